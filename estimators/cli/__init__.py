@@ -33,7 +33,7 @@ exit status:
   2    an argument or a file is wrong; nothing was started
   3    there is no such job
   4    the job was stopped (stop, max_run) before it completed
-  5    the machine, a record or a supervisor prevents it
+  5    the machine, a record or a supervisor prevents the command; the message says which
   124  `wait --timeout`: the job has not ended yet
-  130  interrupted (Ctrl-C); 141: the reader of a pipe went away; 143: SIGTERM, SIGHUP
+  130  interrupted (Ctrl-C); 141: the reader of a pipe has ended; 143: SIGTERM, SIGHUP
 """

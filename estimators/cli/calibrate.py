@@ -23,11 +23,11 @@ _COUNTS = (2, 4)
 def add(subparsers: Any) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
-        "calibrate", help="measure what the strategies cost here, for recommend()",
-        description="Runs short trainings of a small and a large network: with one process, then with two and four "
-        "under each strategy. Fits the costs that recommend() reckons with, and keeps them. Then trains with three "
-        "processes, and a network of a size between, to show how far off the fit is. The machine should do nothing "
-        "else meanwhile.",
+        "calibrate", help="measure the cost of each strategy, for recommend()",
+        description="Measures the costs that recommend() uses. Runs short trainings of a small and a large network: "
+        "with one process, then with two and with four processes under each strategy. Fits the costs to these runs and "
+        "saves them. To show the error of the fit, also trains with three processes, and trains a network of medium "
+        "size. Run nothing else on the machine meanwhile.",
     )  # fmt: skip
     parser.add_argument(
         "-t", "--instance-type", default=fleets.DEFAULT, metavar="TYPE", help=f"default: {fleets.DEFAULT}"
@@ -41,10 +41,10 @@ def add(subparsers: Any) -> None:
     )
     parser.add_argument(
         "--processes", type=parsing.count, action="append", default=[], metavar="N",
-        help="number of processes to fit to; may be repeated (default: 2 and 4)",
+        help="number of processes for the fit; may be repeated (default: 2 and 4)",
     )  # fmt: skip
     parser.add_argument("--no-check", action="store_true", help="do not run the trainings that only check the fit")
-    parser.add_argument("--json", action="store_true", help="the calibration as JSON")
+    parser.add_argument("--json", action="store_true", help="print the calibration as JSON")
     parser.set_defaults(run=run)
 
 
@@ -63,10 +63,10 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigurationError(f"--seconds must be over 0, got {args.seconds:g}.")
     counts = sorted(set(args.processes or _COUNTS))
     if counts[0] < 2:
-        raise ConfigurationError("--processes must be 2 or more: one process by itself is always measured.")
+        raise ConfigurationError("--processes must be 2 or more: a single process is always measured.")
     shared = fleets.capabilities(args.instance_type).shared_machine
     runs = 1 + len(counts) * len(strategies) + (0 if args.no_check else len(strategies))
-    console.say(f"{runs} short runs, one after another; what is found is kept before it is checked.")
+    console.say(f"{runs} short runs, one after another; the calibration is saved before the check.")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ComparisonWarning)  # the runs have different batches on purpose
         warnings.simplefilter("ignore", PreflightWarning)  # nor is it news that processes share the cores
@@ -95,8 +95,8 @@ def run(args: argparse.Namespace) -> int:
                         f"{strategy}, {point.processes} processes: {line.fixed_s * 1e3:.2f} ms per step and "
                         f"{line.bandwidth / 1e6:,.0f} MB/s{slower}"
                     )
-            _out_checks("fitted to", fitted)
-            console.say(f"kept in {file}; recommend(…, instance_type={args.instance_type!r}) uses it.")
+            _out_checks("the fitted steps", fitted)
+            console.say(f"saved in {file}; recommend(…, instance_type={args.instance_type!r}) uses this calibration.")
         unseen: list[Check] = []
         if not args.no_check:
             other = _other(counts)
@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
             {**found.to_dict(), "fitted": [vars(one) for one in fitted], "unseen": [vars(one) for one in unseen]}
         )
     else:
-        _out_checks("not fitted to", unseen)
+        _out_checks("the other steps", unseen)
     return Exit.OK
 
 
@@ -138,7 +138,7 @@ def _out_checks(title: str, checks: Sequence[Check]) -> None:
         console.out(str(one))
     error = mean_error(checks)
     if error is not None:
-        console.out(f"mean error of what it was {title}: {error:.0%}")
+        console.out(f"mean error of {title}: {error:.0%}")
 
 
 def _say_failures(comparison: Any) -> None:

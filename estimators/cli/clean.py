@@ -176,7 +176,7 @@ def find(selection: Selection, *, home: str | Path | None = None, now: float | N
         items += _unused_pools(home)
         items += _kept(home)
         items += [
-            Item(kind=ItemKind.FOLDER, name=str(path), path=path, bytes=size_of(path), why="no process uses it")
+            Item(kind=ItemKind.FOLDER, name=str(path), path=path, bytes=size_of(path), why="not used by any process")
             for path in unused.unused_folders(when)
         ]
         items += _asides(home, when)
@@ -201,13 +201,15 @@ def _jobs(selection: Selection, home: str | Path | None, now: float) -> list[Ite
     for record in named:
         if record.name in needed:
             raise ConfigurationError(
-                f"job {record.name!r} is a trial of tuning job {needed[record.name]!r}, which is not over: "
-                f"`fleetfit tuning {needed[record.name]} --stop` stops it first."
+                f"job {record.name!r} is a trial of tuning job {needed[record.name]!r}, which has not ended: "
+                f"stop the tuning job first (`fleetfit tuning {needed[record.name]} --stop`)."
             )
         if not _wait_for_supervisor(record):
-            raise ConfigurationError(f"job {record.name!r} is running: `fleetfit stop {record.name}` ends it first.")
-    items = [_job_item(record, "asked for") for record in named]
-    items += [_tuning_item(study, "asked for") for study in tunings]
+            raise ConfigurationError(
+                f"job {record.name!r} is running: stop the job first (`fleetfit stop {record.name}`)."
+            )
+    items = [_job_item(record, "selected by name") for record in named]
+    items += [_tuning_item(study, "selected by name") for study in tunings]
     if not selection.takes_jobs:
         return items
     gone = {item.name for item in items if item.kind is ItemKind.JOB}
@@ -225,7 +227,7 @@ def _jobs(selection: Selection, home: str | Path | None, now: float) -> list[Ite
     staying = {*job_names(home)} - going
     left = [study for study in studies if study.record.name not in selection.tunings]
     spent = clean_tuning.spent(left, going, staying, selection.older_than_s, now, all_=selection.keep == 0)
-    return items + [_tuning_item(study, "no trial of it is left") for study in spent]
+    return items + [_tuning_item(study, "no trials left") for study in spent]
 
 
 def _tuning_item(study: clean_tuning.Study, why: str) -> Item:
@@ -263,7 +265,7 @@ def _wait_for_supervisor(record: JobRecord) -> bool:
     """Whether a record is free; after a job's end its supervisor stays a little to complete the provenance."""
     if record.queued_file.exists():
         raise ConfigurationError(
-            f"job {record.name!r} waits in the queue of an endpoint: stop it there (StopTrainingJob) first."
+            f"job {record.name!r} waits in the queue of an endpoint: stop the job there first (StopTrainingJob)."
         )
     until = time.monotonic() + _COMPLETING_S
     while record.is_supervised():
@@ -294,7 +296,7 @@ def _ended_at(record: JobRecord) -> float:
 def _asides(home: str | Path | None, now: float) -> list[Item]:
     """Records that were being made or removed when their process was killed."""
     return [
-        Item(kind=ItemKind.FOLDER, name=path.name, path=path, bytes=size_of(path), why="half-made record")
+        Item(kind=ItemKind.FOLDER, name=path.name, path=path, bytes=size_of(path), why="incomplete record")
         for folder in (jobs_folder(home), tuning_folder(home))
         for path in map(folder.joinpath, names_in(folder))
         if _ASIDE.fullmatch(path.name)
@@ -310,10 +312,10 @@ def _asides(home: str | Path | None, now: float) -> list[Item]:
 def caches() -> list[Item]:
     """The parts of ``$FLEETFIT_CACHE``; all of them are made again when they are needed."""
     texts = {
-        "wheels": "built wheels (Horovod takes minutes to build again)",
+        "wheels": "built wheels (building Horovod again takes minutes)",
         "digests": "digests of data",
         "packages": "listings of packages",
-        "data": "downloaded objects of S3",
+        "data": "downloaded S3 objects",
     }
     folder = cache_root()
     return [
@@ -352,7 +354,7 @@ def leftover_processes(home: str | Path | None = None) -> list[Item]:
                     name=f"{process.pid} ({cut(' '.join(process.cmdline()), 60)})",
                     process=process,
                     bytes=process.memory_info().rss,
-                    why=f"left of job {job}, whose supervisor is gone",
+                    why=f"left by job {job}, whose supervisor is gone",
                 )
             )
     return items
@@ -376,7 +378,7 @@ def left_by(backend: type[Backend], region: str, home: str | Path | None = None)
         text = f"{left.text}, " if left.text else ""
         items.append(
             Item(
-                kind=kind, name=left.name, why=f"{text}left of job {left.job}, whose supervisor is gone", leftover=left
+                kind=kind, name=left.name, why=f"{text}left by job {left.job}, whose supervisor is gone", leftover=left
             )
         )
     return items
@@ -388,7 +390,7 @@ def _unused_pools(home: str | Path | None) -> list[Item]:
 
     folder = jobs_folder(home).parent / "warm"
     return [
-        Item(kind=ItemKind.FOLDER, name=f"warm/{name}", path=folder / name, why="its containers are not kept any more")
+        Item(kind=ItemKind.FOLDER, name=f"warm/{name}", path=folder / name, why="its containers are no longer kept")
         for name in names_in(folder)
         if not warm.is_used(folder / name)
     ]

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """\
 examples:
-  fleetfit compare JOB JOB JOB                      jobs that are over
-  fleetfit compare JOB JOB --report compared.html   with plots, as one file
+  fleetfit compare JOB JOB JOB                      compare jobs that have ended
+  fleetfit compare JOB JOB --report compared.html   also write one HTML file with plots
   fleetfit compare --script entrypoints/train.py -s mpi -s parameter_server -n 1,2 --repeat 3 \\
       -i train=data/digits/train -i validation=data/digits/validation -H epochs=5
 """
@@ -28,20 +28,20 @@ def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "compare", help="compare jobs or strategies", epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Shows a table of jobs side by side. With --script it first runs the script under each strategy "
-        "and with each number of hosts, one after another; with --repeat every second round runs in reverse order.",
+        description="Shows jobs side by side in a table. With --script, first runs a script under each strategy and "
+        "with each number of hosts, one run after another. With --repeat, every second round runs in reverse order.",
     )  # fmt: skip
     parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"{jobnames.HELP}; or the path of a result.json")
     running = parser.add_argument_group("running a script")
     running.add_argument("--script", metavar="SCRIPT", help="entry point to run under each strategy")
-    running.add_argument("--source-dir", metavar="DIR", help="folder with the script and what it imports")
+    running.add_argument("--source-dir", metavar="DIR", help="folder of the script and of the modules that it imports")
     running.add_argument(
         "-s", "--strategy", action="append", default=[], metavar="NAME",
         help=f"one of {', '.join(jobargs.STRATEGIES)}; may be repeated",
     )  # fmt: skip
     jobargs.add_framework(running)
     running.add_argument(
-        "-n", "--hosts", default="2", metavar="N[,N…]", help="numbers of hosts to run it on (default: 2)"
+        "-n", "--hosts", default="2", metavar="N[,N…]", help="numbers of hosts for the runs (default: 2)"
     )
     running.add_argument("-p", "--processes", type=parsing.count, metavar="N", help="processes per host (default: 1)")
     running.add_argument(
@@ -49,20 +49,20 @@ def add(subparsers: Any) -> None:
     )
     running.add_argument(
         "-H", "--hyperparameters", metavar="NAME=VALUE", action="append", default=[],
-        help="a hyperparameter, a JSON object, or @FILE of one; may be repeated",
+        help="a hyperparameter, a JSON object, or @FILE with a JSON object; may be repeated",
     )  # fmt: skip
     running.add_argument(
         "-i", "--input", metavar="[CHANNEL=]PATH", action="append", default=[], help="input channel; may be repeated"
     )
     running.add_argument(
-        "--repeat", type=parsing.count, default=1, metavar="N", help="how many times to run each (default: 1)"
+        "--repeat", type=parsing.count, default=1, metavar="N", help="number of runs of each combination (default: 1)"
     )
     running.add_argument("--logs", action="store_true", help="show the jobs' logs")
-    shown = parser.add_argument_group("what is shown")
-    shown.add_argument("--report", metavar="FILE", help="write a single HTML file with table and plots")
+    shown = parser.add_argument_group("output")
+    shown.add_argument("--report", metavar="FILE", help="write a single HTML file with the table and plots")
     shown.add_argument(
         "--price", metavar="TYPE=DOLLARS", action="append", default=[],
-        help="price of an instance type per host and hour; may be repeated",
+        help="dollars per host and hour of an instance type; may be repeated",
     )  # fmt: skip
     shown.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.set_defaults(run=run)
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     from estimators.client.compare import compare
 
     if bool(args.jobs) == bool(args.script):
-        raise ConfigurationError("compare: give the names of jobs, or a --script with one --strategy or more.")
+        raise ConfigurationError("compare: give the names of jobs, or --script and at least one --strategy.")
     prices = _prices(args.price)
     if args.report is not None:
         folder = os.path.dirname(os.path.abspath(args.report))
@@ -102,7 +102,7 @@ def show(comparison: Comparison, *, as_json: bool, report: str | None) -> None:
 
 def _estimators(args: argparse.Namespace) -> list[Any]:
     if not args.strategy:
-        raise ConfigurationError(f"--strategy is missing: one or more of {', '.join(jobargs.STRATEGIES)}.")
+        raise ConfigurationError(f"--strategy is missing: give one or more of {', '.join(jobargs.STRATEGIES)}.")
     from estimators.client.jobfiles import building
 
     found = []
@@ -128,7 +128,9 @@ def _numbers(text: str) -> list[int]:
     try:
         return [parsing.count(word) for word in text.split(",")]
     except (argparse.ArgumentTypeError, ValueError):
-        raise ConfigurationError(f"--hosts {text}: whole numbers from 1, with commas between; such as 1,2,4.") from None
+        raise ConfigurationError(
+            f"--hosts {text}: write whole numbers from 1, separated by commas, such as 1,2,4."
+        ) from None
 
 
 def _prices(items: list[str]) -> dict[str, float]:

@@ -30,7 +30,7 @@ def add(subparsers: Any) -> None:
     """Add the command."""
     completion = subparsers.add_parser(
         "completion", help="print a shell's completion script", epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter, description="Prints a completion script.",
+        formatter_class=argparse.RawDescriptionHelpFormatter, description="Prints the completion script of a shell.",
     )  # fmt: skip
     completion.add_argument("shell", choices=SHELLS)
     completion.set_defaults(run=run, commands=subparsers)

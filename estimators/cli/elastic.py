@@ -14,9 +14,9 @@ _RESIZE_EXAMPLES = """\
 examples:
   fleetfit resize JOB                       show the hosts
   fleetfit resize JOB --add 2
-  fleetfit resize JOB --remove algo-2       the others go on without it
+  fleetfit resize JOB --remove algo-2       the other hosts continue
   fleetfit resize JOB --to 3
-  fleetfit resize JOB --interrupt algo-2 --notice 30    as the spot market does it
+  fleetfit resize JOB --interrupt algo-2 --notice 30    simulate a spot interruption
 """
 
 _HOROVODRUN_EXAMPLES = """\
@@ -32,71 +32,79 @@ def add(subparsers: Any) -> None:
     """Add the commands."""
     formatter = argparse.RawDescriptionHelpFormatter
     resize = subparsers.add_parser(
-        "resize", help="add hosts to an elastic job, or remove some", epilog=_RESIZE_EXAMPLES,
+        "resize", help="add or remove hosts of an elastic job", epilog=_RESIZE_EXAMPLES,
         formatter_class=formatter,
         description="Shows or changes the hosts of a job that runs with ElasticHorovod or ElasticTorchDistributed.",
     )  # fmt: skip
     resize.add_argument("job", metavar="JOB", help=jobnames.HELP)
     what = resize.add_mutually_exclusive_group()
     what.add_argument("--add", type=parsing.count, metavar="N", help="add N hosts")
-    what.add_argument("--to", type=parsing.count, metavar="N", help="resize to N hosts: add some, or remove the newest")
+    what.add_argument("--to", type=parsing.count, metavar="N", help="resize to N hosts: add hosts or remove the newest")
     what.add_argument("--remove", metavar="HOST", help="remove a host")
-    what.add_argument("--interrupt", metavar="HOST", help="interrupt a host as the spot market does")
+    what.add_argument("--interrupt", metavar="HOST", help="simulate a spot interruption of a host")
     resize.add_argument(
-        "--notice", type=parsing.whole, default=120, metavar="S", help="the interruption's notice (default: 120 s)"
-    )
+        "--notice", type=parsing.whole, default=120, metavar="S",
+        help="seconds between the notice and the interruption (default: 120)",
+    )  # fmt: skip
     resize.set_defaults(run=run_resize)
 
     run = subparsers.add_parser(
-        "horovodrun", help="run a command as horovodrun does, here or over ssh", epilog=_HOROVODRUN_EXAMPLES,
+        "horovodrun", help="run a command as a job, with horovodrun's options", epilog=_HOROVODRUN_EXAMPLES,
         formatter_class=formatter,
-        description="Runs a command as horovodrun does, as a job: elastic with --min-np, --max-np or "
-        "--host-discovery-script, otherwise of a fixed size, under MPI. Each host is a process group of this machine; "
-        "with `-t ssh` it is a machine.",
+        description="Runs a command as a job, with horovodrun's options. With --min-np, --max-np or "
+        "--host-discovery-script, the job is elastic. Otherwise the job has a fixed size and runs under MPI. Each host "
+        "is a process group on this machine; with `-t ssh`, each host is a machine.",
     )  # fmt: skip
     run.add_argument("-np", "--num-proc", type=parsing.count, metavar="N", help="number of processes (required)")
-    run.add_argument("--min-np", "--min-num-proc", type=parsing.count, metavar="N", help="continue while N are left")
     run.add_argument(
-        "--max-np", "--max-num-proc", type=parsing.count, metavar="N", help="grow to N at most (default: -np)"
-    )
+        "--min-np", "--min-num-proc", type=parsing.count, metavar="N",
+        help="minimum number of processes; with fewer, the training pauses",
+    )  # fmt: skip
     run.add_argument(
-        "--slots", "--slots-per-host", type=parsing.count, metavar="N", help="processes of a host (default: 1)"
-    )
-    run.add_argument("--host-discovery-script", metavar="FILE", help="a script that prints host or host:slots per line")
+        "--max-np", "--max-num-proc", type=parsing.count, metavar="N",
+        help="maximum number of processes (default: -np, or the slots of -H)",
+    )  # fmt: skip
     run.add_argument(
-        "--reset-limit", type=parsing.whole, metavar="N", help="how many times the workers may meet anew after a change"
+        "--slots", "--slots-per-host", type=parsing.count, metavar="N", help="processes on each host (default: 1)"
     )
-    run.add_argument("--elastic-timeout", type=parsing.count, metavar="S", help="how long to wait for enough workers")
+    run.add_argument("--host-discovery-script", metavar="FILE", help="script that prints lines `host` or `host:slots`")
+    run.add_argument(
+        "--reset-limit", type=parsing.whole, metavar="N", help="how many times the workers may repeat the rendezvous"
+    )
+    run.add_argument("--elastic-timeout", type=parsing.count, metavar="S", help="seconds to wait for enough workers")
     run.add_argument(
         "--blacklist-cooldown-range",
         type=float,
         nargs=2,
         metavar=("MIN", "MAX"),
-        help="how long to exclude a host, in seconds",
+        help="shortest and longest time to exclude a host after a failure, in seconds",
     )
     named = run.add_mutually_exclusive_group()
     named.add_argument(
-        "-H", "--hosts", metavar="H:N,…", help="hosts and their slots; all run on this machine, unless with -t ssh"
-    )
-    named.add_argument("-hostfile", "--hostfile", metavar="FILE", help="the same in a file of lines `HOST slots=N`")
+        "-H", "--hosts", metavar="H:N,…",
+        help="hosts and their slots: process groups on this machine, or machines with -t ssh",
+    )  # fmt: skip
+    named.add_argument("-hostfile", "--hostfile", metavar="FILE", help="file of the hosts, in lines `HOST slots=N`")
     controller = run.add_mutually_exclusive_group()
-    controller.add_argument("--gloo", action="store_true", help="use Gloo: for elastic jobs only")
-    controller.add_argument("--mpi", action="store_true", help="use MPI: for jobs that are not elastic")
+    controller.add_argument("--gloo", action="store_true", help="use Gloo (only for elastic jobs)")
+    controller.add_argument("--mpi", action="store_true", help="use MPI (only for jobs of a fixed size)")
     run.add_argument(
-        "--mpi-args", metavar="OPTIONS", default="", help="more options of mpirun: --mpi-args='--map-by …'"
+        "--mpi-args", metavar="OPTIONS", default="", help="further options of mpirun: --mpi-args='--map-by …'"
     )
     run.add_argument("--binding-args", metavar="OPTIONS", default="", help="options of mpirun for binding processes")
-    run.add_argument("--disable-cache", action="store_true", help="ignored: nothing is cached between runs")
+    run.add_argument("--disable-cache", action="store_true", help="ignored, because nothing is cached between runs")
     horovodrun.add(run)
     run.add_argument(
         "-t", "--instance-type", default=fleets.DEFAULT, metavar="TYPE",
-        help=f"where the hosts are: here, or ssh (default: {fleets.DEFAULT})",
+        help=f"instance type of the hosts, such as ssh (default: {fleets.DEFAULT})",
     )  # fmt: skip
     run.add_argument(
-        "--backend-option", metavar="NAME=VALUE", action="append", default=[], help="as of `fleetfit train`"
+        "--backend-option", metavar="NAME=VALUE", action="append", default=[], help="same as for `fleetfit train`"
     )
-    parsing.add_dispatcher(run, "as of `fleetfit train`")
-    run.add_argument("command_line", nargs=argparse.REMAINDER, metavar="COMMAND", help="python train.py …")
+    parsing.add_dispatcher(run, "same as for `fleetfit train`")
+    run.add_argument(
+        "command_line", nargs=argparse.REMAINDER, metavar="COMMAND", help="the command, such as `python train.py …`"
+    )
     run.set_defaults(run=run_horovodrun, commands=subparsers)
 
 
@@ -113,13 +121,13 @@ def run_resize(args: argparse.Namespace) -> int:
             console.say(f"started: {', '.join(job.add_hosts(args.to - len(names)))}")
         for name in names[args.to :]:
             job.remove_host(name)
-            console.say(f"{name} leaves")
+            console.say(f"{name} leaves the job")
     elif args.remove is not None:
         job.remove_host(args.remove)
-        console.say(f"{args.remove} leaves")
+        console.say(f"{args.remove} leaves the job")
     elif args.interrupt is not None:
         job.interrupt(args.interrupt, float(args.notice))
-        console.say(f"{args.interrupt} goes in {args.notice} s")
+        console.say(f"{args.interrupt} is interrupted in {args.notice} s")
     else:
         for host in job.membership:
             ranks = ", ".join(str(rank) for rank in host["ranks"])
@@ -221,7 +229,7 @@ def _check_numbers(args: argparse.Namespace) -> None:
 
     if args.num_proc is None:
         raise ConfigurationError(
-            "-np is missing: how many processes, as in `fleetfit horovodrun -np 2 python train.py`."
+            "-np is missing: give the number of processes, as in `fleetfit horovodrun -np 2 python train.py`."
         )
     if args.min_np is not None and args.min_np > args.num_proc:
         raise ConfigurationError(f"--min-np {args.min_np} is more than -np {args.num_proc}, the starting size.")
@@ -239,14 +247,14 @@ def _check_controller(args: argparse.Namespace, elastic: bool) -> None:
 
     if args.gloo and not elastic:
         raise ConfigurationError(
-            "--gloo: a job that is not elastic runs under mpirun here, an elastic one under Gloo: leave --gloo out, or "
-            f"add --min-np {args.num_proc}."
+            "--gloo is only for elastic jobs; other jobs run under mpirun. Leave --gloo out, or add "
+            f"--min-np {args.num_proc}."
         )
     for option, given in (("--mpi", args.mpi), ("--mpi-args", args.mpi_args), ("--binding-args", args.binding_args)):
         if given and elastic:
             raise ConfigurationError(
-                f"{option}: elastic jobs run under Gloo, without mpirun, as with horovodrun: leave it out, or "
-                "--min-np, --max-np and --host-discovery-script."
+                f"{option} is only for jobs under mpirun; elastic jobs run under Gloo, as with horovodrun. Leave out "
+                f"{option}, or leave out --min-np, --max-np and --host-discovery-script."
             )
 
 
@@ -261,11 +269,13 @@ def _hosts(args: argparse.Namespace, elastic: bool) -> tuple[int, int, int | Non
     if args.hosts is None and args.hostfile is None:
         per_host = args.slots or 1
         if args.num_proc % per_host and not elastic:
-            raise ConfigurationError(f"-np {args.num_proc} is no multiple of --slots {per_host}: hosts are alike here.")
+            raise ConfigurationError(
+                f"-np {args.num_proc} is not a multiple of --slots {per_host}: every host must have --slots processes."
+            )
         return -(-args.num_proc // per_host), per_host, None
     option = "-H" if args.hosts is not None else "--hostfile"
     if args.host_discovery_script is not None:
-        raise ConfigurationError(f"{option} and --host-discovery-script both say which hosts there are: give one.")
+        raise ConfigurationError(f"{option} and --host-discovery-script both name the hosts: give only one of them.")
     named = (
         horovodrun.read_hosts(option, args.hosts) if args.hosts is not None else horovodrun.read_hostfile(args.hostfile)
     )
@@ -273,8 +283,10 @@ def _hosts(args: argparse.Namespace, elastic: bool) -> tuple[int, int, int | Non
     counts = named if elastic else filled  # an elastic job grows into all of them, as with horovodrun
     if len(set(counts.values())) > 1:
         said = ", ".join(f"{count} on {name}" for name, count in counts.items())
-        raise ConfigurationError(f"{option}: that is {said}, and hosts are alike here: give each as many processes.")
+        raise ConfigurationError(
+            f"{option}: the numbers of processes differ ({said}); every host must have the same number."
+        )
     if _here(args) and set(counts) - {"localhost", "127.0.0.1"}:
         stands = ", ".join(f"algo-{number} for {name}" for number, name in enumerate(counts, 1))
-        console.say(f"hosts are process groups of this machine; {stands}.")
+        console.say(f"the hosts are process groups on this machine: {stands}.")
     return len(counts), next(iter(counts.values())), len(counts)

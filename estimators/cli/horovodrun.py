@@ -71,36 +71,36 @@ REFUSED: tuple[tuple[tuple[str, ...], bool, str], ...] = (
     (
         ("-p", "--ssh-port"),
         True,
-        "hosts of this machine have none, and over ssh its configuration says Port: leave it out",
+        "set Port in the ssh configuration (hosts on this machine have no ssh port)",
     ),
-    (("-i", "--ssh-identity-file"), True, "over ssh its configuration says IdentityFile: leave it out"),
+    (("-i", "--ssh-identity-file"), True, "set IdentityFile in the ssh configuration"),
     (
         ("--network-interface", "--network-interfaces"),
         True,
-        "the processes of one machine meet on loopback: leave it out",
+        "leave the option out; processes of one machine connect over loopback",
     ),
-    (("--jsrun",), False, "there is no LSF here: leave it out, for mpirun, or give --min-np, for Gloo"),
-    (("--tcp",), False, "processes of one machine need no fabric turned off; --mpi-args='…' gives mpirun any option"),
-    (("--start-timeout",), True, "a job has RunOptions(start_timeout=…), in Python"),
-    (("--gloo-timeout-seconds",), True, "the workers' waiting follows --elastic-timeout"),
+    (("--jsrun",), False, "fleetfit does not support LSF; leave the option out (mpirun), or add --min-np (Gloo)"),
+    (("--tcp",), False, "on one machine there is no fabric to turn off; --mpi-args='…' passes options to mpirun"),
+    (("--start-timeout",), True, "use RunOptions(start_timeout=…), in Python"),
+    (("--gloo-timeout-seconds",), True, "--elastic-timeout sets how long workers wait"),
     (("--output-filename",), True, "each rank's output is in the job's record: `fleetfit logs JOB --rank R`"),
     (
         ("-prefix-timestamp", "--prefix-output-with-timestamp"),
         False,
-        "the job's record has the time of each line beside each log",
+        "the job's record has the time of each log line",
     ),
-    (("--verbose",), False, "`fleetfit plan` shows what is started, `fleetfit describe JOB` what became of it"),
-    (("--config-file",), True, "write its options on the command line"),
-    (("-v", "--version"), False, "`fleetfit --version` says ours, `fleetfit doctor` Horovod's"),
-    (("-cb", "--check-build"), False, "`fleetfit doctor` says what there is"),
+    (("--verbose",), False, "`fleetfit plan` shows what a job starts, `fleetfit describe JOB` shows the job"),
+    (("--config-file",), True, "write the options of that file on the command line"),
+    (("-v", "--version"), False, "`fleetfit --version` shows fleetfit's version, `fleetfit doctor` Horovod's version"),
+    (("-cb", "--check-build"), False, "`fleetfit doctor` shows what is installed"),
 )
 
 
 def add(parser: Any) -> None:
     """Add the options to a parser; :func:`refuse` and :func:`environment` read them."""
-    tuning = parser.add_argument_group("Horovod's own settings, as horovodrun has them")
+    tuning = parser.add_argument_group("Horovod's own settings, as in horovodrun")
     for variable in VARIABLES:
-        where = f"{variable.name} of every rank"
+        where = f"set {variable.name} for every rank"
         if variable.read is None:
             tuning.add_argument(variable.option, dest=variable.name, action="store_const", const="1", help=where)
             tuning.add_argument(
@@ -151,7 +151,7 @@ def read_hosts(option: str, text: str) -> dict[str, int]:
     for part in text.split(","):
         name, _, slots = part.strip().rpartition(":")
         if not name or not slots.isdecimal() or not int(slots) or name in found:
-            raise ConfigurationError(f"{option} {text}: write it as HOST:SLOTS,HOST:SLOTS; {part!r} is no such pair.")
+            raise ConfigurationError(f"{option} {text}: {part!r} is not HOST:SLOTS; write HOST:SLOTS,HOST:SLOTS.")
         found[name] = int(slots)
     return found
 
@@ -165,7 +165,7 @@ def read_hostfile(path: str) -> dict[str, int]:
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"--hostfile {path}: it cannot be read: {error}.") from error
+        raise ConfigurationError(f"--hostfile {path}: the file cannot be read: {error}.") from error
     found: dict[str, int] = {}
     for line in lines:
         words = line.partition("#")[0].split()
@@ -188,8 +188,8 @@ def fill(hosts: Mapping[str, int], processes: int) -> dict[str, int]:
     """
     if processes > sum(hosts.values()):
         raise ConfigurationError(
-            f"-np {processes} is more than the {sum(hosts.values())} slots of {', '.join(hosts)}: name more hosts, or "
-            "more slots."
+            f"-np {processes} is more than the {sum(hosts.values())} slots of {', '.join(hosts)}: name more "
+            "hosts, or give more slots."
         )
     found: dict[str, int] = {}
     for name, slots in hosts.items():

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """\
 examples:
-  fleetfit hosts add node-1 ann@node-2 --slots 4     machines for jobs that name none
+  fleetfit hosts add node-1 ann@node-2 --slots 4     add machines for jobs that name no hosts
   fleetfit hosts list
-  fleetfit hosts check                               what they are, and whether they reach each other
-  fleetfit hosts prepare                             make the environment there, before the first job
+  fleetfit hosts check                               show the machines, and whether they reach each other
+  fleetfit hosts prepare                             make the Python environment before the first job
   fleetfit hosts shell node-1
   fleetfit hosts remove node-2
 
-Hosts are those of $FLEETFIT_HOSTS, or those that were added. They are logged in to as `ssh HOST` does; names, keys,
-jump hosts and agents are those of ~/.ssh/config.
+The hosts are those in $FLEETFIT_HOSTS, or those that you have added. fleetfit logs in as `ssh HOST` does, with the
+names, keys, jump hosts and agents of ~/.ssh/config.
 """
 
 
@@ -46,19 +46,20 @@ def add(subparsers: Any) -> None:
             made.add_argument("hosts", nargs=names, metavar="HOST", help="[user@]host[:slots]")
         made.add_argument("--fleet", default="default", metavar="NAME", help="the fleet's name (default: %(default)s)")
         if config:
-            made.add_argument("--host-file", metavar="FILE", help="a host file, as mpirun's, in place of the fleet's")
-            made.add_argument("--ssh-config", metavar="FILE", help="configuration in place of ~/.ssh/config")
+            made.add_argument("--host-file", metavar="FILE", help="use the hosts in this file (mpirun's format)")
+            made.add_argument("--ssh-config", metavar="FILE", help="ssh configuration to use instead of ~/.ssh/config")
         made.set_defaults(run=run)
         return made
 
     command("list", run_list, "list the machines").add_argument("--json", action="store_true", help="as JSON")
     check = command(
-        "check", run_check, "look at the machines: Python, cores, GPUs, disk, clocks, and who reaches whom", names="*"
-    )
+        "check", run_check, "check the machines: Python, cores, GPUs, disk, clocks, and which machine reaches which",
+        names="*",
+    )  # fmt: skip
     check.add_argument("--json", action="store_true", help="as JSON")
     added = command("add", run_add, "add machines to the fleet", names="+", config=False)
     added.add_argument(
-        "--slots", type=parsing.whole, metavar="N", help="how many processes of a job each of them takes"
+        "--slots", type=parsing.whole, metavar="N", help="how many processes of a job each machine takes"
     )
     command("remove", run_remove, "remove machines from the fleet", names="+", config=False)
     prepare = command("prepare", run_prepare, "make the Python environment on the machines", names="*")
@@ -67,13 +68,14 @@ def add(subparsers: Any) -> None:
         "--requirement",
         action="append",
         metavar="SPEC",
-        help="a package to install there; may be repeated (default: what is installed here)",
+        help="package to install on the machines; may be repeated (default: the packages installed here)",
     )
     content.add_argument(
         "--framework",
         action="append",
         choices=tuple(FRAMEWORKS),
-        help="framework to install there, in the version that is installed here; may be repeated (default: tensorflow)",
+        help="framework to install on the machines, in the version installed here; may be repeated (default: "
+        "tensorflow)",
     )
     command("shell", run_shell, "log in to a machine as jobs do").add_argument("host", metavar="HOST")
 
@@ -105,7 +107,7 @@ def _machines(chosen: SshOptions) -> tuple[Machine, ...]:
     machines = chosen.machines()
     if not machines:
         raise ConfigurationError(
-            "there are no hosts. Name some, set $FLEETFIT_HOSTS, or add some with `fleetfit hosts add HOST…`."
+            "there are no hosts. Name hosts, set $FLEETFIT_HOSTS, or add hosts with `fleetfit hosts add HOST…`."
         )
     return machines
 
@@ -126,7 +128,7 @@ def run_list(args: argparse.Namespace) -> int:
             f"{one.destination}{f'  slots={one.slots}' if one.slots else ''}{f'  {one.address}' if one.address else ''}"
         )
     if not machines:
-        console.say("no hosts; `fleetfit hosts add HOST…` adds some.")
+        console.say("there are no hosts; add hosts with `fleetfit hosts add HOST…`.")
     return Exit.OK
 
 
@@ -174,7 +176,7 @@ def lines(reports: list[Report]) -> list[str]:
         told += [f"      {warning}." for warning in warnings]
     there = sum(bool(report.facts) for report in reports)
     if there > 1 and not any(report.unreachable for report in reports):
-        told.append(f"All {there} reach each other.")
+        told.append(f"All {there} machines reach each other.")
     return told
 
 
@@ -189,7 +191,7 @@ def run_add(args: argparse.Namespace) -> int:
     for one in options(args).hosts or ():
         known[one.name] = dataclasses.replace(one, slots=one.slots or args.slots)
     machines.save(args.fleet, known.values())
-    console.say(f"{len(known)} hosts: {', '.join(known)}. `fleetfit hosts check` looks at them.")
+    console.say(f"the fleet has {len(known)} hosts: {', '.join(known)}. Run `fleetfit hosts check` to check the hosts.")
     return Exit.OK
 
 
@@ -206,7 +208,7 @@ def run_remove(args: argparse.Namespace) -> int:
             raise ConfigurationError(unknown(f"host of fleet {args.fleet!r}", one.name, known))
         del known[one.name]
     machines.save(args.fleet, known.values())
-    console.say(f"{len(known)} hosts are left{''.join(f' {name}' for name in known)}.")
+    console.say(f"{len(known)} hosts are left{': ' if known else ''}{', '.join(known)}.")
     return Exit.OK
 
 

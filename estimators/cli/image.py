@@ -10,14 +10,14 @@ from estimators.cli import Exit, console
 
 _EXAMPLES = """\
 examples:
-  fleetfit image build                    fleetfit-training, on Docker Hub's slim Python
-  sudo fleetfit image base                a base made of Debian's packages, for machines without a registry
-  fleetfit image build --base IMAGE       on another base; it needs this Python's minor version, with venv
-  fleetfit image build --gpu              with CUDA, from an environment made with FLEETFIT_TENSORFLOW=gpu
-  fleetfit image push                     to your registry on AWS, for instance_type='ml.…'
+  fleetfit image build                    build fleetfit-training on Docker Hub's slim Python
+  sudo fleetfit image base                make a base image of Debian's packages, for machines without a registry
+  fleetfit image build --base IMAGE       use a base image that has this Python's minor version, with venv
+  fleetfit image build --gpu              include CUDA, from an environment made with FLEETFIT_TENSORFLOW=gpu
+  fleetfit image push                     push the image to your registry on AWS, for instance_type='ml.…'
 
-The packages are those of the environment that runs this, Horovod included; when only fleetfit's own code has changed,
-a build takes seconds.
+The image gets the packages of the environment that runs this command, Horovod included. If only fleetfit's own code has
+changed, a build takes seconds.
 """
 
 
@@ -26,29 +26,31 @@ def add(subparsers: Any) -> None:
     image = subparsers.add_parser(
         "image", help="build the container image", epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Makes the image that jobs with instance_type 'local' and 'local_gpu' run in.",
+        description="Builds the container image for jobs with instance_type 'local' and 'local_gpu'.",
     )  # fmt: skip
     verbs = image.add_subparsers(title="commands", metavar="COMMAND", dest="verb", required=True)
     build = verbs.add_parser("build", help="build fleetfit-training")
-    build.add_argument("--base", metavar="IMAGE", help="the image to build on (default: fleetfit-base if it is there)")
+    build.add_argument(
+        "--base", metavar="IMAGE", help="base image (default: fleetfit-base if it exists; else Docker Hub's Python)"
+    )
     build.add_argument("--tag", metavar="NAME", help="the image's name (default: fleetfit-training)")
-    build.add_argument("--gpu", action="store_true", help="with TensorFlow's CUDA libraries")
+    build.add_argument("--gpu", action="store_true", help="include TensorFlow's CUDA libraries")
     build.set_defaults(run=run_build)
     base = verbs.add_parser("base", help="make a base image without a registry (debootstrap; needs root)")
     base.add_argument("--tag", metavar="NAME", help="the image's name (default: fleetfit-base)")
-    base.add_argument("--release", metavar="NAME", help="Debian's release (default: the one with this Python)")
-    base.add_argument("--mirror", metavar="URL", help="where Debian's packages are (default: debootstrap's)")
+    base.add_argument("--release", metavar="NAME", help="Debian's release (default: the release that has this Python)")
+    base.add_argument("--mirror", metavar="URL", help="mirror of Debian's packages (default: debootstrap's)")
     base.set_defaults(run=run_base)
     push = verbs.add_parser(
         "push", help="push the image to ECR, for jobs on SageMaker",
-        description="Pushes the image to your registry on AWS (ECR), whose repository is made if it is absent. Jobs "
-        "with instance_type 'ml.…' find it there by themselves; the address is printed for image_uri.",
+        description="Pushes the image to your registry on AWS (ECR). Creates the repository if there is none. Jobs "
+        "with instance_type 'ml.…' find the image there by default. Prints the image's address, for image_uri.",
     )  # fmt: skip
     push.add_argument("image", nargs="?", metavar="IMAGE", help="the image (default: fleetfit-training)")
     push.add_argument("--repository", metavar="NAME", help="the repository's name (default: fleetfit-training)")
-    push.add_argument("--tag", metavar="TAG", help="its tag there (default: latest; gpu for one built with --gpu)")
-    push.add_argument("--region", metavar="NAME", help="AWS's region (default: AWS_REGION, or the profile's)")
-    push.add_argument("--profile", metavar="NAME", help="a profile of AWS's configuration files")
+    push.add_argument("--tag", metavar="TAG", help="tag in the registry (default: latest; gpu if built with --gpu)")
+    push.add_argument("--region", metavar="NAME", help="AWS region (default: AWS_REGION, or the profile's region)")
+    push.add_argument("--profile", metavar="NAME", help="profile of the AWS configuration files")
     push.set_defaults(run=run_push)
 
 

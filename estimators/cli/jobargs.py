@@ -118,34 +118,38 @@ def add(parser: argparse.ArgumentParser) -> None:
         "script_arguments",
         nargs="*",
         metavar="-- ARGUMENT …",
-        help="arguments of the script, behind `--`: it gets them as they are; `--name value` is a hyperparameter too",
+        help="arguments of the script, behind `--`, passed on unchanged; `--name value` is also a hyperparameter",
     )
     files = parser.add_argument_group("job files (docs/job-files.md)")
     files.add_argument(
         "-f", "--file", metavar="FILE",
-        help="read the job from a YAML file, `-` for standard input; other options go before what it says",
+        help="read the job from a YAML file (`-`: standard input); options on the command line override the file",
     )  # fmt: skip
-    files.add_argument("--save", metavar="FILE", help="write what describes the job to a new YAML file first")
-    what = parser.add_argument_group("what runs")
-    what.add_argument("--source-dir", metavar="DIR", help="folder with the script and what it imports")
+    files.add_argument("--save", metavar="FILE", help="before the start, write the job to a new YAML file")
+    what = parser.add_argument_group("the script")
+    what.add_argument("--source-dir", metavar="DIR", help="folder of the script and of the modules that it imports")
     what.add_argument(
-        "--dependency", metavar="DIR", action="append", default=[], help="further folder; may be repeated"
+        "--dependency", metavar="DIR", action="append", default=[], help="another folder of code; may be repeated"
     )
     what.add_argument(
         "-H", "--hyperparameters", metavar="NAME=VALUE", action="append", default=[],
-        help="a hyperparameter, a JSON object, or @FILE of one; may be repeated",
+        help="a hyperparameter, a JSON object, or @FILE with a JSON object; may be repeated",
     )  # fmt: skip
-    what.add_argument("--env", metavar="NAME=VALUE", action="append", default=[], help="variable for the script")
+    what.add_argument(
+        "--env", metavar="NAME=VALUE", action="append", default=[],
+        help="environment variable for the script; may be repeated",
+    )  # fmt: skip
     what.add_argument("--model-dir", metavar="PATH", help="passed to the script as --model_dir (default: not passed)")
 
-    where = parser.add_argument_group("where and how")
+    where = parser.add_argument_group("strategy and hosts")
     where.add_argument("-s", "--strategy", metavar="NAME", help=f"one of {', '.join(STRATEGIES)}")
     add_framework(where)
-    where.add_argument("-n", "--hosts", type=parsing.count, metavar="N", help="hosts (default: 1)")
+    where.add_argument("-n", "--hosts", type=parsing.count, metavar="N", help="number of hosts (default: 1)")
     where.add_argument("-p", "--processes", type=parsing.count, metavar="N", help="processes per host (default: 1)")
     where.add_argument(
         "--option", metavar="NAME=VALUE", action="append", default=[],
-        help="option of the strategy, such as custom_mpi_options='-x NCCL_DEBUG=INFO' or communication=ring",
+        help="option of the strategy, such as custom_mpi_options='-x NCCL_DEBUG=INFO' or communication=ring; may be "
+        "repeated",
     )  # fmt: skip
     where.add_argument(
         "-t", "--instance-type", metavar="TYPE",
@@ -153,10 +157,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     where.add_argument(
         "--backend-option", metavar="NAME=VALUE", action="append", default=[],
-        help="option of the backend, such as hosts='[\"node-1\", \"node-2\"]' of ssh; may be repeated",
+        help="option of the instance type, such as hosts='[\"node-1\", \"node-2\"]' for ssh; may be repeated",
     )  # fmt: skip
     parsing.add_dispatcher(
-        where, "machine that runs the job's supervisor (ssh): the job then goes on without this one (docs/fleet.md)"
+        where,
+        "machine (reached by ssh) that runs the job's supervisor, so that the job continues without this machine "
+        "(docs/fleet.md); or ray (docs/ray.md)",
     )
     where.add_argument("--image", metavar="URI", help="container image")
     where.add_argument("--role", metavar="ARN", help="IAM role, for ml.* types")
@@ -167,42 +173,45 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="input channel (default name: training); may be repeated",
     )  # fmt: skip
     data.add_argument("--input-mode", metavar="MODE", help="File, Pipe or FastFile (default: File)")
-    data.add_argument("-o", "--output-path", metavar="PATH", help="where the model and the outputs go")
-    data.add_argument("--checkpoints", metavar="PATH", help="where checkpoints are saved and restored from")
+    data.add_argument("-o", "--output-path", metavar="PATH", help="folder or S3 URI for the model and the outputs")
+    data.add_argument("--checkpoints", metavar="PATH", help="folder or S3 URI of the checkpoints")
     data.add_argument(
         "-m", "--metric", metavar="NAME=REGEX", action="append", default=[],
-        help="metric read from the logs; the first group of the regular expression is its value; may be repeated",
+        help="metric in the logs; the first group of the regular expression is the value; may be repeated",
     )  # fmt: skip
 
     run = parser.add_argument_group("the run")
     names = run.add_mutually_exclusive_group()
     names.add_argument("--name", metavar="NAME", help="the job's name (default: made from the script and the time)")
     names.add_argument("--base-name", metavar="NAME", help="prefix of the job's name")
-    run.add_argument("--max-run", type=parsing.duration, metavar="TIME", help="stop it after this long: 90, 15m, 2h")
+    run.add_argument(
+        "--max-run", type=parsing.duration, metavar="TIME", help="stop the job after this time: 90 (seconds), 15m, 2h"
+    )
     run.add_argument(
         "--hang-timeout",
         type=parsing.duration,
         metavar="TIME",
-        help="fail, showing every rank's stack, when no rank makes progress for this long",
+        help="if no rank makes progress for this time, show the stack of every rank and fail the job",
     )
     run.add_argument(
         "--on-undistributed", choices=("warn", "fail"),
-        help="what to do when ranks never connect or exchange nothing (default: warn)",
+        help="what to do if the ranks never connect or exchange nothing (default: warn)",
     )  # fmt: skip
     run.add_argument(
-        "--on-nan", choices=("warn", "fail"), help="what to do when a reported loss is not a number (default: warn)"
+        "--on-nan", choices=("warn", "fail"), help="what to do if a metric is NaN or a loss is infinite (default: warn)"
     )
     run.add_argument(
         "--stop-grace",
         type=parsing.whole,
         metavar="S",
-        help="seconds that the script has to save after a stop (default: 120)",
+        help="seconds for the script to save after a stop (default: 120)",
     )
 
     failures = parser.add_argument_group("when hosts or ranks fail (docs/failures.md)")
     failures.add_argument(
-        "--max-retry-attempts", type=parsing.count, metavar="N", help="restart the job after up to N failures: 1 to 30"
-    )
+        "--max-retry-attempts", type=parsing.count, metavar="N",
+        help="restart the job after failures, up to N times (1 to 30)",
+    )  # fmt: skip
     failures.add_argument(
         "--failure-policy", metavar="NAME=VALUE", action="append", default=[],
         help="option of FailurePolicy, such as min_hosts=1 or max_preemptions=3; may be repeated",
@@ -212,7 +221,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--max-wait",
         type=parsing.duration,
         metavar="TIME",
-        help="stop the job after this long, including time spent waiting for hosts",
+        help="stop the job after this time, including the time spent waiting for hosts",
     )
     failures.add_argument(
         "--spot-market", metavar="NAME=VALUE", action="append", default=[],
@@ -224,22 +233,24 @@ def add(parser: argparse.ArgumentParser) -> None:
         "interrupt:host=algo-2,notice_s=10,at_line=REGEX; may be repeated",
     )  # fmt: skip
     turns = parser.add_argument_group("queue")
-    turns.add_argument("--queue", metavar="NAME", help="wait in this queue until the machine has room (fleetfit queue)")
-    turns.add_argument("--priority", type=int, metavar="N", help="its priority there; higher ones go first (0)")
+    turns.add_argument("--queue", metavar="NAME", help="wait in this queue until the machine has room for the job")
     turns.add_argument(
-        "--preemptible", action="store_true", help="make room for jobs of higher priority, and go on afterwards"
+        "--priority", type=int, metavar="N", help="priority in the queue; higher priorities start first (default: 0)"
+    )
+    turns.add_argument(
+        "--preemptible", action="store_true", help="make room for jobs of a higher priority, and continue afterwards"
     )
     turns.add_argument(
         "--needs", metavar="NAME=VALUE", action="append", default=[],
-        help="what the job needs of the machine: cores, gpus or memory_gb (default: a core for each rank, all GPUs); "
-        "may be repeated",
+        help="resources that the job needs: cores, gpus or memory_gb (default: a core for each rank, all GPUs); may be "
+        "repeated",
     )  # fmt: skip
 
 
 def add_framework(parser: Any) -> None:
     """Add the choice of a framework."""
     parser.add_argument(
-        "--framework", choices=tuple(FRAMEWORKS), help="what the script is for (default: what the strategy is for)"
+        "--framework", choices=tuple(FRAMEWORKS), help="framework of the script (default: inferred from the strategy)"
     )
 
 
@@ -282,7 +293,7 @@ def _save(path: str, job: DescribedJob) -> None:
     if values.get("model_dir") is False:
         del values["model_dir"]
     for variable in writing.save(path, {name: value for name, value in values.items() if value != {}}):
-        console.say(f"{path}: a value looked secret; the file has ${{env:{variable}}} for it.")
+        console.say(f"{path}: a value looks like a secret; the file has ${{env:{variable}}} instead.")
 
 
 def _given(args: argparse.Namespace, before: dict[str, Any]) -> dict[str, Any]:
@@ -395,7 +406,7 @@ def distribution(strategy: str, processes: int | None, options: list[str]) -> di
             values[option] = text
     if STRATEGIES[name] == "mirrored" and processes not in (None, 1):
         raise ConfigurationError(
-            "--processes: mirrored is one process for all devices of a host; --option devices=… says how many of them."
+            "--processes: mirrored runs one process for all devices of a host; set the devices with --option devices=…."
         )
     if processes is not None and STRATEGIES[name] != "mirrored":
         values.setdefault("processes_per_host", processes)

@@ -10,7 +10,7 @@ from estimators.job.errors import ConfigurationError, JobNotFoundError
 #: The job that was created last.
 LAST = "last"
 #: What a command's help says of its argument.
-HELP = f"a job's name, a prefix of one, or `{LAST}`"
+HELP = f"a job's name, the beginning of its name, or `{LAST}`"
 
 #: An error lists this many names.
 _LISTED = 8

@@ -23,9 +23,9 @@ examples:
   fleetfit describe JOB
   fleetfit describe JOB --json | jq .SecondaryStatusTransitions
   fleetfit describe JOB --reproduce                      the commands that run the job again
-  fleetfit describe JOB --reproduce patch | git apply    the changes that were not committed
-  fleetfit describe JOB --reproduce requirements         what was installed, as pip freeze shows it
-  fleetfit describe JOB --reproduce cell                 the notebook's cell that started it
+  fleetfit describe JOB --reproduce patch | git apply    the uncommitted changes
+  fleetfit describe JOB --reproduce requirements         the installed packages, in the format of pip freeze
+  fleetfit describe JOB --reproduce cell                 the notebook cell that started the job
   fleetfit describe JOB --as-file > job.yaml             for `fleetfit train -f job.yaml`
 """
 
@@ -34,7 +34,9 @@ def add(subparsers: Any) -> None:
     """Add the commands."""
     formatter = argparse.RawDescriptionHelpFormatter
 
-    listing = subparsers.add_parser("list", help="list the jobs, newest first", description="Lists the jobs.")
+    listing = subparsers.add_parser(
+        "list", help="list the jobs, newest first", description="Lists the jobs, newest first."
+    )
     listing.add_argument("--status", choices=_STATUSES, help="only jobs with this status")
     listing.add_argument("-l", "--limit", type=parsing.count, metavar="N", help="only the newest N")
     form = listing.add_mutually_exclusive_group()
@@ -44,25 +46,27 @@ def add(subparsers: Any) -> None:
 
     describe = subparsers.add_parser(
         "describe", help="show a job's details", epilog=_DESCRIBE_EXAMPLES, formatter_class=formatter,
-        description="Shows a job: status, phases, metrics, model, failure. --json is SageMaker's DescribeTrainingJob.",
+        description="Shows a job's status, phases, metrics, model and failure.",
     )  # fmt: skip
     describe.add_argument("job", metavar="JOB", help=jobnames.HELP)
     what = describe.add_mutually_exclusive_group()
-    what.add_argument("--json", action="store_true", help="as DescribeTrainingJob's answer")
-    what.add_argument("--provenance", action="store_true", help="where the job came from, as JSON")
+    what.add_argument("--json", action="store_true", help="print SageMaker's DescribeTrainingJob response")
+    what.add_argument("--provenance", action="store_true", help="print the job's provenance as JSON")
     what.add_argument(
         "--reproduce", nargs="?", const="commands", metavar="PART",
         choices=("commands", "patch", "requirements", "conda", "cell", "session", "function"),
-        help="print what reruns the job: commands (default), patch, requirements, conda, cell, session, function",
+        help="print how to run the job again: commands (default), patch, requirements, conda, cell, session, function",
     )  # fmt: skip
-    what.add_argument("--as-file", action="store_true", help="print a job file that runs it again (docs/job-files.md)")
+    what.add_argument(
+        "--as-file", action="store_true", help="print a job file that runs the job again (docs/job-files.md)"
+    )
     _add_dispatcher(describe)
     describe.set_defaults(run=run_describe)
 
     attach = subparsers.add_parser(
-        "attach", help="show a running job's logs, and wait for its end", formatter_class=formatter,
-        description="Shows a job's logs from their beginning until it ends, and its table. Ctrl-C ends this command, "
-        "not the job. The exit status tells how the job ended.",
+        "attach", help="show a job's logs until it ends", formatter_class=formatter,
+        description="Shows a job's logs from the beginning until the job ends, and then the job's table. Ctrl-C ends "
+        "this command, not the job. The exit status says how the job ended.",
         epilog="examples:\n  fleetfit attach JOB\n  fleetfit attach JOB --dispatcher ann@login-1\n",
     )  # fmt: skip
     attach.add_argument("job", metavar="JOB", help=jobnames.HELP)
@@ -77,9 +81,9 @@ def add(subparsers: Any) -> None:
     )  # fmt: skip
     logs.add_argument("job", metavar="JOB", help=jobnames.HELP)
     logs.add_argument(
-        "-f", "--follow", action="store_true", help="follow until the job ends; Ctrl-C stops only the display"
+        "-f", "--follow", action="store_true", help="follow the logs until the job ends; Ctrl-C ends only this command"
     )
-    logs.add_argument("-r", "--rank", type=parsing.whole, metavar="N", help="only this rank's")
+    logs.add_argument("-r", "--rank", type=parsing.whole, metavar="N", help="show only this rank's lines")
     logs.add_argument("-n", "--tail", type=parsing.whole, metavar="N", help="show only the last N lines at first")
     logs.add_argument(
         "--all", action="store_true", help="include TensorFlow's start-up lines, and lines that several ranks repeat"
@@ -89,14 +93,14 @@ def add(subparsers: Any) -> None:
 
     stop = subparsers.add_parser(
         "stop",
-        help="end jobs",
-        description="Asks jobs to end: SIGTERM, then time to save (120 s unless set otherwise).",
+        help="stop jobs",
+        description="Stops jobs: sends SIGTERM, then gives the scripts time to save (120 s unless set otherwise).",
     )
     stop.add_argument("jobs", nargs="+", metavar="JOB", help=jobnames.HELP)
-    stop.add_argument("-w", "--wait", action="store_true", help="return when they have ended")
+    stop.add_argument("-w", "--wait", action="store_true", help="return when the jobs have ended")
     grace = stop.add_mutually_exclusive_group()
     grace.add_argument("--now", action="store_true", help="give the scripts no time to save")
-    grace.add_argument("--grace", type=parsing.whole, metavar="S", help="seconds to save")
+    grace.add_argument("--grace", type=parsing.whole, metavar="S", help="seconds for the scripts to save")
     _add_dispatcher(stop)
     stop.set_defaults(run=run_stop)
 
@@ -104,25 +108,27 @@ def add(subparsers: Any) -> None:
         "resume", help="resume a job that failed, was stopped, or lost its supervisor",
         epilog="examples:\n  fleetfit resume JOB\n  fleetfit resume JOB --no-wait && fleetfit logs -f JOB\n",
         formatter_class=formatter,
-        description="Starts another attempt of a job with its record: the script goes on from its last checkpoint.",
+        description="Starts another attempt of a job, in its record. The script continues from its last checkpoint.",
     )  # fmt: skip
     resume.add_argument("job", metavar="JOB", help=jobnames.HELP)
-    resume.add_argument("--no-wait", action="store_true", help="return at once; the job goes on")
+    resume.add_argument("--no-wait", action="store_true", help="return at once; the job continues")
     parsing.add_logs(resume)
     resume.set_defaults(run=run_resume)
 
     wait = subparsers.add_parser(
         "wait", help="wait until jobs have ended",
-        description="Waits until jobs have ended. The exit status tells how the first job that did not complete ended.",
+        description="Waits until jobs have ended. The exit status is that of the first job that did not complete.",
     )  # fmt: skip
     wait.add_argument("jobs", nargs="+", metavar="JOB", help=jobnames.HELP)
-    wait.add_argument("--timeout", type=parsing.duration, metavar="TIME", help="give up after this long: 90, 15m, 2h")
+    wait.add_argument(
+        "--timeout", type=parsing.duration, metavar="TIME", help="give up after this time: 90 (seconds), 15m, 2h"
+    )
     _add_dispatcher(wait)
     wait.set_defaults(run=run_wait)
 
 
 def _add_dispatcher(parser: argparse.ArgumentParser) -> None:
-    parsing.add_dispatcher(parser, "where to look for a job that was started on another machine")
+    parsing.add_dispatcher(parser, "dispatcher of a job that was started on another machine")
 
 
 def _attach(name: str, args: argparse.Namespace | None = None) -> TrainingJob:
@@ -153,7 +159,7 @@ def run_list(args: argparse.Namespace) -> int:
         if jobs:
             console.out("\n".join(job["name"] for job in jobs))
     elif not jobs:
-        console.say("there are no jobs." if not args.status else f"there are no jobs that are {args.status}.")
+        console.say("there are no jobs." if not args.status else f"there are no jobs with status {args.status}.")
     else:
         created = console.ago if terminal_width() is not None else console.when
         rows = [
@@ -270,8 +276,8 @@ def _print_function(job: TrainingJob) -> int:
     function = values.description_of(job.record)
     text = values.text_of(function) if function is not None else ""
     if not text:
-        why = "its entry point is a script" if function is None else "it had none, as what is typed at a prompt"
-        console.say(f"{job.name!r} has no function's text on record: {why}.")
+        why = "its entry point is a script" if function is None else "the function was typed at a prompt"
+        console.say(f"{job.name!r} has no function source on record: {why}.")
         return Exit.UNABLE
     console.out(text.rstrip("\n"))
     return Exit.OK
@@ -355,7 +361,7 @@ def run_stop(args: argparse.Namespace) -> int:
     asked: list[TrainingJob] = []
     for job in jobs:
         if job.status.is_terminal:
-            console.say(f"training job {job.name} is over already: {job.status}.")
+            console.say(f"training job {job.name} has already ended: {job.status}.")
             continue
         try:
             job.stop(grace=grace)
@@ -399,7 +405,7 @@ def run_wait(args: argparse.Namespace) -> int:
     result: int = Exit.OK
     for job in jobs:
         if not _wait_for(job, deadline):
-            console.say(f"training job {job.name} is not over after {args.timeout} s.")
+            console.say(f"training job {job.name} has not ended after {args.timeout} s.")
             return Exit.TIMEOUT
         outcome = ended(job)
         if outcome == Exit.FAILED and job.failure is not None:

@@ -37,7 +37,7 @@ from estimators.cli import (
     upkeep,
 )
 
-_DESCRIPTION = "Distributed TensorFlow training jobs: one command, every strategy, any fleet."
+_DESCRIPTION = "Runs distributed training jobs (TensorFlow, PyTorch) with every strategy, on any fleet."
 _EPILOG = f"""\
 examples:
   fleetfit train train.py --source-dir code --strategy mpi --hosts 2 --input train=data -- --epochs 4
@@ -46,7 +46,7 @@ examples:
   fleetfit logs -f JOB
   fleetfit doctor
 
-`fleetfit COMMAND --help` says more. Jobs are kept under $FLEETFIT_HOME (default: ~/.fleetfit).
+`fleetfit COMMAND --help` lists the options of a command. Jobs are kept under $FLEETFIT_HOME (default: ~/.fleetfit).
 
 {EXIT_STATUSES}"""
 
@@ -182,7 +182,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     command = root if args.command is None else commands_of(root)[args.command]
     unknown = [*rest, *(getattr(args, "script_arguments", None) or ())]
     if unknown:
-        behind = " (the script's own come behind `--`)" if hasattr(args, "script_arguments") else ""
+        behind = " (the script's arguments go behind `--`)" if hasattr(args, "script_arguments") else ""
         command.error(f"unrecognized arguments: {' '.join(unknown)}{_option_hint(rest, command) or behind}")
     if hasattr(args, "script_arguments"):
         args.script_arguments = passed or []

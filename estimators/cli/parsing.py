@@ -28,7 +28,7 @@ def duration(text: str) -> int:
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
     if total < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: it must be at least one second.")
+        raise argparse.ArgumentTypeError(f"{text!r} is too short: the shortest duration is one second.")
     return total
 
 
@@ -44,9 +44,9 @@ def whole(text: str) -> int:
 
 def _from(text: str, least: int) -> int:
     if len(text) > _MOST_DIGITS and text.isdigit():
-        raise argparse.ArgumentTypeError(f"it has {len(text):,} digits; at most {_MOST_DIGITS} are possible.")
+        raise argparse.ArgumentTypeError(f"the number has {len(text):,} digits; at most {_MOST_DIGITS} are possible.")
     if not text.isascii() or not text.isdigit() or int(text) < least:
-        raise argparse.ArgumentTypeError(f"it must be a whole number, {least} or more; got {shown(text)}.")
+        raise argparse.ArgumentTypeError(f"must be a whole number, {least} or more; got {shown(text)}.")
     return int(text)
 
 
@@ -54,7 +54,7 @@ def port(text: str) -> int:
     """Parse a port, 0 for any that is free; for argparse's ``type``."""
     number = whole(text)
     if number > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port: 0 to 65535.")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: write a number from 0 to 65535.")
     return number
 
 
@@ -180,7 +180,7 @@ def add_logs(parser: argparse._ActionsContainer) -> None:
     """Add what says how much of the logs is shown while waiting."""
     parser.add_argument("--no-logs", action="store_true", help="wait without showing the logs")
     parser.add_argument(
-        "--all", action="store_true", help="show every line: TensorFlow's start-up too, and what several ranks repeat"
+        "--all", action="store_true", help="show TensorFlow's start-up lines too, and lines that several ranks repeat"
     )
 
 

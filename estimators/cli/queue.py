@@ -15,20 +15,20 @@ _EXAMPLES = """\
 examples:
   fleetfit train train.py --queue default --needs cores=4 --needs memory_gb=8
   fleetfit train train.py --queue default --priority 10
-  fleetfit queue                      what runs, and what waits, in its order
-  fleetfit stop JOB                   take a job out of the queue, or end it
+  fleetfit queue                      show the running jobs, and the waiting jobs in their order
+  fleetfit stop JOB                   remove a waiting job from the queue, or end a running job
 """
 
 
 def add(subparsers: Any) -> None:
     """Add the command."""
     command = subparsers.add_parser(
-        "queue", help="show the jobs that wait for their turn", epilog=_EXAMPLES,
+        "queue", help="show the queues of this machine", epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Shows the queues of this machine: what runs, what waits in its order, and what each job needs. "
-        "Jobs get there by `fleetfit train --queue NAME` or RunOptions(queue=…).",
+        description="Shows the queues of this machine: the running jobs, the waiting jobs in their order, and the "
+        "resources that each job needs. `fleetfit train --queue NAME` or RunOptions(queue=…) puts a job into a queue.",
     )  # fmt: skip
-    command.add_argument("name", nargs="?", metavar="NAME", help="only this queue")
+    command.add_argument("name", nargs="?", metavar="NAME", help="show only this queue")
     command.add_argument("--json", action="store_true", help="as JSON")
     command.set_defaults(run=run)
 
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         for place, one in _placed(entries, order(entries))
     ]
     if not rows:
-        console.say("no job waits or runs in a queue.")
+        console.say("no job runs or waits in a queue.")
         return Exit.OK
     console.out(
         console.table(("QUEUE", "PLACE", "JOB", "PRIORITY", "NEEDS", "SINCE"), rows, names=2, optional=(5, 3, 4))

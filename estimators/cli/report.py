@@ -13,11 +13,11 @@ from estimators.job.errors import ConfigurationError
 def add(subparsers: Any) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
-        "report", help="write a job's report: one HTML file",
-        description="Writes a single HTML file with a job's table, plots, ranks and provenance; it needs no network.",
+        "report", help="write a job's report as one HTML file",
+        description="Writes one HTML file with a job's table, plots, ranks and provenance. The file needs no network.",
     )  # fmt: skip
     parser.add_argument("job", metavar="JOB", help=f"{jobnames.HELP}; or the path of a result.json")
-    parser.add_argument("-o", "--output", metavar="FILE", help="where to write it (default: JOB.html)")
+    parser.add_argument("-o", "--output", metavar="FILE", help="file to write (default: JOB.html)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON instead")
     parser.set_defaults(run=run)
 

@@ -21,25 +21,27 @@ PID = "FLEETFIT_S3_PID"
 
 _EXAMPLES = f"""\
 examples:
-  fleetfit s3 data                        serve until Ctrl-C; prints what to set in the other terminals
-  eval "$(fleetfit s3 data --env)"        serve in the background of this shell, and set it here
+  fleetfit s3 data                        serve until Ctrl-C; print the variables for other terminals
+  eval "$(fleetfit s3 data --env)"        serve in the background, and set the variables in this shell
   kill ${PID}                   stop that server
 
-A folder in DIR is a bucket, a file in it an object: data/digits/part-0 is s3://digits/part-0. The server is on
-loopback and takes requests that are signed with its key and secret only: new ones each time, or ${KEY} and
-${SECRET}. boto3, the AWS command line and fleetfit's jobs use it once the printed variables are set.
+Each folder in DIR is a bucket, and each file in a bucket is an object: data/digits/part-0 is s3://digits/part-0. The
+server listens on loopback and accepts only requests that are signed with its key and secret. Each server gets a new key
+and secret, unless ${KEY} and ${SECRET} are set. When the printed variables are set, boto3, the
+AWS command line and fleetfit's jobs use the server.
 """
 
 
 def add(subparsers: Any) -> None:
     """Add the command."""
     command = subparsers.add_parser(
-        "s3", help="serve a folder as S3", epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
+        "s3", help="serve a folder as an S3 server", epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Serves a folder of this machine as an S3 server, to try jobs whose data is in S3.",
     )  # fmt: skip
-    command.add_argument("folder", metavar="DIR", help="the folder of the buckets")
-    command.add_argument("--port", type=parsing.port, default=0, metavar="N", help="the port; default: a free one")
-    command.add_argument("--env", action="store_true", help="leave it running and print the variables for eval")
+    command.add_argument("folder", metavar="DIR", help="the folder that contains the buckets")
+    command.add_argument("--port", type=parsing.port, default=0, metavar="N", help="port (default: a free port)")
+    command.add_argument("--env", action="store_true", help="leave the server running; print the variables for eval")
     command.set_defaults(run=run)
 
 
@@ -53,10 +55,10 @@ def run(args: argparse.Namespace) -> int:
             f"there is no folder {str(folder)!r}; make it first: mkdir -p {shlex.quote(str(folder))}"
         )
     if not folder.is_dir():
-        raise ConfigurationError(f"{str(folder)!r} is not a folder; a bucket is a folder in the one that is served.")
+        raise ConfigurationError(f"{str(folder)!r} is not a folder: name the folder that contains the buckets.")
     key, secret = os.environ.get(KEY) or None, os.environ.get(SECRET) or None
     if (key is None) != (secret is None):
-        raise ConfigurationError(f"{KEY} and {SECRET} belong together, and only one of them is set.")
+        raise ConfigurationError(f"only one of {KEY} and {SECRET} is set: set both or neither.")
     server = S3Server(folder, port=args.port, key=key, secret=secret, dies_with_us=not args.env)
     lines = [f"export {name}={shlex.quote(value)}" for name, value in server.environment.items()]
     if args.env:
@@ -75,10 +77,10 @@ def _serve(server: Any, lines: list[str]) -> int:
     try:
         with server:
             console.out("\n".join(lines))
-            console.say(f"serving {server.folder} at {server.endpoint}; Ctrl-C ends it.")
+            console.say(f"serving {server.folder} at {server.endpoint}; Ctrl-C ends the server.")
             buckets = sorted(path.name for path in server.folder.iterdir() if path.is_dir())
             if not buckets:
-                console.say(f"there is no bucket yet: mkdir {shlex.quote(str(server.folder / 'my-bucket'))}")
+                console.say(f"there is no bucket yet; make one: mkdir {shlex.quote(str(server.folder / 'my-bucket'))}")
             try:
                 server.wait()
             except KeyboardInterrupt:

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """\
 examples:
-  fleetfit serve                          serve until Ctrl-C; prints what to set for a client
+  fleetfit serve                          serve until Ctrl-C; print the variables for clients
   AWS_PROFILE=fleetfit aws sagemaker list-training-jobs
   fleetfit serve --env-file endpoint.env --port 0 --s3-port 0 --no-profile
-                                          for scripts and CI: everything that a client must set, once it answers
+                                          for scripts and CI: write the variables for clients to a file
   fleetfit serve --backend docker --image-map '*/tensorflow-training:2.*=my-training:1'
 
-boto3, the aws command line and the SageMaker SDK, unchanged, launch their jobs here: as processes of this machine, or
-in containers. The endpoint is on loopback and takes requests that are signed with its own keys only. Jobs go on when
-it ends, and it finds them when it is started again.
+boto3, the aws command line and the SageMaker SDK launch their jobs here, unchanged: as processes of this machine, or in
+containers. The endpoint listens on loopback and accepts only requests that are signed with its own keys. Jobs continue
+when the endpoint ends; the next endpoint finds these jobs again.
 """
 
 
@@ -44,10 +44,14 @@ def add(subparsers: Any) -> None:
         description="Serves SageMaker's training API on this machine, with the parts of CloudWatch, STS and S3 that "
         "clients need, and runs the jobs here.",
     )  # fmt: skip
-    command.add_argument("--port", type=parsing.port, default=8666, metavar="N", help="the port; 0: a free one (8666)")
-    command.add_argument("--s3-port", type=parsing.port, default=8667, metavar="N", help="the S3 server's port (8667)")
     command.add_argument(
-        "--s3-dir", metavar="DIR", help="the folder of the buckets; default: s3 in $FLEETFIT_HOME (~/.fleetfit)"
+        "--port", type=parsing.port, default=8666, metavar="N", help="port; 0: a free port (default: 8666)"
+    )
+    command.add_argument(
+        "--s3-port", type=parsing.port, default=8667, metavar="N", help="port of the S3 server (default: 8667)"
+    )
+    command.add_argument(
+        "--s3-dir", metavar="DIR", help="the folder that contains the buckets (default: s3 in $FLEETFIT_HOME)"
     )
     command.add_argument(
         "--backend", default="process", metavar="NAME",
@@ -55,33 +59,40 @@ def add(subparsers: Any) -> None:
     )  # fmt: skip
     command.add_argument(
         "--image-map", action="append", default=[], metavar="PATTERN=IMAGE",
-        help="local image to use for image URIs that match PATTERN, for --backend docker; may be repeated. "
-        "AWS's TensorFlow images mean fleetfit's own",
+        help="local image to use for image URIs that match PATTERN, with --backend docker; may be repeated. By "
+        "default, fleetfit's own image replaces AWS's TensorFlow images",
     )  # fmt: skip
     command.add_argument(
         "--without", action="append", default=[], metavar="MEMBER",
-        help="take jobs that ask for a member of the request that only AWS has (VpcConfig), and run them without it; "
-        "may be repeated",
+        help="ignore this member of requests, which only AWS supports (such as VpcConfig), instead of refusing the "
+        "job; may be repeated",
     )  # fmt: skip
     command.add_argument(
         "--max-jobs", type=parsing.count, metavar="N",
-        help="how many jobs run at once (1), or wait in the queue or run at once with --queue (16)",
+        help="number of jobs that run at once (default: 1); with --queue, number of jobs that run or wait in the queue "
+        "(default: 16)",
     )  # fmt: skip
     command.add_argument(
         "--queue", metavar="NAME",
-        help="have jobs wait for their turn in this queue of the machine, with those of `fleetfit train --queue NAME`",
+        help="let jobs wait in this queue of the machine, together with the jobs of `fleetfit train --queue NAME`",
     )  # fmt: skip
-    command.add_argument("--region", default="us-east-1", metavar="NAME", help="the region it reports (us-east-1)")
-    command.add_argument("--profile", default="fleetfit", metavar="NAME", help="the AWS profile to write (fleetfit)")
-    command.add_argument("--no-profile", action="store_true", help="leave the AWS configuration files alone")
+    command.add_argument(
+        "--region", default="us-east-1", metavar="NAME", help="region that the endpoint reports (default: us-east-1)"
+    )
+    command.add_argument(
+        "--profile", default="fleetfit", metavar="NAME", help="AWS profile to write (default: fleetfit)"
+    )
+    command.add_argument("--no-profile", action="store_true", help="do not change the AWS configuration files")
     command.add_argument(
         "--no-sdk-config", action="store_true",
-        help="do not put the SageMaker SDK's configuration where it looks by itself (~/.config/sagemaker/config.yaml, "
-        "while the endpoint runs, if there is none); AWS_PROFILE alone is then not enough for the SDK",
+        help="do not write the SageMaker SDK's configuration to ~/.config/sagemaker/config.yaml. By default, the "
+        "endpoint keeps this file while the endpoint runs, unless you have such a file. Without the file, AWS_PROFILE "
+        "alone is not enough for the SDK",
     )  # fmt: skip
     command.add_argument(
-        "--env-file", metavar="FILE", help="write what a client must set as KEY=VALUE lines, once the endpoint answers"
-    )
+        "--env-file", metavar="FILE",
+        help="once the endpoint answers, write the variables for clients to this file, as KEY=VALUE lines",
+    )  # fmt: skip
     command.set_defaults(run=run)
 
 
@@ -126,13 +137,13 @@ def run(args: argparse.Namespace) -> int:
             console.say(
                 f"SageMaker at {address.endpoint}, S3 at {address.s3_endpoint} ({service.storage.folder}), default "
                 f"bucket {address.bucket}; jobs run as {'processes' if args.backend == 'process' else 'containers'}, "
-                f"{most} at once{f' in the queue {args.queue}' if args.queue else ''}. Ctrl-C ends it."
+                f"{most} at once{f' in the queue {args.queue}' if args.queue else ''}. Ctrl-C ends the endpoint."
             )
             while not told.wait(0.5):  # a signal in the moment in which the wait begins would not end it
                 pass
             left = service.queue.running
         if left:
-            console.say(f"{left} job(s) go on; the S3 server stays until they have ended.")
+            console.say(f"{left} job(s) continue; the S3 server runs until they have ended.")
         return Exit.OK
     finally:
         for number, handler in before.items():
@@ -147,7 +158,7 @@ def _installed(args: argparse.Namespace, place: EndpointFiles, address: Address,
         return False
     path = profile.user_sdk_config()
     if not profile.install_sdk_config(place, address, path):
-        console.say(f"{path} is your own and stays as it is, so the SDK needs the second variable.")
+        console.say(f"{path} is your own file and is not changed; therefore the SDK needs the second variable.")
         return False
     ended.callback(profile.remove_sdk_config, place, address, path)
     return True

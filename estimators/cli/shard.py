@@ -13,22 +13,22 @@ examples:
   fleetfit shard all.tfrecord data/train --shards 8
   fleetfit shard s3://bucket/all.tfrecord data/train --shards 64 --manifest
 
-A channel that is ShardedByS3Key is divided by its objects: a multiple of the number of hosts, of about the same size,
-keeps all of them equally busy.
+With ShardedByS3Key, each host gets whole files of a channel. If the number of files is a multiple of the number of
+hosts, all hosts get about the same amount of data.
 """
 
 
 def add(subparsers: Any) -> None:
     """Add the command."""
     shard = subparsers.add_parser(
-        "shard", help="split a large file of records into several", epilog=_EXAMPLES,
+        "shard", help="split a large file of records into several files", epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Splits a TFRecord, RecordIO or text file into files with equal numbers of records.",
     )  # fmt: skip
     shard.add_argument("source", metavar="SRC", help="a path, file:// URL or s3://bucket/key")
-    shard.add_argument("target", metavar="DST", help="the folder for the parts")
-    shard.add_argument("--shards", type=parsing.whole, metavar="N", required=True, help="how many files")
-    shard.add_argument("--manifest", action="store_true", help="also write a ManifestFile of them, DST.manifest")
+    shard.add_argument("target", metavar="DST", help="the folder for the new files")
+    shard.add_argument("--shards", type=parsing.whole, metavar="N", required=True, help="number of files")
+    shard.add_argument("--manifest", action="store_true", help="also write DST.manifest, a ManifestFile of the files")
     shard.set_defaults(run=run_shard)
 
 
@@ -56,5 +56,5 @@ def run_shard(args: argparse.Namespace) -> int:
     )
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
-        raise ConfigurationError(lines[-1] if lines else f"shard: its program ended with {done.returncode}.")
+        raise ConfigurationError(lines[-1] if lines else f"shard: the program ended with exit code {done.returncode}.")
     return Exit.OK

@@ -10,8 +10,8 @@ from estimators.job.errors import ConfigurationError
 
 _EXAMPLES = """\
 examples:
-  fleetfit simulate JOB --hosts 4:32 --rate 0.05                   elastic, at most 32 hosts and at least 4
-  fleetfit simulate JOB --hosts 8 --rate 0.05 --notice 120         restarts from its checkpoints
+  fleetfit simulate JOB --hosts 4:32 --rate 0.05                   an elastic job with 4 to 32 hosts
+  fleetfit simulate JOB --hosts 8 --rate 0.05 --notice 120         a job that restarts from its checkpoints
   fleetfit simulate JOB --hosts 4:32 --rate 0.05 --epochs 90 --prices 0.92,3.06 --on-demand-base 2
 """
 
@@ -19,28 +19,41 @@ examples:
 def add(subparsers: Any) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
-        "simulate", help="forecast a job's time and cost on hosts that are taken away", epilog=_EXAMPLES,
+        "simulate", help="predict a job's time and cost on other hosts and on a spot market", epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Simulates a job that has run, on other hosts and on a spot market. Starts nothing.",
+        description="Predicts the time and the cost of a job that has run, if it ran on other hosts and on a spot "
+        "market. Starts nothing.",
     )  # fmt: skip
     parser.add_argument("job", metavar="JOB", help=f"{jobnames.HELP}; or the path of a result.json")
-    parser.add_argument("-n", "--hosts", required=True, metavar="N|LEAST:MOST", help="a range: an elastic job")
+    parser.add_argument(
+        "-n", "--hosts", required=True, metavar="N|LEAST:MOST", help="number of hosts; a range means an elastic job"
+    )
     parser.add_argument("-p", "--processes", type=parsing.count, help="processes on each host (default: the job's)")
-    parser.add_argument("--epochs", type=float, help="as many, where the job has a hyperparameter of that name")
-    parser.add_argument("--records", type=float, help="or: on how many records it trains, all epochs together")
-    parser.add_argument("--rate", type=float, default=0.0, help="interruptions of each host in an hour (default: 0)")
-    parser.add_argument("--notice", type=float, default=120.0, metavar="S", help="seconds from the notice to the end")
-    parser.add_argument("--return-after", type=float, default=60.0, metavar="S", help="until there is another host")
+    parser.add_argument("--epochs", type=float, help="epochs to train, if the job has a hyperparameter `epochs`")
+    parser.add_argument("--records", type=float, help="instead of --epochs: records to train on, all epochs together")
+    parser.add_argument("--rate", type=float, default=0.0, help="interruptions per host and hour (default: 0)")
+    parser.add_argument(
+        "--notice", type=float, default=120.0, metavar="S",
+        help="seconds from the notice to the interruption (default: 120)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--return-after", type=float, default=60.0, metavar="S", help="seconds until a host is replaced (default: 60)"
+    )
     parser.add_argument(
         "--spot-market", metavar="NAME=VALUE", action="append", default=[],
-        help="another option of SpotMarket, such as refusals=0.5 or outages='[[3600, 7200]]'; may be repeated",
+        help="further option of SpotMarket, such as refusals=0.5 or outages='[[3600, 7200]]'; may be repeated",
     )  # fmt: skip
-    parser.add_argument("--on-demand-base", type=parsing.whole, default=0, metavar="N", help="hosts that nobody takes")
-    parser.add_argument("--prices", metavar="SPOT,ON_DEMAND", help="dollars of a host's hour")
+    parser.add_argument(
+        "--on-demand-base", type=parsing.whole, default=0, metavar="N",
+        help="on-demand hosts, which are never interrupted (default: 0)",
+    )  # fmt: skip
+    parser.add_argument("--prices", metavar="SPOT,ON_DEMAND", help="dollars per host and hour")
     parser.add_argument("--commit-every", default="auto", metavar="S", help="seconds between commits (default: auto)")
-    parser.add_argument("--start", type=float, default=1.0, metavar="S", help="seconds until a host that is asked for")
-    parser.add_argument("--runs", type=parsing.count, default=1000, help="how many (default: 1000)")
-    parser.add_argument("--seed", type=parsing.whole, default=0, help="of the first run (default: 0)")
+    parser.add_argument(
+        "--start", type=float, default=1.0, metavar="S", help="seconds that a new host takes to start (default: 1)"
+    )
+    parser.add_argument("--runs", type=parsing.count, default=1000, help="number of simulated runs (default: 1000)")
+    parser.add_argument("--seed", type=parsing.whole, default=0, help="seed of the first run (default: 0)")
     parser.add_argument("--json", action="store_true", help="as JSON")
     parser.set_defaults(run=run)
 

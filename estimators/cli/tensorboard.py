@@ -12,12 +12,12 @@ def add(subparsers: Any) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
         "tensorboard", help="open TensorBoard on all jobs",
-        description="Runs TensorBoard on the event files of all jobs, or of those named; jobs that start meanwhile are "
-        "added. Event files are looked for in $SM_OUTPUT_DIR/tensorboard of rank 0, where "
-        "cluster.callbacks() writes them.",
+        description="Runs TensorBoard on the event files of all jobs, or of the named jobs. Adds jobs that start "
+        "meanwhile. Looks for event files in $SM_OUTPUT_DIR/tensorboard of rank 0, where cluster.callbacks() writes "
+        "these files.",
     )  # fmt: skip
     parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"only these jobs: {jobnames.HELP}")
-    parser.add_argument("--port", type=parsing.whole, default=0, metavar="N", help="default: any free port")
+    parser.add_argument("--port", type=parsing.whole, default=0, metavar="N", help="port (default: a free port)")
     parser.add_argument("--list", action="store_true", help="list the event files without starting TensorBoard")
     parser.set_defaults(run=run)
 

@@ -67,7 +67,7 @@ def serve(jobs: Sequence[str], *, port: int = 0) -> int:
         raise UnsupportedError("TensorBoard is not installed here: `fleetfit install tensorboard`.")
     with folders.temporary("tensorboard") as links:
         if not _link(links, jobs):
-            console.say("no job has event files yet; they are shown as they come.")
+            console.say("no job has event files yet; TensorBoard shows new files as they appear.")
         argv = [sys.executable, "-m", "tensorboard.main", "--logdir", str(links), "--host", "127.0.0.1"]
         argv += ["--port", str(port), "--reload_multifile", "true"]
         child = subprocess.Popen(

@@ -23,8 +23,8 @@ def add(subparsers: Any) -> None:
     track = subparsers.add_parser(
         "track", help="send jobs to MLflow, Weights & Biases or TensorBoard", epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Sends what a tracker does not have yet of jobs: those that ran without it, and the rest of those "
-        "that ended while it was down.",
+        description="Sends jobs to a tracker: jobs that ran without the tracker, and the missing rest of jobs that "
+        "ended while the tracker was down.",
     )  # fmt: skip
     track.add_argument("tracker", metavar="TRACKER", help="mlflow[=URI], wandb[=PROJECT] or tensorboard[=FOLDER]")
     track.add_argument("jobs", nargs="+", metavar="JOB", help=f"{jobnames.HELP}; or a tuning job's name")
@@ -48,5 +48,7 @@ def run(args: argparse.Namespace) -> int:
             continue
         job = find_job(jobnames.resolve(name))
         sent = tracker.sync(job)
-        console.say(f"{job.name}: sent to {tracker.title}." if sent else f"{job.name}: another process is sending it.")
+        console.say(
+            f"{job.name}: sent to {tracker.title}." if sent else f"{job.name}: another process is sending this job."
+        )
     return Exit.OK

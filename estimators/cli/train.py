@@ -24,8 +24,8 @@ examples:
   job=$(fleetfit train train.py --no-wait) && fleetfit logs -f "$job"
   fleetfit train train.py -s mpi -n 2 --save job.yaml && fleetfit train -f job.yaml -- --lr 0.2
 
-Ctrl-C stops the job: the script has 5 seconds to save; a second Ctrl-C ends it at once. A job on SageMaker (ml.*)
-or with a --dispatcher goes on: `fleetfit stop` ends it.
+Ctrl-C stops the job: the script has 5 seconds to save. A second Ctrl-C ends the job at once. A job on SageMaker (ml.*)
+or with --dispatcher continues after Ctrl-C; to end such a job, use `fleetfit stop`.
 """
 
 _PLAN_EXAMPLES = """\
@@ -40,20 +40,21 @@ def add(subparsers: Any) -> None:
     formatter = argparse.RawDescriptionHelpFormatter
     train = subparsers.add_parser(
         "train", help="run a training job", epilog=_EXAMPLES, formatter_class=formatter,
-        description="Runs a script as a training job, shows its logs, and ends with the job's table.",
+        description="Runs a script as a training job. Shows the job's logs and, at the end, a table.",
     )  # fmt: skip
     jobargs.add(train)
     run = train.add_argument_group("this command")
-    run.add_argument("--no-wait", action="store_true", help="print the job's name and return; the job goes on")
+    run.add_argument("--no-wait", action="store_true", help="print the job's name and return; the job continues")
     parsing.add_logs(run)
     run.add_argument(
         "--track", metavar="TRACKER", action="append", default=[],
-        help="send metrics, parameters and the model: mlflow[=URI], wandb[=PROJECT], tensorboard[=FOLDER]; may be "
+        help="send metrics, parameters and the model to mlflow[=URI], wandb[=PROJECT] or tensorboard[=FOLDER]; may be "
         "repeated",
     )  # fmt: skip
     run.add_argument(
         "--notify", metavar="COMMAND|URL", action="append", default=[],
-        help="run a command, or post to a URL, at the job's end and for a NaN; may be repeated",
+        help="run a command, or post to a URL, when the job ends or stalls, when a metric is NaN or when a loss "
+        "diverges; may be repeated",
     )  # fmt: skip
     run.add_argument(
         "--debug",
@@ -61,7 +62,7 @@ def add(subparsers: Any) -> None:
         help="run one process in the foreground with the job's environment, so that pdb works",
     )
     run.add_argument("--dry-run", action="store_true", help="show the plan and start nothing")
-    run.add_argument("--json", action="store_true", help="with --dry-run: the plan as JSON; else the result as JSON")
+    run.add_argument("--json", action="store_true", help="print the result as JSON; with --dry-run, the plan as JSON")
     train.set_defaults(run=run_train)
 
     plan = subparsers.add_parser(
@@ -71,8 +72,8 @@ def add(subparsers: Any) -> None:
     jobargs.add(plan)
     form = plan.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="as JSON")
-    form.add_argument("--schema", action="store_true", help="instead: the JSON schema of job files, for editors")
-    plan.add_argument("--whole", action="store_true", help="every host and process, however many; else a summary")
+    form.add_argument("--schema", action="store_true", help="print the JSON schema of job files instead, for editors")
+    plan.add_argument("--whole", action="store_true", help="show every host and process, not a summary")
     plan.set_defaults(run=run_plan)
 
 
@@ -102,10 +103,10 @@ def run_train(args: argparse.Namespace) -> int:
     from estimators.job.errors import ConfigurationError, TrainingJobError
 
     if args.notify and args.no_wait:
-        raise ConfigurationError("--notify tells while this command waits; leave --no-wait out.")
+        raise ConfigurationError("--notify works only while this command waits; leave --no-wait out.")
     if args.track and args.no_wait:
         raise ConfigurationError(
-            "--track sends while this command waits; with --no-wait, `fleetfit track TRACKER JOB` does it later."
+            "--track works only while this command waits; with --no-wait, run `fleetfit track TRACKER JOB` later."
         )
     callbacks = _callbacks(args)
     described = jobargs.job_of(args)
@@ -115,7 +116,7 @@ def run_train(args: argparse.Namespace) -> int:
             job = estimator.fit(channels, wait=False, job_name=args.name)
         console.out(job.name)
         if sys.stdout.isatty():
-            console.say(f"follow it with `fleetfit logs -f {job.name}`, end it with `fleetfit stop {job.name}`.")
+            console.say(f"`fleetfit logs -f {job.name}` follows the job, `fleetfit stop {job.name}` stops it.")
         return Exit.OK
     # With --json standard output is the result's alone, however the job ended.
     show = parsing.logs(args) if not args.json else False

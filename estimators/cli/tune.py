@@ -21,15 +21,15 @@ examples:
   fleetfit tune train.py --range lr=log:1e-4:1 --range optimizer=sgd,adam --objective loss --minimize --search asha \\
       --max-jobs 64 --parallel 2 -m 'loss=loss: ([0-9.]+)' -- --epochs 27
 
-A range is LOW:HIGH, log:LOW:HIGH, reverse:LOW:HIGH or choices A,B,C; whole numbers make a range of whole numbers.
-The tuning job goes on by itself: Ctrl-C ends the watching only. `fleetfit tuning NAME` shows it, `fleetfit tuning NAME
---stop` stops it.
+A range is LOW:HIGH, log:LOW:HIGH, reverse:LOW:HIGH, or choices A,B,C. If LOW and HIGH are whole numbers, the values are
+whole numbers. Ctrl-C ends only this command; the tuning job continues. `fleetfit tuning NAME` shows the tuning job, and
+`fleetfit tuning NAME --stop` stops it.
 """
 _SHOW_EXAMPLES = """\
 examples:
-  fleetfit tuning                          the tuning jobs on record
-  fleetfit tuning NAME                     its trials, the best first; resumes it if its process was killed
-  fleetfit tuning NAME --follow            until it is over
+  fleetfit tuning                          list the tuning jobs on record
+  fleetfit tuning NAME                     show the trials, best first; restart a tuning job whose process was killed
+  fleetfit tuning NAME --follow            show the trials until the tuning job ends
   fleetfit tuning NAME --report study.html
 """
 
@@ -53,15 +53,15 @@ def add(subparsers: Any) -> None:
     formatter = argparse.RawDescriptionHelpFormatter
     tune = subparsers.add_parser(
         "tune", help="search hyperparameters with many jobs", epilog=_EXAMPLES, formatter_class=formatter,
-        description="Runs a script with many choices of its hyperparameters, each as a job, and finds the best.",
+        description="Runs a script with many combinations of hyperparameters, each as a job, and finds the best.",
     )  # fmt: skip
-    search = tune.add_argument_group("what is searched")
+    search = tune.add_argument_group("the search")
     search.add_argument(
         "--range", metavar="NAME=RANGE", action="append", default=[], required=True,
-        help="a hyperparameter and what it may be, see below; may be repeated",
+        help="a hyperparameter and its range (see below); may be repeated",
     )  # fmt: skip
-    search.add_argument("--objective", metavar="METRIC", required=True, help="the metric that trials are judged by")
-    search.add_argument("--minimize", action="store_true", help="lower is better (default: higher)")
+    search.add_argument("--objective", metavar="METRIC", required=True, help="the metric that ranks the trials")
+    search.add_argument("--minimize", action="store_true", help="lower values are better (default: higher values)")
     search.add_argument(
         "--search", choices=tuple(SEARCHES), default="bayesian", help="how to search (default: bayesian)"
     )
@@ -69,45 +69,56 @@ def add(subparsers: Any) -> None:
         "--max-jobs",
         type=parsing.count,
         metavar="N",
-        help="how many trials (default: 10; grid: all points; a fleet: until --max-time)",
+        help="number of trials (default: 10; grid: all points; with --fleet: until --max-time)",
     )
-    search.add_argument("--parallel", type=parsing.count, default=1, metavar="N", help="trials at once (default: 1)")
+    search.add_argument(
+        "--parallel", type=parsing.count, default=1, metavar="N", help="trials that run at once (default: 1)"
+    )
     search.add_argument("--seed", type=parsing.whole, metavar="N", help="make the search repeatable")
     ends = tune.add_argument_group("when trials and the search end")
-    ends.add_argument("--early-stopping", action="store_true", help="stop trials worse than the median of the others")
-    ends.add_argument("--min-resource", type=parsing.count, metavar="N", help="hyperband, asha: reports before a stop")
+    ends.add_argument("--early-stopping", action="store_true", help="stop trials that are worse than the median")
+    ends.add_argument(
+        "--min-resource", type=parsing.count, metavar="N", help="hyperband, asha: reports before a trial may be stopped"
+    )
     ends.add_argument("--max-resource", type=parsing.count, metavar="N", help="hyperband: reports of a full training")
-    ends.add_argument("--population", type=parsing.count, metavar="N", help="pbt: members (default: 4)")
-    ends.add_argument("--resource", metavar="NAME", help="pbt: the hyperparameter that says how long (default: epochs)")
-    ends.add_argument("--interval", type=parsing.count, metavar="N", help="pbt: how much a generation trains (1)")
-    ends.add_argument("--target", type=float, metavar="VALUE", help="end when a trial is this good")
-    ends.add_argument("--patience", type=parsing.count, metavar="N", help="end after N trials without a better one")
-    ends.add_argument("--max-time", type=parsing.duration, metavar="TIME", help="stop the search after this long")
+    ends.add_argument("--population", type=parsing.count, metavar="N", help="pbt: number of members (default: 4)")
+    ends.add_argument(
+        "--resource", metavar="NAME", help="pbt: the hyperparameter that sets a training's length (default: epochs)"
+    )
+    ends.add_argument(
+        "--interval", type=parsing.count, metavar="N",
+        help="pbt: length of a generation, in units of --resource (default: 1)",
+    )  # fmt: skip
+    ends.add_argument("--target", type=float, metavar="VALUE", help="end when a trial reaches this value")
+    ends.add_argument("--patience", type=parsing.count, metavar="N", help="end after N trials without an improvement")
+    ends.add_argument("--max-time", type=parsing.duration, metavar="TIME", help="stop the search after this time")
     ends.add_argument(
         "--fleet", type=parsing.count, metavar="N",
-        help="elastic trials share N hosts until --max-time: the best get more of them",
+        help="elastic trials share N hosts until --max-time; the best trials get more hosts",
     )  # fmt: skip
-    ends.add_argument("--repeats", action="store_true", help="try the same hyperparameters more than once")
+    ends.add_argument("--repeats", action="store_true", help="allow trials with the same hyperparameters")
     ends.add_argument("--max-failures", type=parsing.count, metavar="N", help="give up after N failed trials")
     shown = tune.add_argument_group("this command")
-    shown.add_argument("--no-wait", action="store_true", help="print the tuning job's name and return; it goes on")
+    shown.add_argument(
+        "--no-wait", action="store_true", help="print the tuning job's name and return; the tuning job continues"
+    )
     shown.add_argument(
         "--track", metavar="TRACKER", action="append", default=[],
-        help="send the trials: mlflow[=URI], wandb[=PROJECT], tensorboard[=FOLDER]; may be repeated",
+        help="send the trials to mlflow[=URI], wandb[=PROJECT] or tensorboard[=FOLDER]; may be repeated",
     )  # fmt: skip
-    shown.add_argument("--report", metavar="FILE", help="write the study as an HTML file when it is over")
+    shown.add_argument("--report", metavar="FILE", help="at the end, write a report as an HTML file")
     shown.add_argument("--json", action="store_true", help="print the description with the best trial as JSON")
     jobargs.add(tune)
     tune.set_defaults(run=run_tune)
 
     tuning = subparsers.add_parser(
         "tuning", help="list, show, follow or stop tuning jobs", epilog=_SHOW_EXAMPLES, formatter_class=formatter,
-        description="Lists the tuning jobs on record, or shows one.",
+        description="Lists the tuning jobs on record, or shows one of them.",
     )  # fmt: skip
-    tuning.add_argument("name", nargs="?", metavar="NAME", help="a tuning job's name, or a prefix of one")
-    tuning.add_argument("--follow", action="store_true", help="show it until it is over")
-    tuning.add_argument("--stop", action="store_true", help="stop it and its trials")
-    tuning.add_argument("--report", metavar="FILE", help="write it as an HTML file with plots")
+    tuning.add_argument("name", nargs="?", metavar="NAME", help="a tuning job's name, or the beginning of its name")
+    tuning.add_argument("--follow", action="store_true", help="show the tuning job until it ends")
+    tuning.add_argument("--stop", action="store_true", help="stop the tuning job and its trials")
+    tuning.add_argument("--report", metavar="FILE", help="write a report as an HTML file with plots")
     tuning.add_argument("--json", action="store_true", help="as JSON")
     tuning.set_defaults(run=run_tuning)
 
@@ -118,7 +129,9 @@ def run_tune(args: argparse.Namespace) -> int:
 
     _check_report(args.report)
     if args.track and args.no_wait:
-        raise ConfigurationError("--track sends while this command waits; `fleetfit track TRACKER NAME` does it later.")
+        raise ConfigurationError(
+            "--track works only while this command waits; with --no-wait, run `fleetfit track TRACKER NAME` later."
+        )
     chosen = [trackers.parse(text) for text in args.track]
     described = jobargs.job_of(args)
     tuner = _tuner(args, described.estimator)
@@ -128,7 +141,9 @@ def run_tune(args: argparse.Namespace) -> int:
     if args.no_wait:
         console.out(record.name)
         return Exit.OK
-    console.say(f"tuning job {record.name}; it goes on by itself, `fleetfit tuning {record.name} --stop` stops it.")
+    console.say(
+        f"tuning job {record.name} continues without this command; `fleetfit tuning {record.name} --stop` stops it."
+    )
     if not chosen:
         return _follow(record, report=args.report, as_json=args.json)
     from estimators.tuning import tracking
@@ -149,7 +164,7 @@ def run_tuning(args: argparse.Namespace) -> int:
 
     if args.name is None:
         if args.follow or args.stop or args.report:
-            raise ConfigurationError("--follow, --stop and --report are for one tuning job: give its name.")
+            raise ConfigurationError("--follow, --stop and --report need the name of a tuning job.")
         return _list(as_json=args.json)
     record = _find(args.name)
     _check_report(args.report)

@@ -14,13 +14,11 @@ def add(subparsers: Any) -> None:
     """Add the command."""
     command = subparsers.add_parser(
         "ui", help="show jobs in a browser",
-        description="Serves pages that show the jobs of $FLEETFIT_HOME and can stop, resume or resize them, on this "
-        "machine's loopback, until Ctrl-C. It prints a link that opens them once; the browser keeps a cookie then. "
+        description="Serves pages that show the jobs of $FLEETFIT_HOME and can stop, resume or resize them. Listens on "
+        "this machine's loopback until Ctrl-C. Prints a link that works once; the browser then keeps a cookie. "
         "Needs the extra `ui`.",
     )  # fmt: skip
-    command.add_argument(
-        "--port", type=parsing.port, default=0, metavar="N", help="the port; 0, the default: a free one"
-    )
+    command.add_argument("--port", type=parsing.port, default=0, metavar="N", help="port (default: 0, a free port)")
     command.set_defaults(run=run)
 
 
@@ -33,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         with Page(args.port) as page:
             console.out(page.link)
-            console.say("the link opens once, in one browser. Ctrl-C ends the page; jobs go on.")
+            console.say("the link works once, in one browser. Ctrl-C ends the page; jobs continue.")
             while not told.wait(0.5):  # a signal in the moment in which the wait begins would not end it
                 pass
         return Exit.OK

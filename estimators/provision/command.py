@@ -33,25 +33,27 @@ def parser(here: Path | None = None) -> argparse.ArgumentParser:
     venv = here or _ROOT / ".venv"
     made = argparse.ArgumentParser(
         prog="python3 -m estimators.provision",
-        description="Makes the environment fleetfit trains in. Run it again at any time: it does only what is missing.",
-        epilog="FLEETFIT_TENSORFLOW=cpu|gpu chooses the TensorFlow (default: gpu where an NVIDIA GPU is). "
-        "FLEETFIT_HOROVOD=tensorflow|torch|tensorflow,torch chooses what Horovod is built for (default: TensorFlow, "
-        "and PyTorch where it was before, or where that is alone). "
+        description="Makes the environment in which fleetfit trains. You can run the command again at any time: "
+        "finished steps are skipped.",
+        epilog="FLEETFIT_TENSORFLOW=cpu|gpu chooses the build of TensorFlow (default: gpu if there is an NVIDIA GPU). "
+        "FLEETFIT_HOROVOD=tensorflow|torch|tensorflow,torch chooses the frameworks that Horovod is built for (default: "
+        "TensorFlow, and also PyTorch if the installed Horovod has PyTorch; only PyTorch if TensorFlow is not "
+        "installed). "
         "FLEETFIT_CACHE is the folder of built wheels (default: ~/.cache/fleetfit).",
     )
     made.add_argument("--venv", type=Path, default=venv, help=f"folder of the environment (default: {venv})")
-    made.add_argument("--extras", default="", help="fleetfit's extras to install too, such as test,notebook")
-    made.add_argument("--no-editable", action="store_true", help="install a wheel of the checkout, not links to it")
+    made.add_argument("--extras", default="", help="extras of fleetfit to install too, such as test,notebook")
+    made.add_argument("--no-editable", action="store_true", help="install the checkout as a wheel, not as editable")
     made.add_argument(
         "--small-torch",
         action="store_true",
-        help="install PyTorch too, unless that would be its CUDA build on a machine without a GPU",
+        help="install PyTorch too, unless a machine without a GPU would get the CUDA build",
     )
-    made.add_argument("--newest", action="store_true", help="take the newest versions, not those of constraints.txt")
+    made.add_argument("--newest", action="store_true", help="install the newest versions, not those in constraints.txt")
     made.add_argument("--lock", action="store_true", help="only write the newest versions into constraints.txt")
     group = made.add_mutually_exclusive_group()
-    group.add_argument("--no-horovod", action="store_true", help="leave Horovod out")
-    group.add_argument("--require-horovod", action="store_true", help="fail if there is no compiler to build it with")
+    group.add_argument("--no-horovod", action="store_true", help="do not install Horovod")
+    group.add_argument("--require-horovod", action="store_true", help="fail if there is no compiler to build Horovod")
     return made
 
 
@@ -89,7 +91,7 @@ def main(arguments: Sequence[str], here: Path | None = None) -> int:
             print("\n".join(f"    {line}" for line in error.tail), file=sys.stderr)
         return _FAILED
     except KeyboardInterrupt:
-        print("fleetfit: interrupted. Run the same command again to go on from here.", file=sys.stderr)
+        print("fleetfit: interrupted. To continue from here, run the same command again.", file=sys.stderr)
         return _INTERRUPTED
     except BrokenPipeError:
         # The reader of our lines is gone (`| head`). The interpreter flushes stdout once more at its end.

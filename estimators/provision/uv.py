@@ -137,7 +137,7 @@ def _python_with_pip(log: Path) -> str:
     if made.returncode:
         version = ".".join(map(str, sys.version_info[:2]))
         raise VenvUnavailable(
-            f"Python {version} comes without pip, and without the venv module",
-            f"Install one, for example with `sudo apt-get install python{version}-venv`, and run this again.",
+            f"Python {version} has neither pip nor the venv module",
+            f"Install one of them, for example with `sudo apt-get install python{version}-venv`, and try again.",
         )
     return str(own / "bin" / "python")

@@ -43,7 +43,7 @@ def check_python() -> None:
     span = f"{_dotted(OLDEST_PYTHON)} to {_dotted(NEWEST_PYTHON)}"
     others = (f"python3.{minor}" for minor in range(NEWEST_PYTHON[1], OLDEST_PYTHON[1] - 1, -1))
     found = next((name for name in others if shutil.which(name)), None)
-    remedy = f"Use the one that is here: `make train PYTHON={found}`." if found else f"Install Python {span}."
+    remedy = f"Use the installed {found}: `make train PYTHON={found}`." if found else f"Install Python {span}."
     raise PythonUnsupported(
         f"Python {_dotted(running)} is too {side}: TensorFlow 2.21 has wheels for {span}",
         remedy,
@@ -72,7 +72,7 @@ def check_ownership(prefix: Path, *, ours: bool) -> bool:
     if is_usable(prefix):
         return True
     raise VenvUnavailable(
-        f"{prefix} exists, and is not a virtual environment that works",
+        f"{prefix} exists, but is not a usable virtual environment",
         "Remove or rename it, or choose another folder with --venv.",
     )
 

@@ -80,12 +80,12 @@ def of_environment(
     if (tensorflow_too and flavour is None) or missing:
         lacking = ", ".join(missing or ["TensorFlow"])
         raise ProvisionError(
-            f"The packages are those of {installation.prefix}, which has no {lacking}",
-            f"Install it first: `fleetfit install{' torch' if 'torch' in missing else ''}`.",
+            f"The packages are copied from {installation.prefix}, which has no {lacking}",
+            f"First run `fleetfit install{' torch' if 'torch' in missing else ''}`.",
         )
     if gpu and flavour != "tensorflow":
         raise ProvisionError(
-            f"A GPU image needs the GPU build of TensorFlow, and {installation.prefix} has tensorflow-cpu",
+            f"A GPU image needs the GPU build of TensorFlow, but {installation.prefix} has tensorflow-cpu",
             "Make the environment with `FLEETFIT_TENSORFLOW=gpu`, then build the image from it.",
         )
     cache = WheelCache(root=cache_root())
@@ -93,8 +93,8 @@ def of_environment(
     wanted_for = {*frameworks, *horovod_builds.built_for([installation.packages])}
     if own is None and frameworks and horovod_too:
         raise ProvisionError(
-            f"The packages are those of {installation.prefix}, and the cache has no wheel of its Horovod",
-            f"`fleetfit install {' '.join(['horovod', *(sorted(wanted_for) if torch_too else ())])}` builds it.",
+            f"The packages are copied from {installation.prefix}, but the cache has no wheel of its Horovod",
+            f"`fleetfit install {' '.join(['horovod', *(sorted(wanted_for) if torch_too else ())])}` builds the wheel.",
         )
     extra = "[and-cuda]" if gpu else ""
     wanted = []
@@ -145,7 +145,9 @@ def fetch(wheels: Wheels, installation: Installation, *, on_detail: Callable[[st
     """
     root = cache_root()
     folder = root / "wheelhouse" / wheels.key
-    with locks.exclusive(root / "locks" / f"wheelhouse-{wheels.key}.lock", lambda: on_detail("waiting for another")):
+    with locks.exclusive(
+        root / "locks" / f"wheelhouse-{wheels.key}.lock", lambda: on_detail("waiting for another process")
+    ):
         if (folder / READY).exists():
             on_detail("from the cache")
             return folder

@@ -83,7 +83,7 @@ class Queue:
                     self._running[record.name] = record
             self._waiting.sort(key=lambda item: item.since)
             if self._running or self._waiting:
-                self._tell(f"found again: {len(self._running)} running, {len(self._waiting)} waiting.")
+                self._tell(f"jobs of the last endpoint: {len(self._running)} running, {len(self._waiting)} waiting.")
             self._fill()
         self._thread.start()
 
@@ -122,7 +122,7 @@ class Queue:
                 return
             record.release()
             self._waiting.append(_waiting(record, time.time(), request))
-            self._tell(f"{record.name} waits: {len(self._running)} jobs run, and {self._limit} may.")
+            self._tell(f"{record.name} waits: {len(self._running)} jobs are running, and the limit is {self._limit}.")
 
     def withdraw(self, name: str) -> bool:
         """Stop a job that still waits; returns False when it does not."""
@@ -172,7 +172,7 @@ class Queue:
                     return  # a reader has it for a moment, to see whether it is free: the next round
             except (FileNotFoundError, RecordError) as error:  # somebody removed it
                 self._waiting.pop(0)
-                self._tell(f"{record.name} is not started: {error}")
+                self._tell(f"{record.name} was not started: {error}")
                 continue
             self._waiting.pop(0)
             self._start(record)

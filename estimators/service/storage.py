@@ -156,7 +156,7 @@ def main(argv: list[str] | None = None) -> int:
     place = EndpointFiles.of(arguments.home)
     held = locks.take(place.storage_lock_file)
     if held is None:
-        print("another one runs.", file=sys.stderr)
+        print("another S3 server of this endpoint is running.", file=sys.stderr)
         return 1
 
     def ended(number: int, frame: FrameType | None) -> NoReturn:

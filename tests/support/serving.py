@@ -20,7 +20,7 @@ from waiting import until
 _FOREIGN = ("AWS_", "SAGEMAKER_", "FLEETFIT_")
 
 #: The end of what an endpoint prints when it serves.
-_PRINTED = "Ctrl-C ends it."
+_PRINTED = "Ctrl-C ends the endpoint."
 
 #: The TrainingImage of jobs that boto3 sends: AWS's own, which no process looks at.
 IMAGE = "763104351884.dkr.ecr.us-east-1.amazonaws.com/tensorflow-training:2.16-cpu-py310"

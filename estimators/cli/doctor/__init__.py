@@ -80,10 +80,11 @@ def diagnose(
 
 def _remarks() -> tuple[str, ...]:
     return (
-        "TensorFlow's own servers (parameter servers, CollectiveAllReduce) listen on all network interfaces and ask "
-        "nobody who they are: whoever reaches such a port can run code as you while a job runs. On a machine that "
-        "others reach, close its ports with a firewall or run those strategies in a network namespace.",
-        "So does PyTorch's store, in which the ranks of torch_distributed meet: whoever reaches it can disturb them.",
+        "TensorFlow's own servers (parameter servers, CollectiveAllReduce) listen on all network interfaces without "
+        "authentication: while a job runs, anyone who can reach such a port can run code as you. On a machine that "
+        "others can reach, close these ports with a firewall, or run these strategies in a network namespace.",
+        "PyTorch's store, which connects the ranks of torch_distributed, has no authentication either: anyone who can "
+        "reach the store's port can disturb the ranks.",
         "Job records hold your code, arguments and logs in folders that only you can read; `fleetfit clean` removes "
-        "old ones.",
+        "old records.",
     )

@@ -34,7 +34,8 @@ def python() -> ReportLine:
         name="Python",
         state=Verdict.WARNING,
         text=text,
-        remedy=f"TensorFlow {_TENSORFLOW} has wheels for {low[0]}.{low[1]} to {high[0]}.{high[1]}: use one of them.",
+        remedy=f"TensorFlow {_TENSORFLOW} has wheels for Python {low[0]}.{low[1]} to {high[0]}.{high[1]}: use one of "
+        "these versions.",
     )
 
 
@@ -65,7 +66,7 @@ def tensorflow(found: Mapping[str, str]) -> ReportLine:
             name="TensorFlow",
             state=Verdict.WARNING,
             text=f"{version} ({names[0]})",
-            remedy=f"fleetfit is tested with {_TENSORFLOW}. {_PROVISION}",
+            remedy=f"fleetfit is tested with TensorFlow {_TENSORFLOW}. {_PROVISION}",
         )
     return ReportLine(name="TensorFlow", state=Verdict.OK, text=f"{version} ({names[0]})")
 
@@ -77,8 +78,8 @@ def torch(found: Mapping[str, str]) -> ReportLine:
             name="PyTorch",
             state=Verdict.ABSENT,
             text="not installed",
-            remedy="`fleetfit install torch` installs it; UV_TORCH_BACKEND=cpu in the environment chooses PyTorch's "
-            "own index of builds without CUDA.",
+            remedy="Run `fleetfit install torch`; for a build without CUDA, from PyTorch's own index, set "
+            "UV_TORCH_BACKEND=cpu in the environment.",
         )
     return ReportLine(name="PyTorch", state=Verdict.OK, text=found["torch"])
 
@@ -104,7 +105,7 @@ def keras(found: Mapping[str, str], environment: Mapping[str, str]) -> ReportLin
             f"tf_keras=={'.'.join(tensorflow.split('.')[:2])}.*`.",
         )
     if environment.get("TF_USE_LEGACY_KERAS") == "0":
-        text += "; TF_USE_LEGACY_KERAS=0 makes tf.keras Keras 3"
+        text += "; with TF_USE_LEGACY_KERAS=0, tf.keras is Keras 3"
     return ReportLine(name="Keras", state=Verdict.OK, text=text)
 
 
@@ -118,7 +119,7 @@ def openmpi(mpirun: Path | None, said: tuple[str, str] | None) -> ReportLine:
             name="OpenMPI",
             state=Verdict.MISSING,
             text=f"{mpirun} does not answer to --version",
-            remedy="It belongs to a broken installation: remove it from PATH, or install it again.",
+            remedy="This OpenMPI is broken: remove it from PATH, or install it again.",
         )
     name, version = said
     if name != "Open MPI":
@@ -160,9 +161,9 @@ def horovod(found: Mapping[str, str], folders: Sequence[str], mpirun: Path | Non
     frameworks = horovod_frameworks(found, folders)
     version += " for " + " and ".join(_BUILT_FOR[name][0] for name in frameworks)
     there = [name for name, (_, packages) in _BUILT_FOR.items() if not found.keys().isdisjoint(packages)]
-    rebuild = f"Build it for this environment: `fleetfit install {' '.join(['horovod', *there])}`."
+    rebuild = f"Build Horovod for this environment: `fleetfit install {' '.join(['horovod', *there])}`."
     if not frameworks:
-        text = f"{found['horovod']}, built for no framework that is installed"
+        text = f"{found['horovod']}, built only for frameworks that are not installed"
         return ReportLine(name="Horovod", state=Verdict.MISSING, text=text, remedy=rebuild)
     libraries = (path for folder in folders for path in Path(folder).glob(f"horovod/{frameworks[0]}/mpi_lib*.so"))
     line = _fits(version, next(libraries), mpirun, rebuild)
@@ -183,7 +184,7 @@ def _fits(version: str, library: Path, mpirun: Path | None, rebuild: str) -> Rep
             name="Horovod", state=Verdict.WARNING, text=f"{version}, built with Gloo only, without MPI", remedy=rebuild
         )
     if own is None:
-        text = f"{version}, built against an MPI ({wanted}) that is not here any more"
+        text = f"{version}, built against an MPI ({wanted}) that no longer exists"
         return ReportLine(name="Horovod", state=Verdict.MISSING, text=text, remedy=rebuild)
     if mpirun is None:
         return ReportLine(name="Horovod", state=Verdict.OK, text=f"{version} (built with MPI: {own.resolve()})")
@@ -194,7 +195,7 @@ def _fits(version: str, library: Path, mpirun: Path | None, rebuild: str) -> Rep
             name="Horovod",
             state=Verdict.MISSING,
             text=text,
-            remedy=f"It would die in MPI_Init. {rebuild[:-1]}, or put the right mpirun first in PATH.",
+            remedy=f"Horovod would fail in MPI_Init. {rebuild[:-1]}, or put the right mpirun first in PATH.",
         )
     return ReportLine(name="Horovod", state=Verdict.OK, text=f"{version} (built against this mpirun's {own.name})")
 
@@ -227,7 +228,7 @@ def mpi4py(found: Mapping[str, str]) -> ReportLine:
     """mpi4py, which only scripts that import it need."""
     version = found.get("mpi4py")
     if version is None:
-        text = "not installed; only scripts that import it need it"
+        text = "not installed; only scripts that import mpi4py need it"
         return ReportLine(name="mpi4py", state=Verdict.ABSENT, text=text, remedy="`fleetfit install mpi`")
     return ReportLine(name="mpi4py", state=Verdict.OK, text=version)
 
@@ -236,14 +237,12 @@ def pipe_reader(prefix: Path) -> ReportLine:
     """Return whether TensorFlow reads channels in Pipe mode by itself."""
     name = "Pipe reader"
     if library_file(prefix, Path(container.__file__).with_name("pipe_dataset") / "reader.cc").is_file():
-        return ReportLine(
-            name=name, state=Verdict.OK, text="compiled: TensorFlow reads channels in Pipe mode by itself"
-        )
+        return ReportLine(name=name, state=Verdict.OK, text="compiled: TensorFlow reads channels in Pipe mode directly")
     return ReportLine(
         name=name,
         state=Verdict.WARNING,
         text="not compiled: channels in Pipe mode are read more slowly",
-        remedy="Compile it for this environment: `fleetfit install pipe`.",
+        remedy="Compile the reader for this environment: `fleetfit install pipe`.",
     )
 
 
@@ -254,8 +253,8 @@ def compiler(environment: Mapping[str, str]) -> ReportLine:
         return ReportLine(
             name="g++",
             state=Verdict.ABSENT,
-            text="not found; building Horovod and the fast reader of Pipe mode needs it",
-            remedy="Install it (Debian and Ubuntu: `apt install g++`) if they have to be built here.",
+            text="not found; needed to build Horovod and the fast Pipe mode reader",
+            remedy="To build these here, install g++ (Debian and Ubuntu: `apt install g++`).",
         )
     return ReportLine(name="g++", state=Verdict.OK, text=compiler)
 

@@ -43,7 +43,8 @@ def machine(environment: Mapping[str, str]) -> tuple[ReportLine, ...]:
                 name="Kept",
                 state=Verdict.INFO,
                 text=f"for the next job: {one}",
-                remedy="`fleetfit clean` ends it; it ends by itself when its time is over, or when memory is short.",
+                remedy="`fleetfit clean` ends this process. Otherwise the process ends when its time is over, or when "
+                "memory is short.",
             )
             for one in kept.find(folder.parent)
         ),
@@ -51,7 +52,7 @@ def machine(environment: Mapping[str, str]) -> tuple[ReportLine, ...]:
             name="Disk",
             state=Verdict.WARNING if low else Verdict.INFO,
             text=f"{format_bytes(free) if free is not None else 'unknown'} free for job records ({folder})",
-            remedy="Remove old jobs with `fleetfit clean --free 5G`, or set FLEETFIT_HOME to another disk."
+            remedy="Remove old jobs with `fleetfit clean --free 5G`, or set FLEETFIT_HOME to a folder on another disk."
             if low
             else None,
         ),
@@ -85,7 +86,7 @@ def strategies(
             continue
         text = "; ".join(f"{need.name}: {need.text}" for need in lacking)
         if strategy.name == "mpi" and openmpi.state is not Verdict.MISSING:
-            text += "; MPI programs without it run"
+            text += "; MPI programs without Horovod run"
         remedies = dict.fromkeys(need.remedy for need in lacking if need.remedy is not None)
         remedy = " ".join(remedies) or None
         # What only the other framework's users lack is in nobody's way.
@@ -133,7 +134,7 @@ def ssh_hosts() -> list[ReportLine]:
         state = Verdict.OK if not warnings else Verdict.MISSING if report.problem else Verdict.WARNING
         text = "; ".join(warnings) or first.partition(report.machine.name)[2].strip()
         findings.append(ReportLine(name=report.machine.name, state=state, text=text))
-    return findings or [ReportLine(name="hosts", state=Verdict.INFO, text="none; `fleetfit hosts add` adds some")]
+    return findings or [ReportLine(name="hosts", state=Verdict.INFO, text="none; add hosts with `fleetfit hosts add`")]
 
 
 def _asked(names: Iterable[str]) -> list[ReportLine]:
@@ -179,14 +180,14 @@ def _sagemaker(environment: Mapping[str, str]) -> ReportLine:
         )
     endpoint = environment.get("AWS_ENDPOINT_URL_SAGEMAKER") or environment.get("AWS_ENDPOINT_URL")
     place = f"{region}, at {endpoint}" if endpoint else region
-    return ReportLine(name="ml.*", state=Verdict.INFO, text=f"Amazon SageMaker in {place}; AWS was not asked")
+    return ReportLine(name="ml.*", state=Verdict.INFO, text=f"Amazon SageMaker in {place}; not checked with AWS")
 
 
 def docker_engine(environment: Mapping[str, str] = os.environ) -> ReportLine:
     """Whether a Docker-compatible engine answers, asked over its socket (``GET /_ping``)."""
     address = environment.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
     if not address.startswith("unix://"):
-        return ReportLine(name="Docker", state=Verdict.INFO, text=f"at {address}, which was not asked")
+        return ReportLine(name="Docker", state=Verdict.INFO, text=f"at {address}; not checked")
     path = address.removeprefix("unix://")
     if not os.path.exists(path):
         text = f"no engine ({path} does not exist)"
@@ -199,8 +200,8 @@ def docker_engine(environment: Mapping[str, str] = os.environ) -> ReportLine:
             connection.sendall(b"GET /_ping HTTP/1.0\r\n\r\n")
             answer = connection.recv(4096)
     except PermissionError:
-        text = f"{path} is not permitted for you"
-        remedy = "Add yourself to its group (`sudo usermod -aG docker $USER`) and log in again."
+        text = f"you have no permission for {path}"
+        remedy = "Add yourself to the group docker (`sudo usermod -aG docker $USER`) and log in again."
         return ReportLine(name="Docker", state=Verdict.MISSING, text=text, remedy=remedy)
     except OSError as error:
         text = f"{path} does not answer ({error})"

@@ -52,12 +52,12 @@ def horovod(python: str, framework: str, frameworks: Sequence[str]) -> ReportLin
     begin = time.monotonic()
     done = _run([python, "-c", _HOROVOD_CHECKS[framework]])
     if done is None or done.returncode != 0:
-        text = "importing it took too long" if done is None else _last_line(done.stderr)
+        text = "the import took too long" if done is None else _last_line(done.stderr)
         return ReportLine(
             name="Horovod runs",
             state=Verdict.MISSING,
             text=text,
-            remedy=f"Build it for this environment: `fleetfit install horovod {' '.join(frameworks)}`.",
+            remedy=f"Build Horovod for this environment: `fleetfit install horovod {' '.join(frameworks)}`.",
         )
     facts = json.loads(done.stdout.splitlines()[-1])
     built = ", ".join(name for name in ("mpi", "gloo", "nccl") if facts[name])
@@ -84,14 +84,14 @@ def mpirun(program: Path, python: str) -> ReportLine:
     if done is not None and done.returncode == 0 and ranks == 2:
         return ReportLine(name="mpirun runs", state=Verdict.OK, text=f"2 ranks in {time.monotonic() - begin:.2f} s")
     if done is None:
-        text = f"it did not end within {_TIMEOUT_S:.0f} s"
+        text = f"mpirun did not end within {_TIMEOUT_S:.0f} s"
     else:
-        text = _last_line(done.stderr) or f"it ended with exit code {done.returncode}"
+        text = _last_line(done.stderr) or f"mpirun ended with exit code {done.returncode}"
     return ReportLine(
         name="mpirun runs",
         state=Verdict.MISSING,
-        text=f"{text} ({ranks} of 2 ranks came up)",
-        remedy=f"Try it by hand: `{program} -np 2 hostname`.",
+        text=f"{text} ({ranks} of 2 ranks started)",
+        remedy=f"Run mpirun by hand: `{program} -np 2 hostname`.",
     )
 
 

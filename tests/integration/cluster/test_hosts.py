@@ -60,7 +60,7 @@ def test_a_check_tells_what_they_are_and_who_reaches_whom(
 ) -> None:
     hosts = [machine.address for machine in fleet.machines[:3]]
     status, text = run(capfd, "check", "--ssh-config", config, *hosts)
-    assert "All 3 reach each other." in text, text
+    assert "All 3 machines reach each other." in text, text
     assert all(f"ok  {host}  {host}" in text for host in hosts), text
     assert status == 0
     # One does not take what others send: a firewall, as far as they can tell.

@@ -67,7 +67,7 @@ def test_in_the_foreground(tmp_path: Path) -> None:
         process.kill()
         process.wait()
     assert process.returncode == 0
-    assert "Ctrl-C ends it" in errors
+    assert "Ctrl-C ends the server" in errors
     assert "s3cr3t" not in errors
     assert not any(alive(int(pid)) for pid in children)
 

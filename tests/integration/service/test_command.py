@@ -103,4 +103,4 @@ def test_the_sdks_configuration_is_put_where_it_looks_unless_the_user_has_one_or
         assert serve._installed(args, EndpointFiles(tmp_path / "home"), address, ended) is put
         assert path.exists() is (own or put)
     assert path.exists() is own
-    assert ("stays as it is" in capsys.readouterr().err) is own
+    assert ("is not changed" in capsys.readouterr().err) is own

@@ -274,7 +274,9 @@ def test_clean_asks_and_says_what_it_frees(work: Path) -> None:
     status, out, err = run("clean")
     assert (status, out) == (0, "")
     assert (
-        "1 finished job holds " in err and "--older-than 7d, --keep 20 or --free 5G" in err and "--finished all" in err
+        "1 finished job holds " in err
+        and "--older-than 7d, --keep 20 or --free 5G" in err
+        and "--finished to remove all" in err
     )
     assert "old" in run("clean", "--finished", "--dry-run")[1]
     status, _, err = run("clean", "--keep", "0")

@@ -27,7 +27,7 @@ def test_this_machine_is_described_without_importing_what_is_described() -> None
     report, modules = json.loads(done.stdout)
     assert not {"tensorflow", "tf_keras", "keras", "horovod", "mpi4py", "numpy", "docker"} & set(modules)
     assert {item["name"] for item in report["strategies"]} >= {"none", "mpi", "parameter_server"}
-    assert any("unauthenticated" in text or "ask nobody" in text for text in report["remarks"])
+    assert any("unauthenticated" in text or "without authentication" in text for text in report["remarks"])
     for section in ("software", "strategies", "backends"):
         for item in report[section]:
             assert item["state"] != "missing" or item["remedy"], item
@@ -101,7 +101,7 @@ class TestHorovod:
         shutil.rmtree(site.parent / "ours")
         item = self.look(site, None)
         assert item.state is Verdict.MISSING
-        assert "not here any more" in item.text
+        assert "no longer exists" in item.text
 
     def test_built_without_mpi(self, site: Path) -> None:
         self.module(site)
@@ -111,7 +111,7 @@ class TestHorovod:
 
     def test_built_for_what_is_not_there_or_damaged_or_absent(self, site: Path) -> None:
         item = self.look(site, "ours")
-        assert item.state is Verdict.MISSING and "for no framework that is installed" in item.text
+        assert item.state is Verdict.MISSING and "only for frameworks that are not installed" in item.text
         assert "`fleetfit install horovod tensorflow`" in item.remedy
         (site / "horovod" / "tensorflow" / "mpi_lib.so").write_bytes(b"damaged")
         assert self.look(site, "ours").state is Verdict.MISSING
@@ -123,7 +123,7 @@ class TestHorovod:
         item = installed.horovod(packages, [str(site)], None)
         assert item.state is Verdict.OK and item.text.startswith("0.28.1 for TensorFlow (")
         assert item.text.endswith(
-            "not for PyTorch: build it for this environment: `fleetfit install horovod tensorflow torch`"
+            "not for PyTorch: build Horovod for this environment: `fleetfit install horovod tensorflow torch`"
         )
         (site / "horovod" / "torch").mkdir()
         shutil.copy(next((site / "horovod" / "tensorflow").iterdir()), site / "horovod" / "torch" / "mpi_lib_v2.so")

@@ -42,7 +42,7 @@ def test_a_study_from_the_shell(tmp_path: Path, capsys: pytest.CaptureFixture[st
     shown = capsys.readouterr()
     assert "best: study-001-" in shown.out
     assert "--lr 1" in shown.out
-    assert "goes on by itself" in shown.err
+    assert "continues without this command" in shown.err
     assert "Parallel coordinates" in report.read_text()
     assert cli.main(["tuning"]) == Exit.OK
     assert "2 of 2 trials" in capsys.readouterr().out

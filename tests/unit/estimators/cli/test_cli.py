@@ -143,7 +143,7 @@ def test_machines_are_prepared_with_what_is_installed_here(
         (work / f"venv/lib/python3.11/site-packages/{name}-1.0.dist-info").mkdir(parents=True)
     monkeypatch.setattr(environment, "_here", lambda: packages.Installation.of_venv(work / "venv"))
     assert cli.main(["hosts", "prepare", "no-such-host", "--framework", "torch"]) == Exit.FAILED
-    assert "has no torch. Install it first: `fleetfit install torch`." in capsys.readouterr().err
+    assert "has no torch. First run `fleetfit install torch`." in capsys.readouterr().err
 
 
 def test_install_hands_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -411,11 +411,11 @@ def test_the_command_tells_what_it_found_and_how_far_off_it_is_for_other_runs(
     said = capsys.readouterr()
     assert "mpi, 2 processes: 2.00 ms per step and 1,000 MB/s" in said.out
     assert "mpi, 4 processes: 2.00 ms per step and 1,000 MB/s" in said.out
-    fitted, unseen = said.out.split("mean error of what it was fitted to: 0%")
+    fitted, unseen = said.out.split("mean error of the fitted steps: 0%")
     assert "2 processes, 20 MB: measured" in fitted and "5 MB" not in fitted
     assert "2 processes, 5 MB: measured" in unseen and "(+0%)" in unseen
     assert re.search(r"3 processes, 5 MB: measured 3\d\.\d ms, predicted 2\d\.\d ms \(-3\d%\)", unseen), unseen
-    [error] = re.findall(r"mean error of what it was not fitted to: (\d+)%", unseen)
+    [error] = re.findall(r"mean error of the other steps: (\d+)%", unseen)
     assert "4 short runs" in said.err and "calibration.json" in said.err
     kept = calibrations.load("ml.c5.xlarge", tmp_path)
     assert kept is not None and kept.error == pytest.approx(int(error) / 100, abs=0.006)
