@@ -110,7 +110,7 @@ def _take_place(argv: Sequence[str]) -> tuple[list[str], tuple[int, int] | None]
             at = words.index(option)
             value = words[at + 1]
             if not value.isdecimal():
-                raise ValueError(f"{option} is a whole number, got {value!r}")
+                raise ValueError(f"{option} must be a whole number, got {value!r}")
             found.append(int(value))
             del words[at : at + 2]
     return words, (found[0], found[1]) if len(found) == 2 else None

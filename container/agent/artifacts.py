@@ -118,7 +118,7 @@ def upload(
     """
     from container.agent.s3.upload import Upload
 
-    where = f"The files are unpacked in {', '.join(str(folder.path) for folder in folders)}."
+    where = f"The unpacked files are in {', '.join(str(folder.path) for folder in folders)}."
     try:
         entries = union(folders, warn=warn)
         if not entries:
@@ -169,7 +169,7 @@ def pack(folders: Sequence[Folder], archive: Path, *, warn: Callable[[str, str],
     except OSError as error:
         place = error.filename if isinstance(error.filename, str) and error.filename != str(partial) else archive
         raise AgentError(
-            f"{place}: {error.strerror or error}, while {archive} was packed. The files are unpacked in "
+            f"{place}: {error.strerror or error}, while {archive} was packed. The unpacked files are in "
             f"{', '.join(str(folder.path) for folder in folders)}."
         ) from error
     return archive
@@ -193,12 +193,17 @@ def union(folders: Sequence[Folder], *, warn: Callable[[str, str], None]) -> lis
                 shadowed.setdefault(folder.host, []).append(entry.name)
         found.update(taken)
         if skipped:
-            warn(folder.host, f"{folder.path}: not packed, as they lead out of it or are no files: {_names(skipped)}.")
+            warn(
+                folder.host,
+                f"{folder.path}: not packed, because they are links out of the folder or not regular files: "
+                f"{_names(skipped)}.",
+            )
     for folder in folders:
         if names := shadowed.get(folder.host):
             warn(
                 folder.host,
-                f"{folder.path}: not packed, an earlier host has other content under the same path: {_names(names)}.",
+                f"{folder.path}: not packed, because an earlier host has a different file under the same path: "
+                f"{_names(names)}.",
             )
     return sorted(found.values(), key=lambda entry: entry.name.split("/"))
 
@@ -294,7 +299,7 @@ def _add(tar: tarfile.TarFile, info: tarfile.TarInfo, entry: Entry) -> None:
             except OSError as error:
                 if error.filename is None and "unexpected end of data" in str(error):  # tarfile's words
                     raise OSError(
-                        0, "it became shorter while it was read: something still writes it", entry.path
+                        0, "the file became shorter while it was read: a program still writes to it", entry.path
                     ) from error
                 raise
 

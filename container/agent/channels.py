@@ -62,7 +62,7 @@ def prepare(
         try:
             tree.data.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise AgentError(f"{error.filename or tree.data}: the channels cannot be put there: {error}.") from error
+            raise AgentError(f"{error.filename or tree.data}: the channels' folder cannot be made: {error}.") from error
     for channel in channels:
         places = [tree.channel(channel.name) for tree in trees]
         try:

@@ -59,12 +59,12 @@ def divide(source: str, target: str, shards: int, *, manifest: bool = False) -> 
         AgentError: it cannot be read, divided or written; nothing is left behind.
     """
     if not 1 <= shards <= _MOST:
-        raise AgentError(f"--shards {shards}: it must be from 1 to {_MOST:,}.")
+        raise AgentError(f"--shards must be from 1 to {_MOST:,}; got {shards}.")
     item = sources.describe(source)
     try:
         folder = local_path(target)
     except LocationError as error:
-        raise AgentError(f"{target!r}: the parts are written to a folder of this machine: {error}") from None
+        raise AgentError(f"{target!r}: the target must be a folder of this machine: {error}") from None
     name = Path(item.key or item.uri)
     names = [f"{name.stem}-{number:05d}-of-{shards:05d}{name.suffix}" for number in range(shards)]
     staged = folder / f".dividing-{os.getpid()}"
@@ -72,7 +72,7 @@ def divide(source: str, target: str, shards: int, *, manifest: bool = False) -> 
         folder.mkdir(parents=True, exist_ok=True)
         there = next((path for path in (folder / part for part in names) if path.exists()), None)
         if there is not None:
-            raise AgentError(f"{there} is there already: remove it, or give another folder.")
+            raise AgentError(f"{there} exists already: remove it, or give another folder.")
         staged.mkdir()
         try:
             with contextlib.ExitStack() as stack:

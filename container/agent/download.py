@@ -50,7 +50,7 @@ def download(
         place = cache.entry(item, root)
         if place is None:
             raise SourceError(
-                item.uri, "the server gives it no ETag, so nothing would tell when it changes", "Use Pipe mode."
+                item.uri, "the server sends no ETag, so a change of the object would go unnoticed", "Use Pipe mode."
             )
         if item.uri not in places:
             places[item.uri] = place
@@ -82,8 +82,8 @@ def _bring(place: cache.Entry, advance: Callable[[int], None], ended: threading.
             _bring_checked(place, advance, ended)
     except OSError as error:
         raise AgentError(
-            f"{place.partial}: {error.strerror}, while {place.item.uri!r} was downloaded. Free some room: "
-            "`fleetfit clean --caches`, or set FLEETFIT_CACHE to a larger disk."
+            f"{place.partial}: {error.strerror}, while {place.item.uri!r} was downloaded. Free some space "
+            "with `fleetfit clean --caches`, or set FLEETFIT_CACHE to a folder on a larger disk."
         ) from error
 
 
@@ -104,8 +104,8 @@ def _bring_checked(place: cache.Entry, advance: Callable[[int], None], ended: th
                 advance(-place.item.size)
         raise SourceError(
             place.item.uri,
-            f"its content is damaged: its MD5 is {digest}, and its ETag says {expected}",
-            "Upload it again.",
+            f"its content is damaged: its MD5 is {digest}, but its ETag says {expected}",
+            "Upload the object again.",
         )
 
 
@@ -156,13 +156,13 @@ def _check_room(root: Path, needed: int) -> None:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = os.statvfs(root)
     except OSError as error:
-        raise AgentError(f"{root}: {error.strerror}; set FLEETFIT_CACHE to a folder that can be written.") from error
+        raise AgentError(f"{root}: {error.strerror}; set FLEETFIT_CACHE to a writable folder.") from error
     free = status.f_bavail * status.f_frsize
     if needed + _SPARE > free:
         freed = cache.trim(root, max(cache.limit() - needed, 0))
         if needed + _SPARE > free + freed:
             raise AgentError(
-                f"{root}: the download needs {size(needed)}, {size(_SPARE)} must stay free, and "
-                f"{size(free + freed)} are free. Free some room, set FLEETFIT_CACHE to a larger disk, or use "
-                "input_mode='Pipe', which keeps nothing."
+                f"{root}: the download needs {size(needed)}, and {size(_SPARE)} must stay free, but only "
+                f"{size(free + freed)} are free. Free some space, set FLEETFIT_CACHE to a folder on a larger disk, or "
+                "use input_mode='Pipe', which stores nothing on the disk."
             )

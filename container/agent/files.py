@@ -103,7 +103,7 @@ def check_keys(uri: str, items: Sequence[DataObject]) -> None:
     for item in items:
         problem = key_problem(item.key)
         if problem is not None:
-            raise sources.SourceError(item.uri, f"its key {problem}", "Use input_mode='Pipe', or rename it.")
+            raise sources.SourceError(item.uri, f"its key {problem}", "Use input_mode='Pipe', or rename the object.")
         if item.key in taken:
             raise sources.SourceError(
                 uri, f"{taken[item.key].name} and {item.name} would be the same file, {item.key!r}", "Rename one."
@@ -113,7 +113,9 @@ def check_keys(uri: str, items: Sequence[DataObject]) -> None:
         for above in PurePosixPath(item.key).parents:
             if (other := taken.get(str(above))) is not None:
                 raise sources.SourceError(
-                    uri, f"{other.name} would be a file and the folder of {item.name}", "Rename one, or use Pipe mode."
+                    uri,
+                    f"{other.name} would be both a file and the folder of {item.name}",
+                    "Rename one, or use Pipe mode.",
                 )
 
 
@@ -204,7 +206,7 @@ def _copy_all(
                 os.chmod(folder, 0o777)
     if bar.shown:
         each = f"for {len(hosts)} hosts " if len(hosts) > 1 else ""
-        remedy = "; input_mode='FastFile' reads it where it is" if local_data else ""
+        remedy = "; input_mode='FastFile' needs no copy" if local_data else ""
         bar.end(f"{size(total)} {each}in {bar.elapsed:.1f} s{remedy}")
 
 
@@ -222,14 +224,14 @@ def _check_room(copies: Sequence[_Copy], total: int, channel: HostChannel, hosts
     if clones(largest.source, largest.target):
         return
     remedy = (
-        "set input_mode='FastFile', which reads it where it is"
+        "set input_mode='FastFile', which needs no copy"
         if not is_s3(channel.uri)
-        else ("set input_mode='Pipe' or 'FastFile', which need no disk")
+        else ("set input_mode='Pipe' or 'FastFile', which need no disk space")
     )
     each = f" for {len(hosts)} hosts" if len(hosts) > 1 else ""
     raise AgentError(
-        f"File mode copies it{each}, {size(total)}, and leaves {size(spare)} to the job; the disk of {place} has "
-        f"{size(free)} free. Make room, or {remedy}."
+        f"File mode copies {size(total)}{each} and leaves {size(spare)} free for the job, but the disk of {place} has "
+        f"only {size(free)} free. Free some space, or {remedy}."
     )
 
 
@@ -291,4 +293,4 @@ def _clear(place: Path, channel: HostChannel) -> None:
     elif place.is_dir() and (_mark(place).is_file() or not any(place.iterdir())):
         remove_tree(place)
     elif place.exists():
-        raise AgentError(f"channel {channel.name!r}: {place} is there already and is not ours; remove it.")
+        raise AgentError(f"channel {channel.name!r}: {place} exists already and was not made by fleetfit; remove it.")

@@ -153,7 +153,7 @@ class Mounts:
             if ended or time.monotonic() > deadline:
                 if ended:
                     del self._running[bucket]
-                raise AgentError(f"bucket {bucket!r} could not be mounted at {place}; rclone's words are in the log.")
+                raise AgentError(f"bucket {bucket!r} could not be mounted at {place}; rclone's output is in the log.")
             time.sleep(0.02)
 
     def __enter__(self) -> Mounts:

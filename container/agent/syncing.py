@@ -107,7 +107,7 @@ def restore(folder: Path, uri: str, *, host: str, tell: Tell) -> None:
             continue
         if rest and saved.CHECKPOINT.fullmatch(top) and f"{top}/{saved.MANIFEST}" not in keys:
             if item.key == min(key for key in keys if key.startswith(f"{top}/")):
-                _warn(tell, host, f"{prefix}{top} is not whole (its upload was cut); it is left there.")
+                _warn(tell, host, f"{prefix}{top} is incomplete (its upload was cut off) and is not restored.")
             continue
         target = folder / item.key
         if not (target.is_file() and target.stat().st_size == item.size):
@@ -207,8 +207,8 @@ class Uploader:
             name, error = next(iter(failed.items()))
             more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
             raise AgentError(
-                f"the upload of the {self._what} failed: {error} {name!r}{more} of {self._folder} are not in "
-                f"{self._prefix}; {len(self._up)} files are."
+                f"the upload of the {self._what} failed: {error} {name!r}{more} of {self._folder} could not be "
+                f"uploaded to {self._prefix}; {len(self._up)} files were uploaded."
             )
         if self._what == _CHECKPOINTS:
             self.compare()
@@ -225,15 +225,15 @@ class Uploader:
         try:
             items = listing.listing(self._prefix, empty=True, markers=True) if files else []
         except SourceError as error:
-            raise AgentError(f"whether all {self._what} were uploaded cannot be said: {error}") from None
+            raise AgentError(f"fleetfit cannot tell whether all {self._what} were uploaded: {error}") from None
         there = {item.key: item.size for item in items}
         for name, status in files:
             size_here = 0 if name.endswith("/") else status.st_size
             if there.get(name) != size_here:
-                size_there = f"has {there[name]:,} bytes" if name in there else "is not there"
+                size_there = f"has {there[name]:,} bytes" if name in there else "is missing"
                 raise AgentError(
                     f"the upload of the {self._what} is not complete: {name!r} of {self._folder} has "
-                    f"{size_here:,} bytes, and in {self._prefix} it {size_there}. Does another job write there?"
+                    f"{size_here:,} bytes, but in {self._prefix} it {size_there}. See whether another job writes there."
                 )
 
     def mark_restored(self) -> None:
@@ -315,7 +315,11 @@ class Uploader:
     def _skip(self, name: str) -> None:
         if name not in self._warned:
             self._warned.add(name)
-            _warn(self._tell, self._host, f"{self._folder / name} is not kept: it is a link to nothing in that folder.")
+            _warn(
+                self._tell,
+                self._host,
+                f"{self._folder / name} is not kept: it is a link, and its target is not in that folder.",
+            )
 
 
 class Sender(Uploader):
@@ -462,7 +466,7 @@ def _parse(argv: Sequence[str]) -> tuple[str, Path, str, str, float, str]:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < 1e6:
-        raise ValueError(f"--every and {EVERY} are seconds, more than 0; got {every!r}")
+        raise ValueError(f"--every and {EVERY} must be a number of seconds above 0; got {every!r}")
     return (
         argv[0],
         Path(values["--dir"]),

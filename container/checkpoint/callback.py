@@ -186,7 +186,7 @@ class CheckpointCallback:
         """Say at the beginning, and not when it is too late, that an epoch that is interrupted begins anew."""
         begin = getattr(self._data, "training_begins", None)
         if begin is None:
-            why = "" if self._data is not None else "callback(data=…) has no data source that could go on within it"
+            why = "" if self._data is not None else "callback(data=…) has no data source that can continue within it"
         else:
             why = begin(self.params.get("steps"))
         within = self._implements_train_batch_hooks() and self._checkpointer.every.unit.value != "epochs"

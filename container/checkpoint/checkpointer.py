@@ -426,7 +426,7 @@ class Checkpointer:
 
     def _lock(self) -> None:
         if self._read_only:
-            raise CheckpointError("this Checkpointer is read_only")
+            raise CheckpointError("this Checkpointer cannot write: it was made with read_only=True")
         self._writer.check_open()  # or the folder, which closing has given to others, would be locked for good
         self._store.lock(self._lock_timeout)
 
@@ -460,7 +460,7 @@ class Checkpointer:
                 return self._store.read_newest()
             if which == "best":
                 if self._best is None:
-                    raise ValueError('which="best" needs to know what is: Checkpointer(best="val_loss").')
+                    raise ValueError('which="best" needs a metric: Checkpointer(best="val_loss").')
                 return self._store.read_best(self._best)
             return self._store.read(which)
         except (CheckpointError, OSError, ValueError) as error:
@@ -479,7 +479,7 @@ class Checkpointer:
         loose = isinstance(target, state.KerasState)
         path = os.path.join(self.directory, found.name)
         if isinstance(target, state.KerasState) and not target.built:
-            raise CheckpointMismatchError(f"{path} is to be restored, but {target.unbuilt}")
+            raise CheckpointMismatchError(f"{path} cannot be restored: {target.unbuilt}")
         mine = self._learning_rate == "current" or (self._learning_rate == "auto" and size != self.cluster.size)
         try:
             target.check(found.manifest.facts)
@@ -492,7 +492,7 @@ class Checkpointer:
                 state.compare(group, slots, parsed[group], loose=loose)
         except CheckpointMismatchError as error:
             raise CheckpointMismatchError(
-                f"{path}: {error} Nothing has been restored. Go on with the model and optimizer that were saved, or "
+                f"{path}: {error} Nothing has been restored. Use the same model and optimizer as in the checkpoint, or "
                 "start in another folder: Checkpointer(directory=…) or SM_CHECKPOINT_DIR."
             ) from None
         kept = False
@@ -553,7 +553,7 @@ def _as_json(what: str, value: Any) -> Any:
     try:
         return json.loads(json.dumps(value))
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{what} must be something that JSON can hold: {error}") from None
+        raise TypeError(f"{what} must be a value that JSON can represent: {error}") from None
 
 
 def _number(value: Any) -> float | None:

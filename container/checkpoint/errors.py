@@ -87,7 +87,7 @@ class NoUsableCheckpointError(CheckpointError):
         lines = "".join(f"\n  {damage}" for damage in skipped)
         super().__init__(
             f"none of the checkpoints in {directory} can be restored:{lines}\n"
-            "Put a sound copy there, or move the folder away to start from the beginning."
+            "Put an undamaged copy there, or move the folder away to start from the beginning."
         )
         self.directory = directory
         self.skipped = tuple(skipped)

@@ -57,9 +57,9 @@ class Every:
 
     def __post_init__(self) -> None:
         if self.amount <= 0:
-            raise ValueError(f"every: must be more than nothing, got {self.amount!r} {self.unit.value}.")
+            raise ValueError(f"every must be more than 0, got {self.amount!r} {self.unit.value}.")
         if self.unit in (Unit.STEPS, Unit.EPOCHS) and self.amount != int(self.amount):
-            raise ValueError(f"every: must be whole {self.unit.value}, got {self.amount!r}.")
+            raise ValueError(f"every must be a whole number of {self.unit.value}, got {self.amount!r}.")
 
     @classmethod
     def parse(cls, value: int | str | datetime.timedelta | Every) -> Every:
@@ -84,7 +84,8 @@ class Every:
                 unit, factor = _UNITS[match["unit"]]
                 return cls(unit, float(match["amount"] or 1) * factor)
         raise ValueError(
-            f"every must be a number of steps, or like 'auto', '100 steps', '30s', '5 min', 'epoch'; got {value!r}."
+            "every must be a number of steps, or a text such as 'auto', '100 steps', '30s', '5 min' or 'epoch'; got "
+            f"{value!r}."
         )
 
 

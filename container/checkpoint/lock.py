@@ -88,9 +88,9 @@ class WriterLock:
                     raise
             if time.monotonic() >= deadline:
                 raise CheckpointLockedError(
-                    f"{self._owner()} writes checkpoints into {_real(directory)}. Wait for it or end it; give "
-                    "each training a directory of its own; in a cluster pass cluster=…, so that rank 0 alone writes; "
-                    "to read only, use Checkpointer(directory, read_only=True)."
+                    f"{self._owner()} writes checkpoints into {_real(directory)}. Wait for that process or end it, or "
+                    "give each training its own directory. In a cluster, pass cluster=…, so that only rank 0 writes. "
+                    "To read only, use Checkpointer(directory, read_only=True)."
                 )
             time.sleep(_RETRY_S)
 

@@ -109,15 +109,15 @@ class Manifest:
         try:
             values = json.loads(content)
         except ValueError:
-            raise ManifestError("it is not whole JSON") from None
+            raise ManifestError("it is not complete JSON") from None
         if not isinstance(values, dict) or values.get("checksum") != _checksum(values):
             raise ManifestError("its content does not match its checksum")
         if values.get("format") != FORMAT:
             raise ManifestError(f"its format is {values.get('format')!r}, not {FORMAT!r}")
         if values.get("version") != VERSION:
             raise CheckpointVersionError(
-                f"format version {values.get('version')!r}, where this version of fleetfit reads {VERSION}. Use the "
-                "version that wrote it, or a newer one."
+                f"the checkpoint has format version {values.get('version')!r}, but this version of fleetfit reads "
+                f"version {VERSION}. Use the version of fleetfit that wrote the checkpoint, or a newer one."
             )
         try:
             return cls(
@@ -130,7 +130,7 @@ class Manifest:
                 facts=values["facts"],
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise ManifestError(f"it lacks something: {error}") from error
+            raise ManifestError(f"an entry is missing or not valid: {error}") from error
 
     @property
     def total_bytes(self) -> int:

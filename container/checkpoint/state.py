@@ -71,7 +71,7 @@ def state_of(model: Any, optimizer: Any = None) -> Saveable:
     """
     if isinstance(model, Mapping):
         if optimizer is not None:
-            raise TypeError("an optimizer can be saved with a model; put its variables into the mapping.")
+            raise TypeError("optimizer=… needs a model; put the optimizer's variables into the mapping instead.")
         return ArrayState(model)
     if callable(getattr(model, "groups", None)):
         return model  # type: ignore[no-any-return]
@@ -79,7 +79,7 @@ def state_of(model: Any, optimizer: Any = None) -> Saveable:
         return KerasState(model, optimizer)
     raise TypeError(
         f"a {type(model).__qualname__} cannot be saved: give a Keras model, a PyTorch module, or a mapping of names to "
-        "numpy arrays, to variables, or to what has a state_dict."
+        "numpy arrays, to variables, or to objects with a state_dict."
     )
 
 
@@ -151,8 +151,8 @@ class KerasState:
     def unbuilt(self) -> str:
         """What is to be said while it has none."""
         return (
-            f"model {self._model.name!r} has no variables yet, so that nothing can be saved or restored. Begin it with "
-            "an Input of known shape, or call it with a batch first: model(inputs)."
+            f"model {self._model.name!r} has no variables yet, so nothing can be saved or restored. Begin the model "
+            "with an Input of known shape, or call it with a batch first: model(inputs)."
         )
 
     def groups(self) -> Mapping[str, list[Slot]]:
@@ -181,8 +181,8 @@ class KerasState:
         saved = facts.get("keras")
         if saved != self._keras:
             raise CheckpointMismatchError(
-                f"the checkpoint is of a {saved or 'mapping'} model, this one is of {self._keras}: their variables "
-                "differ. TF_USE_LEGACY_KERAS=1 selects tf_keras."
+                f"the checkpoint is of a {saved or 'mapping'} model, but this model is of {self._keras}: their "
+                "variables differ. TF_USE_LEGACY_KERAS=1 selects tf_keras."
             )
 
     def _generators(self) -> list[Any]:
@@ -230,7 +230,7 @@ def compare(group: str, slots: Iterable[Slot], saved: Mapping[str, Array], *, lo
         lacking = sorted({slot.spec.name for slot in slots} - set(saved))
         beyond = sorted(set(saved) - {slot.spec.name for slot in slots})
         parts = [f"lacks {', '.join(lacking[:5])}" if lacking else "", f"has {', '.join(beyond[:5])}" if beyond else ""]
-        raise CheckpointMismatchError(f"the checkpoint {' and '.join(filter(None, parts))} in its {group}.")
+        raise CheckpointMismatchError(f"the checkpoint is of another {group}: it {' and '.join(filter(None, parts))}.")
     pairs = zip(slots, saved.items(), strict=False)
     for slot, (name, array) in pairs if loose else [(slot, (slot.spec.name, saved[slot.spec.name])) for slot in slots]:
         ours, theirs = slot.spec, Spec(name, array.dtype.name, tuple(array.shape))

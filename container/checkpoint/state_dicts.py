@@ -57,8 +57,8 @@ class StateDicts:
         for name, value in objects.items():
             if not has_state(value):
                 raise TypeError(
-                    f"{name}: a {type(value).__qualname__} has no state_dict() and load_state_dict(); give what else "
-                    "is to be kept as metadata=…"
+                    f"{name}: a {type(value).__qualname__} has no state_dict() and load_state_dict(); pass such values "
+                    "as metadata=…"
                 )
             if not isinstance(name, str) or not name.isidentifier():
                 raise TypeError(f"{name!r} cannot be the name of a part of a checkpoint: use letters, digits and _.")
@@ -89,11 +89,11 @@ class StateDicts:
         """See :class:`container.checkpoint.state.Saveable`."""
         saved = facts.get("state_dicts")
         if not isinstance(saved, dict):
-            raise CheckpointMismatchError("the checkpoint is not of PyTorch's state_dicts.")
+            raise CheckpointMismatchError("the checkpoint does not hold PyTorch's state_dicts.")
         if set(saved) != set(self._objects):
             raise CheckpointMismatchError(
-                f"the checkpoint holds {', '.join(sorted(saved))}, and {', '.join(sorted(self._objects))} are to be "
-                "restored."
+                f"the checkpoint holds {', '.join(sorted(saved))}, but the call restores "
+                f"{', '.join(sorted(self._objects))}."
             )
 
     def fill(self, facts: Mapping[str, Any], arrays: Mapping[str, Mapping[str, Array]], *, keep_rate: bool) -> bool:
@@ -139,7 +139,7 @@ def _compare(name: str, ours: Mapping[str, Any], saved: Mapping[str, Any]) -> No
     lacking, beyond = sorted(set(ours) - set(saved)), sorted(set(saved) - set(ours))
     if lacking or beyond:
         parts = [f"lacks {', '.join(lacking[:5])}" if lacking else "", f"has {', '.join(beyond[:5])}" if beyond else ""]
-        raise CheckpointMismatchError(f"the checkpoint {' and '.join(filter(None, parts))} in its {name}.")
+        raise CheckpointMismatchError(f"the checkpoint is of another {name}: it {' and '.join(filter(None, parts))}.")
     for key, value in ours.items():
         if tuple(getattr(value, "shape", ())) != tuple(getattr(saved[key], "shape", ())):
             raise CheckpointMismatchError(
@@ -161,13 +161,13 @@ def _described(value: Any, path: str, slots: dict[str, Slot]) -> Any:
         value = value.item()
     if isinstance(value, _PLAIN):
         return {"is": value}
-    raise TypeError(f"{path}: a {type(value).__qualname__} of a state_dict has no form in a checkpoint.")
+    raise TypeError(f"{path}: a {type(value).__qualname__} in a state_dict cannot be saved in a checkpoint.")
 
 
 def _items(value: Mapping[Any, Any], path: str) -> list[tuple[Any, Any]]:
     for key in value:
         if not isinstance(key, str | int) or isinstance(key, bool):
-            raise TypeError(f"{path}: the key {key!r} of a state_dict has no form in a checkpoint.")
+            raise TypeError(f"{path}: the key {key!r} of a state_dict must be a string or a whole number.")
     return list(value.items())
 
 

@@ -230,10 +230,12 @@ class CheckpointStore:
             FileNotFoundError: there is no such checkpoint.
         """
         if not _LABEL.fullmatch(label) or _NAME.fullmatch(label):
-            raise ValueError(f"label {label!r} must be letters, digits, '.', '_' and '-', and no checkpoint's name.")
+            raise ValueError(
+                f"label {label!r} must consist of letters, digits, '.', '_' and '-', and not be a checkpoint's name."
+            )
         path = os.path.join(self.directory, label)
         if os.path.lexists(path) and not os.path.islink(path):
-            raise ValueError(f"label {label!r} cannot be used: {path} exists and is no link.")
+            raise ValueError(f"label {label!r} cannot be used: {path} exists and is not a link.")
         name = self.resolve(name)
         aside = os.path.join(self.directory, f".{label}.{os.urandom(4).hex()}")
         with self._reading(name):  # it is not deleted meanwhile
@@ -273,7 +275,7 @@ class CheckpointStore:
         except OSError as error:
             reading = ""
             if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-                reading = " To restore from it and never write, use Checkpointer(directory, read_only=True)."
+                reading = " To restore without writing, use Checkpointer(directory, read_only=True)."
             raise CheckpointWriteError(
                 f"checkpoints cannot be written into {self.directory}: {error.strerror}. Name another folder as "
                 f"Checkpointer(directory=…) or in SM_CHECKPOINT_DIR.{reading}"
@@ -401,9 +403,9 @@ class CheckpointStore:
             text += ". Free some space" + (
                 ", or keep fewer checkpoints: keep=1 makes room"
                 if fewer
-                else ": a checkpoint is whole before an older one goes, so that even keep=1 needs room for two"
+                else ": an old checkpoint is deleted after the new one is complete, so even keep=1 needs room for two"
             )
-        return f"{text}. Those written before are untouched."
+        return f"{text}. Earlier checkpoints are untouched."
 
     def _bytes_beside_newest(self) -> int:
         """Return the size of the checkpoints that keep=1 would delete."""
@@ -439,7 +441,7 @@ class CheckpointStore:
             if skipped:
                 raise NoUsableCheckpointError(self.directory, skipped)
             return None
-        raise CheckpointError(f"the checkpoints in {self.directory} vanish faster than they can be read")
+        raise CheckpointError(f"the checkpoints in {self.directory} are deleted faster than they can be read")
 
     def _no_folder(self, name: str) -> str | None:
         """Return why an entry with a checkpoint's name is not one; None for a folder."""
@@ -448,11 +450,11 @@ class CheckpointStore:
         if stat.S_ISDIR(mode):
             return None
         if not stat.S_ISLNK(mode):
-            return "it is no folder"
+            return "it is not a folder"
         target = os.path.realpath(path)
         if os.path.dirname(target) == os.path.realpath(self.directory):
-            return f"it is a link to {os.path.basename(target)}, which counts by its own name"
-        return f"it is a link to {target}, and nobody knows who changes that; copy the folder here to restore from it"
+            return f"it is a link to {os.path.basename(target)}, which is used under its own name"
+        return f"it is a link to {target}, which another program may change; copy that folder here to restore from it"
 
     @contextlib.contextmanager
     def _reading(self, name: str) -> Iterator[int]:
@@ -491,7 +493,7 @@ class CheckpointStore:
         try:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
-                raise damaged("it is no file")
+                raise damaged("it is not a regular file")
             yield fd, status.st_size, damaged
         except OSError as error:
             raise damaged(f"it cannot be read: {error.strerror}") from error
@@ -501,7 +503,7 @@ class CheckpointStore:
     def _manifest(self, name: str, folder: int) -> Manifest:
         with self._opened(name, folder, manifests.FILE_NAME) as (fd, size, damaged):
             if size > _MANIFEST_LIMIT:
-                raise damaged(f"it has {size:,} bytes, which no manifest has")
+                raise damaged(f"it has {size:,} bytes, too many for a manifest")
             try:
                 return Manifest.from_bytes(_read_whole(fd, size).tobytes())
             except ManifestError as error:

@@ -148,7 +148,7 @@ def parse(content: np.ndarray[Any, Any]) -> dict[str, np.ndarray[Any, Any]]:
                 data = content[start + begin : start + end]
                 arrays[name] = data.view(dtype_of(_NAMES[entry["dtype"]])).reshape(entry["shape"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise TensorsError(f"its header makes no sense: {error!r}") from error
+        raise TensorsError(f"its header is not valid: {error!r}") from error
     return arrays
 
 

@@ -154,8 +154,8 @@ class BackgroundWriter(Generic[Job]):
 
     def _say_waiting(self, began: float) -> None:
         print(
-            f"checkpoints: waiting for {self._where}, which has not taken what is being written, for "
-            f"{time.monotonic() - began:.0f} s now",
+            f"checkpoints: waiting for {self._where}, which has not finished the current write for "
+            f"{time.monotonic() - began:.0f} s",
             file=sys.stderr,
             flush=True,
         )

@@ -128,28 +128,28 @@ class HostChannel:
                 )
             if self.record_wrapping is not RecordWrapping.NONE:
                 return (
-                    f"record_wrapping {self.record_wrapping.value!r} is for Pipe mode, and this channel is in "
+                    f"record_wrapping {self.record_wrapping.value!r} is for Pipe mode, but this channel is in "
                     f"{self.mode.value} mode: leave it out, or set input_mode='Pipe'."
                 )
             if augmented:
                 return (
-                    f"s3_data_type {self.data_type.value!r} can only be read in Pipe mode, and this channel is in "
+                    f"s3_data_type {self.data_type.value!r} can only be read in Pipe mode, but this channel is in "
                     f"{self.mode.value} mode: set input_mode='Pipe'."
                 )
         if augmented and not self.attribute_names:
             return (
-                f"s3_data_type {self.data_type.value!r} needs attribute_names: what to read of each line, such as "
-                "['source-ref', 'label']."
+                f"s3_data_type {self.data_type.value!r} needs attribute_names: the attributes to read of each line, "
+                "such as ['source-ref', 'label']."
             )
         if augmented and self.distribution is DataDistribution.SHARDED:
             return (
-                f"distribution {self.distribution.value!r} deals objects, and an augmented manifest is read line by "
-                "line: use 'FullyReplicated', and shard in the script."
+                f"distribution {self.distribution.value!r} divides objects among hosts, but an augmented manifest is "
+                "read line by line: use 'FullyReplicated', and shard in the script."
             )
         if self.attribute_names and not augmented:
             return (
-                f"attribute_names are read of an augmented manifest, and s3_data_type is {self.data_type.value!r}; "
-                "leave them out, or set s3_data_type='AugmentedManifestFile'."
+                f"attribute_names are for an augmented manifest, but s3_data_type is {self.data_type.value!r}: leave "
+                "attribute_names out, or set s3_data_type='AugmentedManifestFile'."
             )
         if len(self.attribute_names) > _MAX_ATTRIBUTES:
             return f"{len(self.attribute_names)} attribute_names are given; at most {_MAX_ATTRIBUTES} can be read."

@@ -298,15 +298,15 @@ def _tasks(config: Mapping[str, Any]) -> tuple[dict[str, tuple[str, ...]], str, 
                 f"TF_CONFIG: the addresses of {task!r} must be a list such as ['host:2222'], not {of!r}."
             )
         if len(set(of)) < len(of):
-            raise DistributedError(f"TF_CONFIG: two tasks of {task!r} have one address: {of}.")
+            raise DistributedError(f"TF_CONFIG: two tasks of {task!r} have the same address: {of}.")
     try:
         addresses = {str(task): tuple(of) for task, of in config["cluster"].items()}
         task = str(config["task"]["type"])
         index = int(config["task"]["index"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DistributedError(
-            f"TF_CONFIG needs 'cluster' (task type -> addresses) and 'task' ('type' and 'index'); it lacks or has a "
-            f"strange {error}."
+            f"TF_CONFIG needs 'cluster' (task type -> addresses) and 'task' ('type' and 'index'); missing "
+            f"or not valid: {error}."
         ) from error
     return addresses, task, index
 

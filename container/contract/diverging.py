@@ -46,7 +46,7 @@ def failure(text: str, host: str, rank: int | None) -> Failure:
     """Return the failure of a job that has diverged under ``on_nan="fail"``."""
     return Failure(
         cause=Cause.UNSOUND,
-        message=f"{text} RunOptions(on_nan='fail') makes the job fail for it.",
+        message=f"{text} The job fails because RunOptions(on_nan='fail') is set.",
         host=host,
         rank=rank,
         process=f"rank {rank}" if rank is not None else None,

@@ -76,7 +76,7 @@ class Failure:
 
     def earlier(self) -> str:
         """Return how the earlier attempts ended, under a heading; empty without any."""
-        return "\n".join(("the attempts before:", *(f"  {line}" for line in self.attempts))) if self.attempts else ""
+        return "\n".join(("earlier attempts:", *(f"  {line}" for line in self.attempts))) if self.attempts else ""
 
     def _last_words(self) -> str:
         if self.traceback:
@@ -148,8 +148,8 @@ def no_progress(limit: float, places: Iterable[str], missing: Mapping[int, str],
         places="\n".join(places),
         hints=(
             *stalls,
-            "Ranks that wait in a collective wait for one that does not take part in it. Every rank's stack is in its "
-            "log.",
+            "A rank that waits in a collective waits for a rank that does not take part in it. Every rank's log has "
+            "its stack.",
             "A job that is silent for long by design needs a longer hang_timeout.",
         ),
     )

@@ -66,7 +66,7 @@ class Decoder:
         message = messages.decode(bytes(self._buffer[:end]))
         size = message.pop("size", 0)
         if not isinstance(size, int) or not 0 <= size <= BODY_LIMIT:
-            raise MessageError("a message's size makes no sense")
+            raise MessageError("a message has an invalid size")
         del self._buffer[: end + 1]
         self._message, self._size = message, size
         return True

@@ -60,21 +60,22 @@ class Situation:
 
 #: For scripts that open ``/opt/ml`` by themselves.
 OWN_PATHS = (
-    "/opt/ml is a host's own in containers only. Elsewhere SM_MODEL_DIR, SM_CHECKPOINT_DIR, SM_OUTPUT_DATA_DIR and "
-    "SM_CHANNEL_… have its folders, and paths below /opt/ml in hyperparameters and environment= lead there."
+    "/opt/ml is the host's own folder in containers only. Elsewhere, SM_MODEL_DIR, SM_CHECKPOINT_DIR, "
+    "SM_OUTPUT_DATA_DIR and SM_CHANNEL_… name the host's folders, and fleetfit changes paths below /opt/ml in "
+    "hyperparameters and environment= accordingly."
 )
 
 #: What a Python exception says -> hint.
 _RAISED: tuple[tuple[str, str], ...] = (
     (
         r"module 'horovod\.torch' has no attribute|Extension horovod\.torch has not been built",
-        "Horovod was built without PyTorch: `fleetfit install horovod torch` builds it for that, and with "
-        "`tensorflow torch` for both.",
+        "Horovod was built without PyTorch: `fleetfit install horovod torch` builds Horovod for PyTorch, "
+        "`fleetfit install horovod tensorflow torch` builds it for both.",
     ),
     (
         r"ProcessGroupNCCL is only supported with GPUs|doesn't have NCCL built in",
-        "NCCL needs GPUs, and a PyTorch that was built for them: init_process_group(backend='gloo') does without, and "
-        "container.distributed takes the one that fits.",
+        "NCCL needs GPUs and a PyTorch that was built for GPUs. init_process_group(backend='gloo') needs neither; "
+        "container.distributed chooses the backend by itself.",
     ),
     (
         r"No module named 'encodings'",
@@ -88,12 +89,12 @@ _SAID: tuple[tuple[str, str], ...] = (
         r"(?:host|hostname|addresses of|for) [('\"]?algo-\d+\b[^\n]{0,80}"
         r"(?:not known|gai error|name resolution|cannot be retrieved)"
         r"|(?:resolve|resolution)[^\n]{0,30} (?:host|hostname|for) ['\"]?algo-\d+\b",
-        "the hosts' names are names on SageMaker and between containers only. Elsewhere FLEETFIT_MASTER_ADDR has the "
-        "address of the first host, for `torchrun --master_addr` and the like.",
+        "the hosts' names, such as algo-1, resolve on SageMaker and between containers only. Elsewhere, "
+        "FLEETFIT_MASTER_ADDR has the address of the first host, for `torchrun --master_addr` and similar options.",
     ),
     (
         r"ResourceExhaustedError|OOM when allocating",
-        "the device ran out of memory: a smaller batch size, or fewer processes per host, needs less.",
+        "the device ran out of memory: use a smaller batch size, or fewer processes per host.",
     ),
     (
         r"Address already in use",
@@ -113,7 +114,7 @@ _KERAS_2 = (
 
 _SIGNALS = {
     signal.SIGKILL: (
-        "SIGKILL comes from the kernel when memory runs out (see `dmesg`), or from somebody's kill -9. "
+        "SIGKILL comes from the kernel when memory runs out (see `dmesg`), or from a `kill -9`. "
         "Fewer processes per host or a smaller batch size need less memory."
     ),
     signal.SIGSEGV: (
@@ -122,7 +123,7 @@ _SIGNALS = {
     ),
     signal.SIGILL: "SIGILL: the program was built for another processor than this one.",
     signal.SIGBUS: "SIGBUS is often a full /dev/shm: give the container more shared memory.",
-    signal.SIGABRT: "SIGABRT: a native library gave up; its last words are in the log.",
+    signal.SIGABRT: "SIGABRT: a native library gave up; its last lines are in the log.",
 }
 
 
@@ -199,8 +200,8 @@ def _of_argparse(text: str) -> str | None:
             return None  # whatever the script was given beside hyperparameters
         if not options:
             return (
-                "a hyperparameter is passed with its value, which an option without one (store_true) leaves over: pass "
-                "such an option with arguments=['--NAME'], and leave it out where it is off."
+                "a hyperparameter is passed with its value, but an option with store_true takes none: pass such an "
+                "option as arguments=['--NAME'] where it is on, and leave it out where it is off."
             )
         return (
             f"every hyperparameter reaches the script as an argument: declare {cut(', '.join(options), 200)} in its "
@@ -219,20 +220,20 @@ def _of_argparse(text: str) -> str | None:
     match = re.search(r"error: argument (?:-\w, )?(--?[\w-]+)\S*: expected (?:at least )?one argument", text)
     if match is not None:
         option = f"{match[1]}=VALUE"
-        return f"argparse takes a value that begins with a dash for an option: pass it with arguments=[{option!r}]."
+        return f"argparse reads a value that begins with a dash as an option: pass it as arguments=[{option!r}]."
     return None
 
 
 def _not_installed(package: str, situation: Situation) -> str:
     if situation.elsewhere:
         named = (
-            " An environment that fleetfit makes has it where a file of the job's code names it."
+            " An environment that fleetfit makes has the package if a file of the job's code names it."
             if package in ("tensorflow", "tf_keras")
             else ""
         )
         return (
-            f"{package} is not installed on the host, in the Python that runs the job there, which backend_options="
-            f"{{'python': …}} may name.{named}"
+            f"{package} is not installed on the host, in the Python that runs the job. backend_options={{'python': …}} "
+            f"can name another Python.{named}"
         )
     return (
         f"{package} is not installed in the Python that runs the job: `fleetfit doctor` says what is missing and "
@@ -255,13 +256,13 @@ def _channel(variable: str, situation: Situation) -> str:
     each = ", ".join(f"{name!r} ({as_variable})" for as_variable, name in channels.items())
     has = f"the job's channel is {each}" if len(channels) == 1 else f"the job's channels are {each}"
     near = nearest(variable, list(channels)) or (next(iter(channels)) if len(channels) == 1 else None)
-    other = f", or have the script read {near}" if near is not None else ""
-    return f"{has}: name it {wanted!r} in fit({{{wanted!r}: 'PATH'}}), or -i {wanted}=PATH{other}."
+    other = f", or let the script read {near}" if near is not None else ""
+    return f"{has}: for {variable}, use fit({{{wanted!r}: 'PATH'}}), or -i {wanted}=PATH{other}."
 
 
 def _tf_config(situation: Situation) -> str:
     """Recognise a script that asks for the cluster of TensorFlow's own strategies."""
-    having = f"the job's is {situation.strategy}" if situation.strategy is not None else "the job has none"
+    having = f"the job's strategy is {situation.strategy}" if situation.strategy is not None else "the job has none"
     return (
         "TF_CONFIG is set by the strategies collective_all_reduce (MultiWorkerMirroredStrategy) and parameter_server; "
         f"{having}."
@@ -272,10 +273,10 @@ def _keras(situation: Situation) -> str:
     """Recognise a script for Keras 2 that runs under Keras 3."""
     if situation.environment.get(_LEGACY) == "1":
         return (
-            f"the script is written for Keras 2. {_LEGACY}=1 is set, which makes tf.keras that, but not `import "
-            "keras`: import tf_keras, or take it from tensorflow."
+            f"the script is written for Keras 2. With {_LEGACY}=1, tf.keras is Keras 2, but `import keras` is still "
+            "Keras 3: write `import tf_keras`, or use tf.keras."
         )
     return (
-        f"the script is written for Keras 2, and tf.keras is Keras 3: environment={{{_LEGACY!r}: '1'}} (--env {_LEGACY}"
-        "=1) makes it Keras 2, which tf_keras has."
+        f"the script is written for Keras 2, but tf.keras is Keras 3. With environment={{{_LEGACY!r}: '1'}} "
+        f"(--env {_LEGACY}=1), tf.keras is Keras 2 (tf_keras)."
     )

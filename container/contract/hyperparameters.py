@@ -169,9 +169,7 @@ def _check(name: str, value: Any, depth: int = 0) -> None:
     elif isinstance(value, Mapping):
         for key, item in value.items():
             if not isinstance(key, str):
-                raise ValueError(
-                    f"hyperparameter {name!r}: the key {shown(key)} of a dict must be a string to keep its type."
-                )
+                raise ValueError(f"hyperparameter {name!r}: the keys of a dict must be strings; got {shown(key)}.")
             _check(name, key)
             _check(name, item, depth + 1)
     else:
@@ -227,7 +225,7 @@ def conflict(hyperparameters: Mapping[str, Any], arguments: Sequence[str]) -> st
     for name, value in hyperparameters.items():
         option = option_of(name)
         if option in given and given[option] != _argument(value):
-            return f"arguments have {option} with another value than hyperparameter {name!r}, or with none"
+            return f"{option} in arguments has a different value from hyperparameter {name!r}, or no value"
     return None
 
 

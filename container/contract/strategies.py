@@ -26,7 +26,7 @@ _MOST_AMOUNT = 1_000_000_000
 _MOST_BYTES = 1 << 40
 
 #: What there is instead of the options of TensorFlow 1's strategies.
-_NUM_GPUS = "a process has one GPU now; processes_per_host=… of MPI() or CollectiveAllReduce() says how many on a host"
+_NUM_GPUS = "each process has one GPU; set processes_per_host=… of MPI() or CollectiveAllReduce() to the GPUs of a host"
 
 
 class Distribution:
@@ -63,7 +63,7 @@ class Distribution:
     def __new__(cls, *args: Any, **options: Any) -> Any:
         """Refuse what is no option, in words; the rest is the dataclass's."""
         if args:
-            raise OptionError(f"{cls.__name__}(…) takes its options by their names; got {args[0]!r} without one.")
+            raise OptionError(f"{cls.__name__}(…) takes its options by name; got {args[0]!r} without a name.")
         for name in options:
             cls.check_option(f"option of {cls.__name__}", name)
         return super().__new__(cls)
@@ -84,7 +84,7 @@ class Distribution:
         if name in allowed:
             return
         if name in cls.former:
-            raise OptionError(f"{what} {name!r} is of TensorFlow 1's time: {cls.former[name]}.")
+            raise OptionError(f"{what} {name!r} exists in TensorFlow 1 only: {cls.former[name]}.")
         raise OptionError(unknown(what, name, allowed))
 
     def __repr__(self) -> str:
@@ -163,8 +163,8 @@ class ParameterServer(Distribution):
         _one_of("ParameterServer(cluster_spec=…)", self.cluster_spec, ("coordinator", "sagemaker"))
         if self.script_on == "chief" and self.cluster_spec == "sagemaker":
             raise ConfigurationError(
-                "ParameterServer(script_on='chief') needs cluster_spec='coordinator': in SageMaker's cluster, which "
-                "the dict stands for, the script runs on every host."
+                "ParameterServer(script_on='chief') needs cluster_spec='coordinator': with cluster_spec='sagemaker', "
+                "the default of the dict, the script runs on every host."
             )
 
     @property
@@ -260,12 +260,12 @@ class CollectiveAllReduce(Distribution):
         "allreduce_merge_scope": "gradients are packed by their size now, up to bytes_per_pack=… bytes; 0 lets "
         "TensorFlow choose",
         "gpu_indices": "each rank has the GPU of its local rank, and the ring goes from rank to rank; set "
-        "processes_per_host=… to the GPUs of a host",
+        "processes_per_host=… to the number of GPUs of a host",
         "num_gpus_per_worker": _NUM_GPUS,
         "num_gpus": _NUM_GPUS,
-        "all_reduce_alg": "communication='ring', 'nccl' or 'auto' says how",
-        "cross_tower_ops": "communication='ring', 'nccl' or 'auto' says how",
-        "cross_device_ops": "communication='ring', 'nccl' or 'auto' says how",
+        "all_reduce_alg": "set communication='ring', 'nccl' or 'auto' instead",
+        "cross_tower_ops": "set communication='ring', 'nccl' or 'auto' instead",
+        "cross_device_ops": "set communication='ring', 'nccl' or 'auto' instead",
         "rewriter_config": "TensorFlow 2 packs gradients by itself, up to bytes_per_pack=… bytes",
     }
     parameters: ClassVar[Mapping[str, str]] = {
@@ -309,11 +309,11 @@ class Mirrored(Distribution):
         "communication": "fleetfit_mirrored_communication",
     }
     former: ClassVar[Mapping[str, str]] = {
-        "num_gpus": "devices=… says how many",
-        "num_gpus_per_worker": "devices=… says how many",
+        "num_gpus": "set devices=… instead",
+        "num_gpus_per_worker": "set devices=… instead",
         "gpu_indices": "devices=… takes the first ones; CUDA_VISIBLE_DEVICES in environment={…} chooses others",
-        "cross_tower_ops": "communication='nccl', 'hierarchical_copy', 'one_device' or 'auto' says how",
-        "cross_device_ops": "communication='nccl', 'hierarchical_copy', 'one_device' or 'auto' says how",
+        "cross_tower_ops": "set communication='nccl', 'hierarchical_copy', 'one_device' or 'auto' instead",
+        "cross_device_ops": "set communication='nccl', 'hierarchical_copy', 'one_device' or 'auto' instead",
     }
 
     def __post_init__(self) -> None:
@@ -324,8 +324,8 @@ class Mirrored(Distribution):
     def one_host_only(self, hosts: int) -> str:
         """Return the error for more hosts than one."""
         return (
-            f"Mirrored() is for one host, all of whose devices it uses; got instance_count={hosts}. "
-            "CollectiveAllReduce() is the same for several hosts, and MPI() is Horovod."
+            f"Mirrored() is for one host and uses all devices of that host; got instance_count={hosts}. For several "
+            "hosts, use CollectiveAllReduce(), or MPI() for Horovod."
         )
 
 
@@ -437,7 +437,7 @@ class Elastic(Distribution):
             _amount(f"{own}(cooldown=…)", seconds)
         shortest, longest = self.cooldown
         if shortest > longest:
-            raise ConfigurationError(f"{own}(cooldown=…): the shortest, {shortest:g} s, is over the longest.")
+            raise ConfigurationError(f"{own}(cooldown=…): the shortest, {shortest:g} s, is more than the longest.")
         object.__setattr__(self, "cooldown", (float(shortest), float(longest)))
         if isinstance(self.exclusion, str):
             _passable(f"{own}(exclusion=…)", self.exclusion)
@@ -454,13 +454,13 @@ class Elastic(Distribution):
             )
         if self.max_workers is not None and self.max_workers < self.least_workers:
             raise ConfigurationError(
-                f"{own}: max_workers={self.max_workers} is less than the {self.least_workers} that it needs."
+                f"{own}: max_workers={self.max_workers} must be at least the minimum of {self.least_workers} workers."
             )
 
         if self.workers is not None and not self.least_workers <= self.workers <= (self.max_workers or math.inf):
             most = f" and at most {self.max_workers}" if self.max_workers else ""
             raise ConfigurationError(
-                f"{own}: workers={self.workers}, what it starts with, must be at least {self.least_workers}{most}."
+                f"{own}: workers={self.workers}, the initial number, must be at least {self.least_workers}{most}."
             )
 
     def to_hyperparameters(self) -> dict[str, Any]:
@@ -570,7 +570,7 @@ for _strategy in STRATEGIES:  # what help() and editors show: __new__ would say 
 _REFUSED = {
     "smdistributed": "AWS's smdistributed libraries run in AWS's own images on ml.* types only; use 'mpi' with "
     "Horovod, or 'torch_distributed' for PyTorch",
-    "pytorchxla": "PyTorch/XLA is for AWS's Trainium; 'torch_distributed' starts scripts for processors and GPUs",
+    "pytorchxla": "PyTorch/XLA is for AWS's Trainium; use 'torch_distributed' for CPUs and GPUs",
     "instance_groups": "heterogeneous clusters are not supported yet",
 }
 
@@ -590,7 +590,7 @@ def framework_problem(strategy: Distribution | None, framework: str | None) -> s
     others = ", ".join(repr(other.key) for other in STRATEGIES if framework in other.frameworks)
     return (
         f"distribution {strategy.key!r} is for {FRAMEWORKS[strategy.frameworks[0]]} scripts; "
-        f"for {FRAMEWORKS[framework]} there are {others}."
+        f"for {FRAMEWORKS[framework]}, use one of {others}."
     )
 
 
@@ -657,7 +657,7 @@ def strategy_from_hyperparameters(hyperparameters: Mapping[str, Any]) -> Distrib
     if len(found) > 1:
         raise ConfigurationError(
             f"hyperparameters enable several strategies: {', '.join(s.enabled_parameter for s in found)}; "
-            "one at a time is possible."
+            "enable only one."
         )
     return found[0] if found else None
 
@@ -671,8 +671,8 @@ def _parse_options(key: str, strategy: type[Distribution], options: Any) -> Dist
         strategy.check_option(f"option of distribution {key!r}:", name, ("enabled",))
     if "enabled" not in options:
         raise ConfigurationError(
-            f"distribution {key!r}: 'enabled' is missing, and SageMaker would train undistributed without a word; "
-            f"say {{{key!r}: {{'enabled': True, …}}}}."
+            f"distribution {key!r}: 'enabled' is missing; SageMaker would then train without distribution and without "
+            f"a warning. Write {{{key!r}: {{'enabled': True, …}}}}."
         )
     enabled = options["enabled"]
     if not isinstance(enabled, bool):

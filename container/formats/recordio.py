@@ -137,7 +137,7 @@ class RecordIOFraming:
             )
         length, flag = word & PART_LIMIT, word >> 29
         if flag > _ENDS:
-            raise FramingError(begin, count, f"flag {flag} is none of RecordIO's, 0 to 3")
+            raise FramingError(begin, count, f"flag {flag} is not valid: RecordIO's flags are 0 to 3")
         if len(self._known) >= _REMEMBERED:
             self._known.clear()
         found = self._known[head] = (HEADER_SIZE + length + -length % 4, flag)

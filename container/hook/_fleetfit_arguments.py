@@ -85,14 +85,14 @@ def remarks(parser, arguments, values, rest):  # type: ignore[no-untyped-def]
         if action is None:
             near = _near(name, [option for option in options if option not in given]) if word in rest else None
             if near is not None:
-                yield name, f"the script's parser has no {name}, and left it over: was {near} meant?"
+                yield name, f"the script's parser has no {name}, and returned it as unknown: was {near} meant?"
         elif value.lower() in _FALSE:
             is_true = values.get(action.dest) is True
             if getattr(action, "type", None) is bool and is_true:
                 yield (
                     "",
-                    f"{name} {value} is True in the script: its parser has type=bool, which takes any text but the "
-                    "empty one for True. Pass '', or have the script read the text.",
+                    f"{name} {value} is True in the script: its parser has type=bool, which reads every text as "
+                    "True except an empty one. Pass '', or let the script read the text.",
                 )
             elif action.nargs == 0 and value in rest and is_true:
                 yield (

@@ -382,11 +382,11 @@ class _Finder:
                 try:
                     act(module, evidence)
                 except Exception:  # noqa: BLE001 - another version, which has not what is looked for
-                    evidence.doubt(module.__name__ + " is another one than is known here")
+                    evidence.doubt(module.__name__ + " is a version that fleetfit does not know")
 
             spec.loader.exec_module = exec_module
         except Exception:  # noqa: BLE001 - the script must import as it would have
-            evidence.doubt(spec.name + " cannot be looked at")
+            evidence.doubt(spec.name + " cannot be inspected")
 
 
 # --- programs that a script starts ---

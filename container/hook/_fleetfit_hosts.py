@@ -196,13 +196,13 @@ class Host:
         if request["argv"] == self._servers:
             return self._refusal_of_server(request)
         if request["argv"] != self._argv:
-            return "it is another command"
+            return "its command differs"
         if request["traits"] != traits():
-            return "it would be scheduled otherwise, or elsewhere"
+            return "its folder, cores, priority, user, control groups or namespaces differ"
         for number, _, most in request["limits"]:
             mine = resource.getrlimit(number)[1]
             if mine != most and mine != resource.RLIM_INFINITY and not 0 <= most <= mine:
-                return "it has wider limits"
+                return "its resource limits are higher"
         return self.surroundings.refusal(request["environment"], self.code)
 
     def _refusal_of_server(self, request):  # type: ignore[no-untyped-def]
@@ -210,10 +210,10 @@ class Host:
         environment = request["environment"]
         for name, value in SERVERS_SETTINGS.items():
             if self.surroundings.set.get(name) != environment.get(name, value):
-                return f"servers have another {name}"
+                return f"{name} differs for servers"
         found = getattr(sys.modules.get("tensorflow"), "__file__", None) or ""
         if not found or os.path.dirname(os.path.dirname(found)) in python_path(environment):  # which servers ignore
-            return "servers may have another TensorFlow"
+            return "servers may import a different TensorFlow"
         return self.surroundings.refusal(environment, self.code)
 
 

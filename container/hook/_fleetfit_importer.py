@@ -263,15 +263,15 @@ class _Importer:
 
     def _refusal(self, request):  # type: ignore[no-untyped-def]
         if any(request[name] != self._plan[name] for name in ("statements", "on_use", "settings")):
-            return "it imports something else"
+            return "its imports differ"
         if clash := sorted(self._modules.intersection(request["names"])):
             return f"its folder has a module {clash[0]}"
         if self._configuration is None and (request["argv"], request["cwd"]) != (self._plan["argv"], self._plan["cwd"]):
-            return "it is another command"
+            return "its command differs"
         if request["argv"][0] != sys.orig_argv[0]:
-            return "it is another Python"
+            return "its Python differs"
         if {**hosts.traits(), "cwd": ""} != {**request["traits"], "cwd": ""}:
-            return "it would be scheduled otherwise, or elsewhere"
+            return "its cores, priority, user, control groups or namespaces differ"
         for file, identity in self._files.items():
             if imports.identity(file) != identity:
                 return f"{file} was changed"

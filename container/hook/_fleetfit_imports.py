@@ -375,9 +375,9 @@ class _Imported:
         why = self._refusal(name)
         if why is not None:
             raise RuntimeError(
-                f"{why}, and {name} had been imported for this process by then. Do it first in the script, as "
-                'os.environ["NAME"] = "value", or in environment= of the estimator; or have each process import by '
-                'itself: environment={"FLEETFIT_FORK": "0"}.'
+                f"{why}, but fleetfit had already imported {name} for this process. Set variables at the top of the "
+                'script, as os.environ["NAME"] = "value", or in environment= of the estimator; or set '
+                'environment={"FLEETFIT_FORK": "0"}, and each process imports its modules itself.'
             )
         sys.modules.update(self._hidden.pop(name))
         if not self._hidden:

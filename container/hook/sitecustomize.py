@@ -402,7 +402,7 @@ class _StandIns:
         if name != top:
             there = ", ".join((top,) + _STAND_INS[top])
             raise ModuleNotFoundError(
-                f"there is no {name}: {top} is not installed, and what fleetfit has in its place is {there}. "
+                f"there is no {name}: {top} is not installed, and fleetfit's replacement has only {there}. "
                 f"Put {top.replace('_', '-')} into requirements.txt."
             )
         from importlib.util import spec_from_file_location

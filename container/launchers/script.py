@@ -32,4 +32,4 @@ def _data(environment: Environment) -> str:
         return "with all the data"
     shares = ", ".join(repr(name) for name, dealt in sharded.items() if dealt)
     whole = ", ".join(repr(name) for name, dealt in sharded.items() if not dealt)
-    return f"with a share of its own of {shares}" + (f" and all of {whole}" if whole else "")
+    return f"with its own share of {shares}" + (f" and all of {whole}" if whole else "")

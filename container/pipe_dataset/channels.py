@@ -44,8 +44,8 @@ def distribution(channel: str, config_dir: str | os.PathLike[str] | None) -> str
         config = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise PipeError(
-            f"{file} does not exist: PipeModeDataset reads a training job's channel. By hand, give config_dir and "
-            "pipe_dir, or read the files with TFRecordDataset."
+            f"{file} does not exist: PipeModeDataset reads a training job's channel. Outside of a job, give "
+            "config_dir and pipe_dir, or read the files with TFRecordDataset."
         ) from None
     except (OSError, ValueError) as error:
         raise PipeError(f"{file} cannot be read: {error}.") from error

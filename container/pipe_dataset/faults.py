@@ -55,8 +55,8 @@ def at(reader: Reader, offset: int, record: int, cause: str, *, framed: bool = F
     if not notes:
         return PipeError(
             f"channel {reader.channel!r}, epoch {reader.epoch}: record {record + 1:,} of the stream, at its byte "
-            f"{offset:,}: {cause}. The objects follow each other in the stream without a mark; the one with this byte "
-            "is damaged, or not in the format that record_format names."
+            f"{offset:,}: {cause}. The stream does not mark where an object begins; the object with this byte is "
+            "damaged, or not in the format that record_format names."
         )
     last = notes[-1]
     if not last.plain:

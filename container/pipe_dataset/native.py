@@ -68,7 +68,7 @@ def library() -> Any:
     except Exception as error:
         raise faults.PipeError(
             f"{path} does not fit this TensorFlow: {error}. Rebuild it with `fleetfit install pipe`, or set "
-            f"{SWITCH}=0, with which channels in Pipe mode are read more slowly."
+            f"{SWITCH}=0: channels in Pipe mode are then read more slowly."
         ) from error
     loaded.fleetfit_pipe_open.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int, _Number]
     loaded.fleetfit_pipe_open.restype = _Number

@@ -99,7 +99,7 @@ def extract_file(
     try:
         _extract(stream, target, name, max_bytes, max_entries, _BUFFER)  # type: ignore[arg-type]
     except gzip.BadGzipFile as error:
-        raise ArchiveError(f"{name} is not a whole tar.gz ({error}); pack it again.") from error
+        raise ArchiveError(f"{name} is not a complete tar.gz ({error}); pack it again.") from error
 
 
 def extract_stream(
@@ -134,7 +134,7 @@ def _extract(stream: IO[bytes], target: Path, name: str, max_bytes: int, max_ent
     except RecursionError:  # tarfile reads each header that is about the next one within the last
         raise ArchiveError(f"{name}: an entry has too many headers.") from None
     except (tarfile.TarError, EOFError, zlib.error, ValueError) as error:
-        raise ArchiveError(f"{name} is not a whole tar.gz ({error}); pack it again.") from error
+        raise ArchiveError(f"{name} is not a complete tar.gz ({error}); pack it again.") from error
 
 
 class _Unpacking:
@@ -208,7 +208,7 @@ class _Unpacking:
                 os.mkdir(path)
             except FileExistsError:
                 if os.path.islink(path) or not os.path.isdir(path):
-                    raise ArchiveError(f"entry {name!r} is a folder and something else as well") from None
+                    raise ArchiveError(f"entry {name!r} is both a folder and something else") from None
         return path
 
     def _place(self, name: str) -> str:
@@ -217,7 +217,7 @@ class _Unpacking:
         path = os.path.join(self._make_folder(folder), last)
         if os.path.lexists(path):
             if os.path.isdir(path) and not os.path.islink(path):
-                raise ArchiveError(f"entry {name!r} is a folder and something else as well")
+                raise ArchiveError(f"entry {name!r} is both a folder and something else")
             os.unlink(path)  # a later entry of the same name wins, as with tar
         self._links.pop(name, None)
         return path
@@ -249,7 +249,7 @@ class _Unpacking:
         root = os.path.realpath(self._root)
         inside = not entry.linkname.startswith("/") and _is_within(os.path.realpath(source), root)
         if not inside or not os.path.isfile(source):
-            raise ArchiveError(f"entry {entry.name!r} links to {entry.linkname!r}, which is not an earlier file of it")
+            raise ArchiveError(f"entry {entry.name!r} links to {entry.linkname!r}, which is not an earlier file")
         os.link(source, path, follow_symlinks=False)
 
     def _make_links(self) -> None:
@@ -273,7 +273,7 @@ class _Unpacking:
         folder, _, last = name.rpartition("/")
         path = os.path.join(self._make_folder(folder), last)
         if os.path.lexists(path):
-            raise ArchiveError(f"entry {name!r} is a link and something else as well")
+            raise ArchiveError(f"entry {name!r} is both a link and something else")
         return path
 
 

@@ -213,7 +213,7 @@ class Connection:
             self._lost(ENDED)
             return
         if len(self._descriptors) > self._most_descriptors:
-            self._lost("it passes more descriptors than are wanted")
+            self._lost("it passed more file descriptors than expected")
             return
         self._decoder.feed(data)
         while self._socket is not None and (message := self._take()) is not None:

@@ -142,7 +142,7 @@ def _copy_folder(source: str, target: str, root: str, above: tuple[str, ...]) ->
         above: The folders that are being copied, ``source`` the last.
     """
     if len(above) > _MAX_DEPTH:
-        raise CopyError(f"{above[0]} has more than {_MAX_DEPTH} folders in each other: {source[:200]}…")
+        raise CopyError(f"{above[0]} has folders nested more than {_MAX_DEPTH} deep: {source[:200]}…")
     os.makedirs(target, exist_ok=True)
     with os.scandir(source) as entries:
         for entry in entries:

@@ -45,9 +45,9 @@ def local_path(location: str | os.PathLike[str]) -> Path:
             path = unquote(path)
     elif "://" in text:
         scheme = text.partition("://")[0]
-        raise LocationError(f"{text!r}: {scheme}:// cannot be used here; a path or a file:// URL can.")
+        raise LocationError(f"{text!r}: {scheme}:// cannot be used here; give a path or a file:// URL.")
     else:
         path = os.path.expanduser(text)
     if not os.path.isabs(path):
-        raise LocationError(f"{text!r} is a relative path; on a host of a job only absolute ones mean something.")
+        raise LocationError(f"{text!r} is a relative path; on a host of a job, give an absolute path.")
     return Path(os.path.normpath(path))

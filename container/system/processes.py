@@ -314,7 +314,7 @@ def end_tree(process: int, pid: int, *, deadline: float = 2.0) -> list[int]:
         ValueError: it is no process's number: 0 is the parent of all.
     """
     if pid <= 0:
-        raise ValueError(f"{pid} is no process")
+        raise ValueError(f"{pid} is not a process id")
     until = time.monotonic() + deadline
     poll = select.poll()
     poll.register(process, select.POLLIN)

@@ -141,7 +141,7 @@ class _Arrived:
 
     def read(self, size: int = -1) -> bytes:
         if self._closed.is_set():
-            raise OSError(errno.ECANCELED, "it was given up")
+            raise OSError(errno.ECANCELED, "the transfer was cancelled")
         return self._file.read(size)
 
     def __getattr__(self, name: str) -> Any:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 HINT = (
-    "some rank makes other calls, or none: hang_timeout=… of the estimator writes down where each rank stands; "
-    "init_process_group(timeout=…) gives slow ones more time."
+    "another rank makes other calls, or none: set hang_timeout=… of the estimator to see where each rank waits; "
+    "init_process_group(timeout=…) gives slow ranks more time."
 )
 
 #: Of PyTorch's watchdog over NCCL, ``ProcessGroupNCCL.cpp``.
@@ -35,7 +35,7 @@ def describe(text: str, traceback: str | None) -> str | None:
         return None
     if (found := _MONITORED.search(traceback)) is not None and "Connection closed" not in traceback:
         ranks = found["ranks"]
-        return f"monitored_barrier timed out: {'ranks' if ',' in ranks else 'rank'} {ranks} did not come to it"
+        return f"monitored_barrier timed out: {'ranks' if ',' in ranks else 'rank'} {ranks} did not reach it"
     if (found := _GLOO.search(traceback)) is not None:
         frame = _FRAME.search(traceback)
         name = frame["name"] if frame is not None else "a collective"

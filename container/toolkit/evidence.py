@@ -107,10 +107,10 @@ def verdict(strategy: str, ranks: Collection[RankEvidence]) -> str | None:
     """
     apart = [rank.is_apart for rank in ranks]
     if all(apart) and any(rank.ended for rank in ranks):
-        who = f"none of the {len(ranks)} ranks joined the others" if len(ranks) > 1 else "the script joined nobody"
+        who = f"none of the {len(ranks)} ranks joined the others" if len(ranks) > 1 else "the script joined no others"
         return (
             f"the job was not distributed: under {strategy} {who}, so each ran the whole script by itself. Looked for: "
-            f"{LOOKED_FOR}. A script whose ranks find each other in another way, by sockets of its own, is not "
+            f"{LOOKED_FOR}. Ranks that connect in another way, such as by sockets of their own, are not "
             "recognized."
         )
     if any(value is not False for value in apart):
@@ -136,7 +136,7 @@ def failure(text: str, host: str) -> Failure:
     """Return the failure of a job that was to fail for it."""
     return Failure(
         cause=Cause.UNSOUND,
-        message=f"{text} RunOptions(on_undistributed='fail') makes the job fail for it.",
+        message=f"{text} The job fails because RunOptions(on_undistributed='fail') is set.",
         host=host,
         hints=("docs/in-the-script.md shows what a script does to be distributed.",),
     )

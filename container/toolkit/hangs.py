@@ -183,7 +183,7 @@ def where(pid: int, wrapper: int | None, text: str, code_dir: Path, *, asked: bo
         return STOPPED
     place = (waiting_in(text, code_dir) if asked else None) or without_stack(pid, asked=asked)
     if wrapper is not None and processes.is_stopped(wrapper):
-        place += f"; its wrapper (pid {wrapper}) is stopped (SIGSTOP) and cannot tell of its end"
+        place += f"; its wrapper (pid {wrapper}) is stopped (SIGSTOP) and cannot report the rank's end"
     return place
 
 
@@ -201,7 +201,7 @@ def without_stack(pid: int, *, asked: bool) -> str:
         return f"a debugger holds it ({name})"
     if state == "D":
         return (
-            f"it waits in the kernel, for a disk or a network file system, and cannot be asked ({name}{_kernel(pid)})"
+            f"it waits in the kernel, for a disk or a network file system, and cannot answer ({name}{_kernel(pid)})"
         )
     if asked:
         return f"it did not answer within {DUMP_TIME:g} s ({name}{_kernel(pid)})"

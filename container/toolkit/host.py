@@ -237,7 +237,7 @@ class HostRuntime(Runtime):
                     cause=Cause.HOST_LOST,
                     message=f"{self._env.master} was lost: {reason}.",
                     host=self._host,
-                    hints=(f"What happened is in the log of {self._env.master}.",),
+                    hints=(f"See the log of {self._env.master} for the cause.",),
                 )
             )
         )
@@ -454,7 +454,7 @@ class HostRuntime(Runtime):
             self.fail(
                 Failure(
                     cause=Cause.TIMEOUT,
-                    message=f"what imports for {', '.join(waiting)} has imported nothing for "
+                    message=f"the process that imports for {', '.join(waiting)} has imported nothing for "
                     f"{self._settings.start_timeout:g} s{': it is stopped (SIGSTOP)' if stopped else ''}.",
                     host=self._host,
                 )
@@ -667,8 +667,8 @@ class HostRuntime(Runtime):
         if self._state is ToolkitState.RUNNING and left:
             self._output.say(
                 self._host,
-                f"rank 0 has ended; the job goes on until the scripts of {', '.join(left)} have ended too. (A script "
-                "that only serves is ended by itself if it does so in distributed.init() or server.join().)",
+                f"rank 0 has ended; the job goes on until the scripts of {', '.join(left)} have ended too. (fleetfit "
+                "ends a script that only serves, if the script waits in distributed.init() or server.join().)",
             )
 
     def _remote_requested(self, connection: Connection, host: str, argv: list[str]) -> None:

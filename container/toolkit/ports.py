@@ -68,7 +68,7 @@ def reserve(count: int, folder: Path | None = None) -> Ports:
     reserved = Ports(tuple(numbers), locks)
     if len(numbers) < count:
         reserved.close()
-        raise OSError(f"{count} free ports between {FIRST} and {LAST} were wanted, {len(numbers)} were found.")
+        raise OSError(f"{count} free ports between {FIRST} and {LAST} are needed, but only {len(numbers)} were found.")
     return reserved
 
 

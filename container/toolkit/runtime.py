@@ -143,7 +143,7 @@ class Runtime(abc.ABC):
 
     def _lifeline_ended(self, reason: str) -> None:
         if reason != ENDED:
-            self._output.say(self._host, f"what the supervisor said is not understood: {reason}.")
+            self._output.say(self._host, f"a message of the supervisor was not understood: {reason}.")
         if self._gang is not None:
             self._gang.is_followed = False
         self.abandoned()

@@ -193,7 +193,7 @@ def _tell_of_opt_ml(output: Output, environment: Environment, since: float) -> N
     folders_there = (os.path.join(DEFAULT_BASE_DIR, name) for name in ("checkpoints", "model", "output"))
     found = [os.path.join(there, name) for there in folders_there for name in saved_models.newer_than(there, since, "")]
     if found:
-        text = f"the script has written into the machine's own folders, which nobody keeps: {', '.join(found[:3])}"
+        text = f"the script has written into the machine's own folders, which are not saved: {', '.join(found[:3])}"
         data = {"message": f"{text}{' …' if found[3:] else ''}. {OWN_PATHS}"}
         host, attempt = environment.current_host, environment.attempt
         output.event(Event(kind="warning", host=host, attempt=attempt, data=data))

@@ -37,7 +37,7 @@ def explain(uri: str, error: Exception, client: Callable[[], Any], *, offset: in
         cause = f"the AWS credentials could not be obtained: {cause}"
         remedy = "Log in again."
     elif isinstance(error, exceptions.ParamValidationError):
-        cause = f"it is not a bucket and key that S3 can have: {cause}"
+        cause = f"the bucket or the key is not valid: {cause}"
     elif isinstance(error, exceptions.HTTPClientError | OSError | ProtocolError | LateError):
         cause = f"{endpoint} does not answer as it should: {cause}"
         remedy = "Check the network and AWS_ENDPOINT_URL_S3, and start the job again."
@@ -60,13 +60,13 @@ def _explain_answer(uri: str, error: Any, endpoint: str, client: Callable[[], An
     if code == "NoSuchBucket":
         return f"there is no bucket {bucket!r} at {endpoint}", _near_bucket(bucket, client)
     if code in ("NoSuchKey", "404", "NotFound") or status == 404:
-        return "there is no such object", "Check bucket and key; it may have been deleted."
+        return "there is no such object", "Check the bucket and the key; the object may have been deleted."
     if code in ("PreconditionFailed", "412") or status == 412:
-        return "it changed while the job read it (its ETag is another)", "Start the job again when it is complete."
+        return "it changed while the job read it (its ETag differs)", "Start the job again when the object is complete."
     if status == 416:
-        return "it is shorter than it was when the job began", "Start the job again when it is complete."
+        return "it is shorter than when the job began", "Start the job again when the object is complete."
     if code in ("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "RequestExpired"):
-        return f"{endpoint} does not take the credentials: {code} ({said})", (
+        return f"{endpoint} does not accept the credentials: {code} ({said})", (
             "Correct AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or log in again."
         )
     if code in ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301"):
@@ -80,7 +80,7 @@ def _explain_answer(uri: str, error: Any, endpoint: str, client: Callable[[], An
             f"Check that the credentials may list and read bucket {bucket!r}, and that the bucket and its region "
             f"(now {os.environ.get('AWS_REGION') or os.environ.get('AWS_DEFAULT_REGION') or 'not set'}) are right."
         )
-    return f"{endpoint} answers {status} {code} ({said})", "Start the job again, or ask whoever runs the server."
+    return f"{endpoint} answers {status} {code} ({said})", "Start the job again, or ask the server's administrator."
 
 
 def _near_bucket(bucket: str, client: Callable[[], Any]) -> str:
@@ -92,5 +92,5 @@ def _near_bucket(bucket: str, client: Callable[[], Any]) -> str:
         if guess is not None:
             return f"Did you mean {guess!r}?"
         if names:
-            return f"There is {', '.join(map(repr, names[:5]))}."
+            return f"The endpoint has {', '.join(map(repr, names[:5]))}."
     return "Check its name and the endpoint."

@@ -58,7 +58,7 @@ def pages(uri: str, *, empty: bool = False, markers: bool = False) -> Iterator[l
             empty = True
             yield page
     if not empty:
-        raise SourceError(uri, "no object has a key that begins so", _near(bucket, prefix))
+        raise SourceError(uri, "no object has a key with this prefix", _near(bucket, prefix))
 
 
 def is_sorted(uri: str) -> bool:
@@ -73,7 +73,7 @@ def _answers(uri: str, bucket: str, prefix: str) -> Iterator[list[dict[str, Any]
     def page() -> dict[str, Any]:
         answer: dict[str, Any] = s3.list_objects_v2(Bucket=bucket, Prefix=prefix, **token)
         if "IsTruncated" not in answer:  # botocore takes a body that was cut before its first byte for an empty one
-            raise ConnectionError("the list was cut")
+            raise ConnectionError("the list of objects was cut off")
         return answer
 
     while True:
@@ -98,7 +98,7 @@ def _near(bucket: str, prefix: str) -> str:
         if guess is not None and guess != last:
             return f"Did you mean {f's3://{bucket}/{above}{guess}'!r}?"
         if names:
-            return f"Under {f's3://{bucket}/{above}'!r} there is {', '.join(map(repr, sorted(names)[:5]))}."
+            return f"Under {f's3://{bucket}/{above}'!r}, the bucket has {', '.join(map(repr, sorted(names)[:5]))}."
     return ""
 
 

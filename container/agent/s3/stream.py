@@ -117,21 +117,23 @@ class Range:
         problem = self._problem(answer)
         if problem is not None:
             answer["Body"].close()
-            raise SourceError(self._item.uri, problem, "Start the job again when it is complete.", offset=self.position)
+            raise SourceError(
+                self._item.uri, problem, "Start the job again when the object is complete.", offset=self.position
+            )
         return answer["Body"]
 
     def _problem(self, answer: dict[str, Any]) -> str | None:
         """Return why this is not the object that was listed; None if it is."""
         identity = self._item.identity
         if identity is not None and s3.etag(answer) != identity:
-            return "it changed while the job read it (its ETag is another)"
+            return "it changed while the job read it (its ETag differs)"
         place, _, size = str(answer.get("ContentRange") or "").removeprefix("bytes ").partition("/")
         if size.isdecimal() and int(size) != self._item.size:
-            return f"it has {int(size):,} bytes now and had {self._item.size:,} when the job began"
+            return f"it has {int(size):,} bytes now, but had {self._item.size:,} when the job began"
         if place and place != f"{self.position}-{self._stop - 1}":
             return f"the server sent the bytes {place} instead of {self.position}-{self._stop - 1}"
         if not place and (self.position, self._stop) != (0, self._item.size):
-            return "the server does not do ranged requests"
+            return "the server does not support range requests"
         return None
 
     def close(self) -> None:

@@ -176,7 +176,7 @@ class Upload(io.RawIOBase):
 def _whole(answer: Mapping[str, Any], member: str) -> Any:
     """Return a member of an answer; botocore takes a body that was cut before its first byte for an empty one."""
     if member not in answer:
-        raise ConnectionError("the answer was cut")
+        raise ConnectionError("the answer was cut off")
     return answer[member]
 
 

@@ -50,14 +50,16 @@ def read_manifest(uri: str) -> tuple[Listed, ...]:
     """
     item = single.describe(uri)
     if item.size > _MANIFEST_LIMIT:
-        raise SourceError(uri, f"it has {item.size:,} bytes; a manifest may have {_MANIFEST_LIMIT:,}", "Split it.")
+        raise SourceError(
+            uri, f"it has {item.size:,} bytes; a manifest may have at most {_MANIFEST_LIMIT:,}", "Split the manifest."
+        )
     with single.open(item) as stream:
         content = stream.read(item.size)
     try:
         return parse_manifest(content.decode("utf-8"))
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise SourceError(uri, f"line {line}: it is not UTF-8 text") from None
+        raise SourceError(uri, f"line {line} is not UTF-8 text") from None
     except ManifestError as error:
         raise SourceError(uri, str(error), "Correct the manifest.") from None
 
@@ -103,7 +105,7 @@ def _lines(uri: str, stream: ObjectStream) -> Iterator[str]:
         try:
             rest += decoder.decode(data, final=not data)
         except UnicodeDecodeError:
-            raise SourceError(uri, f"near line {number}: it is not UTF-8 text", offset=stream.position) from None
+            raise SourceError(uri, f"the text near line {number} is not UTF-8", offset=stream.position) from None
         *whole, rest = rest.split("\n")
         number += len(whole)
         yield from whole

@@ -13,7 +13,7 @@ from container.system.locations import LocationError, local_path
 #: A folder, and those that it is in.
 _Above: TypeAlias = "tuple[str, _Above | None]"
 
-_CHANGED = "something wrote it while the job read it; start the job again when it is complete"
+_CHANGED = "a program wrote to the file while the job read it; start the job again when the file is complete"
 
 
 def resolve(uri: str) -> Path:
@@ -169,7 +169,7 @@ class LocalStream:
             except OSError as error:
                 raise self._error(f"it cannot be read: {error.strerror}") from error
             if not count:
-                raise self._error(f"it ends here and had {self._item.size:,} bytes: {_CHANGED}")
+                raise self._error(f"it ends here, but had {self._item.size:,} bytes when the job began: {_CHANGED}")
             done += count
             self._position += count
         if self._position >= self._item.size:

@@ -87,7 +87,9 @@ def parse_manifest(text: str) -> tuple[Listed, ...]:
             prefix = _prefix(line, value)
             continue
         if not isinstance(value, str) or not value:
-            raise ManifestError(line, f"an entry must be a string, the rest of a key; got {json.dumps(value)[:80]}")
+            raise ManifestError(
+                line, f"an entry must be a string, the part of a key after the prefix; got {json.dumps(value)[:80]}"
+            )
         problem = key_problem(value)
         if problem is not None:
             raise ManifestError(line, f"entry {value!r} {problem}")
@@ -110,7 +112,7 @@ def key_problem(key: str) -> str | None:
     if "" in parts:
         return "begins or ends with a slash, or has two in a row: a file cannot have that name"
     if "." in parts or ".." in parts:
-        return "has '.' or '..' as a part, and would not stay in the channel's folder"
+        return "has '.' or '..' as a part, and could lead out of the channel's folder"
     if any(len(part.encode("utf-8", "surrogateescape")) > 255 for part in parts):
         return "has a part of more than 255 bytes, which no file's name can have"
     return None
@@ -166,7 +168,7 @@ def _elements(text: str) -> Iterator[tuple[int, object]]:
         place = skip(end)
     rest = skip(place + 1)
     if rest != len(text):
-        raise ManifestError(line_of(rest), "something follows the end of the list")
+        raise ManifestError(line_of(rest), "there is more text after the end of the list")
 
 
 def parse_augmented(lines: Iterator[str], names: Sequence[str]) -> Iterator[AugmentedEntry]:
@@ -189,7 +191,7 @@ def parse_augmented(lines: Iterator[str], names: Sequence[str]) -> Iterator[Augm
         except RecursionError:
             raise ManifestError(number, "bad JSON: it is nested too deeply") from None
         if not isinstance(values, dict):
-            raise ManifestError(number, f"it must be a JSON object, got {text.strip()[:80]!r}")
+            raise ManifestError(number, f"a line must be a JSON object, got {text.strip()[:80]!r}")
         yield AugmentedEntry(number, tuple(_attribute(number, name, values) for name in names))
 
 

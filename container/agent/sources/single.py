@@ -24,7 +24,7 @@ def describe(uri: str, key: str = "") -> DataObject:
 
     path = local.resolve(uri)
     if path.is_dir():
-        raise SourceError(uri, "it is a folder, and one file is needed")
+        raise SourceError(uri, "it is a folder, but a single file is needed")
     return local.describe(path, key or path.name)
 
 
@@ -35,7 +35,7 @@ def open(item: DataObject, offset: int = 0) -> ObjectStream:
         SourceError: it cannot be read, or is not what was listed.
     """
     if not 0 <= offset <= item.size:
-        raise SourceError(item.uri, f"it has {item.size:,} bytes, and byte {offset:,} was asked for")
+        raise SourceError(item.uri, f"it has {item.size:,} bytes, so it cannot be read from byte {offset:,}")
     if is_s3(item.uri):
         from container.agent.s3.stream import S3Stream
 

@@ -100,7 +100,7 @@ def agree(collectives: Any, host: str) -> Agreement:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.sendall(_HELLO.pack(token, collectives.rank))
             if _receive(connection, 16) != token:
-                raise OSError("something else listens there")
+                raise OSError("another program listens there")
         except OSError as error:
             reasons.append(f"{name}:{port}: {error}")
             continue
@@ -210,10 +210,10 @@ def imbalance(records: Sequence[int]) -> str | None:
     least, most = min(records), max(records)
     if most == 0 or most <= _UNEVEN * least:
         return None
-    ranks = f"rank {records.index(most)} read {most:,} records, rank {records.index(least)} {least:,}"
+    ranks = f"rank {records.index(most)} read {most:,} records, rank {records.index(least)} read {least:,}"
     return (
-        f"the ranks' shares of the data are uneven: {ranks}. The others wait with batches of weight zero. Objects of "
-        "about the same size, a multiple of the number of hosts, share evenly; `fleetfit shard` makes some."
+        f"the ranks' shares of the data are uneven: {ranks}. Meanwhile, the other ranks use batches of weight zero. "
+        "Use objects of about the same size, and a multiple of the number of hosts: see `fleetfit shard`."
     )
 
 

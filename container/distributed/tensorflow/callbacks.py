@@ -78,8 +78,9 @@ class Synchronize(Callback):
         ):
             # The operations' keys are given to a function when it is called, which Keras 3 does within a loop.
             raise RefusedError(
-                f"steps_per_execution={model.steps_per_execution}: TensorFlow's collective operations cannot be in the "
-                "loop that Keras 3 makes of several steps. Compile with 1, or use tf_keras or Horovod."
+                f"steps_per_execution={model.steps_per_execution}: TensorFlow's collective operations cannot run in "
+                "the loop that Keras 3 makes of several steps. Compile with steps_per_execution=1, or use tf_keras or "
+                "Horovod."
             )
         if keras_compat.keras_of(model) is Keras.THREE and getattr(model, "jit_compile", False):
             # Keras chooses XLA by itself where there is a GPU.
@@ -116,8 +117,8 @@ class Synchronize(Callback):
             stopped = ", ".join(str(rank) for rank in np.flatnonzero(choices == 0))
             raise DistributedError(
                 f"rank {stopped} stopped after {self._epochs} epochs while the others continue. A callback that stops "
-                "the training, such as EarlyStopping, must see the same values on every rank: put it after those of "
-                "cluster.callbacks() in fit()'s list, which make them the same."
+                "the training, such as EarlyStopping, must see the same values on every rank. Put that callback after "
+                "those of cluster.callbacks() in fit()'s list, which make the values the same."
             )
 
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
@@ -177,8 +178,8 @@ def average_logs(cluster: Cluster, logs: Logs) -> None:
     counts = cluster.collectives.gather_array(np.array([len(names)], np.int64))
     if (counts != len(names)).any():
         raise DistributedError(
-            f"ranks log different metrics: this one {', '.join(names) or 'none'}. With validation_data every rank "
-            "needs records of its own; callbacks(validation=…) divides them."
+            f"the ranks log different metrics; this rank logs: {', '.join(names) or 'none'}. With validation_data, "
+            "every rank needs its own records; callbacks(validation=…) divides them."
         )
     if names:
         # A loss has the weights of its batches in it already.
@@ -214,8 +215,8 @@ class WarmUp(Callback):
         target = reduction.learning_rate if reduction is not None else keras_compat.learning_rate(optimizer)
         if target is None:
             raise RefusedError(
-                "warmup_epochs needs an optimizer with a plain learning rate; this one has a schedule, which can warm "
-                "up by itself."
+                "warmup_epochs needs an optimizer with a plain learning rate; this optimizer has a schedule: put the "
+                "warm-up into the schedule."
             )
         self._target = target
         self._batches = self.params.get("steps")
@@ -429,8 +430,8 @@ class Progress(Callback):
             return "there are fewer records than one global batch. Use a smaller global_batch_size, or more records."
         # Only with steps_per_epoch does Keras take the next epoch from what the one before has left.
         return (
-            "with steps_per_epoch an epoch goes on where the one before it has ended, and the dataset was at its end. "
-            "Leave steps_per_epoch out, so that each epoch has all records, or use cluster.dataset(…, repeat=True)."
+            "with steps_per_epoch, an epoch continues where the previous epoch ended, and no records were left. Leave "
+            "steps_per_epoch out, so that each epoch has all records, or use cluster.dataset(…, repeat=True)."
         )
 
     def on_train_end(self, logs: Logs | None = None) -> None:
@@ -467,8 +468,8 @@ class Progress(Callback):
         steps, whole = int(reduction.steps.numpy()), int(reduction.whole_steps.numpy())
         if steps and whole / steps > _USELESS:
             warnings.warn(
-                f"compression='fp16': in {whole} of {steps} steps the gradients had values too far apart for 16-bit "
-                "floats and were sent as they are; without compression it would be faster.",
+                f"compression='fp16': in {whole} of {steps} steps, the range of the gradients was too wide for 16-bit "
+                "floats, so they were sent uncompressed. The training would be faster without compression.",
                 stacklevel=2,
             )
 

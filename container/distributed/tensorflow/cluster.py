@@ -109,7 +109,7 @@ class Cluster:
             DistributedError: the first look is in another thread.
         """
         if not notice.listen(keep_listening):
-            raise DistributedError("cluster.preempted: it must be read in the main thread first.")
+            raise DistributedError("cluster.preempted must be read in the main thread first.")
         return notice.came
 
     # --- the model ---
@@ -147,9 +147,7 @@ class Cluster:
             TypeError: it is not a number (a schedule has its own numbers to scale).
         """
         if callable(learning_rate) or isinstance(learning_rate, bool | str):
-            raise TypeError(
-                f"scale() takes a number, got {learning_rate!r}; scale the numbers that a schedule is made of instead."
-            )
+            raise TypeError(f"scale() takes a number, got {learning_rate!r}; for a schedule, scale the numbers in it.")
         return float(learning_rate) * (self._scale_factor if op == "average" else 1)
 
     @property

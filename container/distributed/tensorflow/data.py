@@ -268,12 +268,12 @@ def _random_part(records: Any, *, size: int, shuffle: int | None, seed: int | No
         raise ValueError("partition='shuffle' needs shuffle=…, the number of records in the shuffle buffer.")
     if holds != "all":
         raise RefusedError(
-            "partition='shuffle' needs all records in every process, and the channel is ShardedByS3Key: use "
+            "partition='shuffle' needs all records in every process, but the channel is ShardedByS3Key: use "
             "distribution='FullyReplicated', or partition='shard'."
         )
     if size > 1:
         warnings.warn(
-            "partition='shuffle': each rank draws from all records by itself, so that within an epoch some records are "
+            "partition='shuffle': each rank draws from all records by itself, so within an epoch some records are "
             "seen by several ranks and some by none; partition='shard' shows each record once.",
             stacklevel=4,
         )

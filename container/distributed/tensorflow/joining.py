@@ -56,8 +56,8 @@ def _import_tensorflow() -> None:
         import tensorflow  # noqa: F401
     except ImportError as error:
         raise DistributedError(
-            f"TensorFlow cannot be imported: {error}. container.distributed is for TensorFlow's scripts; others use "
-            "their own libraries, mpi4py for one."
+            f"TensorFlow cannot be imported: {error}. distributed.init() needs TensorFlow, or PyTorch with "
+            "framework='torch'; scripts with neither use their own libraries, such as mpi4py."
         ) from error
 
 
@@ -69,7 +69,7 @@ def _join_horovod(surroundings: Surroundings, timeout: float) -> Cluster:
             f"this process was started as rank {surroundings.rank} of {surroundings.size} by mpirun, but Horovod "
             f"cannot be imported: {error}. `fleetfit install horovod` builds it; CollectiveAllReduce needs no Horovod."
         ) from error
-    with deadline(timeout, lambda: f"{surroundings.size} ranks were to meet in hvd.init()"):
+    with deadline(timeout, lambda: f"{surroundings.size} ranks were expected in hvd.init()"):
         hvd.init()
     _take_share(surroundings.machine_rank, surroundings.machine_size)
     collectives = HorovodCollectives(hvd, host_updates=surroundings.kind is ClusterKind.ELASTIC)
@@ -153,7 +153,7 @@ def _too_late(error: RuntimeError) -> DistributedError:
 
 def _who_is_missing(addresses: Mapping[str, str]) -> str:
     missing = {name: address for name, address in addresses.items() if not listens(address)}
-    return f"no answer from {names(missing)}" if missing else "every process listens, but they did not come together"
+    return f"no answer from {names(missing)}" if missing else "every process listens, but they did not connect"
 
 
 @contextlib.contextmanager

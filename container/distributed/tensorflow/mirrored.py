@@ -35,8 +35,8 @@ class MirroredCluster(Cluster):
         if compression not in (None, "none") or op != "average":
             asked = f"compression={compression!r}" if compression not in (None, "none") else f"op={op!r}"
             raise RefusedError(
-                f"{asked} is for strategies that reduce gradients over ranks; with mirrored TensorFlow adds up those "
-                "of the devices. Use distribution=MPI(…)."
+                f"{asked} is for strategies that reduce gradients over ranks; under mirrored, TensorFlow itself adds "
+                "up the gradients of the devices. Use distribution=MPI(…)."
             )
         return optimizer
 
@@ -61,7 +61,7 @@ def mirror(surroundings: Surroundings) -> MirroredCluster:
     if gpus:
         wanted = options.devices if options.devices is not None else len(gpus)
         if wanted > len(gpus):
-            raise DistributedError(f"Mirrored(devices={wanted}): this process sees {len(gpus)} GPUs.")
+            raise DistributedError(f"Mirrored(devices={wanted}) is more than the {len(gpus)} GPUs of this process.")
         for gpu in gpus:
             tf.config.experimental.set_memory_growth(gpu, True)
         tf.config.set_visible_devices(gpus[:wanted], "GPU")

@@ -149,7 +149,7 @@ def distribute(optimizer: Any, collectives: Collectives, *, op: str = "average",
     if keras is None:
         raise RefusedError(
             f"a {type(optimizer).__module__}.{type(optimizer).__qualname__} cannot be distributed here: give an "
-            "optimizer of tf_keras or keras. For those of tf.compat.v1 there is hvd.DistributedOptimizer."
+            "optimizer of tf_keras or keras. For an optimizer of tf.compat.v1, use hvd.DistributedOptimizer."
         )
     if reduction_of(optimizer) is not None:
         raise RefusedError("the optimizer reduces its gradients already: cluster.optimizer() was called twice.")
@@ -226,7 +226,7 @@ def why_apart(optimizer: Any) -> str:
             "cluster.optimizer(LossScaleOptimizer(…)) instead."
         )
     if is_horovods(optimizer):
-        return "The optimizer is Horovod's; something else than its gradients changed the weights on some ranks."
+        return "The optimizer is Horovod's; something other than its gradients changed the weights on some ranks."
     if optimizer is None or reduction_of(optimizer) is None:
         return (
             "The model's optimizer is not distributed, so every rank trains by itself: compile with "

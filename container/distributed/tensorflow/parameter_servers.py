@@ -51,8 +51,8 @@ class ParameterServerCluster(Cluster):
         if compression not in (None, "none") or op != "average":
             asked = f"compression={compression!r}" if compression not in (None, "none") else f"op={op!r}"
             raise RefusedError(
-                f"{asked} is for strategies that reduce gradients over ranks; with parameter_server each worker "
-                "applies its own. Use distribution=MPI(…) or CollectiveAllReduce(…)."
+                f"{asked} is for strategies that reduce gradients over ranks; with parameter_server, each worker "
+                "applies its own gradients. Use distribution=MPI(…) or CollectiveAllReduce(…)."
             )
         return optimizer
 
@@ -117,7 +117,7 @@ class ParameterServerCluster(Cluster):
             )
         if total < self._workers:
             raise DistributedError(
-                f"there are {total} records for {self._workers} workers, and each needs one at least: use fewer hosts."
+                f"there are {total} records for {self._workers} workers, but each worker needs one: use fewer hosts."
             )
         return total // global_batch_size
 
@@ -143,8 +143,8 @@ class ParameterServerCluster(Cluster):
                 and self._workers > 1
             ):
                 raise RefusedError(
-                    "with parameter_server the chief evaluates by itself, and the channel is ShardedByS3Key: it would "
-                    "see algo-1's share only. Give the validation channel distribution='FullyReplicated'."
+                    "with parameter_server, only the chief evaluates, but the channel is ShardedByS3Key, so the chief "
+                    "would see algo-1's share only. Give the validation channel distribution='FullyReplicated'."
                 )
             shard = data.evaluation_shard(records, rank=0, size=1, batch_size=batch_size, parse=parse)
             found: Mapping[str, Any] = self._copy(model).evaluate(
@@ -176,9 +176,9 @@ class ParameterServerCluster(Cluster):
                     copy(*_zeros(arguments), **_zeros(options))
             except (ValueError, NotImplementedError, TypeError) as error:
                 raise RefusedError(
-                    f"with parameter_server the chief evaluates and exports a copy of the model, and "
-                    f"{type(model).__name__} cannot be copied ({error}). Define get_config(), or make it a functional "
-                    "or Sequential model."
+                    f"with parameter_server, the chief evaluates and exports a copy of the model, but "
+                    f"{type(model).__name__} cannot be copied ({error}). Define get_config(), or write a functional or "
+                    "Sequential model."
                 ) from error
             if (settings := model.get_compile_config()) is not None:
                 # The copy does not train; the model's own optimizer belongs to the servers.
@@ -195,8 +195,8 @@ _NO_KERAS_3 = (
 
 
 _NO_SCOPE = (
-    "the model was made outside the strategy's scope, so that it would not train on the parameter servers: make and "
-    "compile it within `with cluster.scope():`."
+    "the model was made outside the strategy's scope, so it would not train on the parameter servers: make and compile "
+    "the model within `with cluster.scope():`."
 )
 
 

@@ -29,13 +29,13 @@ def why_not(records: Any, *, shuffle: int | None, seed: int | None, repeat: bool
     if repeat:
         return "repeat=True makes one endless epoch of the records"
     if partition == "shuffle":
-        return "partition='shuffle' draws other records each time"
+        return "partition='shuffle' draws different records each time"
     if streams:
         return ""
     if shuffle and seed is None:
-        return f"shuffle={shuffle} without seed=… has another order after each start"
+        return f"shuffle={shuffle} without seed=… gives a different order after each start"
     if records.options().deterministic is False:
-        return "the records' options let them come in any order (deterministic=False)"
+        return "the dataset's options allow any order of the records (deterministic=False)"
     pending = [records]
     while pending:
         one = pending.pop()
@@ -46,7 +46,7 @@ def why_not(records: Any, *, shuffle: int | None, seed: int | None, repeat: bool
             # The n-th order of a seed is that of the n-th iterator of a process: another one's first is not it.
             seeds = [int(getattr(one, name, 0)) for name in ("_seed", "_seed2")]
             if getattr(one, "_reshuffle_each_iteration", None) is not False or seeds == [0, 0]:
-                return "make_dataset shuffles by itself (cluster.dataset(shuffle=…, seed=…) does it so that it can)"
+                return "make_dataset shuffles by itself; use cluster.dataset(shuffle=…, seed=…) instead"
         pending += one._inputs()
     return ""
 
@@ -61,7 +61,7 @@ class TrainingData:
     def __init__(self) -> None:
         self._made: list[tuple[DataProgress | None, str]] = []
         self._progress: DataProgress | None = None
-        self._why = "the data is none of cluster.dataset(…)"
+        self._why = "the data does not come from cluster.dataset(…)"
 
     def made(self, progress: DataProgress | None, why: str) -> None:
         """Take note of another dataset.
@@ -92,8 +92,8 @@ class TrainingData:
             if len(choice) > 1:
                 self._progress = None
                 self._why = (
-                    f"cluster.dataset() has made {len(made)} datasets, and fit() does not say which of them it trains "
-                    "on (resumable=True does)"
+                    f"cluster.dataset() has made {len(made)} datasets, and fit() does not say which one is trained on; "
+                    "mark that one with resumable=True"
                 )
         if self._progress is not None and (why := self._progress.why_not(steps)):
             self._progress, self._why = None, why
@@ -169,13 +169,13 @@ class DataProgress:
         """
         if steps is None or steps == self.batches or self._channels:
             return ""
-        there = f"the data has {self.batches}" if self.batches else "how many the data has is not known before"
+        there = f"the data has {self.batches}" if self.batches else "the number of batches in the data is unknown"
         if self.batches is not None and self.insists:
             raise RefusedError(
-                f"steps_per_epoch={steps}, and the data has {self.batches} batches: when an epoch is not one pass "
-                "over the data, it is unknown which records are left. Leave out steps_per_epoch or resumable=True."
+                f"steps_per_epoch={steps}, but the data has {self.batches} batches: when an epoch is not one pass "
+                "over the data, the records that are left are unknown. Leave out steps_per_epoch or resumable=True."
             )
-        return f"steps_per_epoch={steps}, and {there}: an epoch of fit() need not be one of the data"
+        return f"steps_per_epoch={steps}, but {there}: an epoch of fit() may differ from one pass over the data"
 
     def begin(self) -> tuple[int, int]:
         """Begin an epoch: return the seed of its order, and how many of this rank's records to leave out."""
@@ -219,7 +219,7 @@ class DataProgress:
             EpochBeginsAnew: the same, where it was not asked to.
         """
         if not isinstance(position, dict) or "streams" not in position:
-            raise EpochBeginsAnew("the checkpoint does not say where the data was")
+            raise EpochBeginsAnew("the checkpoint has no position in the data")
         records = int(position["records"])
         same = position["size"] == self._size and position["batch_size"] == self._batch_size
         # In their own order, the first batches of all ranks together are the same records for any number of ranks.
@@ -229,8 +229,8 @@ class DataProgress:
         if records and not same:
             why = (
                 f"the checkpoint was made within an epoch by {position['size']} ranks with batches of "
-                f"{position['batch_size']} records, and now {self._size} ranks have batches of {self._batch_size}: "
-                "which records are left cannot be told"
+                f"{position['batch_size']} records, but now {self._size} ranks have batches of {self._batch_size}: "
+                "the records that are left are unknown"
             )
             if not self.insists:
                 self._epoch, self._seed = int(position["epoch"]), int(position["seed"])

@@ -147,7 +147,7 @@ def _wait_for_end(chief: str | None, ended: _Ended, timeout: float | None) -> No
             if seen and misses >= _MISSES:
                 return
             if not seen and timeout is not None and time.monotonic() - began > timeout:
-                raise DistributedError(f"the chief ({chief}) did not come within {timeout:g} s.")
+                raise DistributedError(f"the chief ({chief}) did not start within {timeout:g} s.")
         until = time.monotonic() + _POLL
         while not ended.told and time.monotonic() < until:
             time.sleep(_NAP)

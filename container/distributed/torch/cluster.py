@@ -23,17 +23,17 @@ from container.distributed.torch.loader import Loader
 Value = TypeVar("Value")
 
 _NOT_MET = (
-    "the ranks have not met yet, and would train apart: under ElasticHorovod the steps are made in a function that "
-    "hvd.elastic.run wraps, with model and optimizer in its hvd.elastic.TorchState. Where you bring the ranks together "
-    "yourself, take cluster.optimizer(…, check=False)."
+    "the ranks are not connected yet, and would train separately: under ElasticHorovod, run the training steps in a "
+    "function that hvd.elastic.run wraps, with model and optimizer in its hvd.elastic.TorchState. If the script "
+    "connects the ranks itself, use cluster.optimizer(…, check=False)."
 )
 
 #: The file that SageMaker's PyTorch images look for.
 _MODEL_FILE = "model.pth"
 
 _WHY_APART = (
-    "The gradients are not added up over the ranks: wrap the model with cluster.model(), and call the wrapped one, not "
-    "the model within it; under Horovod, let the optimizer that cluster.optimizer() returns make the steps."
+    "The gradients are not added up over the ranks: wrap the model with cluster.model(), and call the wrapped model, "
+    "not the original; under Horovod, call step() of the optimizer that cluster.optimizer() returns."
 )
 
 
@@ -95,7 +95,7 @@ class TorchCluster:
             DistributedError: the first look is in another thread.
         """
         if not notice.listen(keep_listening):
-            raise DistributedError("cluster.preempted: it must be read in the main thread first.")
+            raise DistributedError("cluster.preempted must be read in the main thread first.")
         return notice.came
 
     # --- the model ---

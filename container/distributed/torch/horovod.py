@@ -28,8 +28,8 @@ def load_horovod() -> Any:
     except ImportError as error:
         raise DistributedError(
             f"horovod.torch cannot be imported: {error}. "
-            "`fleetfit install horovod torch` builds it for that, and with `tensorflow torch` for both; "
-            "TorchDistributed(…) needs no Horovod."
+            "`fleetfit install horovod torch` builds Horovod for PyTorch, `fleetfit install horovod tensorflow torch` "
+            "builds it for both; TorchDistributed(…) needs no Horovod."
         ) from error
     return hvd
 

@@ -26,7 +26,7 @@ def join(timeout: float) -> TorchCluster:
     surroundings = detect(os.environ)
     if surroundings.kind not in _KINDS:
         raise RefusedError(
-            f"the job's strategy is {surroundings.kind.value}, for which container.distributed has no PyTorch: use "
+            f"container.distributed does not support PyTorch under the job's strategy, {surroundings.kind.value}: use "
             "TorchDistributed(…), ElasticTorchDistributed(…), MPI(…) or ElasticHorovod(…)."
         )
     torch = _import_torch()
@@ -41,7 +41,7 @@ def join(timeout: float) -> TorchCluster:
     if surroundings.kind is ClusterKind.TORCH:
         collectives = _meet(surroundings, device, timeout)
     elif surroundings.kind in (ClusterKind.HOROVOD, ClusterKind.ELASTIC):
-        with deadline(timeout, lambda: f"{surroundings.size} ranks were to meet in hvd.init()"):
+        with deadline(timeout, lambda: f"{surroundings.size} ranks were expected in hvd.init()"):
             collectives = HorovodCollectives()
     events.emit("phase", name="rendezvous")
     if surroundings.kind is ClusterKind.ELASTIC:
@@ -71,8 +71,8 @@ def _meet(surroundings: Surroundings, device: object, timeout: float) -> TorchCo
             dist.init_process_group(store=dist.PrefixStore("default_pg", store), rank=rank, world_size=size)
         except (dist.DistError, RuntimeError) as error:
             raise DistributedError(
-                f"the {surroundings.size} ranks did not meet within {timeout:g} s: rank {surroundings.rank} at rank "
-                f"0's store, {address}: {error}"
+                f"the {surroundings.size} ranks did not meet within {timeout:g} s: rank {surroundings.rank} failed at "
+                f"the store of rank 0, {address}: {error}"
             ) from error
     backend = str(dist.get_backend())
     return TorchCollectives(device if backend == "nccl" else torch.device("cpu"))

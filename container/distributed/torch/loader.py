@@ -65,12 +65,12 @@ class Loader:
             _check_stream(dataset, shuffle=shuffle, workers=options.get("num_workers", 0))
             if options.get("persistent_workers"):
                 raise ValueError(
-                    "loader(persistent_workers=True): the reader of a stream has to begin anew with each epoch, at the "
-                    "place where all ranks are; leave it out."
+                    "loader(persistent_workers=True): leave it out, since the reader of a stream must begin anew in "
+                    "each epoch, at the place that all ranks have reached."
                 )
         for name in ("batch_size", "sampler", "batch_sampler", "drop_last"):
             if name in options:
-                raise TypeError(f"loader({name}=…): the loader itself deals the records; give global_batch_size.")
+                raise TypeError(f"loader({name}=…): the loader itself divides the records; give global_batch_size.")
         if isinstance(global_batch_size, bool) or not isinstance(global_batch_size, int):
             raise TypeError(f"loader(global_batch_size=…) must be a whole number, got {global_batch_size!r}.")
         if global_batch_size < collectives.size:
@@ -179,7 +179,7 @@ class Loader:
         """
         if state["records"] != self._records:
             raise ValueError(
-                f"the place in the data is of a dataset of {_counted(state['records'])}; this one has "
+                f"the saved place is of a dataset with {_counted(state['records'])}, but this dataset has "
                 f"{_counted(self._records)}."
             )
         self.epoch, self.position, self._seed = state["epoch"], state["position"], state["seed"]
@@ -244,8 +244,9 @@ def _check_stream(dataset: Any, *, shuffle: bool, workers: int) -> None:
     held = getattr(dataset, "holds", "all")
     if held != "all":
         raise RefusedError(
-            "loader(): the channel is ShardedByS3Key, which gives each host records of its own: ranks that have not "
-            "equally many would wait for each other. Give it distribution='FullyReplicated': the loader deals it."
+            "loader(): the channel is ShardedByS3Key, so each host has different records, and ranks with unequal "
+            "numbers of records would wait for each other. Give the channel distribution='FullyReplicated': the loader "
+            "divides the records."
         )
     if shuffle:
         raise ValueError("loader(shuffle=True): a stream comes in its own order; ShuffleConfig shuffles a channel.")
@@ -254,4 +255,4 @@ def _check_stream(dataset: Any, *, shuffle: bool, workers: int) -> None:
 
 
 def _counted(records: int | None) -> str:
-    return f"{records} records" if records is not None else "records that are not counted"
+    return f"{records} records" if records is not None else "an unknown number of records"

@@ -180,9 +180,7 @@ def _copy_folder(source: Path, code_dir: Path) -> None:
     if inner == outer:
         return
     if inner.startswith(outer.rstrip("/") + "/"):
-        raise CodeError(
-            f"the code's folder {source} contains {code_dir}, where it would be copied; give a folder apart."
-        )
+        raise CodeError(f"the code's folder {source} contains {code_dir}, the target of its copy; give another folder.")
     check_names(source.iterdir())
     try:
         copy_tree(source, code_dir)

@@ -63,22 +63,25 @@ _REMEDIES = (
         "the package index cannot be reached. Install what is missing into this Python beforehand, or add "
         "'--no-index' and '--find-links FOLDER' lines with a folder of wheels.",
     ),
-    (r"DO NOT MATCH THE HASHES", "a package is not the one whose hash is given; update the hash if that is right."),
-    (r"No space left on device|Disk quota exceeded", "the disk is full; FLEETFIT_CACHE can name a roomier place."),
+    (r"DO NOT MATCH THE HASHES", "a package does not have the given hash; update the hash if the package is right."),
+    (
+        r"No space left on device|Disk quota exceeded",
+        "the disk is full; set FLEETFIT_CACHE to a folder on a larger disk.",
+    ),
     (
         r"requires a different Python|Requires-Python",
         "a package does not support this Python ({python}); choose a version of it that does.",
     ),
     (
         r"No matching distribution found|Could not find a version that satisfies",
-        "a package or version does not exist for this Python ({python}), or not where pip looked; see below which.",
+        "a package or version does not exist for this Python ({python}) or in pip's index; pip's lines below name it.",
     ),
     (
         r"subprocess-exited-with-error|metadata-generation-failed|Failed (to build|building)|error: command ",
         "a package could not be built here; choose a version that has a wheel for this Python ({python}), or install "
-        "what its build needs.",
+        "the requirements of its build.",
     ),
-    (r"Invalid requirement|Invalid URL|is not a valid editable", "a line of it is not a requirement; correct it."),
+    (r"Invalid requirement|Invalid URL|is not a valid editable", "a line is not a requirement; correct that line."),
 )
 
 

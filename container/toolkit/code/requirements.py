@@ -138,7 +138,7 @@ def overlay(
     except OSError as error:
         raise RequirementsError(
             f"{requirements or project}: {error.filename or cache_root}: {error.strerror or error}, while its packages "
-            f"were made ready in {cache_root}. Set FLEETFIT_CACHE to use another folder."
+            f"were installed into {cache_root}. Set FLEETFIT_CACHE to use another folder."
         ) from error
 
 
@@ -304,7 +304,7 @@ class _Installation:
             self._pip("install", "--no-deps", "--target", str(target), "-r", str(pins_file))
             self._log(f"{self._name}: installed in {time.monotonic() - began:.1f} s")
             if unread := sorted(file.name for file in target.glob("*.pth")):
-                self._log(f"{self._name}: {', '.join(unread)} has no effect: Python reads it in site-packages only")
+                self._log(f"{self._name}: {', '.join(unread)} has no effect outside of site-packages")
         else:
             self._log(f"{self._name}: nothing is missing")
         marker = {"packages": names, "python": self._interpreter.python, "tag": self._interpreter.tag}
@@ -346,7 +346,7 @@ class _Installation:
     def _without_project(self, project: Path, error: RequirementsError) -> list[str]:
         """Return what a project needs that cannot be built; the script runs from its folder as it is."""
         needed = requirement_files.dependencies_of(project / "pyproject.toml")
-        got = "its dependencies are installed" if needed else "put what it needs into a requirements.txt"
+        got = "its dependencies are installed" if needed else "its dependencies must be in a requirements.txt"
         _, _, output = str(error).partition("lines of output]\n")
         lines = [line.strip() for line in output.partition("[end of output]")[0].splitlines() if line.strip()]
         causes = [line for line in lines if re.match(r"[\w.]*([Ee]rror|Exception)\b", line)] or lines[-1:]
@@ -395,7 +395,7 @@ class _Installation:
             name, version = str(item["metadata"]["name"]), item["metadata"]["version"]
             before = installed.get(_normal(name))
             if before not in (None, version):
-                self._log(f"{self._name}: {name} {version} takes the place of the installed {before}")
+                self._log(f"{self._name}: {name} {version} is used in place of the installed {before}")
 
 
 def _pin(item: dict[str, Any], *, hashed: bool) -> str:

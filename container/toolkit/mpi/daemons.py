@@ -71,7 +71,7 @@ def command(words: list[str], environment: Mapping[str, str]) -> tuple[list[str]
     if not daemon:
         raise ValueError(f"mpirun named no daemon to start: {line[:300]}")
     if os.path.basename(daemon[0]) not in DAEMONS:
-        raise ValueError(f"mpirun asked for something else than its daemon ({', '.join(DAEMONS)}): {line[:300]}")
+        raise ValueError(f"mpirun asked for something other than its daemon ({', '.join(DAEMONS)}): {line[:300]}")
     return daemon, added
 
 
@@ -101,7 +101,7 @@ def of_host(
         return list(argv), dict(added)
     daemon = f"{ours}/bin/{os.path.basename(argv[0])}"
     if not os.path.exists(daemon):
-        raise ValueError(f"algo-1's OpenMPI starts {os.path.basename(argv[0])}, and the one of {ours} has none")
+        raise ValueError(f"algo-1's OpenMPI starts {os.path.basename(argv[0])}, but the OpenMPI in {ours} has none")
     moved = {}
     for name, value in added.items():
         first, colon, rest = value.partition(":")  # what mpirun has put in front of this host's own

@@ -86,7 +86,7 @@ class Requests:
             self._hung_up(
                 Failure(
                     cause=Cause.PROCESS,
-                    message=f"mpirun's remote shell to {host} went away; it was killed.",
+                    message=f"mpirun's remote shell to {host} was killed.",
                     host=self._host,
                     process="rsh",
                 )

@@ -35,6 +35,6 @@ def main(argv: list[str]) -> int:
             return 255
     if answer is not None and not answer.get("error"):
         return int(answer["code"])
-    said = answer["error"] if answer is not None else f"the toolkit went away while {argv[0]} was being reached"
+    said = answer["error"] if answer is not None else f"the toolkit ended while it connected to {argv[0]}"
     print(said, file=sys.stderr)
     return 255

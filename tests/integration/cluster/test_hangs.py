@@ -155,7 +155,7 @@ def test_an_elastic_job_that_hangs_says_who_is_asleep_and_who_is_stopped(make: c
     assert job.status == "Failed" and job.failure is not None
     assert "no rank has printed or reported anything for 3 s" in job.failure.message
     stopped = "it is stopped (SIGSTOP); SIGCONT lets it go on"
-    told = f"its wrapper (pid {wrapper.pid}) is stopped (SIGSTOP) and cannot tell of its end"
+    told = f"its wrapper (pid {wrapper.pid}) is stopped (SIGSTOP) and cannot report the rank's end"
     assert str(job.failure.places).splitlines() == [
         f"Horovod's elastic driver (pid {driver.pid}): {stopped}",
         f"algo-1, rank 0: train.py:5 in <module>: time.sleep(300); {told}",

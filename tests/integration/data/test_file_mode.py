@@ -414,7 +414,7 @@ def test_keys_that_cannot_be_files(s3: Bucket, trees: Trees) -> None:
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        ("nothing/", "no object has a key that begins so"),
+        ("nothing/", "no object has a key with this prefix"),
         ("trian/", r"Did you mean 's3://.*train'"),
     ],
 )
@@ -435,7 +435,7 @@ def test_wrong_credentials(s3: Bucket, trees: Trees, monkeypatch: pytest.MonkeyP
     fill(s3, count=1)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong-secret")
     client.forget()
-    with pytest.raises(AgentError, match="does not take the credentials") as caught:
+    with pytest.raises(AgentError, match="does not accept the credentials") as caught:
         trees.prepare(HostChannel(name="train", uri=s3.uri("train")))
     assert "wrong-secret" not in str(caught.value)
 

@@ -74,7 +74,7 @@ def test_inputs_and_outputs(s3: Bucket, faults: Faults, tmp_path: Path) -> None:
 def test_a_failed_upload_fails_the_job(s3: Bucket, faults: Faults, tmp_path: Path) -> None:
     faults.unavailable(times=1000, method="PUT", status=403)
     with pytest.raises(
-        TrainingJobError, match=r"the upload failed: .*denies access.*The files are unpacked in"
+        TrainingJobError, match=r"the upload failed: .*denies access.*The unpacked files are in"
     ) as caught:
         fit(estimator(tmp_path, "", output_path=s3.uri("out")))
     job = caught.value.job
@@ -109,7 +109,7 @@ save(2)
     two = estimator(tmp_path, "save(4)", checkpoint_s3_uri=s3.uri("ck/"))
     again = fit(two)
     assert json.loads(said(again, "restored")[0]) == sorted([*whole, ".hidden", "go", "half"])
-    assert any("checkpoint-00000003-step-3 is not whole" in line.text for line in again.log_lines())
+    assert any("checkpoint-00000003-step-3 is incomplete" in line.text for line in again.log_lines())
     assert "ck/checkpoint-00000004-step-4/manifest.json" in s3.names()
     assert "ck/checkpoint-00000001-step-1/tensors" in s3.names()  # nothing is deleted
     uploads = [seen.path for seen in faults.requests("PUT", "checkpoint-00000001")]
@@ -124,7 +124,7 @@ def test_a_failed_job_saves_its_checkpoints(s3: Bucket, faults: Faults, tmp_path
 
 def test_checkpoints_that_cannot_go_up_fail_the_job(s3: Bucket, faults: Faults, tmp_path: Path) -> None:
     faults.unavailable(times=1000, method="PUT", status=403)
-    with pytest.raises(TrainingJobError, match=r"upload of the checkpoints failed: .*are not in s3://") as caught:
+    with pytest.raises(TrainingJobError, match=r"upload of the checkpoints failed: .*uploaded to s3://") as caught:
         fit(estimator(tmp_path, "save(1)", checkpoint_s3_uri=s3.uri("ck")))
     assert (caught.value.job.record.checkpoints_dir / "checkpoint-00000001-step-1").is_dir()
 

@@ -173,7 +173,7 @@ def test_what_is_not_in_s3_as_it_is_here_is_said(s3: Bucket, faults: Faults, tmp
         return True
 
     uploader = Uploader(tmp_path / "host", s3.uri("ck"), host="algo-1", tell=lambda line: None)
-    with pytest.raises(AgentError, match=r"'weights' of .* has 4 bytes, and in .* it has 5 bytes"):
+    with pytest.raises(AgentError, match=r"'weights' of .* has 4 bytes, but in .* it has 5 bytes"):
         uploader.run(end)
 
 

@@ -227,7 +227,7 @@ def test_ranks_that_train_apart_fail(make: clusters.Make, distribution: MPI | El
 
 def test_steps_outside_of_an_elastic_state_are_refused(make: clusters.Make) -> None:
     script = APART.replace("hvd.elastic.run(train)(hvd.elastic.TorchState(optimizer=optimizer))", "train(0)")
-    with pytest.raises(TrainingJobError, match="the ranks have not met yet, and would train apart"):
+    with pytest.raises(TrainingJobError, match="the ranks are not connected yet, and would train separately"):
         make.run(script, kind=PyTorch, hosts=2, distribution=ElasticHorovod())
 
 

@@ -259,7 +259,7 @@ def check_an_epoch_is_gone_on_within_where_its_order_comes_again() -> None:
     assert "at random" in why(lambda: tf.data.Dataset.sample_from_datasets([strings(), strings()], [0.5, 0.5]))
     assert "repeat=True" in why(repeat=True)
     assert "2 datasets" in why(also=True)
-    assert f"steps_per_epoch=7, and the data has {COUNT // 10}" in why(steps=7)
+    assert f"steps_per_epoch=7, but the data has {COUNT // 10}" in why(steps=7)
     assert "steps_per_epoch=7" in why(unknown, steps=7)
     for refused in ({"repeat": True}, {"partition": "shuffle", "shuffle": 8}, {"steps": 7}):
         try:

@@ -78,7 +78,7 @@ def test_an_epoch_goes_on_with_another_number_of_ranks(before: int, after: int) 
     for rank in others:
         rank.load_state_dict(states[0])
     assert sorted(flat(done) + flat(epoch(others))) == list(range(23))
-    with pytest.raises(ValueError, match="of a dataset of 23 records; this one has 24"):
+    with pytest.raises(ValueError, match="of a dataset with 23 records, but this dataset has 24"):
         loaders(1, 24)[0].load_state_dict(states[0])
 
 
@@ -139,7 +139,7 @@ def test_a_stream_goes_on_where_it_was() -> None:
     assert sorted(record for other in others for batch in other for record in batch.tolist()) == list(range(8, 20))
     with pytest.raises(TypeError, match="no length"):
         len(first)
-    with pytest.raises(ValueError, match="records that are not counted; this one has 23 records"):
+    with pytest.raises(ValueError, match="an unknown number of records, but this dataset has 23 records"):
         loaders(1)[0].load_state_dict(first.state_dict())
 
 
@@ -149,7 +149,7 @@ def test_a_stream_goes_on_where_it_was() -> None:
         (Stream(9, "host"), {}, "distribution='FullyReplicated'"),
         (Stream(9), {"shuffle": True}, "ShuffleConfig"),
         (Stream(9), {"num_workers": 2}, "one reader"),
-        (Stream(9), {"num_workers": 1, "persistent_workers": True}, "has to begin anew with each epoch"),
+        (Stream(9), {"num_workers": 1, "persistent_workers": True}, "must begin anew in each epoch"),
     ],
 )
 def test_streams_that_cannot_be_dealt(stream: Stream, options: dict[str, Any], words: str) -> None:
@@ -280,14 +280,14 @@ def test_another_model_is_refused_and_nothing_changed(tmp_path: Path) -> None:
     model, optimizer = trained(1)
     with checkpointer(tmp_path) as saving:
         saving.save(model, step=3)
-        with pytest.raises(TypeError, match="callback: a function of a state_dict has no form"):
+        with pytest.raises(TypeError, match="callback: a function in a state_dict cannot be saved"):
             saving.save({"model": model, "callback": _Odd()})
     other = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 5))
     before = {name: value.clone() for name, value in other.state_dict().items()}
     with checkpointer(tmp_path) as restoring:
         with pytest.raises(CheckpointMismatchError, match=r"it has 2\.weight \[2, 3\] where this one has \[5, 3\]"):
             restoring.restore(other)
-        with pytest.raises(CheckpointMismatchError, match="holds model, and model, optimizer are to be restored"):
+        with pytest.raises(CheckpointMismatchError, match="holds model, but the call restores model, optimizer"):
             restoring.restore(model, optimizer=optimizer)
     assert equal(before, dict(other.state_dict()))
 

@@ -197,7 +197,7 @@ with Checkpointer(sys.argv[1], keep=1, asynchronous=False) as checkpointer:
 
 def test_a_full_disk_that_has_room_for_fewer(tmp_path: Path) -> None:
     said = on_a_small_disk(tmp_path, LESS)
-    assert "Free some space: a checkpoint is whole before an older one goes, so that even keep=1" in said, said
+    assert "Free some space: an old checkpoint is deleted after the new one is complete, so even keep=1" in said, said
 
 
 READ_ONLY = """

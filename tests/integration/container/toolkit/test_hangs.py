@@ -87,5 +87,5 @@ def test_a_stopped_wrapper_is_named_beside_where_its_rank_is() -> None:
         os.waitid(os.P_PID, wrapper.pid, os.WSTOPPED | os.WNOWAIT)
         place = hangs.where(os.getpid(), wrapper.pid, dump(TRAIN), CODE, asked=True)
         wrapper.kill()
-    told = f"its wrapper (pid {wrapper.pid}) is stopped (SIGSTOP) and cannot tell of its end"
+    told = f"its wrapper (pid {wrapper.pid}) is stopped (SIGSTOP) and cannot report the rank's end"
     assert place == f"train.py:7 in <module>; {told}"

@@ -131,7 +131,7 @@ def test_another_version_takes_the_installed_ones_place_and_has_its_script(maker
         [found / "bin" / "ffalpha-tool"], env={"PYTHONPATH": str(found)}, capture_output=True, text=True
     )
     assert tool.stdout == "ffalpha says 2.0\n"
-    assert any("takes the place of the installed 1.0" in line for line in maker.said)
+    assert any("is used in place of the installed 1.0" in line for line in maker.said)
 
 
 def test_nothing_is_missing(maker: Maker) -> None:
@@ -334,7 +334,7 @@ class TestProjects:
             found, [said] = self.make(maker, folder)
             assert found is None
             assert "the package in source_dir could not be built" in said
-            assert "put what it needs into a requirements.txt" in said
+            assert "its dependencies must be in a requirements.txt" in said
 
     def test_the_dependencies_of_one_that_does_not_build_are_installed(self, maker: Maker) -> None:
         """setuptools does not guess which of two packages of a flat layout is meant."""

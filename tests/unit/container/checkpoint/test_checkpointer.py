@@ -163,7 +163,7 @@ def test_all_that_holds_the_training_up_counts(tmp_path: Path, monkeypatch: pyte
 
 def test_what_cannot_be_saved_is_said_at_once(tmp_path: Path) -> None:
     with Checkpointer(tmp_path) as checkpointer:
-        with pytest.raises(TypeError, match="metadata must be something that JSON can hold"):
+        with pytest.raises(TypeError, match="metadata must be a value that JSON can represent"):
             checkpointer.save(arrays(1), metadata={"x": object()})
         with pytest.raises(TypeError, match="position"):
             checkpointer.save(arrays(1), position=b"bytes")

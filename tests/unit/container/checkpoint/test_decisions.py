@@ -38,17 +38,17 @@ def test_intervals(given_value: object, unit: Unit, amount: float) -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (0, "more than nothing"),
-        (-5, "more than nothing"),
+        (0, "more than 0"),
+        (-5, "more than 0"),
         (True, "'30s'"),
         (1.5, "'30s'"),
         (None, "'30s'"),
         ("", "'30s'"),
         ("10", "'30s'"),
-        ("1.5 steps", "whole steps"),
+        ("1.5 steps", "whole number of steps"),
         ("3 epoch s", "'30s'"),
         ("3 epoks", "Did you mean 'epochs'"),
-        ("0s", "more than nothing"),
+        ("0s", "more than 0"),
     ],
 )
 def test_intervals_that_are_none(wrong: object, words: str) -> None:

@@ -171,7 +171,7 @@ def test_what_each_damage_is_called(store: CheckpointStore) -> None:
     with pytest.raises(DamagedCheckpointError, match=r"one\.bin: it is missing"):
         store.read(name)
     (folder / manifests.FILE_NAME).write_text("{")
-    with pytest.raises(DamagedCheckpointError, match=r"manifest\.json: it is not whole JSON"):
+    with pytest.raises(DamagedCheckpointError, match=r"manifest\.json: it is not complete JSON"):
         store.read(name)
 
 
@@ -190,7 +190,7 @@ def test_a_later_format_is_refused_not_skipped(store: CheckpointStore, monkeypat
     monkeypatch.setattr(manifests, "VERSION", 2)
     store.write(contents(2))
     monkeypatch.undo()
-    with pytest.raises(CheckpointVersionError, match="format version 2, where this version of fleetfit reads 1"):
+    with pytest.raises(CheckpointVersionError, match="format version 2, but this version of fleetfit reads version 1"):
         store.read_newest()
 
 
@@ -346,7 +346,7 @@ def test_a_newest_one_that_is_a_link_is_not_passed_over_in_silence(store: Checkp
     loaded = store.read_newest()
     assert loaded is not None and loaded.name == name
     assert [str(item) for item in loaded.skipped] == [
-        f"checkpoint-00000002-step-2: it is a link to {linked}, and nobody knows who changes that; copy the folder "
+        f"checkpoint-00000002-step-2: it is a link to {linked}, which another program may change; copy that folder "
         "here to restore from it"
     ]
     shutil.rmtree(Path(store.directory, name))
@@ -363,7 +363,7 @@ def test_a_fifo_among_the_files_is_damage_and_nobody_waits_for_it(store: Checkpo
     os.mkfifo(path)
     loaded = store.read_newest()
     assert loaded is not None and loaded.manifest.progress.step == 1
-    assert [str(item) for item in loaded.skipped] == [f"{newest}/{path.name}: it is no file"]
+    assert [str(item) for item in loaded.skipped] == [f"{newest}/{path.name}: it is not a regular file"]
 
 
 def test_writing_needs_the_lock(tmp_path: Path) -> None:

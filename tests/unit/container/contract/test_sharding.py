@@ -75,10 +75,13 @@ def test_shuffling_before_dealing_loses_nothing_in_any_epoch() -> None:
         ([0, 0], None),
         ([10, 10, 10], None),
         ([10, 15], None),
-        ([10, 16], "algo-2 gets 16 bytes, algo-1 10."),
+        ([10, 16], "algo-2 gets 16 bytes, algo-1 gets 10."),
         ([5, 0], "algo-2 gets nothing: there are fewer objects than hosts."),
         ([5, 0, 0], "algo-2, algo-3 get nothing"),
-        ([3000, 1000, 2000], "algo-1 gets 3,000 bytes, algo-2 1,000. Objects of about the same size, a multiple of 3"),
+        (
+            [3000, 1000, 2000],
+            "algo-1 gets 3,000 bytes, algo-2 gets 1,000. Use objects of about the same size, and a multiple of 3",
+        ),
     ],
 )
 def test_what_is_said_of_uneven_shares(shares: list[int], words: str | None) -> None:

@@ -121,12 +121,12 @@ def test_other_types_are_refused(given_as: Any) -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: CollectiveAllReduce(allreduce_merge_scope=32), ["TensorFlow 1's time", "bytes_per_pack"]),
-        (lambda: CollectiveAllReduce(gpu_indices="0,1"), ["TensorFlow 1's time", "processes_per_host"]),
-        (lambda: ParameterServer(num_gpus_per_worker=2), ["TensorFlow 1's time", "processes_per_host"]),
-        (lambda: Mirrored(cross_tower_ops=None), ["TensorFlow 1's time", "communication"]),
+        (lambda: CollectiveAllReduce(allreduce_merge_scope=32), ["TensorFlow 1 only", "bytes_per_pack"]),
+        (lambda: CollectiveAllReduce(gpu_indices="0,1"), ["TensorFlow 1 only", "processes_per_host"]),
+        (lambda: ParameterServer(num_gpus_per_worker=2), ["TensorFlow 1 only", "processes_per_host"]),
+        (lambda: Mirrored(cross_tower_ops=None), ["TensorFlow 1 only", "communication"]),
         (lambda: MPI(process_per_host=2), ["'process_per_host'", "Did you mean 'processes_per_host'?"]),
-        (lambda: MPI(2), ["by their names", "2"]),
+        (lambda: MPI(2), ["by name", "2"]),
         (lambda: MPI(processes_per_host=0), ["1 or more"]),
         (lambda: parse_distribution({"collective_all_reduce": {"enabled": True, "num_gpus": 2}}), ["'num_gpus'"]),
         (lambda: parse_distribution({"mpi": {"enabled": True}, "mirrored": {"enabled": True}}), ["one strategy"]),
@@ -173,5 +173,5 @@ def test_horovods_variables() -> None:
 
 
 def test_an_elastic_job_cannot_begin_with_fewer_than_it_needs() -> None:
-    with pytest.raises(ConfigurationError, match="workers=1, what it starts with, must be at least 2"):
+    with pytest.raises(ConfigurationError, match="workers=1, the initial number, must be at least 2"):
         strategies.ElasticHorovod(workers=1, min_workers=2)

@@ -110,7 +110,7 @@ def test_parameter_servers() -> None:
         (config({"ps": ["a:1"], "worker": ["a:2"]}, "worker", 0), ["'chief' is missing"]),
         ({**config(SERVERS, "worker", 0), **job(CollectiveAllReduce())}, ["'ps'", "collective_all_reduce"]),
         (config({"worker": "a:1"}, "worker", 0), ["addresses of 'worker'", "must be a list", "'a:1'"]),
-        (config({"worker": ["a:1", "a:1"]}, "worker", 0), ["two tasks of 'worker' have one address"]),
+        (config({"worker": ["a:1", "a:1"]}, "worker", 0), ["two tasks of 'worker' have the same address"]),
         (config({**SERVERS, "evaluator": ["a:9"]}, "evaluator", 0), ["'evaluator'", "evaluate in the script"]),
         ({**mpi(0, 2), "OMPI_COMM_WORLD_RANK": "x"}, ["OMPI_COMM_WORLD_RANK", "whole number", "'x'"]),
     ],

@@ -13,10 +13,10 @@ from container.contract.environment import Environment, Machine
     [
         ({}, "by itself, with all the data;"),
         ({"train": "FullyReplicated"}, "by itself, with all the data;"),
-        ({"train": "ShardedByS3Key"}, "by itself, with a share of its own of 'train';"),
+        ({"train": "ShardedByS3Key"}, "by itself, with its own share of 'train';"),
         (
             {"train": "ShardedByS3Key", "test": "FullyReplicated"},
-            "by itself, with a share of its own of 'train' and all of 'test';",
+            "by itself, with its own share of 'train' and all of 'test';",
         ),
     ],
 )

@@ -96,7 +96,7 @@ def test_more_descriptors_than_are_wanted_are_refused(loop: Loop, run_until: Run
         peer.send({"op": "one"}, descriptors=[0])
         peer.send({"op": "another"}, descriptors=[0])
         run_until(lambda: log)
-    assert log == ["it passes more descriptors than are wanted"]
+    assert log == ["it passed more file descriptors than expected"]
     assert len(os.listdir("/proc/self/fd")) == before - 2
 
 

@@ -63,14 +63,14 @@ def test_openmpi_5s_daemon_goes_by_its_hosts_name_where_hosts_share_a_machine(mo
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("rm -rf /", "something else than its daemon"),
+        ("rm -rf /", "something other than its daemon"),
         ("orted ; rm -rf /", "more than its daemon"),
         ("PATH=/x ; export PATH", "named no daemon"),
         ("", "named no daemon"),
-        ("sh -c orted", "something else than its daemon"),
-        ("OPAL_PREFIX=/x ; export OPAL_PREFIX; sh /x/bin/orted", "something else than its daemon"),
+        ("sh -c orted", "something other than its daemon"),
+        ("OPAL_PREFIX=/x ; export OPAL_PREFIX; sh /x/bin/orted", "something other than its daemon"),
         ("OPAL_PREFIX=/x ; export OPAL_PREFIX; /x/bin/orted; rm -rf /", "more than its daemon"),
-        ("PATH=/x rm -rf /", "something else than its daemon"),
+        ("PATH=/x rm -rf /", "something other than its daemon"),
         ('orted "unclosed', "quotation"),
     ],
 )
@@ -123,7 +123,7 @@ def test_one_that_lies_where_algo_1s_lies_is_left_alone() -> None:
 
 def test_an_openmpi_of_another_kind_is_named(tmp_path: Path) -> None:
     argv, added = daemons.command([OPENMPI_4], {})
-    with pytest.raises(ValueError, match=f"algo-1's OpenMPI starts orted, and the one of {tmp_path} has none"):
+    with pytest.raises(ValueError, match=f"algo-1's OpenMPI starts orted, but the OpenMPI in {tmp_path} has none"):
         daemons.of_host(argv, added, {}, installed(tmp_path, "prted"))
 
 

@@ -119,5 +119,5 @@ def test_what_is_no_message_ends_the_host_and_says_so(told: Told, run_until: Run
     os.write(told.lifeline, b"stop\n" + STOP)
     run_until(lambda: told.log)
     assert told.log == ["abandoned"]
-    assert b"[algo-1] what the supervisor said is not understood: a line of 4 bytes" in told.printed()
+    assert b"[algo-1] a message of the supervisor was not understood: a line of 4 bytes" in told.printed()
     os.close(told.lifeline)

@@ -69,7 +69,7 @@ an error or timeout) detected by watchdog at work: 808, last enqueued NCCL work:
     ("text", "raised", "words"),
     [
         (GLOO, True, "broadcast_object_list timed out after 2 s: another rank took no part in it"),
-        (BARRIER, True, "monitored_barrier timed out: ranks 1, 3 did not come to it"),
+        (BARRIER, True, "monitored_barrier timed out: ranks 1, 3 did not reach it"),
         (NCCL, False, "NCCL's collective 808, ALLREDUCE, timed out after 600 s"),
         ("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=BROADCAST, Timeout(ms)=1800000) ran "
          "for 1802212 milliseconds before timing out.", False,
@@ -81,7 +81,7 @@ def test_a_collective_that_timed_out_is_named(text: str, raised: bool, words: st
     one = member(text, **ended)
     failure = reports.of_member(one, "algo-2")
     assert failure.message.startswith(f"{words} (") and failure.summary().startswith("algo-2, rank 3: ")
-    assert failure.hints[0].startswith("some rank makes other calls, or none: hang_timeout=")
+    assert failure.hints[0].startswith("another rank makes other calls, or none: set hang_timeout=")
     assert not reports.is_consequence(one)
 
 
@@ -104,7 +104,7 @@ def test_a_long_message_is_named_by_its_type_and_first_line() -> None:
 
 def test_the_headline_of_a_message_of_several_lines_is_its_first() -> None:
     kind = "container.checkpoint.errors.NoUsableCheckpointError"
-    message = "none of the checkpoints in /ckpt can be restored:\n  step-3: damaged\nPut a sound copy there."
+    message = "none of the checkpoints in /ckpt can be restored:\n  step-3: damaged\nPut an undamaged copy there."
     text = (
         f'{TRACEBACK}\nDuring handling …\n\nTraceback (most recent call last):\n  File "train.py"\n{kind}: {message}\n'
     )
@@ -307,9 +307,9 @@ def test_arrays_in_a_message_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("channels", "asked", "hint"),
     [
-        (("training",), "SM_CHANNEL_TRAIN", "the job's channel is 'training' (SM_CHANNEL_TRAINING): name it 'train'"),
-        (("training",), "SM_CHANNEL_TRAIN", "-i train=PATH, or have the script read SM_CHANNEL_TRAINING."),
-        (("data",), "SM_CHANNEL_TRAIN", "or have the script read SM_CHANNEL_DATA."),
+        (("training",), "SM_CHANNEL_TRAIN", "is 'training' (SM_CHANNEL_TRAINING): for SM_CHANNEL_TRAIN, use fit({'train'"),
+        (("training",), "SM_CHANNEL_TRAIN", "-i train=PATH, or let the script read SM_CHANNEL_TRAINING."),
+        (("data",), "SM_CHANNEL_TRAIN", "or let the script read SM_CHANNEL_DATA."),
         (("a", "b"), "SM_CHANNEL_TRAIN", "the job's channels are 'a' (SM_CHANNEL_A), 'b' (SM_CHANNEL_B):"),
         ((), "SM_CHANNEL_TRAIN", "the job has no channels: fit({'train': 'PATH'}), or -i train=PATH, sets"),
     ],
@@ -333,7 +333,7 @@ def test_a_script_that_opens_opt_ml_itself(said: str, base: str, hinted: bool) -
     assert bool(raised("train.py", said, Situation(base_dir=base)).hints) == hinted
 
 
-@pytest.mark.parametrize(("strategy", "having"), [("mpi", "the job's is mpi"), (None, "the job has none")])
+@pytest.mark.parametrize(("strategy", "having"), [("mpi", "the job's strategy is mpi"), (None, "the job has none")])
 def test_tf_config_is_of_other_strategies(strategy: str | None, having: str) -> None:
     (said,) = raised("train.py", "KeyError: 'TF_CONFIG'", Situation(strategy=strategy)).hints
     assert "collective_all_reduce" in said

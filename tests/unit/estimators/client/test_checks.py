@@ -135,7 +135,7 @@ def test_another_python_is_warned_about() -> None:
 
 
 HOROVOD_OF_TORCH = (
-    r"needs Horovod for PyTorch, and it is built for TensorFlow only: `fleetfit install horovod tensorflow torch`"
+    r"needs Horovod for PyTorch, but Horovod is built for TensorFlow only: `fleetfit install horovod tensorflow torch`"
 )
 NEITHER = "import horovod.torch\nimport horovod.tensorflow.keras\n"
 
@@ -146,7 +146,7 @@ NEITHER = "import horovod.torch\nimport horovod.tensorflow.keras\n"
         ("import horovod.torch as hvd\n", "tensorflow", {"tensorflow"}, HOROVOD_OF_TORCH),
         ("import os\nfrom horovod.torch import elastic\n", "torch", {"tensorflow"}, HOROVOD_OF_TORCH),
         ("from horovod import torch\n", "torch", {"tensorflow"}, HOROVOD_OF_TORCH),
-        (NEITHER, "torch", {"torch"}, "needs Horovod for TensorFlow, and it is built for PyTorch only"),
+        (NEITHER, "torch", {"torch"}, "needs Horovod for TensorFlow, but Horovod is built for PyTorch only"),
         ("from container import checkpoint, distributed\n", "torch", {"tensorflow"}, HOROVOD_OF_TORCH),
         ("import horovod.torch as hvd\n", "torch", {"tensorflow", "torch"}, None),
         ("import horovod.torch as hvd\n", "torch", set(), None),

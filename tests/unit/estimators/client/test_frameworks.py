@@ -40,7 +40,7 @@ def test_what_pytorch_takes(distribution: object) -> None:
 def test_what_pytorch_refuses_by_name(distribution: ParameterServer) -> None:
     with pytest.raises(ConfigurationError, match=f"{distribution.key!r} is for TensorFlow scripts") as caught:
         PyTorch("train.py", distribution=distribution)
-    assert "for PyTorch there are 'mpi', 'elastic_horovod', 'torch_distributed'" in str(caught.value)
+    assert "for PyTorch, use one of 'mpi', 'elastic_horovod', 'torch_distributed'" in str(caught.value)
     estimator = PyTorch("train.py")
     with pytest.raises(ConfigurationError, match="is for TensorFlow scripts"):
         estimator.distribution = distribution

@@ -26,7 +26,7 @@ from estimators.job.settings import Settings
         ({"image_uri": "x", "arguments": ["x"]}, "or give container_arguments"),
         (
             {"entry_point": "t.py", "hyperparameters": {"lr": 0.5}, "arguments": ["--lr", "0.1"]},
-            "arguments have --lr with another value than hyperparameter 'lr', or with none: leave one of them out.",
+            "--lr in arguments has a different value from hyperparameter 'lr', or no value: leave one of them out.",
         ),
         ({"instance_count": 0}, "instance_count must be a whole number, 1 or more; got 0."),
         ({"instance_count": -1}, "got -1"),
