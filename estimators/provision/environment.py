@@ -243,8 +243,8 @@ def _with_small_torch(options: Options, installation: Installation, progress: Pr
     if "torch" in extras:
         return options, installation
     progress.note(
-        "PyTorch is left out, and its tests with it: no index that is reached has its CPU build, and the CUDA build "
-        "takes 7 GB. `make test-all` installs it."
+        "PyTorch is left out, and its tests with it: no reachable index has its CPU build, and the CUDA build takes "
+        "7 GB. `make test-all` installs PyTorch."
     )
     return options, installation
 
@@ -259,7 +259,7 @@ def _described(error: OSError) -> ProvisionError:
         )
     return ProvisionError(
         f"{os.strerror(error.errno or 0)}{place}",
-        "Check who owns that place, or choose others with --venv and FLEETFIT_CACHE.",
+        "Check the owner of that path, or choose other folders with --venv and FLEETFIT_CACHE.",
     )
 
 

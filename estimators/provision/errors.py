@@ -112,7 +112,7 @@ def diagnosis(lines: Sequence[str], *, log: Path, what: str) -> ProvisionError:
     """Return the error that describes why uv, pip, or a build that they ran, ended badly."""
     text = "\n".join(lines)
     again = "then run the same command again: finished steps are kept"
-    settings = "pip's proxy and index settings (`pip config list`), which uv is told of"
+    settings = "pip's proxy and index settings (`pip config list`), which uv uses too"
     if any(mark in text for mark in _NO_SPACE):
         return OutOfSpace(
             f"{what} failed: no space left on the disk",

@@ -72,7 +72,7 @@ def check_ownership(prefix: Path, *, ours: bool) -> bool:
     if is_usable(prefix):
         return True
     raise VenvUnavailable(
-        f"{prefix} exists, and is not a virtual environment that works",
+        f"{prefix} exists, but is not a working virtual environment",
         "Remove or rename it, or choose another folder with --venv.",
     )
 

@@ -80,12 +80,12 @@ def of_environment(
     if (tensorflow_too and flavour is None) or missing:
         lacking = ", ".join(missing or ["TensorFlow"])
         raise ProvisionError(
-            f"The packages are those of {installation.prefix}, which has no {lacking}",
+            f"The packages come from {installation.prefix}, which has no {lacking}",
             f"Install it first: `fleetfit install{' torch' if 'torch' in missing else ''}`.",
         )
     if gpu and flavour != "tensorflow":
         raise ProvisionError(
-            f"A GPU image needs the GPU build of TensorFlow, and {installation.prefix} has tensorflow-cpu",
+            f"A GPU image needs the GPU build of TensorFlow, but {installation.prefix} has tensorflow-cpu",
             "Make the environment with `FLEETFIT_TENSORFLOW=gpu`, then build the image from it.",
         )
     cache = WheelCache(root=cache_root())
@@ -93,7 +93,7 @@ def of_environment(
     wanted_for = {*frameworks, *horovod_builds.built_for([installation.packages])}
     if own is None and frameworks and horovod_too:
         raise ProvisionError(
-            f"The packages are those of {installation.prefix}, and the cache has no wheel of its Horovod",
+            f"The packages come from {installation.prefix}, but the cache has no wheel of its Horovod",
             f"`fleetfit install {' '.join(['horovod', *(sorted(wanted_for) if torch_too else ())])}` builds it.",
         )
     extra = "[and-cuda]" if gpu else ""

@@ -83,7 +83,7 @@ class Queue:
                     self._running[record.name] = record
             self._waiting.sort(key=lambda item: item.since)
             if self._running or self._waiting:
-                self._tell(f"found again: {len(self._running)} running, {len(self._waiting)} waiting.")
+                self._tell(f"jobs of an earlier endpoint: {len(self._running)} running, {len(self._waiting)} waiting.")
             self._fill()
         self._thread.start()
 
@@ -122,7 +122,7 @@ class Queue:
                 return
             record.release()
             self._waiting.append(_waiting(record, time.time(), request))
-            self._tell(f"{record.name} waits: {len(self._running)} jobs run, and {self._limit} may.")
+            self._tell(f"{record.name} waits: {len(self._running)} jobs run, and the limit is {self._limit}.")
 
     def withdraw(self, name: str) -> bool:
         """Stop a job that still waits; returns False when it does not."""
@@ -172,7 +172,7 @@ class Queue:
                     return  # a reader has it for a moment, to see whether it is free: the next round
             except (FileNotFoundError, RecordError) as error:  # somebody removed it
                 self._waiting.pop(0)
-                self._tell(f"{record.name} is not started: {error}")
+                self._tell(f"{record.name} cannot be started: {error}")
                 continue
             self._waiting.pop(0)
             self._start(record)
@@ -194,7 +194,7 @@ class Queue:
     def _pend(self, record: JobRecord) -> None:
         status = record.stored_status()
         if status is not None:
-            message = f"Waiting for capacity: {self._limit} jobs run at once on this endpoint"
+            message = f"Waiting for capacity: this endpoint runs at most {self._limit} jobs at once"
             record.write_status(statuses.transition(status, SecondaryStatus.PENDING, time.time(), message))
 
     def _end(self, record: JobRecord, final: SecondaryStatus, message: str) -> None:

@@ -77,7 +77,7 @@ def test_a_job_that_was_removed_while_it_waited_holds_up_nobody(started: Started
     started.submit("third")
     started.finish(first)
     until(lambda: started.names == ["first", "third"])
-    assert any("second is not started" in line for line in started.told)
+    assert any("second cannot be started" in line for line in started.told)
 
 
 def test_a_job_whose_lock_is_looked_at_when_its_turn_comes_is_started_later(started: Started) -> None:
