@@ -42,5 +42,5 @@ def load_service(name: str) -> type[ManagedService]:
 
     found = load(name)
     if not issubclass(found, ManagedService):
-        raise UnsupportedError(f"{name!r} is no managed service.")
+        raise UnsupportedError(f"{name!r} is not a managed service.")
     return found

@@ -261,7 +261,7 @@ class Backend(abc.ABC):
 
     def meeting_place(self) -> tuple[str, str]:
         """The address at which the hosts reach this machine, and the network interface between them."""
-        raise NotImplementedError(f"{self.name}: hosts cannot come and go.")
+        raise NotImplementedError(f"{self.name}: the number of hosts cannot change.")
 
     def next_host(self) -> str:
         """A name that no host of the job has had; the job has it from now on."""
@@ -290,7 +290,7 @@ class Backend(abc.ABC):
 
     def add_host(self, host: str) -> None:
         """Bring the inputs to a further host, then start it."""
-        raise NotImplementedError(f"{self.name}: hosts cannot come and go.")
+        raise NotImplementedError(f"{self.name}: the number of hosts cannot change.")
 
     def refresh_checkpoints(self, host: str, then: Callable[[], None]) -> None:
         """Let a host that does not train yet see what the job has saved since it was prepared, then call back."""
@@ -366,7 +366,7 @@ class ManagedService(Backend):
             ConfigurationError: a value is none that the service takes.
             UnsupportedError: with the reason and the remedy.
         """
-        raise UnsupportedError(f"{cls.name}: it has no tuning jobs.")
+        raise UnsupportedError(f"{cls.name} has no tuning jobs.")
 
     @classmethod
     def tuning_service(cls, options: RunOptions) -> TuningService:
@@ -375,7 +375,7 @@ class ManagedService(Backend):
         Raises:
             ConfigurationError: the service cannot be reached like this.
         """
-        raise UnsupportedError(f"{cls.name}: it has no tuning jobs.")
+        raise UnsupportedError(f"{cls.name} has no tuning jobs.")
 
     def collect_outputs(self) -> None:
         """They are where the service puts them."""

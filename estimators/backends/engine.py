@@ -43,10 +43,10 @@ class Engine:
         """Return why the engine cannot be used here, with the remedy; None if it can."""
         version = self.version
         if version is None:
-            return f"{self.title} is not installed here; {self.remedy}."
+            return f"{self.title} is not installed here; run {self.remedy}."
         if tuple(int(part) for part in version.split(".")[:2] if part.isdecimal()) < self.oldest:
             needed = f"{'.'.join(map(str, self.oldest))} or newer is needed{self.note}"
-            return f"{self.title} {version} is installed here, and {needed}: {self.remedy}."
+            return f"{self.title} {version} is installed here, but {needed}: run {self.remedy}."
         return None
 
     def finding(self, name: str, purpose: str, where: str = "") -> Finding:
@@ -58,7 +58,7 @@ class Engine:
             where: Addition to the version, if the engine can be used.
         """
         if self.version is None:
-            return Finding(name=name, ok=None, text=f"not installed; {self.remedy} for {purpose}")
+            return Finding(name=name, ok=None, text=f"not installed; run {self.remedy} for {purpose}")
         if (reason := self.refusal()) is not None:
             return Finding(name=name, ok=False, text=reason, remedy=self.remedy)
         return Finding(name=name, ok=True, text=f"{self.title} {self.version}{where and f'; {where}'}")

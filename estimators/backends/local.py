@@ -15,16 +15,16 @@ def channel_refusal(spec: TrainingJobSpec, channel: Channel) -> str | None:
     """Why the local backends of this version cannot feed a channel; None when they can."""
     if channel.source.file_system is not None:
         return (
-            "EFS and FSx file systems exist on AWS only; give a path, which may lie on a mounted file system, and keep "
-            "FileSystemInput for jobs on SageMaker."
+            "EFS and FSx file systems exist on AWS only. Give a path instead, for example on a mounted file system; "
+            "FileSystemInput is for jobs on SageMaker."
         )
     s3 = channel.source.s3
     if s3 is None:
-        return "it has no data source."
+        return "no data source is given."
     if not is_s3(s3.uri) and path_here(s3.uri) is None:
         return f"{s3.uri} cannot be read; give s3://bucket/prefix, a path or a file:// URI."
     if s3.instance_groups and set(s3.instance_groups) != {INSTANCE_GROUP}:
-        return f"instance_groups {list(s3.instance_groups)}: a local job has one group, {INSTANCE_GROUP!r}."
+        return f"instance_groups {list(s3.instance_groups)}: a local job has only {INSTANCE_GROUP!r}; leave them out."
     try:
         agent_channel(spec, channel)
     except channels.ChannelError as error:

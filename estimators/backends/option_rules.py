@@ -74,7 +74,7 @@ def text(form: str | None = None, what: str = "") -> Rule:
 
 
 #: The interpreter on hosts that are other machines.
-interpreter = text(r"/.*", "no absolute path of an interpreter there")
+interpreter = text(r"/.*", "not the absolute path of an interpreter on the hosts")
 
 
 def one_of(*allowed: str) -> Rule:

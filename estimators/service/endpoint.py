@@ -109,7 +109,7 @@ class Endpoint:
             scope = signing.verify(method, target, headers, body, self._keys, self._clock(), self._region)
             admit()
             if method != "POST" or target.partition("?")[0] != "/":
-                raise ServiceError("UnknownOperationException", "requests are sent by POST to /.", 404)
+                raise ServiceError("UnknownOperationException", "a request must be a POST to /.", 404)
             return self._call(protocol.read_call(named, body, scope.service))
         except ServiceError as error:
             failed = error

@@ -45,4 +45,4 @@ def get_role(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def simulate(request: Mapping[str, Any]) -> dict[str, Any]:
     """SimulatePrincipalPolicy: there are no policies. The SDK 3.x goes on when it may not ask."""
-    raise denied("there are no policies on a fleetfit endpoint, and nobody may simulate them.")
+    raise denied("a fleetfit endpoint has no policies, so they cannot be simulated.")

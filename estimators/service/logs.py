@@ -312,7 +312,7 @@ def _pattern(text: str) -> Callable[[str], bool]:
     """A filter of words, each of which must be in the line; quoted ones as they are, those after ``-`` must not."""
     text = text.strip()
     if text.startswith(("{", "[", "%")):
-        raise _invalid("filterPattern: a fleetfit endpoint knows words and quoted phrases only.")
+        raise _invalid("filterPattern: a fleetfit endpoint supports only words and quoted phrases.")
     terms = [(minus == "-", quoted or word) for minus, quoted, word in re.findall(r'(-?)(?:"([^"]*)"|(\S+))', text)]
     return lambda line: all((term in line) is not absent for absent, term in terms)
 

@@ -264,7 +264,7 @@ def unknown_operation(model: Model | None, name: str) -> ServiceError:
     if model is not None and name in model.operations:
         return ServiceError(
             "UnknownOperationException",
-            f"{model.name}:{name} is an operation of AWS that a fleetfit endpoint does not have: it trains, and "
-            "answers what training clients ask.",
+            f"{model.name}:{name} is an operation of AWS that a fleetfit endpoint does not have: the endpoint "
+            "supports only the operations that training clients need.",
         )
     return ServiceError("UnknownOperationException", f"there is no operation {name[:_SHOWN]!r}.")

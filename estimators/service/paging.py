@@ -38,4 +38,4 @@ def _number(token: str | None) -> int:
             return int(number)
     except ValueError:
         pass
-    raise invalid("The NextToken is not one that this endpoint gave.")
+    raise invalid("The NextToken does not come from this endpoint.")

@@ -123,7 +123,7 @@ def install_sdk_config(place: EndpointFiles, address: Address, path: Path) -> bo
     except OSError as error:
         raise ConfigurationError(
             f"the SDK's configuration cannot be written to {path}: {error.strerror}. "
-            f"`fleetfit serve --no-sdk-config` writes none there."
+            f"`fleetfit serve --no-sdk-config` does not write this file."
         ) from error
     return True
 
@@ -159,7 +159,9 @@ def write_profile(name: str, address: Address) -> tuple[Path, Path]:
         ConfigurationError: the user has a profile of that name, or a file cannot be written.
     """
     if not _NAME.fullmatch(name) or name == "default":
-        raise ConfigurationError(f"{name!r} cannot be a profile's name: letters, digits, '_', '.', '-', not 'default'.")
+        raise ConfigurationError(
+            f"{name!r} cannot be a profile's name: use letters, digits, '_', '.' and '-', and not 'default'."
+        )
     config = _file("AWS_CONFIG_FILE", "config")
     credentials = _file("AWS_SHARED_CREDENTIALS_FILE", "credentials")
     _replace(
@@ -200,7 +202,7 @@ def _replace(path: Path, sections: Mapping[str, list[str]]) -> None:
         write_private(target, text)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(
-            f"the profile cannot be written to {path}: {error}. `fleetfit serve --no-profile` writes none."
+            f"the profile cannot be written to {path}: {error}. `fleetfit serve --no-profile` writes no profile."
         ) from error
 
 

@@ -171,7 +171,7 @@ def _value(model: Model, name: str, field: _Field, key: str, depth: int) -> Any:
         if kind == "structure":
             return _structure(model, name, field, key, depth)
         if kind == "map":
-            raise malformed(f"the map {key!r} is not taken in a form.")
+            raise malformed(f"the map {key!r} cannot be sent in a form.")
         member = "" if shape.get("flattened") else str(shape["member"].get("locationName", "member"))
         items = field.inside if not member else field.inside.get(member, _Field()).inside
         order = sorted((number for number in items if _is_number(number)), key=int)

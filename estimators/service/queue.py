@@ -194,7 +194,7 @@ class Queue:
     def _pend(self, record: JobRecord) -> None:
         status = record.stored_status()
         if status is not None:
-            message = f"Waiting for capacity: {self._limit} jobs run at once on this endpoint"
+            message = f"Waiting for capacity: this endpoint runs at most {self._limit} jobs at once"
             record.write_status(statuses.transition(status, SecondaryStatus.PENDING, time.time(), message))
 
     def _end(self, record: JobRecord, final: SecondaryStatus, message: str) -> None:

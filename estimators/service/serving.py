@@ -77,7 +77,7 @@ class Service:
             self._lock = locks.take(self.place.lock_file)
         if self._lock is None:
             raise ConfigurationError(
-                f"an endpoint of {self.place.home} runs already; end it, or set FLEETFIT_HOME to another folder."
+                f"an endpoint of {self.place.home} is running already; stop it, or set FLEETFIT_HOME to another folder."
             )
         self._closed = threading.Event()
         self._started: list[Callable[[], None]] = []
@@ -156,8 +156,8 @@ def _explained(place: EndpointFiles) -> Iterator[None]:
         yield
     except OSError as error:
         raise ConfigurationError(
-            f"the endpoint cannot keep its files: {error.filename or place.folder}: {error.strerror or error}. Mend "
-            "that, or set FLEETFIT_HOME to another folder."
+            f"the endpoint cannot write its files: {error.filename or place.folder}: {error.strerror or error}. "
+            "Correct that, or set FLEETFIT_HOME to another folder."
         ) from error
 
 

@@ -81,23 +81,23 @@ def verify(
         raise ServiceError("MissingAuthenticationTokenException", "Missing Authentication Token", 403)
     match = AUTHORIZATION.fullmatch(authorization)
     if match is None:
-        raise _incomplete("the Authorization header is not one of AWS4-HMAC-SHA256.")
+        raise _incomplete("the Authorization header does not use AWS4-HMAC-SHA256.")
     access_key, date, signed_region, service, names, signature = match.groups()
     if not hmac.compare_digest(access_key.encode(), keys.access_key.encode()) or "x-amz-security-token" in given:
         raise ServiceError(
             "UnrecognizedClientException",
-            "The security token included in the request is invalid. (This is a fleetfit endpoint: it takes the keys of "
-            "the profile that it wrote, without a session token.)",
+            "The security token included in the request is invalid. (This is a fleetfit endpoint: it accepts the keys "
+            "of the profile that it wrote, without a session token.)",
             403,
         )
     signed = names.split(";")
     required = {"host", "x-amz-date", *(name for name in given if name.startswith("x-amz-"))}
     missing = sorted(required - set(signed))
     if missing:
-        raise _incomplete(f"headers must be signed and are not: {', '.join(missing)}.")
+        raise _incomplete(f"these headers must be signed, but are not: {', '.join(missing)}.")
     absent = [name for name in signed if name not in given]
     if absent:
-        raise _incomplete(f"headers are signed and not there: {', '.join(absent)}.")
+        raise _incomplete(f"these headers are signed, but missing: {', '.join(absent)}.")
     _check_time(given["x-amz-date"], date, now)
     digest = hashlib.sha256(body).hexdigest()
     scope = Scope(service=service, region=signed_region)
@@ -113,7 +113,7 @@ def verify(
         signer = _Signer(Credentials(keys.access_key, keys.secret_key), service, signed_region)
         expected = signer.signature(signer.string_to_sign(request, signer.canonical_request(request)), request)
     except ValueError as error:  # of urllib's, which reads the address
-        raise _incomplete(f"its address cannot be read: {error}.") from None
+        raise _incomplete(f"the request's address cannot be read: {error}.") from None
     if not hmac.compare_digest(expected, signature):
         raise _mismatch()
     return scope
@@ -136,7 +136,7 @@ def _check_region(scope: Scope, region: str) -> None:
     raise ServiceError(
         "InvalidSignatureException",
         f"Credential should be scoped to a valid region, not '{scope.region}'. (This is a fleetfit endpoint for "
-        f"{region}: let the client use that, or start it with `fleetfit serve --region {scope.region}`.)",
+        f"{region}: use that region in the client, or start `fleetfit serve --region {scope.region}`.)",
         403,
     )
 
@@ -147,7 +147,7 @@ def _check_time(text: str, date: str, now: datetime.datetime) -> None:
     except ValueError:
         raise _incomplete(f"X-Amz-Date must be like 20260131T235959Z, got {text[:40]!r}.") from None
     if text[:8] != date:
-        raise _incomplete("the credential's date is not that of X-Amz-Date.")
+        raise _incomplete("the credential's date differs from X-Amz-Date.")
     limit = datetime.timedelta(seconds=CLOCK_SKEW)
     if when < now - limit:
         raise ServiceError(

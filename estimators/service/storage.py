@@ -67,8 +67,8 @@ class Storage:
         there = self._wait_for_file()
         if there.get("folder") != str(self.folder) or there.get("access_key") != self._place.keys().access_key:
             raise ConfigurationError(
-                f"an S3 server of an earlier endpoint still serves {there.get('folder')} for its jobs, with keys of "
-                "its own: wait for them, or stop them, and start this one again."
+                f"an S3 server of an earlier endpoint still serves {there.get('folder')} for its jobs, with its "
+                "own keys: wait for these jobs or stop them, then start this endpoint again."
             )
         self.endpoint = str(there["endpoint"])
 
@@ -129,7 +129,7 @@ class Storage:
                 break
             time.sleep(0.01)
         said = (self._place.folder / "s3.log").read_text(encoding="utf-8", errors="replace").strip()
-        raise BackendError(f"the S3 server did not start: {said.splitlines()[-1] if said else 'it said nothing'}")
+        raise BackendError(f"the S3 server did not start: {said.splitlines()[-1] if said else 'no output'}")
 
 
 # --- the process ---

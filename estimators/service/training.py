@@ -97,7 +97,7 @@ class Training:
         """
         with self._lock:
             if name in self._creating:
-                raise JobExistsError(f"training job {name!r} is being made.")
+                raise JobExistsError(f"training job {name!r} is being created.")
             self._creating.add(name)
         try:
             yield

@@ -34,15 +34,15 @@ REFUSED: Mapping[str, str] = {
     "ModelPackageConfig": "the model registry is a service of AWS",
     "OutputDataConfig.KmsKeyId": "keys of AWS KMS encrypt AWS's storage only",
     "ProfilerRuleConfigurations": "SageMaker Profiler's rules run on AWS",
-    "RemoteDebugConfig": "it opens a container of AWS",
+    "RemoteDebugConfig": "remote debugging opens a container of AWS",
     "ResourceConfig.InstanceGroups": "heterogeneous clusters are not supported yet",
-    "ResourceConfig.InstancePlacementConfig": "it places instances of AWS",
+    "ResourceConfig.InstancePlacementConfig": "placement is for instances of AWS",
     "ResourceConfig.InstancePreferences": "one machine has no choice of instances",
     "ResourceConfig.TrainingPlanArn": "training plans reserve capacity of AWS",
     "ResourceConfig.VolumeKmsKeyId": "keys of AWS KMS encrypt AWS's volumes only",
     "ServerlessJobConfig": "serverless training is a service of AWS",
     "SessionChainingConfig": "session tags belong to AWS roles",
-    "TensorBoardOutputConfig": "nothing syncs event files while a job runs; write them below SM_OUTPUT_DATA_DIR",
+    "TensorBoardOutputConfig": "event files are not copied while a job runs; write them below SM_OUTPUT_DATA_DIR",
     "VpcConfig": "a VPC exists on AWS only",
 }
 
@@ -57,14 +57,14 @@ REFUSED_FOR_PROCESSES: Mapping[str, str] = {
 WITHOUT_EFFECT: Mapping[str, str] = {
     "AlgorithmSpecification.EnableSageMakerMetricsTimeSeries": "all metrics are kept",
     "AlgorithmSpecification.TrainingImageConfig": "images are this machine's",
-    "DebugHookConfig": "the SDK 2.x sends it with every job; nothing collects tensors",
+    "DebugHookConfig": "the SDK 2.x sends it with every job; tensors are not collected",
     "EnableManagedSpotTraining": "the job runs at once and is not interrupted; MaxWaitTimeInSeconds holds in the queue",
     "ExperimentConfig": "SageMaker Experiments is a service of AWS",
-    "ProfilerConfig": "the SDK 2.x sends it with every job; nothing profiles",
+    "ProfilerConfig": "the SDK 2.x sends it with every job; jobs are not profiled",
     "ResourceConfig.VolumeSizeInGB": "jobs share the machine's disk",
-    "RetryStrategy": "it is for failures of AWS's platform",
-    "RoleArn": "there are no permissions to take on",
-    "StoppingCondition.MaxPendingTimeInSeconds": "it belongs to training plans",
+    "RetryStrategy": "these retries are for failures of AWS's platform",
+    "RoleArn": "a fleetfit endpoint has no permissions to assume",
+    "StoppingCondition.MaxPendingTimeInSeconds": "this limit belongs to training plans",
 }
 
 #: Hyperparameters of the SDK 2.x that select launchers that are not here.
@@ -198,13 +198,13 @@ def _spec(request: Mapping[str, Any], local: Local) -> TrainingJobSpec:
     if spec.program is None and not containers and not fleets.capabilities(instance_type).simulated:
         raise invalid(
             "the job has neither a hyperparameter 'sagemaker_program' nor a variable SAGEMAKER_PROGRAM: its image "
-            "brings what it runs (an algorithm's image, or the SDK 3.x's ModelTrainer), and this endpoint runs jobs as "
-            "bare processes. `fleetfit serve --backend docker` runs them in containers."
+            "contains the program to run (an algorithm's image, or the SDK 3.x's ModelTrainer), but this endpoint runs "
+            "jobs as bare processes. `fleetfit serve --backend docker` runs them in containers."
         )
     place = spec.submit_directory
     if resources["InstanceType"].startswith("ml.") and not containers and place and not is_s3(place):
         raise invalid(
-            f"hyperparameter 'sagemaker_submit_directory': {place[:200]!r} is a path in a container, and this endpoint "
+            f"hyperparameter 'sagemaker_submit_directory': {place[:200]!r} is a path in a container, but this endpoint "
             "runs jobs as bare processes. Give an archive s3://…/sourcedir.tar.gz, or use `fleetfit serve --backend "
             "docker`."
         )
@@ -234,10 +234,10 @@ def _check(spec: TrainingJobSpec, options: RunOptions) -> None:
 def _warnings(request: Mapping[str, Any], local: Local) -> Iterable[str]:
     asked = str((request.get("ResourceConfig") or {}).get("InstanceType") or "")
     if asked.startswith("ml.") and instances.gpus(asked) and not gpu_count():
-        yield f"{asked} has {instances.gpus(asked)} GPU(s), and this machine has none: the job computes on CPUs."
+        yield f"{asked} has {instances.gpus(asked)} GPU(s), but this machine has none: the job runs on CPUs."
     for member in sorted(local.without):
         if _asked_for(request, member):
-            yield f"{member} was asked for, and the job runs without it."
+            yield f"{member} was requested, but the job runs without it."
 
 
 def _asked_for(request: Mapping[str, Any], member: str) -> bool:

@@ -63,7 +63,7 @@ class TuningJobs:
         check_tags(request.get("Tags") or ())
         for member, why in (
             ("TrainingJobDefinitions", "a tuning job has one TrainingJobDefinition here"),
-            ("Autotune", "which ranges it would choose is known to AWS only; give the ranges"),
+            ("Autotune", "only AWS knows the ranges that Autotune chooses; give the ranges"),
         ):
             if request.get(member) is not None:
                 raise invalid(f"{member} is not available on a fleetfit endpoint: {why}.")

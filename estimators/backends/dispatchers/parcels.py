@@ -40,7 +40,7 @@ def refusals(spec: TrainingJobSpec) -> list[str]:
         if path is None:
             continue
         if not path.exists():
-            found.append(f"channel {channel.name!r}: there is no {path}.")
+            found.append(f"channel {channel.name!r}: {path} does not exist.")
         elif s3 is not None and s3.data_type != "S3Prefix":
             found.append(f"channel {channel.name!r}: {path} lists files of this machine; put them and the list on S3.")
     places = {"checkpoint_s3_uri": spec.checkpoint.uri if spec.checkpoint is not None else None}
@@ -49,14 +49,14 @@ def refusals(spec: TrainingJobSpec) -> list[str]:
     for argument, uri in places.items():
         if uri is not None and not is_s3(uri):
             found.append(
-                f"{argument}={uri!r} is a folder of this machine. Leave it out, and what the job makes comes into its "
-                "record here, or name a place on S3."
+                f"{argument}={uri!r} is a folder of this machine. Name a place on S3, or leave {argument} out: the "
+                "job's files are then copied into its record here."
             )
     strategy = spec.strategy
     if isinstance(strategy, Elastic) and strategy.discovery == DISCOVERED_BY_CALLER:
         found.append(
-            f"{type(strategy).__name__}(discovery=…) is a function of this process, which the job does not need "
-            "otherwise; give a script, which goes along."
+            f"{type(strategy).__name__}(discovery=…) is a function of this process, and the job does not need this "
+            "process otherwise; give a script, which is sent with the job."
         )
     return found
 

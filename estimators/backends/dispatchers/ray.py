@@ -91,7 +91,7 @@ class RayDispatcherOptions:
                 raise ConfigurationError(f"{where} must be a string, got {shown(value)}.")
             elif name == "address" and _ADDRESS.fullmatch(value) is None:
                 raise ConfigurationError(
-                    f"{where} must be where Ray's Jobs API is, 'http://head:8265' say; got {shown(value)}."
+                    f"{where} must be the address of Ray's Jobs API, such as 'http://head:8265'; got {shown(value)}."
                 )
             values[name] = value
         return cls(**values)
@@ -104,12 +104,12 @@ def _runtime_env(where: str, value: Any) -> dict[str, Any]:
         except ValueError:
             value = None
     if not isinstance(value, Mapping):
-        raise ConfigurationError(f"{where} must be a dict, {{'pip': ['pandas']}} say; got {shown(value)}.")
+        raise ConfigurationError(f"{where} must be a dict such as {{'pip': ['pandas']}}; got {shown(value)}.")
     if "working_dir" in value:
-        raise ConfigurationError(f"{where}: 'working_dir' is where our code is; leave it out.")
+        raise ConfigurationError(f"{where}: fleetfit sets 'working_dir' itself; leave it out.")
     variables = value.get("env_vars") or {}
     if not isinstance(variables, Mapping):
-        raise ConfigurationError(f"{where}: 'env_vars' must be variables and their values, got {shown(variables)}.")
+        raise ConfigurationError(f"{where}: 'env_vars' must be a dict of variables, got {shown(variables)}.")
     return dict(value)
 
 
@@ -212,11 +212,11 @@ class RayDispatcher(Dispatcher):
         def ready(nothing: None) -> None:
             if package.stat().st_size > _LARGEST:
                 refused(
-                    f"what the job needs of this machine is {package.stat().st_size >> 20} MiB, and Ray's Jobs API "
-                    f"takes {_LARGEST >> 20}. Put its data on S3."
+                    f"the job's files on this machine have {package.stat().st_size >> 20} MiB, but Ray's Jobs API "
+                    f"accepts {_LARGEST >> 20}. Put the data on S3."
                 )
                 return
-            say(f"{self.place}: bringing the job there")
+            say(f"{self.place}: sending the job there")
             stopping = math.ceil(RunOptions.from_dict(header["options"]).longest_grace) + _ENDING_S
             given = dict(self._options.runtime_env)
             variables = {"RAY_JOB_STOP_WAIT_TIME_S": str(stopping), **(given.pop("env_vars", None) or {})}
@@ -263,7 +263,7 @@ class RayDispatcher(Dispatcher):
                     return
                 over = message["op"] in ("end", "missing", "again")
                 if message["op"] == "again":
-                    lost("who tells of the job on the cluster is replaced")
+                    lost("another process follows the job on the cluster now")
                 elif message["op"] == "missing":
                     self._ask(lambda seen: missing(message, seen), op="look", job=name)
                 else:
@@ -274,7 +274,7 @@ class RayDispatcher(Dispatcher):
 
         def missing(message: Message, seen: Message) -> None:
             if seen["event"] == "seen" and seen["runs"]:
-                lost("Ray has not begun with the job yet")
+                lost("Ray has not started the job yet")
             else:
                 take(message)
 
@@ -344,11 +344,11 @@ def _remedy(reason: str) -> str:
     if "ModuleNotFoundError" in reason:
         needed = ", ".join(repr(name) for name in ("boto3", *PACKAGES) if name != "pip")
         return (
-            f". The head's Python needs what a supervisor does: install fleetfit there, or have Ray install it: "
-            f"dispatcher_options={{'runtime_env': {{'pip': [{needed}]}}}}"
+            f". The head's Python lacks packages that the supervisor needs: install fleetfit there, or let Ray install "
+            f"them with dispatcher_options={{'runtime_env': {{'pip': [{needed}]}}}}"
         )
     if re.search(r"python\S*: (command )?not found", reason):
-        return ". Name an interpreter that is there with dispatcher_options={'python': …}"
+        return ". Name an interpreter that exists there with dispatcher_options={'python': …}"
     return ""
 
 

@@ -44,8 +44,8 @@ else:
 _NOBODY, _STARTING_S = "No available agent", 60.0
 #: Why it may stay away: an agent that does not get its port goes on without what takes jobs.
 _PORT_TAKEN = (
-    "on the head's node, another program may have the agent's port, 52365 by default: its dashboard_agent.log says so; "
-    "start the head with another, by ray start --head --dashboard-agent-listen-port"
+    "on the head's node, another program may use the port of Ray's agent, 52365 by default; dashboard_agent.log says "
+    "so there. Start the head with another port: ray start --head --dashboard-agent-listen-port PORT"
 )
 #: How a raylet is told by what it starts workers.
 _WORKER = "--python_worker_command="
@@ -177,7 +177,7 @@ class Api:
             except StopAsyncIteration:
                 return False
             except asyncio.TimeoutError:
-                raise TimeoutError(f"the head has said nothing for {limit:g} s") from None
+                raise TimeoutError(f"the head has sent nothing for {limit:g} s") from None
             *whole, rest = (rest + text).split("\n")
             for line in whole:
                 with contextlib.suppress(ValueError):
@@ -263,7 +263,7 @@ def _look_for(address: str) -> None:
         try:
             socket.create_connection((parts.hostname, port), timeout=_REACH_S).close()
         except OSError as error:
-            raise OSError(f"nobody answers at {address}, where Ray's Jobs API is to be: {error}") from None
+            raise OSError(f"Ray's Jobs API does not answer at {address}: {error}") from None
 
 
 def _check_python(client: Any, runtime_env: dict[str, Any]) -> None:

@@ -98,7 +98,7 @@ class SshDispatcher(Dispatcher):
         if parse(place, "dispatcher").slots is not None:
             raise ConfigurationError(f"dispatcher={place!r}: a dispatcher has no slots; leave the number out.")
         if given.ssh_config is not None and not given.ssh_config.is_file():
-            raise ConfigurationError(f"dispatcher_options: 'ssh_config': there is no {given.ssh_config}.")
+            raise ConfigurationError(f"dispatcher_options: 'ssh_config': {given.ssh_config} is not a file.")
 
     # --- its program ---
 
@@ -119,7 +119,10 @@ class SshDispatcher(Dispatcher):
                 python = options.python or PythonEnvironment.of(None, also=PACKAGES).name
             except ProvisionError as error:
                 text = " ".join(str(error).split())
-                failed(f"no environment can be made there: {text} Or name one: dispatcher_options={{'python': …}}")
+                failed(
+                    f"no environment can be made there: {text} Or name the interpreter of an existing one: "
+                    "dispatcher_options={'python': …}"
+                )
                 return
             home = () if options.home is None else ("--home", options.home)
             program = Program(
@@ -170,7 +173,7 @@ class SshDispatcher(Dispatcher):
                 return
             begun = True
             self._reader = Reader(self.loop, read, answers.append, lambda reason: over(), limit=LIMIT)
-            say(f"{self.place}: bringing the job there")
+            say(f"{self.place}: sending the job there")
             self._background.run(lambda: _send(write, brought), lambda nothing: None, lambda error: None)
 
         def ended(finished: Finished) -> None:
@@ -235,7 +238,7 @@ class SshDispatcher(Dispatcher):
     def ask(self, message: Message, answered: Callable[[Message], None]) -> None:
         """Ask over the connection that follows."""
         if self._writer is None:
-            answered({"ok": False, "error": f"the dispatcher {self.place} is not reached at the moment."})
+            answered({"ok": False, "error": f"the dispatcher {self.place} cannot be reached at the moment."})
             return
         self._number += 1
         self._asked[self._number] = answered

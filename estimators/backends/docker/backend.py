@@ -312,7 +312,7 @@ class DockerBackend(Backend):
         try:
             self._plans_made = self._plans()
         except (OSError, ConfigurationError) as error:
-            self.callbacks.failed(problem(f"the containers' folders could not be had: {error}"))
+            self.callbacks.failed(problem(f"the containers' folders could not be made: {error}"))
             return False
         return True
 
@@ -361,7 +361,7 @@ class DockerBackend(Backend):
         made = handed.container(plan.host) if handed is not None else None
         if made is None:
             if self._ending:
-                raise EngineError("the job was ended meanwhile")
+                raise EngineError("the job has ended in the meantime")
             made = self._network.beside(lambda: engine.create(plan))
         if self._ssh_files is not None:
             engine.put(made, self._ssh_files)
@@ -369,7 +369,7 @@ class DockerBackend(Backend):
         try:
             self._network.wait()
             if self._ending:
-                raise EngineError("the job was ended meanwhile")
+                raise EngineError("the job has ended in the meantime")
             engine.start(made, plan)
         except EngineError:
             stream.close()
@@ -400,7 +400,7 @@ class DockerBackend(Backend):
             wait,
             lambda ended: self._container_ended(host, ended),
             lambda error: self._container_ended(
-                host, Ended(exit_code=255, error=f"the container engine went away while the job ran: {error}")
+                host, Ended(exit_code=255, error=f"the connection to the engine was lost while the job ran: {error}")
             ),
         )
 
@@ -593,7 +593,7 @@ class DockerBackend(Backend):
             return
 
         def refused(error: Exception) -> None:
-            said = f"the files that the containers wrote are still theirs: {error}\n"
+            said = f"the owner of the containers' files could not be changed: {error}\n"
             self.callbacks.output(self.spec.hosts[0], said.encode())
             then()
 

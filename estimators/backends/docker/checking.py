@@ -55,40 +55,40 @@ def check(spec: TrainingJobSpec, options: RunOptions) -> None:
             )
         if spec.resources.keep_alive_s:
             raise UnsupportedError(
-                f"{type(spec.strategy).__name__} with keep_alive_period_in_seconds is not supported: kept "
-                "containers are as many as the job began with. Leave it out."
+                f"{type(spec.strategy).__name__} with keep_alive_period_in_seconds is not supported: the "
+                "number of kept containers cannot change. Leave keep_alive_period_in_seconds out."
             )
     if options.on_undistributed == "fail" and spec.strategy is not None and containers.TOOLKIT_LABEL not in labels:
         raise UnsupportedError(
-            "RunOptions(on_undistributed='fail') needs fleetfit's toolkit, which notices that, and image "
-            f"{containers.image_of(spec)!r} does not have it: leave it out, or build the image on {containers.IMAGE!r}."
+            "RunOptions(on_undistributed='fail') needs fleetfit's toolkit, which is not in image "
+            f"{containers.image_of(spec)!r}: leave on_undistributed out, or build the image on {containers.IMAGE!r}."
         )
     if local.mounted(spec) and spec.resources.keep_alive_s:
         raise UnsupportedError(
             "FastFile mode of S3 in containers that are kept (keep_alive_period_in_seconds) is not supported: a "
-            "mount of FUSE cannot be brought into a container that runs. Use input_mode='File' or 'Pipe'."
+            "FUSE mount cannot be added to a running container. Use input_mode='File' or 'Pipe'."
         )
     if local.mounted(spec) and os.geteuid() != 0 and not others_may_read_mounts():
         raise UnsupportedError(
-            "FastFile mode of S3 in containers needs a line `user_allow_other` in /etc/fuse.conf for other users "
-            "than root: the engine may not read your mounts without it. Or use input_mode='File' or 'Pipe'."
+            "FastFile mode of S3 in containers needs the line `user_allow_other` in /etc/fuse.conf for users other "
+            "than root: without that line, the engine may not read your mounts. Or use input_mode='File' or 'Pipe'."
         )
     if spec.resources.keep_alive_s and not ownership.is_root(image.user):
         raise UnsupportedError(
-            f"image {containers.image_of(spec)!r} runs as user {image.user!r}, and keep_alive_period_in_seconds "
-            "needs one that runs as root: kept containers reach the jobs' records, which are their owner's only."
+            f"image {containers.image_of(spec)!r} runs as user {image.user!r}, but keep_alive_period_in_seconds "
+            "needs an image that runs as root: kept containers read the jobs' records, which only their owner may read."
         )
     if outdated(labels):
         warnings.warn(
-            f"image {containers.image_of(spec)!r} holds another version of fleetfit's toolkit than the one that is "
-            "installed here: `fleetfit image build` takes seconds.",
+            f"image {containers.image_of(spec)!r} contains another version of fleetfit's toolkit than the version "
+            "installed here: run `fleetfit image build`, which takes seconds.",
             PreflightWarning,
             stacklevel=3,
         )
     if spec.resources.keep_alive_s and not containers.runs_toolkit(spec, labels):
         raise UnsupportedError(
-            f"keep_alive_period_in_seconds needs fleetfit's toolkit, and {_without_toolkit(spec, labels)}. Or leave it "
-            "out."
+            f"keep_alive_period_in_seconds needs fleetfit's toolkit, and {_without_toolkit(spec, labels)}. Or leave "
+            "keep_alive_period_in_seconds out."
         )
 
 
@@ -123,6 +123,6 @@ def gpu_refusal(info: Mapping[str, Any], gpus: int) -> str | None:
     if "nvidia" in runtimes or any(name.startswith("nvidia.com/gpu") for name in cdi):
         return None
     return (
-        "the container engine has no GPU runtime (it knows "
+        "the container engine has no GPU runtime (it has "
         f"{', '.join(sorted(runtimes)) or 'none'}): install the NVIDIA Container Toolkit and restart the engine."
     )

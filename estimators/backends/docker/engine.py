@@ -117,7 +117,7 @@ class Engine:
 
     def info(self) -> dict[str, Any]:
         """``docker info``."""
-        with explained("tell what it has", self.address):
+        with explained("describe itself", self.address):
             return dict(self._api.info())
 
     def is_rootless(self) -> bool:
@@ -243,7 +243,7 @@ class Engine:
                 )
                 for item in said:
                     if "error" in item:
-                        raise EngineError(f"{target!r} was not taken: {str(item['error']).strip().rstrip('.')}.")
+                        raise EngineError(f"{target!r} was not accepted: {str(item['error']).strip().rstrip('.')}.")
                     text = " ".join(str(item[key]) for key in ("id", "status", "progress") if item.get(key))
                     if text:
                         on_detail(text[:100])
@@ -271,18 +271,18 @@ class Engine:
         Raises:
             EngineError: the network has none.
         """
-        with explained(f"look at the network {name!r}", self.address):
+        with explained(f"inspect the network {name!r}", self.address):
             found = self._api.inspect_network(name)
         gateways = [str(part["Gateway"]) for part in found.get("IPAM", {}).get("Config") or () if part.get("Gateway")]
         if not gateways and (bridge := (found.get("Options") or {}).get("com.docker.network.bridge.name")):
             gateways = [address] if (address := _address_of(bridge)) else []
         if not gateways:
-            raise EngineError(f"the network {name!r} has no gateway, by which its containers could reach this machine.")
+            raise EngineError(f"the network {name!r} has no gateway, so its containers cannot reach this machine.")
         return gateways[0].partition("/")[0]
 
     def address_in(self, network: str, container: str) -> str:
         """The address of a container in a network; empty when it has ended already."""
-        with explained("look at a container", self.address):
+        with explained("inspect a container", self.address):
             networks = self._api.inspect_container(container)["NetworkSettings"]["Networks"]
         return str((networks.get(network) or {}).get("IPAddress") or "")
 
@@ -349,7 +349,7 @@ class Engine:
         import docker
 
         until = time.monotonic() + _TIMEOUT
-        with explained("look at a container", self.address):
+        with explained("inspect a container", self.address):
             while True:
                 try:
                     state = self._api.inspect_container(container)["State"]
@@ -365,7 +365,7 @@ class Engine:
         """Whether a container is there and runs."""
         import docker
 
-        with explained("look at a container", self.address):
+        with explained("inspect a container", self.address):
             try:
                 return bool(self._api.inspect_container(container)["State"]["Running"])
             except docker.errors.NotFound:

@@ -42,8 +42,8 @@ def explained(
 
 def _no_image(image: str) -> str:
     if image.partition(":")[0] == IMAGE:
-        return f"image {image!r} is not there: `fleetfit image build` makes it."
-    return f"image {image!r} is not on this engine: `docker pull {image}` or `docker load` brings it."
+        return f"image {image!r} does not exist: run `fleetfit image build`."
+    return f"image {image!r} is not on this engine: run `docker pull {image}` or `docker load`."
 
 
 def build_error(name: str, error: str, last: str, base: str) -> str:
@@ -51,15 +51,15 @@ def build_error(name: str, error: str, last: str, base: str) -> str:
     if base and unreachable and (base in error or "Get " in error):
         return (
             f"the base image {base!r} is not available ({error.rstrip('.')}). Without a registry, `fleetfit "
-            "image base` makes one of Debian's packages; or give another one that is there with --base."
+            "image base` builds a base image from Debian's packages; or name an existing image with --base."
         )
-    return f"image {name!r} could not be built: {_meaning('build it', error, None)} Its last words: {last}"
+    return f"image {name!r} could not be built: {_meaning('build it', error, None)} Its last lines: {last}"
 
 
 def _unreachable(text: str, address: str) -> str:
     if "Permission denied" in text or "EACCES" in text:
         return (
-            f"the container engine at {address} is not permitted for you. Add yourself to its group "
+            f"you have no permission to use the container engine at {address}. Add yourself to its group "
             "(`sudo usermod -aG docker $USER`) and log in again."
         )
     if "FileNotFoundError" in text or "No such file" in text:
@@ -68,7 +68,7 @@ def _unreachable(text: str, address: str) -> str:
             "a compatible engine; instance_type='local_process' needs none."
         )
     if "Connection refused" in text:
-        return f"the container engine at {address} does not run. Start it (`sudo systemctl start docker`)."
+        return f"the container engine at {address} is not running. Start it (`sudo systemctl start docker`)."
     return f"the container engine at {address} does not answer: {text}"
 
 
@@ -76,31 +76,31 @@ def _unreachable(text: str, address: str) -> str:
 _REMEDIES = (
     (
         r"no space left on device",
-        "The engine's disk is full: `docker system prune` and `fleetfit clean` free what is unused.",
+        "The engine's disk is full: `docker system prune` and `fleetfit clean` free some space.",
     ),
     (
         r"is already in use by container|network with name .* already exists",
-        "Another job of this name runs, or one was left behind: `fleetfit clean` removes what has no job.",
+        "Another job of this name is running, or was killed: `fleetfit clean` removes leftovers.",
     ),
     (
         r"non-overlapping IPv4 address pool|all predefined address pools",
         "The engine has no address range left for another network: `fleetfit clean` and `docker network prune` remove "
         "unused ones.",
     ),
-    (r"port is already allocated|address already in use", "Another program has the port."),
+    (r"port is already allocated|address already in use", "Another program uses the port."),
     (
         r"could not select device driver|nvidia|CDI device",
         "The engine has no GPU runtime: install the NVIDIA Container Toolkit and restart the engine.",
     ),
     (
         r"bind source path does not exist",
-        "The engine looks at its own machine's files: local containers need an engine on this machine.",
+        "The engine sees only its own machine's files: local containers need an engine on this machine.",
     ),
     (r"minimum memory limit", "Ask for more with the backend option 'memory'."),
     (r"range of CPUs", "Ask for fewer cores with the backend option 'cpus'."),
     (
         r"duplicate mount point|error mounting|cannot be mounted",
-        "The backend option 'mounts' maps to a place that is taken: give another path of the container.",
+        "The backend option 'mounts' maps to a path that is already in use: give another path of the container.",
     ),
 )
 
@@ -109,7 +109,7 @@ def _meaning(action: str, text: str, plan: ContainerPlan | None) -> str:
     missing = re.search(r'exec: \\?"(.+?)\\?": .*(?:not found|no such file|permission denied|is a directory)', text)
     if plan is not None and missing is not None:
         return (
-            f"image {plan.image!r} has no program {missing[1]!r} that can be run. A training image follows SageMaker's "
+            f"image {plan.image!r} has no executable program {missing[1]!r}. A training image follows SageMaker's "
             "contract: `docker run IMAGE train` starts the training; or name the program in the request's "
             "ContainerEntrypoint."
         )

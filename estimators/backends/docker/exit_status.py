@@ -40,12 +40,12 @@ def end_failure(host: str, ended: Ended, tail: bytes, *, toolkit: bool, said: st
     if ended.out_of_memory:
         return Failure(
             cause=Cause.PROCESS,
-            message="the container ran out of memory, and the kernel killed a process of it.",
+            message="the container ran out of memory, and the kernel killed one of its processes.",
             host=host,
             exit_code=ended.exit_code,
             hints=(
-                "Give it more with RunOptions(backend_options={'memory': '8g'}), or let the script need less: smaller "
-                "batches, fewer processes per host.",
+                "Give the container more with RunOptions(backend_options={'memory': '8g'}), or let the script need "
+                "less: smaller batches, fewer processes per host.",
             ),
         )
     if ended.exit_code == 128 + signal.SIGKILL:

@@ -93,7 +93,7 @@ def ssh_files(hosts: Sequence[str], environment: Sequence[str], *, now: float = 
     program = shutil.which("ssh-keygen")
     if program is None:
         raise BackendError(
-            "keys for sshd are made by ssh-keygen, which this machine lacks: `sudo apt-get install openssh-client`."
+            "ssh-keygen, which makes the keys for sshd, is not installed: `sudo apt-get install openssh-client`."
         )
     with folders.temporary("keys") as folder:  # of mode 0700
         keys = {name: _key(program, folder / name) for name in ("host", "user")}

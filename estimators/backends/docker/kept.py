@@ -63,7 +63,7 @@ def start(
     except (OSError, MessageError) as error:
         ours.close()
         control.close()
-        raise EngineError(f"the kept container does not take the job: {error}.") from error
+        raise EngineError(f"the kept container does not accept the job: {error}.") from error
     return ours, control
 
 
@@ -84,11 +84,11 @@ def _await(folder: Path, is_running: Callable[[], bool]) -> socket.socket:
         except OSError as error:
             now = time.monotonic()
             if now > until:
-                raise EngineError(f"the kept container did not come up in {_START:g} s: {error}.") from error
+                raise EngineError(f"the kept container did not start within {_START:g} s: {error}.") from error
             if now > look:
                 look = now + _LOOK
                 if not is_running():
-                    raise EngineError("the kept container has ended, before a job ran in it.") from error
+                    raise EngineError("the kept container ended before a job ran in it.") from error
         time.sleep(0.005)
 
 

@@ -83,7 +83,7 @@ def refusal() -> str | None:
     """Why links cannot be shaped here; None when they can."""
     missing = [name for name in ("tc", "ip", "nsenter") if shutil.which(name, path=system_path()) is None]
     if missing:
-        return f"{', '.join(missing)} not found; Debian's packages iproute2 and util-linux have them"
+        return f"{', '.join(missing)} not found; install Debian's packages iproute2 and util-linux"
     if os.geteuid() != 0:
         return "only root may enter a container's network"
     return None

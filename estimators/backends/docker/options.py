@@ -102,7 +102,7 @@ def _mounts(given: Any) -> tuple[Mount, ...]:
         if not target.startswith("/"):
             raise ConfigurationError(f"backend option 'mounts': {target!r} is not an absolute path of the container.")
         if (taken := _taken(target)) is not None:
-            raise ConfigurationError(f"backend option 'mounts': {target!r} is taken ({taken}); give another path.")
+            raise ConfigurationError(f"backend option 'mounts': {target!r} is reserved ({taken}); give another path.")
         if not Path(source).expanduser().is_absolute():
             raise ConfigurationError(f"backend option 'mounts': {source!r} is not an absolute path of this machine.")
         if not Path(source).expanduser().exists():
@@ -114,13 +114,13 @@ def _taken(target: str) -> str | None:
     """What a path of a container is for that users cannot mount over; None when they can."""
     path = posixpath.normpath(target)
     if path == "/" or path.split("/")[1] in ("proc", "sys"):
-        return "it is the container's own"
+        return "for the container itself"
     if path == SECRETS or path.startswith(f"{SECRETS}/"):
-        return "the job's secrets are there"
+        return "for the job's secrets"
     if path == IDLE or path.startswith(f"{IDLE}/"):
-        return "kept containers listen there"
+        return "for kept containers"
     if path in (DEFAULT_BASE_DIR, *(f"{DEFAULT_BASE_DIR}/{name}" for name in _TREE)):
-        return "the host's tree is there"
+        return "for the host's file tree"
     return None
 
 

@@ -66,5 +66,5 @@ def main(said: bytes, text: str) -> int:
     try:
         ownership.give_back_all(engine, duty, engine.image(duty.image).user)
     except EngineError as error:
-        print(f"fleetfit: the files that the containers wrote are still theirs: {error}", file=sys.stderr)
+        print(f"fleetfit: the owner of the containers' files could not be changed: {error}", file=sys.stderr)
     return 0

@@ -68,7 +68,7 @@ class Relays:
         except OSError as error:  # an engine whose networks are not this machine's (rootless), or without that bridge
             self._platform.warn(
                 f"containers cannot reach {', '.join(urls)}, which is on this machine's loopback: "
-                f"{error.strerror or error}. boto3 in a script will not connect to it."
+                f"{error.strerror or error}. boto3 in a script cannot connect there."
             )
         finally:
             for sock in sockets.values():

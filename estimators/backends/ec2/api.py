@@ -165,10 +165,12 @@ class Ec2Api:
         networks = {subnet["VpcId"] for subnet in found}
         if not found:
             raise ConfigurationError(
-                f"region {self.region} has no default VPC: name subnets, backend_options={{'subnets': ['subnet-…']}}."
+                f"region {self.region} has no default VPC: set backend_options={{'subnets': ['subnet-…']}}."
             )
         if len(networks) > 1:
-            raise ConfigurationError(f"the subnets are of several VPCs ({', '.join(sorted(networks))}): name one's.")
+            raise ConfigurationError(
+                f"the subnets belong to several VPCs ({', '.join(sorted(networks))}): name subnets of one VPC."
+            )
         places = tuple(
             (subnet["AvailabilityZone"], subnet["SubnetId"])
             for subnet in found
@@ -176,7 +178,7 @@ class Ec2Api:
         )
         if not places:
             known = ", ".join(sorted(subnet["AvailabilityZone"] for subnet in found))
-            raise ConfigurationError(f"no subnet is in {', '.join(zones)}; there are some in {known}.")
+            raise ConfigurationError(f"no subnet is in {', '.join(zones)}; the subnets are in {known}.")
         return networks.pop(), places
 
     def image(self, ami: str | None, type_: str) -> tuple[str, str]:
@@ -204,11 +206,11 @@ class Ec2Api:
                 if not _code(error).startswith("ParameterNotFound"):
                     raise
                 raise ConfigurationError(
-                    f"region {self.region} has no SSM parameter {ami!r}: name an image, backend_options={{'ami': …}}."
+                    f"region {self.region} has no SSM parameter {ami!r}: set backend_options={{'ami': 'ami-…'}}."
                 ) from None
         images = self._ec2.describe_images(ImageIds=[ami])["Images"]
         if not images:
-            raise ConfigurationError(f"region {self.region} has no image {ami}: name one of its own.")
+            raise ConfigurationError(f"region {self.region} has no image {ami}: name an image of this region.")
         return ami, str(images[0].get("RootDeviceName") or "/dev/sda1")
 
     def describe(self, fleet: str, known: Iterable[str]) -> dict[str, Instance]:
@@ -490,8 +492,8 @@ def own_address() -> str:
         return str(ipaddress.ip_network(text))
     except (OSError, ValueError) as error:
         raise ConfigurationError(
-            f"{_CHECK_IP} does not say which address this machine has ({error}): say from where the hosts may be "
-            "reached, backend_options={'ssh_from': ['203.0.113.7/32']}."
+            f"this machine's public address cannot be found ({_CHECK_IP}: {error}): name the networks that may connect "
+            "to the hosts with backend_options={'ssh_from': ['203.0.113.7/32']}."
         ) from None
 
 

@@ -276,12 +276,12 @@ class Ec2Fleet:
                 and not self._too_late()
             ):
                 self._since = self._since if self._since is not None else time.monotonic()
-                self._wait(f"EC2 does not answer as it should ({failure})")
+                self._wait(f"a request to EC2 failed ({failure})")
                 return
             self._fail_all(requests.explain(failure) if failure is not None else str(error).rstrip("."))
 
         self._busy = True
-        self._events.say("Making what the hosts have in common: key pair, security group, launch template")
+        self._events.say("Creating a key pair, a security group and a launch template for the hosts")
         self._in_thread(work, made, failed)
 
     def _unanswered(self, error: Exception) -> None:
@@ -292,7 +292,7 @@ class Ec2Fleet:
         elif self._too_late():
             self._fail_all(str(error).rstrip("."))
         else:
-            self._wait(f"EC2 does not answer as it should ({error.shortage})")
+            self._wait(f"a request to EC2 failed ({error.shortage})")
 
     def _answered(self, answer: Answer) -> None:
         self._busy = False
@@ -306,7 +306,7 @@ class Ec2Fleet:
             self._end(launched.id)
         if answer.launched:
             count = len(answer.launched)
-            self._events.say(f"{count} instance{'s' if count > 1 else ''} launched; waiting until they have started")
+            self._events.say(f"{count} instance{'s' if count > 1 else ''} launched; waiting for startup")
             self._step = self._pass = 0
             self._since = None
             self._look_in(0.0)
@@ -344,7 +344,7 @@ class Ec2Fleet:
     def _wait(self, why: str) -> None:
         self._pass += 1
         seconds = requests.wait_before(self._pass) * min(1.0, self._options.poll / 2.0)
-        self._events.say(f"{why}; it is asked again in {seconds:.0f} s")
+        self._events.say(f"{why}; trying again in {seconds:.0f} s")
         self._ask_in(seconds)
 
     def _fail_all(self, reason: str) -> None:
@@ -362,7 +362,7 @@ class Ec2Fleet:
             del self._slots[host]
             slot.failed("; ".join(slot.reasons))
             return
-        self._events.say(f"{slot.instance} could not be used ({reason}); another one is asked for")
+        self._events.say(f"{slot.instance} could not be used ({reason}); requesting another one")
         slot.stage, slot.instance = _Stage.ASKED, ""
         self._ask_in(0.0)
 
@@ -443,7 +443,7 @@ class Ec2Fleet:
         if one is None:  # one that was seen is known for an hour after its end
             if slot.stage is not _Stage.BOOTING or time.monotonic() - slot.launched < _UNSEEN_S:
                 return
-            reason = "EC2 does not know it any more"
+            reason = "EC2 no longer lists the instance"
         elif one.gone:
             reason = "EC2 has taken it back" if one.taken else f"it has ended ({one.reason or one.state})"
         else:
@@ -461,7 +461,7 @@ class Ec2Fleet:
             self._end(one.id)
             del self._slots[host]
             slot.failed(
-                f"{one.id} has no public address; name subnets that give one, or reach hosts by their private ones, "
+                f"{one.id} has no public address; name subnets that assign one, or use the private addresses with "
                 "backend_options={'reach': 'private'}"
             )
             return
@@ -500,13 +500,13 @@ class Ec2Fleet:
         hourly = self._hourly()
         text = None
         if budget is not None and cost.total >= budget:
-            text = f"The job has cost ${cost.total:.2f}, its budget of ${budget:.2f}, and was stopped."
+            text = f"The job was stopped: its cost of ${cost.total:.2f} has reached the budget of ${budget:.2f}."
         elif most is not None and hourly > most:
-            text = f"Its hosts cost ${hourly:.2f} an hour, more than max_price_per_hour, ${most:.2f}; it was stopped."
+            text = f"The job was stopped: its hosts cost ${hourly:.2f} an hour, and max_price_per_hour is ${most:.2f}."
         elif (budget is not None or most is not None) and not cost.complete and self._priced > 0:
             text = (
-                "What its hosts cost is not known, and there is a limit to it; it was stopped. Give "
-                "backend_options={'on_demand_price': …}, or let the caller ask for prices (docs/ec2.md)."
+                "The job was stopped: it has a cost limit, and the price of its hosts is unknown. Set "
+                "backend_options={'on_demand_price': …}, or allow the caller to read prices (docs/ec2.md)."
             )
         if text is not None and not self._limited:
             self._limited = True
@@ -516,5 +516,5 @@ class Ec2Fleet:
 def _list(shortages: tuple[Shortage, ...]) -> str:
     texts = [str(shortage) for shortage in shortages]
     return (
-        ", ".join([*texts[:4], *([f"and {len(texts) - 4} more pools"] if len(texts) > 4 else [])]) or "it said nothing"
+        ", ".join([*texts[:4], *([f"and {len(texts) - 4} more pools"] if len(texts) > 4 else [])]) or "no reason given"
     )

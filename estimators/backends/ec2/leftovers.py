@@ -41,7 +41,7 @@ def find(region: str) -> list[Leftover]:
         api = Ec2Api(region=region or None)
         return [_leftover(api.region, one) for one in api.remains() if one.owner == owner()]
     except (BotoCoreError, ClientError) as error:
-        raise BackendError(f"EC2 cannot be asked: {requests.explain(_failure(error))}.") from error
+        raise BackendError(f"a request to EC2 failed: {requests.explain(_failure(error))}.") from error
 
 
 def _leftover(region: str, remains: Remains) -> Leftover:

@@ -28,7 +28,7 @@ _TAG_LIMIT = 40  # of the fifty that AWS allows, some are ours
 
 
 def _type(where: str, value: Any) -> str:
-    name: str = text(_TYPE.pattern, "no instance type such as 'g5.xlarge'")(where, value.removeprefix(PREFIX))
+    name: str = text(_TYPE.pattern, "not an instance type such as 'g5.xlarge'")(where, value.removeprefix(PREFIX))
     return name
 
 
@@ -45,12 +45,12 @@ def _tags(where: str, value: Any) -> dict[str, str]:
     ):
         raise ConfigurationError(f"{where} must be a dict of strings, got {shown(value)}.")
     if len(value) > _TAG_LIMIT:
-        raise ConfigurationError(f"{where} has {len(value)} tags; AWS takes {_TAG_LIMIT} beside fleetfit's own.")
+        raise ConfigurationError(f"{where} has {len(value)} tags; AWS allows {_TAG_LIMIT} beside fleetfit's own.")
     for key, said in value.items():
         if not key or len(key) > 128 or len(said) > 256 or key.lower().startswith(("aws:", "fleetfit:")):
             raise ConfigurationError(
-                f"{where}: {shown(key)} cannot be a tag: names have 1 to 128 characters and begin with neither aws: "
-                "nor fleetfit:, values have at most 256."
+                f"{where}: {shown(key)} is not a valid tag: a name has 1 to 128 characters and does not begin with "
+                "aws: or fleetfit:, and a value has at most 256 characters."
             )
     return dict(value)
 
@@ -94,14 +94,14 @@ class Ec2Options:
     region: str | None = option(text())
     profile: str | None = option(text())
     types: tuple[str, ...] = option(texts(_type), ())
-    zones: tuple[str, ...] = option(texts(text(_ZONE, "no availability zone such as 'eu-west-1a'")), ())
+    zones: tuple[str, ...] = option(texts(text(_ZONE, "not an availability zone such as 'eu-west-1a'")), ())
     subnets: tuple[str, ...] = option(
-        texts(text(r"subnet-[0-9a-f]+", "no subnet such as 'subnet-0123456789abcdef0'")), ()
+        texts(text(r"subnet-[0-9a-f]+", "not a subnet such as 'subnet-0123456789abcdef0'")), ()
     )
     ami: str | None = option(
         text(r"ami-[0-9a-f]+|/[\w./-]+", "neither an image ('ami-…') nor an SSM parameter ('/aws/service/…')")
     )
-    user: str = option(text(r"[a-z_][a-z0-9_-]{0,31}", "no login name"), "ubuntu")
+    user: str = option(text(r"[a-z_][a-z0-9_-]{0,31}", "not a login name"), "ubuntu")
     ssh_config: str | None = option(text())
     reach: str = option(one_of("public", "private"), "public")
     ssh_from: tuple[str, ...] = option(texts(_network), ())
@@ -122,7 +122,7 @@ class Ec2Options:
     first_lease: float = option(seconds(20), 120.0)
     silence: float = option(seconds(1), 15.0)
     poll: float = option(seconds(0.2), 2.0)
-    imds: str = option(text(r"http://[\w.:\[\]-]+", "no address such as 'http://169.254.169.254'"), IMDS)
+    imds: str = option(text(r"http://[\w.:\[\]-]+", "not an address such as 'http://169.254.169.254'"), IMDS)
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Ec2Options:
@@ -143,5 +143,5 @@ def instance_types(spec: TrainingJobSpec, options: Ec2Options) -> tuple[str, ...
     """
     own = (spec.instance_type or "").removeprefix(PREFIX)
     if _TYPE.fullmatch(own) is None:
-        raise ConfigurationError(f"{shown(spec.instance_type)} is no type of EC2's; write one such as 'ec2.g5.xlarge'.")
+        raise ConfigurationError(f"{shown(spec.instance_type)} is not an EC2 type; write one such as 'ec2.g5.xlarge'.")
     return tuple(dict.fromkeys((own, *options.types)))

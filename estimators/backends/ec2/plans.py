@@ -46,7 +46,7 @@ def placement(spec: TrainingJobSpec, options: RunOptions) -> Placement:
         )
         notes = describe(spec, given, types, known, api.region)
     except (BotoCoreError, ClientError, ConfigurationError) as error:
-        warnings = (f"what it costs is not known: {failure_of(error) or error}",)
+        warnings = (f"the price of the job is unknown: {failure_of(error) or error}",)
     cache = "~/.cache/fleetfit/hosts"
     return Placement(
         base_dir=lambda host: f"/tmp/fleetfit-hosts/{spec.name}/hosts/{host}/ml",
@@ -76,7 +76,7 @@ def describe(
     lines = []
     for type_ in types:
         price = known.on_demand.get(type_)
-        lines.append(f"{type_} in {region}: on demand {_money(price)} an hour")
+        lines.append(f"{type_} in {region}: on-demand price {_money(price)}")
     rows = [
         (now, type_, zone, known.spot_range(type_, zone))
         for type_ in types
@@ -85,9 +85,11 @@ def describe(
     ]
     for now, type_, zone, ranged in sorted(rows)[:_SHOWN]:
         least, most = ranged or (now, now)
-        lines.append(f"spot {type_} in {zone}: ${now:.4f} an hour now, ${least:.4f} to ${most:.4f} in {_DAYS:g} days")
+        lines.append(
+            f"spot {type_} in {zone}: ${now:.4f} an hour now, ${least:.4f} to ${most:.4f} in the last {_DAYS:g} days"
+        )
     if len(rows) > _SHOWN:
-        lines.append(f"spot: and {len(rows) - _SHOWN} dearer pools")
+        lines.append(f"spot: {len(rows) - _SHOWN} more pools with higher prices")
     lines += _expected(spec, given, known.on_demand.get(types[0]), min(rows)[0] if rows else None)
     return tuple(lines)
 
@@ -98,11 +100,11 @@ def _expected(spec: TrainingJobSpec, given: Ec2Options, on_demand: float | None,
     if on_demand is None or not hours:
         return []
     whole = hosts * hours * on_demand
-    lines = [f"at most, {hosts} hosts for max_run, {hours:g} h: ${whole:.2f} on demand"]
+    lines = [f"at most ({hosts} hosts for max_run, {hours:g} h): ${whole:.2f} on demand"]
     if spec.spot and spot is not None:
         base = min(given.on_demand_base, hosts)
         mixed = hours * (base * on_demand + (hosts - base) * spot)
-        lines[0] += f", ${mixed:.2f} with spot capacity at the price of now ({(1 - mixed / whole) * 100:.0f} % less)"
+        lines[0] += f", ${mixed:.2f} with spot capacity at current prices ({(1 - mixed / whole) * 100:.0f} % less)"
     for text, limit in (("budget", given.budget), ("max_price_per_hour", given.max_price_per_hour)):
         if limit is not None:
             lines.append(f"{text}: the job is stopped at ${limit:.2f}{' an hour' if text != 'budget' else ''}")
@@ -110,7 +112,7 @@ def _expected(spec: TrainingJobSpec, given: Ec2Options, on_demand: float | None,
 
 
 def _money(price: float | None) -> str:
-    return f"${price:.4f}" if price is not None else "at a price that is not known"
+    return f"${price:.4f} an hour" if price is not None else "unknown"
 
 
 def findings() -> list[Finding]:
@@ -123,5 +125,5 @@ def findings() -> list[Finding]:
         text = str(failure) if failure is not None else str(error)
         return [Finding(name="ec2", ok=None, text=f"not set up: {text.rstrip('.')}")]
     count = sum(len(fleet.instances) for fleet in there)
-    text = f"region {api.region}; {count} instances of fleetfit's jobs run" if there else f"region {api.region}"
-    return [Finding(name="ec2", ok=True, text=text, remedy="`fleetfit clean --ec2` removes what nobody uses")]
+    text = f"region {api.region}; {count} instances of fleetfit's jobs are running" if there else f"region {api.region}"
+    return [Finding(name="ec2", ok=True, text=text, remedy="`fleetfit clean --ec2` removes unused resources")]

@@ -109,7 +109,7 @@ class Ec2Provider(SshProvider):
         found = []
         strategy = spec.strategy
         if isinstance(strategy, Elastic) and strategy.discovery is not None:
-            found.append("EC2 itself says which hosts there are. Leave discovery out, or use instance_type='ssh'.")
+            found.append("jobs on EC2 get their hosts from EC2. Leave discovery out, or use instance_type='ssh'.")
         ranks = strategy.ranks_per_host if strategy is not None else 1
         for type_ in types:
             slots = instances.slots(f"{PREFIX}{type_}")
@@ -119,7 +119,7 @@ class Ec2Provider(SshProvider):
                 )
         if not spec.spot:
             found += [
-                f"backend_options={{'{name}': …}} says how spot capacity is mixed: set use_spot_instances=True with it."
+                f"backend_options={{'{name}': …}} is for spot capacity: set use_spot_instances=True, or leave it out."
                 for name in ("on_demand_base", "on_demand_fallback")
                 if getattr(given, name)
             ]
@@ -304,7 +304,7 @@ class Ec2Provider(SshProvider):
             then()
 
         def ended(finished: Finished) -> None:
-            failed(f"its timer cannot be moved on: {finished.last_line}")
+            failed(f"its shutdown timer cannot be extended: {finished.last_line}")
 
         connection.start([], started, ended, script=requests.EXTEND)
 
@@ -346,7 +346,7 @@ class Ec2Provider(SshProvider):
                 self._watch_notices(host)
 
         def failed(finished: Finished) -> None:
-            self.tell(f"{host} cannot hear of notices: {finished.last_line}")
+            self.tell(f"{host} cannot watch for interruption notices: {finished.last_line}")
 
         connection.start([shipping.code().name, python, *words], started, failed, script=shipping.START)
 

@@ -155,7 +155,7 @@ def explain(shortage: Shortage) -> str:
     if shortage.code.startswith("InvalidAMIID"):
         return f"{text.rstrip('.')}. Name an image of this region: backend_options={{'ami': …}}"
     if shortage.code in ("UnauthorizedOperation", "AccessDenied", "AuthFailure"):
-        return f"{text.rstrip('.')}. docs/ec2.md lists what a job's caller must be allowed"
+        return f"{text.rstrip('.')}. docs/ec2.md lists the permissions that the caller needs"
     return text
 
 

@@ -43,7 +43,7 @@ class ApartPlatform(Platform):
         """Push what is here, then have the agent there bring the rest."""
         self.hosts = {host.name: host}
         if self.spec.inputs and not joins and not self.backend.running:  # of an elastic job another host may train
-            self.backend.callbacks.secondary_status("Downloading", "Bringing the input channels.")
+            self.backend.callbacks.secondary_status("Downloading", "Copying the input channels to the hosts.")
         host.remove(["ml/model", "ml/output", "ml/input", "ml/pipe_state", "source"])
         pushes: list[tuple[Path, str]] = []
         try:
@@ -67,7 +67,7 @@ class ApartPlatform(Platform):
     def _push(self, host: Host, source: Path, target: str, then: Then, *, follow: bool = True) -> None:
         def done(error: str | None) -> None:
             what = "the checkpoints" if target == "ml/checkpoints" else source
-            failure = problem(f"{what} could not be brought to {host.name}: {error}") if error is not None else None
+            failure = problem(f"{what} could not be copied to {host.name}: {error}") if error is not None else None
             self.going_on(then)(failure)
 
         host.push(source, target, done, follow=follow)
@@ -182,7 +182,7 @@ class ApartPlatform(Platform):
         def pull(item: tuple[str, Path], then: Then) -> None:
             def pulled(error: str | None) -> None:
                 if error is not None:
-                    failures.append(problem(f"the outputs of {host.name} could not be brought here: {error}"))
+                    failures.append(problem(f"the outputs of {host.name} could not be copied here: {error}"))
                 then()
 
             item[1].mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -55,7 +55,7 @@ class ArrivingOptions:
     instance_type: ClassVar[str]
     python: str | None = option(interpreter)
     caller_address: str | None = option(_ip)
-    silence: float = option(above_0("seconds, more than 0"), SILENCE_S)
+    silence: float = option(above_0("a number of seconds above 0"), SILENCE_S)
 
     @classmethod
     def of(cls: type[Options], given: Mapping[str, Any]) -> Options:
@@ -271,7 +271,7 @@ class ExpectedHost:
             self._reason = event["reason"]
             if self._waiting is not None:
                 self._waiting()
-            self.fail(self._reason or f"what held its place on {self._provider.title} has ended")
+            self.fail(self._reason or f"its worker on {self._provider.title} has ended")
         else:
             self._provider.told_of(self, event)
 
@@ -451,8 +451,8 @@ class ClusterConnection:
             self._arrivals = Arrivals(self._provider.loop, self.caller_address)
         except OSError as error:
             self._fail(
-                f"nothing can listen at {self.caller_address}, where hosts are to reach this machine "
-                f"({error.strerror}); name another of its addresses with backend_options={{'caller_address': …}}"
+                f"this machine cannot listen at {self.caller_address}, its address for the hosts "
+                f"({error.strerror}); name another address with backend_options={{'caller_address': …}}"
             )
             return
         self._provider.connected(event)

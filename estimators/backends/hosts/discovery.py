@@ -134,7 +134,7 @@ class Discovery:
                 self._seen = None if self._answers.doubtful else seen
         except FileNotFoundError:
             if self._news is not None and (self._news.has_answered or not self._may_come_later):
-                self._complain(f"{self._path} is not there")
+                self._complain(f"{self._path} does not exist")
         except OSError as error:
             self._complain(f"{self._path} cannot be read: {error.strerror}")
         self._loop.call_later(FILE_EVERY_S, self._look)

@@ -62,7 +62,7 @@ export UV_NO_CONFIG=1 NO_COLOR=1 UV_HTTP_TIMEOUT=4 UV_HTTP_RETRIES=0
 o=$(printf '%s\\n' "$3" | timeout 6 "$b/uv-$2" -q pip compile --no-deps --no-header --python "$1" - 2>&1) \\
   && {{ rm -f "$b/no-index"; exit 0; }}
 s=$?
-test $s -ne 124 || o="it did not answer within 6 s"
+test $s -ne 124 || o="the index did not answer within 6 s"
 case "$s $o" in
   124*|*onnect*|*"dns error"*|*"error sending request"*|*disabled*|*"timed out"*) touch "$b/no-index";;
 esac
@@ -232,7 +232,7 @@ def prepare(shell: Shell, environment: PythonEnvironment, say: Callable[[str], N
     """
     found = _look(shell, environment)
     if found.ready:
-        say("its environment is there")
+        say("its environment exists")
         return
     began = time.monotonic()
     wheels = wheelhouse.fetch(environment.wheels, _here(), on_detail=_seldom(lambda text: say(f"wheels here: {text}")))
@@ -240,14 +240,14 @@ def prepare(shell: Shell, environment: PythonEnvironment, say: Callable[[str], N
     size = sum(path.stat().st_size for path in files)
     if found.free is not None and found.free < 5 * size:
         raise HostError(
-            f"its disk has {found.free >> 20} MiB free, and the environment needs some {5 * size >> 20} MiB; make room "
-            "in ~/.cache/fleetfit there, or set XDG_CACHE_HOME"
+            f"its disk has {found.free >> 20} MiB free, but the environment needs about {5 * size >> 20} MiB; free "
+            "space in ~/.cache/fleetfit there, or set XDG_CACHE_HOME"
         )
     if not found.uv:
         say(f"sending uv {uv.VERSION}")
         packed = _packed_uv()
         code, lines = shell.run(_TAKE_PROGRAM, f"uv-{uv.VERSION}", feed=lambda pipe: _copy(packed, pipe))
-        _check(code, lines, "uv could not be brought there")
+        _check(code, lines, "uv could not be copied there")
     folder = f"wheels-{environment.name}"
     own = environment.wheels.own
     if own is not None:
@@ -259,16 +259,16 @@ def prepare(shell: Shell, environment: PythonEnvironment, say: Callable[[str], N
         words = (environment.name, found.python, uv.VERSION, folder, how)
         return shell.run(_MAKE, *words, *pins)
 
-    code, lines = 1, ["it did not when it was last asked, less than a day ago"]
+    code, lines = 1, ["less than a day ago, the index did not answer"]
     if found.index:
-        say("asking its index")
+        say("asking its package index")
         asked = next((pin for pin in pins if pin != own_pin), None)
         code, lines = shell.run(_PROBE, found.python, uv.VERSION, asked) if asked is not None else (0, [])
     if code == 0:
-        say(f"installing {len(files)} packages from its index")
+        say(f"installing {len(files)} packages from its package index")
         code, lines = make("--quiet")
     if code != 0:
-        say(f"its index does not serve them ({_last(lines)}); sending the wheels, {size >> 20} MiB")
+        say(f"its package index does not serve them ({_last(lines)}); sending the wheels, {size >> 20} MiB")
         _send(shell, folder, files, say)
         say(f"installing {len(files)} packages")
         code, lines = make("--no-index")
@@ -300,7 +300,7 @@ class _Found:
 
 def _look(shell: Shell, environment: PythonEnvironment) -> _Found:
     code, lines = shell.run(_LOOK, environment.name, environment.python, uv.VERSION)
-    _check(code, lines, "it could not be looked at")
+    _check(code, lines, "the host could not be inspected")
     known: dict[str, list[str]] = {}
     for line in lines:
         word, _, rest = line.partition(" ")
@@ -308,15 +308,15 @@ def _look(shell: Shell, environment: PythonEnvironment) -> _Found:
     processor = known.get("processor", ["?"])[-1]
     if processor != environment.processor:
         raise HostError(
-            f"it has a processor of kind {processor}, and this machine's packages are for {environment.processor}; "
-            "make an environment there yourself, and name its interpreter: backend_options={'python': …}"
+            f"its processor is {processor}, but this machine's packages are for {environment.processor}; make an "
+            "environment there yourself, and name its interpreter with backend_options={'python': …}"
         )
     pythons = dict(reversed([text.split(" ", 1) for text in known.get("python", ()) if " " in text]))
     if environment.python not in pythons:
         there = f"Python {', '.join(sorted(pythons))}" if pythons else "no Python"
         raise HostError(
-            f"it has {there}, and this machine's packages are for {environment.python}; install python"
-            f"{environment.python} there, or name an interpreter: backend_options={{'python': …}}"
+            f"it has {there}, but this machine's packages are for {environment.python}; install python"
+            f"{environment.python} there, or name an interpreter with backend_options={{'python': …}}"
         )
     free = known.get("free", [""])[-1]
     return _Found(
@@ -382,7 +382,7 @@ def _send(shell: Shell, folder: str, files: Sequence[Path], say: Callable[[str],
                     say(f"{sent >> 20} of {whole >> 20} MiB sent")
 
     code, lines = shell.run(_TAKE_WHEELS, folder, feed=feed)
-    _check(code, lines, "the wheels could not be brought there")
+    _check(code, lines, "the wheels could not be copied there")
 
 
 def main() -> int:

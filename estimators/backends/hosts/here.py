@@ -187,7 +187,7 @@ class LocalPlatform(Platform):
             then()
             return
         if not joins:
-            self.backend.callbacks.secondary_status("Downloading", "Bringing the input channels.")
+            self.backend.callbacks.secondary_status("Downloading", "Preparing the input channels.")
         try:
             self._channels.write_text(json.dumps(local.agent_channels(self.spec)), encoding="utf-8")
         except OSError as error:

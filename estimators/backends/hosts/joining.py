@@ -47,7 +47,7 @@ def start_agent(asked: Mapping[str, Any], code: bytes, env: Mapping[str, str]) -
     version = _version_of(python) if asked["python"] else "{}.{}".format(*sys.version_info)
     if version != asked["version"]:
         raise OSError(
-            f"its Python is {version}, and this is {asked['version']}; name another one with "
+            f"its Python is {version}, but fit() runs on {asked['version']}; name another interpreter with "
             "backend_options={'python': …}"
         )
     package = _unpack(asked["code"], code)
@@ -80,7 +80,7 @@ def _version_of(python: str) -> str:
         return subprocess.run(words, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
     except (OSError, subprocess.SubprocessError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise OSError(f"{python} cannot be run there: {reason}; name an interpreter that is there") from None
+        raise OSError(f"{python} cannot be run there: {reason}; name an interpreter that exists there") from None
 
 
 def _unpack(name: str, archive: bytes) -> str:
@@ -95,7 +95,7 @@ def _unpack(name: str, archive: bytes) -> str:
         try:
             os.makedirs(place, mode=0o700, exist_ok=True)
             if os.stat(place).st_uid != os.getuid():
-                raise OSError(f"{place} belongs to somebody else")
+                raise OSError(f"{place} belongs to another user")
             if os.path.isdir(target):
                 return target
             with tempfile.TemporaryDirectory(prefix=".code-", dir=place, ignore_cleanup_errors=True) as folder:
@@ -109,7 +109,7 @@ def _unpack(name: str, archive: bytes) -> str:
             problem = error
         else:
             return target
-    raise OSError(f"our code could not be brought there: {problem}")
+    raise OSError(f"fleetfit's code could not be copied there: {problem}")
 
 
 def connect(address: str, port: int, identity: str, key: str) -> socket.socket:
@@ -119,8 +119,8 @@ def connect(address: str, port: int, identity: str, key: str) -> socket.socket:
         connection = socket.create_connection((address, port), timeout=_REACH_S)
     except OSError as error:
         raise OSError(
-            f"it does not reach the machine of fit() at {address}:{port} ({error}); let it, name another address with "
-            "backend_options={'caller_address': …}, or call fit() on a machine of the cluster"
+            f"it does not reach the machine that called fit() at {address}:{port} ({error}); open that port, name "
+            "another address with backend_options={'caller_address': …}, or call fit() on a machine of the cluster"
         ) from None
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -129,10 +129,10 @@ def connect(address: str, port: int, identity: str, key: str) -> socket.socket:
         connection.sendall(base64.b64decode(identity) + own + shown)
         expected = hmac.new(secret, b"supervisor" + own + theirs, hashlib.sha256).digest()
         if not hmac.compare_digest(_exactly(connection, 32), expected):
-            raise OSError("something else answers there")
+            raise OSError("another program answers there")
     except OSError as error:
         connection.close()
-        raise OSError(f"the machine of fit() at {address}:{port} did not take it: {error}") from None
+        raise OSError(f"the machine that called fit() at {address}:{port} did not accept it: {error}") from None
     connection.settimeout(None)
     return connection
 
@@ -142,6 +142,6 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
     while len(data) < size:
         more = connection.recv(size - len(data))
         if not more:
-            raise OSError("it closed the connection")
+            raise OSError("the connection was closed")
         data += more
     return data

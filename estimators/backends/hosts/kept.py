@@ -48,7 +48,7 @@ class Kept:
     def __str__(self) -> str:
         """Say what it is, for a person."""
         names = ", ".join(dict.fromkeys(name.partition(".")[0] for name in self.packages)) or "nothing yet"
-        left = "a job has it" if self.until is None else f"for {max(0, round(self.until - time.time()))} s more"
+        left = "in use by a job" if self.until is None else f"for {max(0, round(self.until - time.time()))} s more"
         return f"process {self.pid} with {names} imported, {self.bytes / 1e6:.0f} MB, {left}"
 
 

@@ -10,7 +10,7 @@ from estimators.backends.engine import Engine
 from estimators.backends.hosts.provider import Finding
 
 #: Placement groups select nodes by labels from 2.49 on.
-_RAY = Engine("Ray", "ray", (2, 49), extra="ray", note=", the cluster's own")
+_RAY = Engine("Ray", "ray", (2, 49), extra="ray", note=" (the cluster's version)")
 #: What the client of Ray's Jobs API needs, which Ray itself does not bring.
 _OF_JOBS = ("aiohttp", "requests")
 
@@ -25,7 +25,7 @@ def refusal(*, jobs: bool = False) -> str | None:
         return reason
     lacking = [name for name in _OF_JOBS if jobs and importlib.util.find_spec(name) is None]
     if lacking:
-        return f"Ray's client for jobs needs {' and '.join(lacking)}, which is not installed here; {_RAY.remedy}."
+        return f"Ray's client for jobs needs {' and '.join(lacking)}, which is not installed here; run {_RAY.remedy}."
     return None
 
 

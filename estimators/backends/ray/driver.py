@@ -168,8 +168,8 @@ class Driver(cluster_program.Program):
         except Exception as error:  # noqa: BLE001 - Ray raises a dozen kinds, some of them its own
             remedy = ""
             if isinstance(error, ConnectionError) and error.errno is None:  # something listens there
-                server = "a client server of Ray's has" if address.startswith("ray://") else "a head of Ray's has"
-                remedy = f"; {server} to be at that port, and RAY_AUTH_MODE=token where it asks for Ray's token"
+                server = "a client server of Ray" if address.startswith("ray://") else "a head of Ray"
+                remedy = f"; {server} must listen at that port; set RAY_AUTH_MODE=token if it asks for Ray's token"
             self.say("refused", reason=f"there is no Ray at {address!r}: {shortage.line_of(error)}{remedy}")
             return
         self._archive = ray.put(self.code)
@@ -365,8 +365,8 @@ class Driver(cluster_program.Program):
         bundles = placement_group_table(group)["bundles"]
         if len(bundles) < count:
             raise ValueError(
-                f"placement group {identity} has {len(bundles)} bundles, and {count} hosts were asked for; make it of "
-                "one bundle for each host, after that of the caller"
+                f"placement group {identity} has {len(bundles)} bundles, but {count} hosts were requested; make it "
+                "with one bundle for the caller, followed by one bundle for each host"
             )
         return group, list(range(len(bundles) - count, len(bundles))), bundles
 
@@ -403,7 +403,7 @@ class Driver(cluster_program.Program):
             if waiting and not told and time.monotonic() - since > _SLOW_S:
                 told = True
                 names = ", ".join(host.name for host in waiting.values())
-                self.say("pending", reason=f"Ray starts a worker for {names}, or makes its runtime environment")
+                self.say("pending", reason=f"Ray is starting a worker for {names}, or making its runtime environment")
                 for host in waiting.values():
                     self.in_thread(self._check_python, host, asked["runtime_env"])
 

@@ -14,7 +14,7 @@ from estimators.job.errors import ConfigurationError
 
 #: Ray's ways to place hosts on nodes; the first is ours where nobody says.
 STRATEGIES = ("STRICT_SPREAD", "SPREAD", "PACK", "STRICT_PACK")
-_LINE = text(r".+", "no line of text")
+_LINE = text(r".+", "not a single line of text")
 #: Resources that Ray's actors do not take.
 _NOT_OURS = ("object_store_memory",)
 
@@ -27,16 +27,16 @@ def _strategy(where: str, value: Any) -> str:
 def _resources(where: str, value: Any) -> dict[str, float]:
     if not isinstance(value, Mapping) or not value:
         raise ConfigurationError(
-            f"{where} must be resources and their amounts, {{'CPU': 8, 'GPU': 1}} say; got {shown(value)}."
+            f"{where} must be a dict of resources and amounts such as {{'CPU': 8, 'GPU': 1}}; got {shown(value)}."
         )
     for resource, amount in value.items():
         number = isinstance(amount, int | float) and not isinstance(amount, bool)
         if not isinstance(resource, str) or not resource or not number or not 0 <= amount < float("inf"):
             raise ConfigurationError(f"{where}: {shown(resource)} must have an amount; got {shown(amount)}.")
         if resource in _NOT_OURS:
-            raise ConfigurationError(f"{where}: Ray keeps {resource!r} for itself; leave it out.")
+            raise ConfigurationError(f"{where}: Ray reserves {resource!r} for itself; leave it out.")
         if amount > 1 and amount != int(amount):
-            raise ConfigurationError(f"{where}: Ray gives whole {resource!r} from 1 on; got {shown(amount)}.")
+            raise ConfigurationError(f"{where}: an amount of {resource!r} above 1 must be whole; got {shown(amount)}.")
     if not any(value.values()):
         raise ConfigurationError(f"{where} asks for nothing; give it an amount of at least one resource.")
     return dict(value)
@@ -44,7 +44,7 @@ def _resources(where: str, value: Any) -> dict[str, float]:
 
 def _labels(where: str, value: Any) -> dict[str, str]:
     if not isinstance(value, Mapping) or not all(isinstance(word, str) for item in value.items() for word in item):
-        raise refuse(where, "labels and their values, {'ray.io/market-type': 'spot'} say", value)
+        raise refuse(where, "a dict of labels and values such as {'ray.io/market-type': 'spot'}", value)
     return dict(value)
 
 
@@ -63,7 +63,7 @@ def _runtime_env(where: str, value: Any) -> dict[str, Any]:
             raise TypeError
         json.dumps(dict(value))
     except (TypeError, ValueError):
-        raise refuse(where, "a dict of plain values, {'pip': ['pandas']} say", value) from None
+        raise refuse(where, "a dict of plain values such as {'pip': ['pandas']}", value) from None
     return dict(value)
 
 

@@ -58,8 +58,8 @@ class RayProvider(ArrivingProvider):
             return [str(error)]
         if isinstance(spec.strategy, Elastic) and spec.strategy.spares and given.follow_nodes:
             return [
-                "a job that has a host at every node has none to spare. Leave spares out, or take "
-                "backend_options={'follow_nodes': False}."
+                "with follow_nodes, the job has a host on every node, so no node is left for spares. Leave spares out, "
+                "or set backend_options={'follow_nodes': False}."
             ]
         reason = diagnosis.refusal()
         return [reason] if reason is not None else []

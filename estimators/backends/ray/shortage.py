@@ -35,28 +35,28 @@ def reason(
     bundle = asked["bundle"]
     shown = _amounts(bundle)
     if asked["group"]:
-        return f"placement group {asked['group']} is not there yet"
+        return f"placement group {asked['group']} is not ready yet"
     nodes = [node for node in nodes if _has_labels(node, asked["labels"])]
     wanted = f"{count} × {{{shown}}} ({asked['strategy']})" if count > 1 else f"{{{shown}}}"
     if asked["labels"] and not nodes:
-        return f"Ray has no node yet with the labels {asked['labels']}; {wanted} is waited for"
+        return f"Ray has no node yet with the labels {asked['labels']}; the job waits for {wanted}"
     able = [node for node in nodes if _fits(bundle, node["Resources"])]
     apart = count + taken if asked["apart"] else 1
     most = {name: max((node["Resources"].get(name, 0) for node in nodes), default=0) for name in bundle}
     lacking = [
-        f"{name} {amount:g} (the most that one has is {most[name]:g})"
+        f"{name} {amount:g} (the largest node has {most[name]:g})"
         for name, amount in bundle.items()
         if most[name] < amount
     ]
     if lacking:
-        return f"Ray has no node yet with {', '.join(lacking)}; {wanted} is waited for"
+        return f"Ray has no node yet with {', '.join(lacking)}; the job waits for {wanted}"
     if len(able) < apart:
-        return f"Ray has {len(able)} of {apart} nodes for {wanted}; more have to join, or its autoscaler to bring them"
+        return f"Ray has {len(able)} of {apart} nodes for {wanted}; the job waits until more nodes join the cluster"
     there = free()
     if there is None:
-        return f"{wanted} is waited for; free are {_amounts(available())}"
+        return f"the job waits for {wanted}; free are {_amounts(available())}"
     room = [node for node in able if _fits(bundle, there.get(node["NodeID"], {}))]
-    return f"{wanted} is waited for: {len(room)} of {len(able)} nodes of that size have it free"
+    return f"the job waits for {wanted}: {len(room)} of {len(able)} nodes of that size have this free"
 
 
 def split_python(python: str, runtime_env: Mapping[str, Any]) -> str | None:
@@ -71,8 +71,8 @@ def split_python(python: str, runtime_env: Mapping[str, Any]) -> str | None:
     if shlex.quote(python) == python or any(name in runtime_env for name in _OWN_PYTHON):
         return None
     return (
-        f"Ray cannot start a worker with the node's Python, {python}: it hands this path to a shell, which splits it. "
-        "Start Ray there with a Python whose path has no space; a link to its environment will do: "
+        f"Ray cannot start a worker with the node's Python, {python}: Ray passes this path to a shell without quotes. "
+        "Start Ray there with a Python whose path has no space, for example by a link to its environment: "
         "LINK/bin/python -m ray.scripts.scripts start"
     )
 

@@ -195,8 +195,8 @@ class SageMakerBackend(ManagedService):
             text = f"SageMaker has a training job named {self.spec.name!r} already: choose another job_name."
             self._refused(Failure(cause=Cause.CONFIGURATION, message=text))
             return
-        hint = "It is not known whether SageMaker has got the request: `aws sagemaker list-training-jobs` tells."
-        self._give_up("SageMaker did not take the job", error, hint if passes(error) else "")
+        hint = "SageMaker may have received the request: check with `aws sagemaker list-training-jobs`."
+        self._give_up("SageMaker did not accept the job", error, hint if passes(error) else "")
 
     def _give_up(self, what: str, error: Exception, hint: str = "") -> None:
         said = str(error) if isinstance(error, FleetfitError) else meaning(error)
@@ -329,10 +329,10 @@ class SageMakerBackend(ManagedService):
         if not self.running:
             return
         if not passes(error) or now - self._failing_since >= _TELL_AFTER_S:
-            kind = "is not permitted" if is_denied(error) else "could not be asked"
+            kind = "was denied" if is_denied(error) else "failed"
             self._warn_once(
                 "unreachable",
-                f"SageMaker {kind}: {explain(error)} The job goes on there, and this tries again until it is answered.",
+                f"a request to SageMaker {kind}: {explain(error)} The job goes on there; fleetfit asks again.",
             )
         self._again(self._pace.next_look(0.0, self._failures))
 
@@ -349,11 +349,11 @@ class SageMakerBackend(ManagedService):
         """SageMaker has no such job: it never got there, or it was deleted."""
         stored = self.record.stored_status() or {}
         if not stored.get(statuses.OWN, {}).get("taken"):
-            text = "the job was not created: its supervisor ended before SageMaker had taken it."
+            text = "the job was not created: its supervisor ended before SageMaker had accepted it."
             self._refused(Failure(cause=Cause.LAUNCH, message=text))
             return
         self._state = _State.ENDED
-        failure = Failure(cause=Cause.HOST_LOST, message=f"SageMaker does not have the job any more: {meaning(error)}")
+        failure = Failure(cause=Cause.HOST_LOST, message=f"SageMaker no longer has the job: {meaning(error)}")
         now = time.time()
         last = mirror.status_of(self._described) if self._described is not None else stored
         ended = {"TrainingJobStatus": "Failed", "SecondaryStatus": "Failed", "LastModifiedTime": now}

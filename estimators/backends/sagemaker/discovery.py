@@ -57,8 +57,8 @@ def discover(settings: Settings, framework: str = "tensorflow") -> Discovery:
     warnings = []
     if config.unused:
         warnings.append(
-            f"{', '.join(config.files)}: of SageMaker.TrainingJob only RoleArn is used; {', '.join(config.unused)} "
-            "must be given as arguments."
+            f"{', '.join(config.files)}: fleetfit uses only RoleArn of SageMaker.TrainingJob. Give "
+            f"{', '.join(config.unused)} as arguments."
         )
     try:
         aws = Aws(region=options.region, profile=options.profile, session=settings.sagemaker_session)

@@ -74,7 +74,7 @@ def ensure_repository(ecr: Any, name: str) -> str:
         return str(ecr.describe_repositories(repositoryNames=[name])["repositories"][0]["repositoryUri"])
     except Exception as error:
         if code_of(error) == "InvalidParameterException":
-            raise ConfigurationError(f"--repository {name!r} is not a name that ECR takes: {explain(error)}") from error
+            raise ConfigurationError(f"--repository {name!r} is not a valid name in ECR: {explain(error)}") from error
         if code_of(error) != "RepositoryNotFoundException":
             raise
     try:

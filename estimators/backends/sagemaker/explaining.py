@@ -130,20 +130,20 @@ def remedy(error: BaseException) -> str:
     if isinstance(error, exceptions.NoCredentialsError | exceptions.PartialCredentialsError):
         return _NO_CREDENTIALS
     if isinstance(error, exceptions.ProfileNotFound):
-        return "`aws configure list-profiles` lists those that there are."
+        return "`aws configure list-profiles` lists the existing profiles."
     if isinstance(error, exceptions.TokenRetrievalError | exceptions.CredentialRetrievalError) or code in _CREDENTIALS:
         return _LOGIN
     if isinstance(error, exceptions.SSLError):
-        return "AWS_CA_BUNDLE names the certificates of a proxy that inspects the traffic."
+        return "If a proxy inspects the traffic, set AWS_CA_BUNDLE to the file of its certificates."
     if code in _DENIED:
-        return "Have this action allowed to the caller's role or user; the message names it."
+        return "Allow this action for the caller's role or user; the message names the action."
     if code == "ResourceLimitExceeded":
         return (
-            "The account's quota is used up: wait for other jobs, choose another instance type, or have it raised "
-            "(Service Quotas, Amazon SageMaker)."
+            "The account's quota is used up: wait for other jobs, choose another instance type, or request a "
+            "higher quota (Service Quotas, Amazon SageMaker)."
         )
     if "assume role" in text.lower() or "RoleArn" in text:
-        return "The role must trust sagemaker.amazonaws.com, and the caller needs iam:PassRole for it."
+        return "The role must trust sagemaker.amazonaws.com, and the caller needs iam:PassRole for the role."
     if isinstance(error, exceptions.EndpointConnectionError | exceptions.ConnectTimeoutError):
         return "Check the region's name, the network and AWS_ENDPOINT_URL."
     return ""

@@ -59,8 +59,8 @@ def choose(settings: Settings, aws: Aws, framework: str = _OWN_FRAMEWORK) -> Cho
 
 def _none_of_ours(framework: str) -> str:
     return (
-        f"there is no image: fleetfit's own is for TensorFlow. Give image_uri, or framework_version and py_version for "
-        f"one of AWS's {FRAMEWORKS[framework]} images."
+        f"there is no image: fleetfit's own image is for TensorFlow. Give image_uri, or framework_version and "
+        f"py_version for one of AWS's {FRAMEWORKS[framework]} images."
     )
 
 
@@ -71,8 +71,8 @@ def unknown(settings: Settings, framework: str = _OWN_FRAMEWORK) -> str:
     if settings.framework_version is not None and not _has_sdk():
         return _needs_sdk(settings)
     return (
-        "there is no image_uri, and so no image: AWS could not be asked for fleetfit's own in your ECR (`fleetfit "
-        "image push` brings it there). Give image_uri, or framework_version and py_version for one of AWS's images"
+        "image_uri is missing, and AWS could not be asked whether fleetfit's own image is in your ECR (`fleetfit image "
+        "push` uploads this image). Give image_uri, or framework_version and py_version for one of AWS's images"
         + ("." if _has_sdk() else ", whose addresses come with the SageMaker SDK 2.x (`fleetfit install sagemaker`).")
     )
 
@@ -86,7 +86,7 @@ def _has_sdk() -> bool:
 def _needs_sdk(settings: Settings) -> str:
     return (
         f"framework_version={str(settings.framework_version)!r}: the addresses of AWS's images come with the "
-        "SageMaker SDK 2.x: `fleetfit install sagemaker`. Or give image_uri, or leave framework_version out for "
+        "SageMaker SDK 2.x. Run `fleetfit install sagemaker`, give image_uri, or leave framework_version out for "
         "fleetfit's own image."
     )
 
@@ -117,7 +117,7 @@ def aws_image(settings: Settings, aws: Aws, framework: str = _OWN_FRAMEWORK) -> 
         raise ConfigurationError(_needs_sdk(settings)) from None
     if settings.py_version is None:
         raise ConfigurationError(
-            f"framework_version={version!r} needs py_version too: AWS's images have one Python each, py310 say."
+            f"framework_version={version!r} needs py_version too: each image of AWS has one Python, such as py310."
         )
     try:
         return str(
@@ -144,9 +144,9 @@ def own_image(settings: Settings, aws: Aws) -> Choice:
         answer = aws.client("ecr").describe_images(repositoryName=REPOSITORY, imageIds=[{"imageTag": tag}])
     except Exception as error:
         if is_missing(error):
-            raise ConfigurationError(f"there is no image {uri}: {push} brings it there; {others}.") from None
+            raise ConfigurationError(f"there is no image {uri}: {push} uploads it; {others}.") from None
         if is_denied(error):
-            return Choice(uri, (f"whether there is an image {uri} could not be seen: {explain(error)}",))
+            return Choice(uri, (f"whether image {uri} exists could not be checked: {explain(error)}",))
         raise
     return Choice(uri, _outdated(answer, uri, push))
 
@@ -164,6 +164,6 @@ def _outdated(answer: Any, uri: str, push: str) -> tuple[str, ...]:
     if not pushed or toolkit_digest() in pushed:
         return ()
     return (
-        f"image {uri} holds another version of fleetfit's toolkit than the one that is installed here; {push} brings "
-        "this one there.",
+        f"image {uri} contains another version of fleetfit's toolkit than the version installed here; {push} uploads "
+        "this version.",
     )

@@ -22,9 +22,9 @@ _CAUSES: tuple[tuple[str, Cause, str], ...] = (
     ("AlgorithmError", Cause.PROCESS, ""),
     ("ClientError", Cause.CONFIGURATION, ""),
     ("CapacityError", Cause.LAUNCH, "Try again later, in another region or with another instance type."),
-    ("InternalServerError", Cause.HOST_LOST, "A fault of AWS: try again; max_retry_attempts=… does it by itself."),
-    ("InternalFailure", Cause.HOST_LOST, "A fault of AWS: try again; max_retry_attempts=… does it by itself."),
-    ("ResourceLimitExceeded", Cause.LAUNCH, "Have the account's quota raised (Service Quotas, Amazon SageMaker)."),
+    ("InternalServerError", Cause.HOST_LOST, "A fault of AWS: try again. max_retry_attempts=… retries by itself."),
+    ("InternalFailure", Cause.HOST_LOST, "A fault of AWS: try again. max_retry_attempts=… retries by itself."),
+    ("ResourceLimitExceeded", Cause.LAUNCH, "Request a higher quota (Service Quotas, Amazon SageMaker)."),
 )
 
 
@@ -72,7 +72,7 @@ def failure_of(answer: Mapping[str, Any]) -> Failure | None:
     """What SageMaker says of a job's failure; None where it did not fail."""
     if answer.get("TrainingJobStatus") != "Failed":
         return None
-    reason = str(answer.get("FailureReason") or "SageMaker does not say why.").strip()
+    reason = str(answer.get("FailureReason") or "SageMaker gives no reason.").strip()
     cause, hint = Cause.INTERNAL, ""
     for start, found, remedy in _CAUSES:
         if reason.startswith(start):

@@ -78,7 +78,7 @@ def _paths(environment: Mapping[str, str]) -> Iterator[Path]:
         if path.is_file():
             yield path
         elif named:
-            raise ConfigurationError(f"{variable}={named}: there is no such file.")
+            raise ConfigurationError(f"{variable}={named}: the file does not exist.")
 
 
 def _read(path: Path) -> dict[str, Any]:

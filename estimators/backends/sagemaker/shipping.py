@@ -87,8 +87,8 @@ def with_code_channel(spec: TrainingJobSpec, *, toolkit: str, prefix: str) -> Tr
     shipped = wants_toolkit(spec, toolkit)
     if toolkit == "shipped" and not shipped:
         raise UnsupportedError(
-            "backend_options: toolkit='shipped' needs an entry_point, which the toolkit starts, and no "
-            "container_entry_point."
+            "backend_options: toolkit='shipped' needs an entry_point, which the toolkit starts; leave "
+            "container_entry_point out."
         )
     if spec.program is None or not (shipped or spec.network_isolation):
         return spec
@@ -97,8 +97,8 @@ def with_code_channel(spec: TrainingJobSpec, *, toolkit: str, prefix: str) -> Tr
     uploaded = spec.submit_directory == f"{prefix}/{SOURCE_ARCHIVE}"
     if spec.network_isolation and not uploaded:
         raise UnsupportedError(
-            f"enable_network_isolation=True: its containers cannot fetch source_dir={spec.submit_directory!r}; give a "
-            "local folder."
+            f"enable_network_isolation=True: isolated containers cannot fetch source_dir={spec.submit_directory!r}; "
+            "give a local folder."
         )
     moved = codec.encode({codec.SUBMIT_DIRECTORY: SOURCE_PATH}) if uploaded else {}
     channel = Channel(
@@ -149,13 +149,13 @@ def check(spec: TrainingJobSpec, options: RunOptions) -> None:
     _check_noticed(spec, options, image)
     if spec.program is None or is_shipped(spec) or images.is_ours(image):
         return
-    remedy = "leave toolkit='image' out of backend_options, and fleetfit's toolkit is sent along and starts it"
+    remedy = "leave toolkit='image' out of backend_options; fleetfit then sends its toolkit to start the script"
     strategy = spec.strategy
     if isinstance(strategy, ParameterServer) and strategy.coordinated:
         raise UnsupportedError(
-            f"distribution 'parameter_server' with image {image!r}: AWS's toolkit starts TensorFlow 1's cluster, in "
-            "which each worker trains by itself, and neither a chief nor TensorFlow 2's coordinator: "
-            f"{remedy}; or ParameterServer(cluster_spec='sagemaker') for scripts of that form."
+            f"distribution 'parameter_server' with image {image!r}: AWS's toolkit starts a TensorFlow 1 cluster, in "
+            "which each worker trains by itself, without a chief and without TensorFlow 2's coordinator: "
+            f"{remedy}. For scripts written for such a cluster, use ParameterServer(cluster_spec='sagemaker')."
         )
     own = [name for name in spec.hyperparameters if name.startswith("fleetfit_")]
     if own:
@@ -171,15 +171,15 @@ def _check_noticed(spec: TrainingJobSpec, options: RunOptions, image: str) -> No
     for name in ("on_undistributed", "on_nan"):
         if getattr(options, name) == "fail" and spec.program is None and not images.is_ours(image):
             raise UnsupportedError(
-                f"RunOptions({name}='fail'): image {image!r} starts a program of its own, and only fleetfit's toolkit "
-                f"can fail a job for that: leave it out, or give an entry_point."
+                f"RunOptions({name}='fail'): image {image!r} starts its own program, and only fleetfit's toolkit can "
+                f"fail a job for this reason: leave {name} out, or give an entry_point."
             )
     if options.on_nan == "fail" and spec.algorithm.metric_definitions:
         names = ", ".join(repr(definition.name) for definition in spec.algorithm.metric_definitions)
         raise UnsupportedError(
-            f"RunOptions(on_nan='fail') with metric_definitions ({names}): these are found in the logs, for which "
-            "SageMaker fails no job. Report the metrics by container.distributed (report() or callbacks()) and leave "
-            "metric_definitions out, or take on_nan='warn'."
+            f"RunOptions(on_nan='fail') with metric_definitions ({names}): SageMaker finds these metrics in the logs, "
+            "and does not fail a job for their values. Report the metrics with container.distributed (report() or "
+            "callbacks()) and leave metric_definitions out, or use on_nan='warn'."
         )
 
 
@@ -190,14 +190,14 @@ def warnings(spec: TrainingJobSpec) -> list[str]:
     # Which image it will be is not known where AWS cannot be asked: plan() then says what to set.
     if image and spec.program is not None and not images.is_ours(image) and not is_shipped(spec):
         found.append(
-            f"image {image!r} starts the script with its own toolkit: what plan() shows of processes is how fleetfit's "
-            "would do it."
+            f"image {image!r} starts the script with its own toolkit; the processes that plan() shows are those of "
+            "fleetfit's toolkit."
         )
     is_mpi = spec.program is not None and spec.strategy is not None and spec.strategy.name == "mpi"
     if is_mpi and images.is_aws_tensorflow(image):
         found.append(
-            "distribution 'mpi': AWS's TensorFlow images of recent versions come without Horovod; fleetfit's own image "
-            "has it (`fleetfit image push`)."
+            "distribution 'mpi': recent TensorFlow images of AWS contain no Horovod; fleetfit's own image contains "
+            "Horovod (`fleetfit image push`)."
         )
     if is_shipped(spec) and (spec.submit_directory or "").startswith("s3://"):
         found.append(
@@ -209,8 +209,8 @@ def warnings(spec: TrainingJobSpec) -> list[str]:
 def _check_run_options(options: RunOptions) -> None:
     if options.stop_grace != STOP_GRACE:
         raise UnsupportedError(
-            f"RunOptions(stop_grace={options.stop_grace!r}): SageMaker gives a script {STOP_GRACE:g} s after SIGTERM, "
-            "and nothing else; leave it out."
+            f"RunOptions(stop_grace={options.stop_grace!r}): SageMaker always gives a script {STOP_GRACE:g} s after "
+            "SIGTERM; leave stop_grace out."
         )
     defaults = RunOptions()
     for name in ("interrupt_grace", "start_timeout", "python", "failure_policy", "spot_market", "chaos"):

@@ -65,7 +65,7 @@ class SageMakerTuning:
         if shipping.is_shipped(spec):
             raise UnsupportedError(
                 f"image {spec.algorithm.image!r}: SageMaker's tuning jobs cannot set how a container is started, so "
-                "fleetfit's toolkit cannot be sent along. Take fleetfit's own image (`fleetfit image push`), or "
+                "fleetfit cannot send its toolkit with the job. Use fleetfit's own image (`fleetfit image push`), or "
                 "RunOptions(backend_options={'toolkit': 'image'}) for the image's own toolkit."
             )
         strange = sorted(request.keys() - _SHARED - _OTHERWISE)
@@ -79,7 +79,7 @@ class SageMakerTuning:
         shape = model.operation_model("CreateHyperParameterTuningJob").input_shape
         report = botocore.validate.ParamValidator().validate(dict(tuning), shape)
         if report.has_errors():
-            raise ConfigurationError(f"SageMaker does not take this tuning job: {report.generate_report()}")
+            raise ConfigurationError(f"SageMaker does not accept this tuning job: {report.generate_report()}")
 
     def upload(self, spec: TrainingJobSpec, source: Path) -> None:
         """Upload the code of all trials."""

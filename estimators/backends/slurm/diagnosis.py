@@ -9,11 +9,11 @@ from estimators.backends.slurm import keeper
 def findings() -> list[Finding]:
     """Say whether there is a Slurm here, and what its partitions have."""
     if not keeper.configured():  # as most machines are
-        text = "this machine is of no Slurm cluster; on a login node of one, jobs run there"
+        text = "this machine belongs to no Slurm cluster; jobs on Slurm start from a login node"
         return [Finding(name="slurm", ok=None, text=text)]
     code, said, error = keeper.command(["sinfo", "--noheader", "--format=%P %a %D %A"], seconds=10)
     if code != 0:
-        remedy = "`scontrol ping` says whether the controller runs; slurm.conf or $SLURM_CONF says where."
+        remedy = "`scontrol ping` says whether the controller runs; slurm.conf or $SLURM_CONF has its address."
         return [Finding(name="slurm", ok=False, text=f"Slurm does not answer: {error}", remedy=remedy)]
     parts = []
     for line in said.splitlines():

@@ -50,7 +50,7 @@ _SIGNALS = ("TERM", "USR1", "USR2", "INT", "HUP")
 
 def _plain(where: str, value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int) or not str(value) or "\n" in str(value):
-        raise refuse(where, "a string or a number, as sbatch takes it", value)
+        raise refuse(where, "a string or a number, as for sbatch", value)
     return str(value)
 
 
@@ -65,7 +65,7 @@ def _signal(where: str, value: Any) -> str:
     said: str = text()(where, value)
     found = _SIGNAL.fullmatch(said)
     if found is None or found["name"] not in _SIGNALS:
-        one = f"a signal and seconds before the limit, 'TERM@120' say, with one of {', '.join(_SIGNALS)}"
+        one = f"a signal and seconds before the limit such as 'TERM@120', with one of {', '.join(_SIGNALS)}"
         raise refuse(where, one, value)
     return said
 
@@ -101,7 +101,7 @@ class SlurmOptions:
     python: str = option(interpreter, sys.executable)
     export: tuple[str, ...] = option(texts(one_too=False), EXPORTED)
     sbatch: tuple[str, ...] = option(_words, ())
-    silence: float = option(above_0("seconds, more than 0"), SILENCE_S)
+    silence: float = option(above_0("a number of seconds above 0"), SILENCE_S)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> SlurmOptions:
@@ -122,7 +122,7 @@ class SlurmOptions:
             made: SlurmOptions = read(cls, given, what="option of instance_type 'slurm'", known=_PLAIN)
         except UnknownOptionError as error:
             raise ConfigurationError(
-                f"{error} Others of sbatch go as words: backend_options={{'sbatch': ['--option=value']}}."
+                f"{error} Give other options of sbatch as backend_options={{'sbatch': ['--option=value']}}."
             ) from None
         return dataclasses.replace(made, plain=plain)
 

@@ -45,8 +45,8 @@ _INSTALL = (
 )
 
 _ENVIRONMENT = (
-    "Install the same fleetfit there, in a folder that the nodes share for instance, and name its interpreter with "
-    "backend_options={'python': …}"
+    "Install the same version of fleetfit there, for example in a folder that the nodes share, and name its "
+    "interpreter with backend_options={'python': …}"
 )
 
 #: What srun says of an allocation that has ended, and the state.
@@ -58,11 +58,11 @@ _EMPTY = ("Job step aborted", "Exited with exit code", ": Killed", ": Terminated
 
 #: Why an allocation has ended, by its state.
 _ENDS = {
-    "TIMEOUT": "the allocation's time is over; ask for more with backend_options={'time': …}",
+    "TIMEOUT": "the allocation has reached its time limit; request more with backend_options={'time': …}",
     "PREEMPTED": "Slurm has given its node to another job",
     "CANCELLED": "the allocation was cancelled (scancel)",
     "NODE_FAIL": "its node has failed",
-    "OUT_OF_MEMORY": "it used more memory than was asked for; ask for more with backend_options={'mem': …}",
+    "OUT_OF_MEMORY": "it used more memory than requested; request more with backend_options={'mem': …}",
     "DEADLINE": "the allocation's deadline has passed",
     "BOOT_FAIL": "its node could not be booted",
 }
@@ -112,9 +112,7 @@ class SlurmProvider:
         words = ["sbatch", "--test-only", *given.words(nodes)]
         code, _, error_text = keeper.command(words, "#!/bin/sh\n", seconds=30)
         if code != 0:
-            return [
-                f"sbatch refuses such an allocation: {error_text}. It was asked for {' '.join(given.words(nodes))}."
-            ]
+            return [f"sbatch refuses such an allocation: {error_text}. The request was {' '.join(given.words(nodes))}."]
         return []
 
     @classmethod
@@ -308,7 +306,7 @@ class _Allocation:
             self.job = None
             self._submit()
         else:
-            self._fail(f"Slurm job {self.job} has ended before it ran: {_why(event['state'], event['reason'])}")
+            self._fail(f"Slurm job {self.job} ended before it ran: {_why(event['state'], event['reason'])}")
 
     def _fail(self, reason: str) -> None:
         wanted, self._wanted = self._wanted, []
@@ -318,7 +316,7 @@ class _Allocation:
 
     def _start(self, nodes: Sequence[dict[str, str]]) -> None:
         if len(nodes) < self.size:  # scontrol did not answer, or words for sbatch asked for others
-            self._fail(f"Slurm job {self.job} runs on {len(nodes)} nodes, and {self.size} were asked for")
+            self._fail(f"Slurm job {self.job} runs on {len(nodes)} nodes, but {self.size} were requested")
             return
         names = {node["name"] for node in nodes}
         if names & self._provider.taken():  # a part of a node, and the other part is ours as well
@@ -369,12 +367,12 @@ class _Step:
         options = provider.options
         address = node["address"]
         if not address:
-            self._refuse(wanted, "its address is not known here. Call fit() where the nodes can be reached")
+            self._refuse(wanted, "its address is not known here. Call fit() on a machine that reaches the nodes")
             return
         try:
             caller = _own_address(address)
         except OSError as error:
-            self._refuse(wanted, f"there is no way to {address}: {error.strerror}")
+            self._refuse(wanted, f"there is no route to {address}: {error.strerror}")
             return
         words = [
             "srun", f"--jobid={allocation.job}", f"--nodelist={self._node}", "--nodes=1", "--ntasks=1", "--overlap",
@@ -439,8 +437,8 @@ class _Step:
             host.close()
             self._refuse(
                 wanted,
-                f"{self._provider.options.python} is Python {'.'.join(theirs)} there, and this is {'.'.join(ours)}; "
-                "name another one with backend_options={'python': …}",
+                f"{self._provider.options.python} is Python {'.'.join(theirs)}, but fit() runs on {'.'.join(ours)}; "
+                "name another interpreter with backend_options={'python': …}",
             )
             return
         wanted.ready(host)
@@ -542,22 +540,22 @@ def explain(reason: str) -> str:
     words = {
         "None": "it was just submitted",
         "Resources": "it waits for nodes to become free (Resources)",
-        "Priority": "jobs of higher priority are before it (Priority)",
+        "Priority": "jobs of higher priority are ahead of it (Priority)",
         "PartitionDown": "its partition is down (PartitionDown)",
-        "PartitionInactive": "its partition takes no jobs (PartitionInactive)",
-        "PartitionTimeLimit": "it asks for more time than its partition gives (PartitionTimeLimit)",
-        "PartitionNodeLimit": "it asks for more nodes than its partition gives (PartitionNodeLimit)",
-        "QOSMaxNodePerUserLimit": "you have as many nodes as your QOS gives (QOSMaxNodePerUserLimit)",
-        "JobHeldUser": "it is held; `scontrol release` lets it go (JobHeldUser)",
+        "PartitionInactive": "its partition accepts no jobs (PartitionInactive)",
+        "PartitionTimeLimit": "it asks for more time than its partition allows (PartitionTimeLimit)",
+        "PartitionNodeLimit": "it asks for more nodes than its partition allows (PartitionNodeLimit)",
+        "QOSMaxNodePerUserLimit": "you already have as many nodes as your QOS allows (QOSMaxNodePerUserLimit)",
+        "JobHeldUser": "it is held; `scontrol release` releases it (JobHeldUser)",
         "JobHeldAdmin": "an administrator holds it (JobHeldAdmin)",
-        "BeginTime": "its time to begin has not come (BeginTime)",
+        "BeginTime": "its start time has not come yet (BeginTime)",
         "ReqNodeNotAvail": "nodes that it needs are not available (ReqNodeNotAvail)",
     }
     return words.get(reason, reason)
 
 
 def _why(state: str, reason: str) -> str:
-    text = _ENDS.get(state, state.lower() or "it is not known why")
+    text = _ENDS.get(state, state.lower() or "the reason is unknown")
     return f"{text} ({reason})" if reason and reason != "None" else text
 
 
@@ -595,12 +593,12 @@ def _partition_refusal(given: SlurmOptions, hosts: int, partitions: dict[str, di
 
 def _unsuitable(given: SlurmOptions, hosts: int, name: str, fields: dict[str, str]) -> str | None:
     if fields.get("State", "UP") != "UP":
-        return f"partition {name!r} takes no jobs now (it is {fields['State']}); name another one, or wait."
+        return f"partition {name!r} accepts no jobs now (it is {fields['State']}); name another one, or wait."
     limits = [int(fields[field]) for field in ("TotalNodes", "MaxNodes") if fields.get(field, "").isdigit()]
     if limits and hosts > min(limits):
-        return f"instance_count={hosts}, and partition {name!r} gives a job at most {min(limits)} nodes; ask for fewer."
+        return f"instance_count={hosts}, but partition {name!r} gives a job at most {min(limits)} nodes; ask for fewer."
     asked = minutes(given.time) if given.time is not None else None
     most = minutes(fields.get("MaxTime", "UNLIMITED"))
     if asked is not None and most is not None and asked > most:
-        return f"time={given.time!r}, and partition {name!r} gives at most {fields['MaxTime']}; ask for less."
+        return f"time={given.time!r}, but partition {name!r} allows at most {fields['MaxTime']}; ask for less."
     return None

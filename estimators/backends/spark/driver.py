@@ -218,12 +218,12 @@ class Driver(cluster_program.Program):
                         host.stage = stage
                     return 1 if self._local else cores[wanted - 1]
             unit = "core" if self._local else "executor"
-            reason = f"Spark has {room} {unit}{'s' * (room != 1)} for {wanted} hosts, one for each"
+            reason = f"Spark has {room} {unit}{'s' * (room != 1)} for {wanted} hosts, and each host needs one"
             if reason != said:
                 said, since = reason, time.monotonic()
                 self.say("pending", reason=reason)
             if not wait and time.monotonic() - since > self._patience(room):
-                raise ValueError(f"{reason}; give it more (spark.executor.instances), or take fewer hosts")
+                raise ValueError(f"{reason}; start more (spark.executor.instances), or use fewer hosts")
             time.sleep(_LOOK_S)
         return None
 

@@ -74,15 +74,15 @@ def check(frame: Any, file_format: str, shards: int | None) -> None:
         UnsupportedError: a frame of Spark Connect, or one that streams.
     """
     if not hasattr(frame, "sparkSession") or not hasattr(frame, "dtypes"):
-        raise ConfigurationError(f"from_spark(): {shown(frame)} is no DataFrame of Spark.")
+        raise ConfigurationError(f"from_spark(): {shown(frame)} is not a DataFrame of Spark.")
     if file_format not in FORMATS:
         raise ConfigurationError(unknown("from_spark(format=…)", file_format, tuple(FORMATS)))
     if shards is not None and (isinstance(shards, bool) or not isinstance(shards, int) or shards < 1):
-        raise ConfigurationError(f"from_spark(shards=…) must be a whole number from 1 on, got {shown(shards)}.")
+        raise ConfigurationError(f"from_spark(shards=…) must be a whole number, 1 or more, got {shown(shards)}.")
     if ".connect." in type(frame).__module__:
-        raise UnsupportedError("a DataFrame of Spark Connect cannot be a channel; take one of a classic session.")
+        raise UnsupportedError("a DataFrame of Spark Connect cannot be a channel; use one of a classic session.")
     if frame.isStreaming:
-        raise UnsupportedError("a DataFrame that streams has no end, and cannot be a channel.")
+        raise UnsupportedError("a streaming DataFrame has no end, so it cannot be a channel.")
     problems = problems_of(frame.dtypes, file_format)
     if problems:
         raise ConfigurationError(f"the DataFrame cannot be a channel: {'; '.join(problems)}.")
@@ -99,8 +99,8 @@ def problems_of(columns: Iterable[tuple[str, str]], file_format: str) -> list[st
             problems.append(f"column {name!r} is {kind}; cast it, or make columns of it")
         elif file_format == "tfrecord" and _list_of(kind) is None:
             problems.append(
-                f"column {name!r} is {kind}, which no feature of an Example can be; cast it to a number, string, "
-                "binary or an array of them, or take format='parquet'"
+                f"column {name!r} is {kind}, which a feature of an Example cannot hold; cast it to a number, string, "
+                "binary or an array of them, or use format='parquet'"
             )
     return problems
 
@@ -124,13 +124,13 @@ def _folder(frame: Any, path: Any) -> Path:
     if path is None:
         raise ConfigurationError(
             f"Spark's executors are on other machines: set the session's {STORE} to a folder that they and this "
-            "process share, or take TrainingInput.from_spark(dataframe, path=…)."
+            "process share, or use TrainingInput.from_spark(dataframe, path=…)."
         )
     folder = normalise_uri(path).removeprefix("file://")
     if "://" in folder:
         raise ConfigurationError(
-            f"{named} is {folder!r}, which is no folder. Write the frame there by Spark's own frame.write, and take "
-            "TrainingInput of the same location."
+            f"{named} is {folder!r}, which is not a folder. Write the DataFrame there with Spark's DataFrame.write, "
+            "and use TrainingInput of the same location."
         )
     return Path(folder)
 
@@ -149,7 +149,7 @@ def _write_files(frame: Any, file_format: str, folder: Path, rows: int) -> None:
             names, kinds = [name for name, _ in frame.dtypes], [str(_list_of(kind)) for _, kind in frame.dtypes]
             written = frame.rdd.mapPartitionsWithIndex(_recording(str(folder), names, kinds)).sum()
             if written != rows:
-                raise OSError(f"{written} rows came of {rows}: the frame is another one each time that it is computed")
+                raise OSError(f"{written} rows were written, not {rows}: the DataFrame differs at each computation")
         for file in folder.iterdir():
             if file.name.startswith((".", "_")):  # Hadoop's checksums, and its sign of success
                 file.unlink()

@@ -61,7 +61,7 @@ class SparkProvider(ArrivingProvider):
     @classmethod
     def portable(cls, spec: TrainingJobSpec, options: RunOptions) -> dict[str, Any]:
         """Refuse dispatchers."""
-        raise UnsupportedError("A dispatcher does not reach this process's Spark session; leave dispatcher out.")
+        raise UnsupportedError("A dispatcher cannot reach this process's Spark session; leave dispatcher out.")
 
     @classmethod
     def found(cls, spec: TrainingJobSpec) -> dict[str, Any] | None:
@@ -85,7 +85,7 @@ class SparkProvider(ArrivingProvider):
         host.address = host.peer
         machines = [other.address for other in host.group]
         if all(machines):
-            remedy = "set spark.executor.cores so that each machine has one executor, or take as many hosts as machines"
+            remedy = "set spark.executor.cores so that each machine has one executor, or use as many hosts as machines"
             self.refuse_mixed(host.group, machines, remedy)
             for other in host.group:
                 other.begin()

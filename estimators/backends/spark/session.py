@@ -23,18 +23,18 @@ def refusal() -> str | None:
         if str(context.getConf().get(_DYNAMIC, "false")).lower() != "true":
             return None
         return (
-            f"{_DYNAMIC} is true, with which Spark has no barrier stages, and takes executors for idle as it likes; "
-            "set it to false, and spark.executor.instances to the number of hosts."
+            f"{_DYNAMIC} is true: then Spark has no barrier stages, and removes executors that seem idle. Set this to "
+            "false, and spark.executor.instances to the number of hosts."
         )
     connect = sys.modules.get("pyspark.sql.connect.session")
     if connect is not None and connect.SparkSession.getActiveSession() is not None:
         return (
-            "this process has a session of Spark Connect, which has no executors to start hosts on; call fit() where a "
-            "classic session is."
+            "this process has a session of Spark Connect, which cannot start hosts on executors; call fit() in a "
+            "process with a classic session."
         )
     return (
-        "the hosts are executors of the Spark session of the process that calls fit(), and this process has none; call "
-        "fit() where SparkSession.builder.master('spark://head:7077').getOrCreate() has made one."
+        "the hosts are executors of the Spark session of the process that calls fit(), and this process has no "
+        "session; make one before fit(): SparkSession.builder.master('spark://head:7077').getOrCreate()."
     )
 
 

@@ -47,7 +47,7 @@ problem = ""
 try:
     server.bind((address, 0)); server.listen(64)
 except OSError as error:
-    problem = "it cannot listen at %s: %s" % (address, error.strerror)
+    problem = "the host cannot listen at %s: %s" % (address, error.strerror)
 def accept():
     while True:
         server.accept()[0].close()
@@ -107,18 +107,20 @@ class Report:
             return said
         if not any(_version(text) >= OLDEST for text in self.facts["pythons"]):
             there = ", ".join(self.facts["pythons"]) or "none"
-            said.append(f"it has no Python from 3.10 on ({there}); install one")
+            said.append(f"Python 3.10 or newer is missing (installed: {there}); install one")
         if self.clock is not None and abs(self.clock) >= CLOCK_S:
             way = "ahead" if self.clock > 0 else "behind"
-            said.append(f"its clock is {abs(self.clock):.1f} s {way} of this machine's; set it by NTP (chrony)")
+            said.append(f"its clock is {abs(self.clock):.1f} s {way} of this machine's clock; set it by NTP (chrony)")
         if self.facts["disk"] < LITTLE_DISK:
-            said.append(f"{self.facts['disk'] / 1e9:.1f} GB are free for environments; make room in ~/.cache")
+            said.append(f"{self.facts['disk'] / 1e9:.1f} GB are free for environments; free more space in ~/.cache")
         if self.facts["temporary"] < LITTLE_DISK:
-            said.append(f"{self.facts['temporary'] / 1e9:.1f} GB are free for jobs; make room in $TMPDIR")
+            said.append(f"{self.facts['temporary'] / 1e9:.1f} GB are free for jobs; free more space in $TMPDIR")
         if not self.facts["knows_itself"]:
-            said.append(f"it does not know its own name, {self.facts['hostname']}; put it into its /etc/hosts")
+            said.append(f"it cannot resolve its own name, {self.facts['hostname']}; add the name to its /etc/hosts")
         if self.facts["problem"]:
-            said.append(f"{self.facts['problem']}; give the address that hosts reach it by: address=… in the host file")
+            said.append(
+                f"{self.facts['problem']}; set address=… in the host file to the address at which other hosts reach it"
+            )
         for name, error in self.unreachable.items():
             said.append(f"it does not reach {name} ({error}); open the ports between the hosts")
         return said
@@ -147,11 +149,11 @@ def check(
     connections = Connections(loop, settings)
     probes = [_Probe(loop, connections, machine, python) for machine in machines]
     try:
-        on_step(f"looking at {len(probes)} hosts")
+        on_step(f"checking {len(probes)} hosts")
         _until(loop, probes, lambda probe: bool(probe.report.facts))
         _until(loop, probes, lambda probe: probe.report.clock is not None, lambda probe: probe.ask_time())
         there = [probe for probe in probes if not probe.ended and probe.report.facts["port"]]
-        on_step(f"{len(there)} of them try to reach each other")
+        on_step(f"testing the connections between {len(there)} of them")
         for probe in there:
             probe.reach([other.report for other in there if other is not probe])
         _until(loop, there, lambda probe: probe.over, seconds=_ANSWER_S + _REACH_S * len(there))
@@ -231,7 +233,7 @@ class _Probe:
         assert self._fds is not None
         data = os.read(self._fds[0], 1 << 16)
         if not data:
-            self.fail("it broke off; is its Python 3 whole?")
+            self.fail("the check on the host ended early; see whether python3 works there")
             return
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:

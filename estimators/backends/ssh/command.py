@@ -21,47 +21,46 @@ _ALIVE_S, _ALIVE_COUNT = 5, 2
 _REASONS: tuple[tuple[str, str], ...] = (
     (
         r"REMOTE HOST IDENTIFICATION HAS CHANGED",
-        "its host key has changed since it was first seen: the machine was set up anew, or another one answers in its "
-        "place. If that is expected, forget the old key: {forget}",
+        "its host key has changed: the machine was installed again, or another machine answers at its address. If that "
+        "is expected, remove the old key with {forget}",
     ),
     (
         r"Host key verification failed|No \S+ host key is known",
-        "its host key, or that of a jump host on the way, is not known. Log in there once with `{words}` and accept "
-        "the key",
+        "its host key, or the host key of a jump host, is not known. Log in once with `{words}` and accept the key",
     ),
     (
         r"UNPROTECTED PRIVATE KEY FILE|bad permissions",
-        "others can read the private key here, and ssh does not take such a key; chmod 600 it",
+        "other users of this machine can read the private key, so ssh refuses to use it; `chmod 600` the key file",
     ),
     (
         r"Too many authentication failures",
-        "the agent offered more keys than it accepts; name the right one with IdentityFile and IdentitiesOnly=yes in "
-        "the ssh configuration",
+        "the ssh agent offered more keys than the host accepts; name the right key with IdentityFile and "
+        "IdentitiesOnly=yes in the ssh configuration",
     ),
     (
         r"Permission denied",
-        "the login was refused ({last}). It has to work without a question: `ssh-copy-id {host}` or `ssh-add`, then "
-        "try `{words}`",
+        "the login was refused ({last}). The login must work without a question: run `ssh-copy-id {host}` or "
+        "`ssh-add`, then try `{words}`",
     ),
     (
         r"Could not resolve hostname|Name or service not known",
-        "nobody knows the name. Check its spelling, or give it an address by HostName in the ssh configuration",
+        "the name cannot be resolved. Check its spelling, or set its address with HostName in the ssh configuration",
     ),
     (
         r"No route to host|Network is unreachable",
-        "there is no route to it. Check the address, the network or VPN, and that the machine runs",
+        "there is no route to the host. Check the address, the network or VPN, and that the machine is running",
     ),
     (
         r"Connection timed out|Operation timed out|banner exchange",
-        "it did not answer. Check the address, that the machine runs, and that a firewall lets ssh through",
+        "the host did not answer. Check the address, that the machine is running, and that no firewall blocks ssh",
     ),
     (
         r"Connection refused",
-        "nothing listens at its ssh port. Check that sshd runs there, and the port",
+        "nothing listens at its ssh port. Check the port, and that sshd is running there",
     ),
     (
         r"Session open refused by peer|session request failed",
-        "its sshd allows too few sessions in a connection; raise MaxSessions there",
+        "its sshd allows too few sessions per connection; raise MaxSessions there",
     ),
     (
         r"[Bb]ad configuration option|terminating, \d+ bad|Can't open user config file|Bad owner or permissions on",
@@ -73,7 +72,8 @@ _REASONS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"kex_exchange_identification|Connection (closed|reset) by",
-        "it closed the connection before the login. Too many log in at once (MaxStartups), or it bars this machine",
+        "the host closed the connection before the login: too many logins at once (MaxStartups), or this machine is "
+        "blocked there",
     ),
 )
 #: What sshd does to logins that are too many at once.
@@ -86,7 +86,7 @@ FINAL = re.compile(
 
 
 #: The reason where ssh gives none.
-SILENT = "ssh ended without a word"
+SILENT = "ssh ended without a message"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -162,11 +162,11 @@ class Destination:
 
     def __post_init__(self) -> None:
         if not self.host or self.host.startswith("-") or re.search(r"[\s\0/@]", self.host):
-            raise ConfigurationError(f"{self.host!r} is no name of a host: it must be a name or an address.")
+            raise ConfigurationError(f"{self.host!r} is not the name or address of a host.")
         if self.user is not None and (not self.user or self.user.startswith("-") or re.search(r"[\s\0]", self.user)):
-            raise ConfigurationError(f"{self.user!r} is no login name (of host {self.host!r}).")
+            raise ConfigurationError(f"{self.user!r} is not a login name (of host {self.host!r}).")
         if self.port is not None and not 0 < self.port < 65536:
-            raise ConfigurationError(f"{self.port} is no port (of host {self.host!r}).")
+            raise ConfigurationError(f"{self.port} is not a port (of host {self.host!r}).")
 
     def __str__(self) -> str:
         text = f"{self.user}@{self.host}" if self.user is not None else self.host
@@ -220,7 +220,7 @@ def resolved(settings: SshSettings, destination: Destination) -> dict[str, str]:
         raise ConfigurationError(text) from None
     except subprocess.TimeoutExpired:
         raise ConfigurationError(
-            f"{destination}: `ssh -G` took over 30 s; see `Match exec` in its configuration."
+            f"{destination}: `ssh -G` took more than 30 s; see `Match exec` in the ssh configuration."
         ) from None
     if done.returncode != 0:
         raise ConfigurationError(f"{destination}: {reason(done.stderr, settings, destination)}.")

@@ -56,8 +56,8 @@ class Finished:
 #: After so many seconds it is told what may keep a login, and after so many it is given up.
 _LATE_S, _GIVE_UP_S = 2.0, 120.0
 _LATE = (
-    "it has not let us in yet. The network is slow, or the login shell's rc files wait for something, or start another "
-    "shell in its place (`exec fish`): `ssh HOST true` has to return"
+    "the login has not succeeded yet. The network is slow, or the login shell's rc files wait for something or start "
+    "another shell (`exec fish`): `ssh HOST true` has to return"
 )
 
 
@@ -246,9 +246,9 @@ class SshConnection:
             self.on_lost(self.ended)
             return
         if text == SILENT and (printed := bytes(self._said).decode("utf-8", "replace").strip()):
-            text = f"its login shell said {printed.splitlines()[-1][:200]!r} and ended: `ssh HOST true` has to succeed"
+            text = f"its login shell printed {printed.splitlines()[-1][:200]!r} and ended: `ssh HOST true` must succeed"
         if code == 0:
-            text = "the login ended at once. Its shell has to run commands: `ssh HOST true`"
+            text = "the login ended at once. The login shell must run commands: `ssh HOST true` must succeed"
         patient = self._until is not None and time.monotonic() < self._until and not FINAL.search(errors)
         self._connections.connected(self)
         if patient or (DROPPED.search(errors) and self._tries < _TRIES):
@@ -410,7 +410,7 @@ class SshConnection:
                 done(int(port), "")
             else:
                 finished = Finished(code=code, output=bytes(output), errors=errors)
-                done(0, f"its sshd does not forward (AllowTcpForwarding): {finished.last_line}")
+                done(0, f"its sshd does not forward ports (AllowTcpForwarding): {finished.last_line}")
 
         Child(
             self._loop,
@@ -429,7 +429,7 @@ class SshConnection:
         if self._closed:
             return
         self._closed = True
-        self.ended = self.ended or "it was closed"
+        self.ended = self.ended or "the connection was closed"
         self._connections.forget(self)
         for child in list(self._children):
             child.kill()

@@ -67,7 +67,7 @@ def parse(text: str, where: str) -> Machine:
     """
     found = _HOST.fullmatch(text)
     if found is None:
-        raise ConfigurationError(f"{where}: {text!r} is no host; {_FORM}.")
+        raise ConfigurationError(f"{where}: {text!r} is not a host; {_FORM}.")
     slots = found["slots"]
     if slots is not None and int(slots) == 0:
         raise ConfigurationError(f"{where}: {text!r} has no slots; leave the host out instead.")
@@ -112,7 +112,7 @@ def parse_list(given: Any, where: str) -> tuple[Machine, ...]:
         elif isinstance(entry, str):
             machines.append(parse(entry, where))
         else:
-            raise ConfigurationError(f"{where}: {shown(entry)} is no host; {_FORM}.")
+            raise ConfigurationError(f"{where}: {shown(entry)} is not a host; {_FORM}.")
     return _once(machines, where)
 
 
@@ -136,7 +136,7 @@ def parse_file(text: str, where: str) -> tuple[Machine, ...]:
             if name == "address":
                 machine = dataclasses.replace(machine, address=value)
             elif not value.isdecimal() or int(value) == 0:
-                raise ConfigurationError(f"{place}: {cut(word, 80)!r}: a number from 1 on is needed.")
+                raise ConfigurationError(f"{place}: {cut(word, 80)!r}: the number must be 1 or more.")
             elif name == "slots":
                 machine = dataclasses.replace(machine, slots=int(value))
         machines.append(machine)
@@ -212,13 +212,11 @@ class SshOptions:
         """
         made: SshOptions = read(cls, options)
         if made.hosts is not None and made.host_file is not None:
-            raise ConfigurationError(
-                "backend_options: 'hosts' and 'host_file' both say which hosts there are: give one."
-            )
+            raise ConfigurationError("backend_options: give either 'hosts' or 'host_file', not both.")
         if made.python is not None and made.requirements is not None:
             raise ConfigurationError(
-                "backend_options: 'python' names an environment that is there, and 'requirements' what to put into one "
-                "that is made: give one."
+                "backend_options: give either 'python' (an existing environment) or 'requirements' (the packages of "
+                "a new one), not both."
             )
         return made
 
@@ -261,7 +259,7 @@ def save(fleet: str, machines: Iterable[Machine]) -> None:
     lines = []
     for machine in machines:
         if machine.destination.port is not None:
-            raise ConfigurationError(f"{machine.name}: put the port into the ssh configuration; a host file has none.")
+            raise ConfigurationError(f"{machine.name}: a host file has no port; set the port in the ssh configuration.")
         user = f"{machine.destination.user}@" if machine.destination.user else ""
         host = f"[{machine.destination.host}]" if ":" in machine.destination.host else machine.destination.host
         slots = f" slots={machine.slots}" if machine.slots is not None else ""

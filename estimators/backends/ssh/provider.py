@@ -91,14 +91,15 @@ class SshProvider:
         except ConfigurationError as error:
             return [str(error)]
         except ProvisionError as error:
-            return [f"no environment can be made on the hosts: {error} Or name one: backend_options={{'python': …}}."]
+            return [
+                f"no environment can be made on the hosts: {error} Or name the interpreter of an existing one: "
+                "backend_options={'python': …}."
+            ]
         if _discovers(spec):
             strategy = spec.strategy
             assert isinstance(strategy, Elastic)
             if strategy.spares:
-                return [
-                    "spare hosts need machines of a list; with discovery, who is named takes part. Leave spares out."
-                ]
+                return ["spare hosts need a list of machines; with discovery, every host takes part. Leave spares out."]
             return []
         if not machines:
             return [
@@ -109,13 +110,13 @@ class SshProvider:
         small = [machine for machine in machines if machine.slots is not None and machine.slots < processes]
         fitting = len(machines) - len(small)
         if spec.instance_count > fitting:
-            text = f"instance_count={spec.instance_count}, and the fleet has {fitting} machines"
+            text = f"instance_count={spec.instance_count}, but the fleet has {fitting} machines"
             if small:
                 text += (
-                    f" with at least processes_per_host={processes} slots; too small are "
+                    f" with at least processes_per_host={processes} slots; too few slots: "
                     f"{', '.join(f'{machine.name} ({machine.slots})' for machine in small)}"
                 )
-            return [f"{text}; add some."]
+            return [f"{text}. Add machines."]
         return []
 
     @classmethod
@@ -268,7 +269,7 @@ class SshProvider:
         ways = [self._open.get(machine.name) for machine in (self._taken[host.name], self._taken[other.name])]
         near, far = ways
         if near is None or far is None:
-            done(0, "a connection to one of them was lost")
+            done(0, "the connection to one of the two was lost")
             return
         self._bridges += 1
         here = near.folder / f"bridge-{self._bridges}"
@@ -414,7 +415,7 @@ class _Acquisition:
         try:
             machine, reason = self._provider.choose(self._name, self._tried)
         except OSError as error:
-            machine, reason = None, f"a lock on a machine could not be taken here: {error}"
+            machine, reason = None, f"a lock for a machine could not be taken here: {error}"
         if machine is None and self._provider.busy and self._provider.waits:
             self._pause = min(2 * self._pause, _LONGEST_PAUSE_S) if self._tried else _LOOK_EVERY_S
             self._tried.clear()
@@ -443,8 +444,8 @@ class _Acquisition:
         if ":" in address and self._provider.alone:
             address = "127.0.0.1"  # nobody else has to reach it
         if not address or ":" in address:
-            said = f"it was reached by IPv6 ({address})" if address else "its sshd does not say its address"
-            self._not(machine, f"{said}; give the IPv4 address that hosts reach it by: address=… of the host file")
+            said = f"the host was reached by IPv6 ({address})" if address else "its sshd does not report its address"
+            self._not(machine, f"{said}; set address=… in the host file to the IPv4 address at which hosts reach it")
             return
         last: list[Finished] = []
 
@@ -459,7 +460,7 @@ class _Acquisition:
                 return
             host.on_lost = lambda reason: None
             host.close()
-            self._not(machine, f"it is the machine of {other}: name a machine once, with as many slots as it has")
+            self._not(machine, f"it is the same machine as {other}: name each machine once, with all its slots")
 
         def started(read: int, write: int) -> None:
             SshHost(

@@ -89,7 +89,7 @@ class Starting:
             self.python = self._others.pop(0)
             self.begin()
         elif lacks_python and self._program.environment is None:
-            self._failed(f"it has no {self._program.python}; name an interpreter that is there")
+            self._failed(f"{self._program.python} does not exist there; name an interpreter that does")
         elif lacks_python and not self._prepared:
             self._prepared = True
             self.python = self._program.python
@@ -102,7 +102,7 @@ class Starting:
             if finished.code == 0:
                 self.begin()
             else:
-                self._failed(f"our code could not be brought there: {finished.last_line}")
+                self._failed(f"fleetfit's code could not be copied there: {finished.last_line}")
 
         code = self._program.code
         self._connection.run(["sh", "-c", shipping.TAKE_CODE, "sh", code.name], sent, source=code.archive())
@@ -124,7 +124,7 @@ class Starting:
                 self.begin()
             else:
                 lines = errors.strip().splitlines()
-                self._failed(self._connection.ended or (lines[-1] if lines else f"preparing it ended with {code}"))
+                self._failed(self._connection.ended or (lines[-1] if lines else f"preparation exited with code {code}"))
 
         argv = [sys.executable, "-m", "estimators.backends.hosts.environment"]
         self._children.append(Child(self._loop, argv, take, ended, source=json.dumps(asked).encode()))

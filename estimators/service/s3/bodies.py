@@ -32,7 +32,7 @@ class Incoming:
         coding = headers.get("transfer-encoding", "").lower()
         length = headers.get("content-length")
         if coding not in ("", "chunked") or (coding and length is not None):
-            raise ServiceError("NotImplemented", "Content comes with a Content-Length or chunked.", 501)
+            raise ServiceError("NotImplemented", "The content must have a Content-Length, or be chunked.", 501)
         if length is not None and not (length.isascii() and length.isdecimal() and len(length) < 16):
             raise ServiceError("InvalidArgument", "The Content-Length is not a number.")
         self._outer = _Chunks(_Plain(stream, None)) if coding else _Plain(stream, int(length or 0))
@@ -145,5 +145,5 @@ class _Chunks:
 
 def _incomplete() -> ServiceError:
     return ServiceError(
-        "IncompleteBody", "The content ended before its length, or its chunks are not whole or have too many trailers."
+        "IncompleteBody", "The content is shorter than its length, or has incomplete chunks or too many trailers."
     )

@@ -139,7 +139,7 @@ class Bucket:
                 # Also where it was there, and is not any more.
                 if any(os.path.lexists(each) and not each.is_dir() for each in (folder, *folder.parents)):
                     raise
-        raise ServiceError("SlowDown", "Folders on the way to the object vanish again and again.", 503)
+        raise ServiceError("SlowDown", "The folders of the object are removed repeatedly.", 503)
 
     def place(self, staged: Path, key: str) -> None:
         """Make a staged file the object of a key, at once. To be called while the bucket is :meth:`locked`.

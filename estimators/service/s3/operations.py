@@ -100,12 +100,12 @@ class Operations:
         found = self._operations.get((request.method, level, chooser))
         if found is None or len(chosen) > 1:
             what = f"{request.method} of {level}s" + (f" with {', '.join(chosen)}" if chosen else "")
-            raise ServiceError("NotImplemented", f"This S3 server of fleetfit's does not have {what}.", 501)
+            raise ServiceError("NotImplemented", f"fleetfit's S3 server does not support {what}.", 501)
         for name in request.headers:
             if name.startswith(_REFUSED) or name == "x-amz-tagging":
-                raise ServiceError("NotImplemented", f"This S3 server of fleetfit's does not have {name}.", 501)
+                raise ServiceError("NotImplemented", f"fleetfit's S3 server does not support {name}.", 501)
         if "partNumber" in request.query and chooser != "uploadId" and request.method not in ("GET", "HEAD"):
-            raise ServiceError("InvalidArgument", "A part needs the uploadId of what it is a part of.")
+            raise ServiceError("InvalidArgument", "A part needs the uploadId of its upload.")
         return found(request)
 
     def sweep(self) -> None:
@@ -327,9 +327,11 @@ class Operations:
         requests.check_key(key)
         for name in ("LastModifiedTime", "Size"):
             if documents.text_of(asked, name) is not None:
-                raise ServiceError("NotImplemented", f"This S3 server of fleetfit's does not have {name} here.", 501)
+                raise ServiceError("NotImplemented", f"fleetfit's S3 server does not support {name} here.", 501)
         if (documents.text_of(asked, "VersionId") or "null") != "null":
-            raise ServiceError("NoSuchVersion", "The specified version does not exist; buckets have none here.", 404)
+            raise ServiceError(
+                "NoSuchVersion", "The specified version does not exist; buckets have no versions here.", 404
+            )
         etag = documents.text_of(asked, "ETag")
         with bucket.locked():
             if etag is not None:
@@ -517,14 +519,14 @@ def _as_header(name: str, value: str) -> str:
     try:
         value.encode("latin-1")
     except UnicodeEncodeError:
-        raise ServiceError("InvalidArgument", f"{name} has letters that no header can have.") from None
+        raise ServiceError("InvalidArgument", f"{name} has characters that a header cannot have.") from None
     return value
 
 
 def _only_part(request: Request, described: Described) -> tuple[int, int] | None:
     """Where the first part of an object is that has only one; None for an empty one."""
     if "-" in described.etag and not described.etag.endswith("-1"):
-        raise ServiceError("NotImplemented", "This S3 server of fleetfit's sends no single parts of objects.", 501)
+        raise ServiceError("NotImplemented", "fleetfit's S3 server does not send single parts of objects.", 501)
     if request.query["partNumber"] != "1":
         raise ServiceError("InvalidPartNumber", "The requested partnumber is not satisfiable", 416)
     return (0, described.size) if described.size else None

@@ -126,9 +126,9 @@ class S3Server:
                 return match[1].decode()
             if self._ended_within(0.02):
                 break
-        ended = " It ended." if not self._pid else ""
+        ended = " The server ended." if not self._pid else ""
         raise BackendError(
-            f"the S3 server for {str(self.folder)!r} did not start.{ended} It said: {self.said()[-500:]}"
+            f"the S3 server for {str(self.folder)!r} did not start.{ended} Its output: {self.said()[-500:]}"
         )
 
     def _ended_within(self, seconds: float) -> bool:

@@ -144,7 +144,7 @@ def _moved(given: list[tuple[str, str]]) -> dict[str, str]:
         if not is_header or lower in _OF_SIGNATURES:
             continue
         if not _TOKEN.fullmatch(lower) or not _VALUE.fullmatch(value):
-            raise ServiceError("InvalidArgument", f"The parameter {lower[:100]!r} is not what a header can be.")
+            raise ServiceError("InvalidArgument", f"The parameter {lower[:100]!r} is not a valid header.")
         found[lower] = value
     return found
 
@@ -222,7 +222,7 @@ def _check(asked: _Asked, names: list[str], time: str, digest: str, region: str,
     absent = [name for name in names if name not in headers]
     if unsigned or absent:
         raise denied(
-            "There were headers present in the request which were not signed, or signed ones are not there: "
+            "There were headers present in the request which were not signed, or signed headers are missing: "
             f"{', '.join(sorted([*unsigned, *absent]))}"
         )
     # As AWS does: however a client wrote the address, its letters are what is signed.
@@ -244,8 +244,8 @@ def _check_key(given: str, keys: Keys) -> None:
     if not hmac.compare_digest(given.encode("utf-8", "replace"), keys.access_key.encode()):
         raise ServiceError(
             "InvalidAccessKeyId",
-            "The AWS Access Key Id you provided does not exist in our records. (This is fleetfit's S3 server: it takes "
-            "the keys that it was started with.)",
+            "The AWS Access Key Id you provided does not exist in our records. (This is fleetfit's S3 server: it "
+            "accepts the keys that it was started with.)",
             403,
         )
 
@@ -258,7 +258,7 @@ def _moment(text: str, date: str) -> datetime.datetime:
     if not 1970 < moment.year < 9000:  # nor can it be reckoned with
         raise denied("AWS authentication requires a valid Date or x-amz-date header")
     if text[:8] != date:
-        raise _malformed("The credential's date is not that of X-Amz-Date.")
+        raise _malformed("The credential's date differs from X-Amz-Date.")
     return moment
 
 

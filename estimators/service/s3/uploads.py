@@ -159,15 +159,15 @@ def complete(upload: Upload, wanted: Sequence[tuple[int, str]], target: BinaryIO
         if part is None:
             raise ServiceError(
                 "InvalidPart",
-                f"Part {number} could not be found: it was not uploaded, or its entity tag is another.",
+                f"Part {number} could not be found: it was not uploaded, or its entity tag differs.",
             )
         with open(part.path, "rb") as source:
             size = os.fstat(source.fileno()).st_size
             if size < _LEAST and place < len(wanted) - 1:
                 raise ServiceError(
                     "EntityTooSmall",
-                    f"Your proposed upload is smaller than the minimum allowed size: part {number} of {size} bytes; "
-                    f"all but the last have {_LEAST} or more.",
+                    f"Your proposed upload is smaller than the minimum allowed size: part {number} has {size} bytes; "
+                    f"every part but the last must have {_LEAST} or more.",
                 )
             objects.copy(source, target, 0, size)
         digests += bytes.fromhex(part.etag)

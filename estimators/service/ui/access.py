@@ -99,15 +99,15 @@ class Gate:
         headers = Headers(scope=scope)
         host = headers.get("host")
         if host not in (f"127.0.0.1:{port}", f"localhost:{port}"):
-            app = PlainTextResponse("This page is served to its own machine only.\n", 421)
+            app = PlainTextResponse("This page is available only on the machine that serves it.\n", 421)
         elif not scope["path"].startswith(ENTRANCE) and not self._access.admits(
             Request(scope).cookies.get(cookie_name(port))
         ):
             app = PlainTextResponse(
-                "Open the link that `fleetfit ui` printed. It works once, in one browser; start `fleetfit ui` again "
-                "for another one.\n",
+                "Open the link that `fleetfit ui` printed. The link works once, in one browser; start `fleetfit ui` "
+                "again for a new link.\n",
                 403,
             )
         elif scope["method"] not in ("GET", "HEAD") and headers.get("origin") != f"http://{host}":
-            app = PlainTextResponse("This was asked for by another site, not by this page.\n", 403)
+            app = PlainTextResponse("This request comes from another site, not from this page.\n", 403)
         await app(scope, receive, guarded)

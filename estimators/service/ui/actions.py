@@ -48,7 +48,7 @@ async def read_form(request: Request) -> Form:
     try:
         found = parse_qs(body.decode("ascii"), keep_blank_values=True, strict_parsing=bool(body), max_num_fields=100)
     except ValueError as error:
-        raise ConfigurationError(f"this is no form: {error}.") from None
+        raise ConfigurationError(f"the request is not a valid form: {error}.") from None
     return {name: values[0] for name, values in found.items()}
 
 
@@ -115,7 +115,7 @@ def verify(record: JobRecord) -> dict[str, str | None]:
     """
     folder = files.checkpoint_folder(record)
     if folder is None:
-        raise UnsupportedError("these checkpoints are not on this machine; the training verifies what it goes on from.")
+        raise UnsupportedError("these checkpoints are not on this machine; a job verifies each checkpoint it loads.")
     command = [*launch.boot("container.checkpoint.verifying"), str(folder)]
     nice = shutil.which("nice")
     try:

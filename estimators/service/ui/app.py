@@ -83,7 +83,7 @@ class Console:
         """Redeem the link."""
         cookie = self._access.redeem(request.path_params["token"])
         if cookie is None:
-            raise HTTPException(403, "This link was used already. Start `fleetfit ui` again for another one.")
+            raise HTTPException(403, "This link was used already. Start `fleetfit ui` again for a new link.")
         answer = RedirectResponse("/", 303)
         answer.set_cookie(cookie_name(self._port()), cookie, httponly=True, samesite="strict")
         return answer
@@ -135,7 +135,7 @@ class Console:
         """Answer with its curves."""
         kind = request.query_params.get("kind", "script")
         if kind not in ("script", "system"):
-            raise HTTPException(400, "The kind of curves is script or system.")
+            raise HTTPException(400, "kind must be script or system.")
         return JSONResponse(job_page.series(self._record(request), kind))
 
     def plan(self, request: Request) -> Response:
@@ -150,13 +150,13 @@ class Console:
         """Send its log, and word of changes, as they come."""
         rank = request.query_params.get("rank", "")
         if rank and not (rank.isascii() and rank.isdecimal() and len(rank) < 8):
-            raise HTTPException(400, "A rank is a whole number.")
+            raise HTTPException(400, "rank must be a whole number.")
         level = request.query_params.get("level", "")
         if level and level not in LEVELS:
-            raise HTTPException(400, f"A level is one of {', '.join(LEVELS)}.")
+            raise HTTPException(400, f"level must be one of {', '.join(LEVELS)}.")
         text = request.query_params.get("q", "")
         if len(text) > _LONGEST:
-            raise HTTPException(400, f"A text to search for has up to {_LONGEST} characters.")
+            raise HTTPException(400, f"The search text may have at most {_LONGEST} characters.")
         wanted = Wanted(rank=int(rank) if rank else None, text=text, level=level)
         record = await run_in_threadpool(self._record, request)
         return StreamingResponse(follow(record, wanted, self._ending), media_type="text/event-stream")
@@ -181,7 +181,7 @@ class Console:
         """Do what a form asks for, and show the job that it was done to."""
         form = await actions.read_form(request)
         if not self._access.admits_form(form.get("token", "")):
-            raise HTTPException(403, "This form is of an earlier `fleetfit ui`: load the page again.")
+            raise HTTPException(403, "This form comes from an earlier `fleetfit ui`: reload the page.")
         name = request.path_params["action"]
         record = await run_in_threadpool(self._record, request)
         if name == "verify":
@@ -189,7 +189,7 @@ class Console:
             return RedirectResponse(f"/jobs/{record.name}#kept-title", 303)
         action = actions.ACTIONS.get(name)
         if action is None:
-            raise HTTPException(404, "There is no such button.")
+            raise HTTPException(404, "There is no such action.")
         return RedirectResponse(f"/jobs/{await run_in_threadpool(action, record, form)}", 303)
 
     def _record(self, request: Request) -> JobRecord:
@@ -217,5 +217,5 @@ def _refused(request: Request, error: Exception) -> Response:
         status = 404 if isinstance(error, JobNotFoundError) else 500
         status = 409 if isinstance(error, ConfigurationError | JobUnreachableError) else status
         text = str(error)
-    title = "This cannot be shown" if request.method == "GET" else "This was not done"
+    title = "This cannot be shown" if request.method == "GET" else "The action failed"
     return HTMLResponse(render("service/ui/templates/error", title=title, text=text), status)

@@ -67,7 +67,7 @@ def study_series(record: TuningRecord) -> dict[str, Any]:
             best.append((max if spec.maximize else min)(values))
     if not values:
         return {}
-    return {spec.objective: {"trial": [numbers, values], "best until then": [numbers, best]}}
+    return {spec.objective: {"trial": [numbers, values], "best so far": [numbers, best]}}
 
 
 def hosts_html(running: Sequence[str], home: Path | None) -> str:

@@ -147,7 +147,7 @@ def _told(events: Iterable[Event], created: float) -> list[tuple[str, str]]:
             text += f" for {_seconds(data, 'seconds')}" if data.get("seconds") else ""
         elif event.kind in ("interrupted", "notice"):
             notice = _seconds(data, "notice_s" if "notice_s" in data else "seconds")
-            text = f"{data.get('target') or data.get('name')} is interrupted: {notice} of notice"
+            text = f"{data.get('target') or data.get('name')} is interrupted with {notice} of notice"
         elif event.kind == "host_added":
             text = f"{data.get('name')} is started"
         elif event.kind in ("host_left", "host_lost"):
@@ -157,7 +157,7 @@ def _told(events: Iterable[Event], created: float) -> list[tuple[str, str]]:
         elif event.kind == "restored" and restores.begins(event):
             text = restored(data)
         elif event.kind == "state_lost":
-            text = "the training's state was lost; it goes on from the checkpoint"
+            text = "the training's state was lost; training continues from the checkpoint"
         if text:
             found.append((seconds_text(max(0.0, event.time_ns / 1e9 - created)), text))
     return found[-_TOLD:]
@@ -188,12 +188,12 @@ def _checkpoints(
             place = f"epoch {data.get('epoch')}, step {data.get('step')}"
             rows[name] = [place, bytes_text(number(data, "bytes")), at, "not verified yet"]
         elif row is not None and data.get("action") == "restored":
-            row[3] = f"verified, when attempt {event.attempt + 1} went on from it"
+            row[3] = f"verified when attempt {event.attempt + 1} resumed from it"
         elif row is not None and data.get("action") == "skipped":
             row[3] = f"damaged: {data.get('reason')}"
     for name, damage in (verified or {}).items():
         if name in rows:
-            rows[name][3] = "verified: every byte is as it was saved" if damage is None else f"damaged: {damage}"
+            rows[name][3] = "verified: every byte is unchanged" if damage is None else f"damaged: {damage}"
     newest = [(name, *row) for name, row in reversed(rows.items())][:_CHECKPOINTS]
     return [(name, place, size, at, text) for name, place, size, at, text in newest]
 
@@ -220,7 +220,7 @@ def provenance_html(record: JobRecord) -> str:
     facts = read(record.path)
     parts: list[tuple[str, str]] = []
     if not facts:
-        parts.append(("", "Nothing is on record."))
+        parts.append(("", "Nothing was recorded."))
     else:
         git, caller = facts.get("git") or {}, facts.get("caller") or {}
         about = [
@@ -235,7 +235,7 @@ def provenance_html(record: JobRecord) -> str:
         if patch is None:
             parts.append(("Changes that were not committed", f"unknown{reproduce.why_missing('patch', facts)}"))
         elif patch:
-            cut = "\n… `fleetfit describe --reproduce patch` has all of it" if len(patch) > _PATCH else ""
+            cut = "\n… `fleetfit describe --reproduce patch` shows all changes" if len(patch) > _PATCH else ""
             parts.append(("Changes that were not committed", patch[:_PATCH] + cut))
         request = mask_request(record.read_request())
         script = reproduce.script(record.name, facts, request=request, function=values.is_function(record))

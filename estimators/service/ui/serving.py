@@ -38,7 +38,7 @@ class Page:
             from estimators.service.ui.app import application
         except ImportError as error:
             raise UnsupportedError(
-                f"the page needs the extra `ui`, and {error.name} is not installed: `fleetfit install ui`."
+                f"the page needs {error.name}, which is not installed: run `fleetfit install ui`."
             ) from error
         self._socket = socket.socket()
         try:

@@ -172,8 +172,8 @@ def test_processes_of_the_dispatcher_itself_get_their_data_from_here(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"dispatcher": "no-such-host.invalid"}, "nobody knows the name"),
-        ({"python": "/no/such/python"}, "it has no /no/such/python"),
+        ({"dispatcher": "no-such-host.invalid"}, "the name cannot be resolved"),
+        ({"python": "/no/such/python"}, "/no/such/python does not exist there"),
     ],
 )
 def test_a_dispatcher_that_cannot_be_is_named_with_the_reason(
@@ -186,7 +186,7 @@ def test_a_dispatcher_that_cannot_be_is_named_with_the_reason(
 
 
 def test_a_job_that_the_dispatcher_refuses_says_why(make: clusters.Make, dispatcher: fleets.Machine) -> None:
-    with pytest.raises(Exception, match="instance_count=4, and the fleet has 3 machines"):
+    with pytest.raises(Exception, match="instance_count=4, but the fleet has 3 machines"):
         make.start("pass", hosts=4)
     assert not list((dispatcher.temporary / "home").rglob("request.json"))
 

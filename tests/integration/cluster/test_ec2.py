@@ -164,7 +164,7 @@ def test_capacity_is_waited_for_and_without_it_the_reason_is_said(
     assert "EC2 had no capacity" in text and "c5.large in eu-west-1a: InsufficientInstanceCapacity" in text
     ec2.server.refuse("CreateFleet", "UnauthorizedOperation", status=403)
     ec2.server.capacity.clear()
-    assert "docs/ec2.md lists what" in reason(make("pass").fit(wait=False))
+    assert "docs/ec2.md lists the permissions" in reason(make("pass").fit(wait=False))
     assert ec2.server.running() == []
 
 
@@ -175,7 +175,7 @@ def test_a_job_that_has_spent_its_budget_is_stopped(ec2: ec2_machines.Machines, 
     clusters.await_terminal(job)
     described = job.describe()
     assert (job.status, described["SecondaryStatus"]) == ("Stopped", "MaxRuntimeExceeded")
-    assert "its budget of $0.00" in str(described["SecondaryStatusTransitions"])
+    assert "the budget of $0.00" in str(described["SecondaryStatusTransitions"])
 
 
 @pytest.mark.parametrize("how", [pytest.param("killed", marks=pytest.mark.leaves("folders")), "stopped"])

@@ -75,7 +75,7 @@ def test_a_check_tells_what_they_are_and_who_reaches_whom(
     assert status != 0
     told = {one["host"]: one for one in json.loads(text)}
     assert list(told[hosts[1]]["unreachable"]) == [hosts[2]]
-    assert "nobody knows the name" in told["no-such-host.invalid"]["warnings"][0]
+    assert "the name cannot be resolved" in told["no-such-host.invalid"]["warnings"][0]
     assert told[hosts[0]]["warnings"] == [] and abs(told[hosts[0]]["clock_s"]) < 1
 
 
@@ -87,7 +87,7 @@ def test_what_is_in_the_way_is_told_with_its_remedy() -> None:
     }  # fmt: skip
     told = checking.Report(machine=machine, facts=facts, clock=-3600.2, unreachable={"b": "timed out"}).warnings()
     words = [
-        "no Python from 3.10 on (3.9.2)",
+        "Python 3.10 or newer is missing (installed: 3.9.2)",
         "3600.2 s behind",
         "free for env",
         "free for jobs",
@@ -106,7 +106,7 @@ def test_doctor_looks_at_the_hosts_when_asked(
     found = {one["name"]: one for one in json.loads(capfd.readouterr().out)["backends"]}
     assert found["ssh"]["text"] == "hosts of $FLEETFIT_HOSTS: no-such-host.invalid"
     assert found["no-such-host.invalid"]["state"] == "missing"
-    assert "nobody knows the name" in found["no-such-host.invalid"]["text"]
+    assert "the name cannot be resolved" in found["no-such-host.invalid"]["text"]
 
 
 def test_the_page_on_fleets_does_what_it_says(fleet: fleets.Fleet, tmp_path: Path, prepared_digits: Path) -> None:

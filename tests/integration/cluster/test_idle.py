@@ -145,5 +145,5 @@ def test_nonsense_is_not_a_job(tmp_path: Path, place: Path, idle: subprocess.Pop
 
 
 def test_a_container_that_has_ended_is_not_waited_for(place: Path) -> None:
-    with pytest.raises(EngineError, match="the kept container has ended"):
+    with pytest.raises(EngineError, match="the kept container ended"):
         kept.start(place, {}, lambda: False)

@@ -163,8 +163,8 @@ def test_a_cluster_that_does_not_take_the_job_says_why(make: clusters.Make, ther
         nobody = f"http://127.0.0.1:{server.getsockname()[1]}"
     options = make._options["dispatcher_options"]
     for change, said in (
-        ({"address": nobody}, f"nobody answers at {nobody}, where Ray's Jobs API is to be: .*Connection refused"),
-        ({"python": "no-such-python"}, "no-such-python: not found. Name an interpreter that is there"),
+        ({"address": nobody}, f"Ray's Jobs API does not answer at {nobody}: .*Connection refused"),
+        ({"python": "no-such-python"}, "no-such-python: not found. Name an interpreter that exists there"),
     ):
         with pytest.raises(Exception, match=said):
             make.start("pass", options={**make._options, "dispatcher_options": {**options, **change}})
@@ -187,7 +187,7 @@ def test_a_cluster_whose_python_ray_cannot_start_says_so(tmp_path: Path, home: P
         made = {"address": cluster.address, "runtime_env": {"env_vars": {"WORD": "x"}}}
         make = clusters.Make(tmp_path, instance_type="ray")
         for options in (dispatched, {"backend_options": made}):
-            with pytest.raises(Exception, match=f"the node's Python, {python}: it hands this path to a shell"):
+            with pytest.raises(Exception, match=f"the node's Python, {python}: Ray passes this path to a shell"):
                 make.run("pass", options=options)
         make.run("pass", options={"backend_options": {"address": cluster.address}})
     finally:

@@ -103,7 +103,7 @@ def has_restarted(job: TrainingJob) -> bool:
 
 
 def waited_for_room(job: TrainingJob) -> bool:
-    return any("is waited for" in line.text for line in job.log_lines())
+    return any("the job waits for" in line.text for line in job.log_lines())
 
 
 def test_a_tuner_has_distributed_trials_on_one_cluster_where_a_node_is_lost(

@@ -253,8 +253,8 @@ def test_the_limit_of_an_allocation_is_a_notice(make: clusters.Make, slurm_clust
         ({"partition": "trian"}, 1, "Did you mean 'train'"),
         ({"partition": "short"}, 2, "partition 'short' gives a job at most 1 nodes; ask for fewer"),
         ({}, places.MACHINES + 1, f"gives a job at most {places.MACHINES} nodes"),
-        ({"partition": "short", "time": "2:00:00"}, 1, "gives at most 00:05:00"),
-        ({"partition": "closed"}, 1, "takes no jobs now"),
+        ({"partition": "short", "time": "2:00:00"}, 1, "allows at most 00:05:00"),
+        ({"partition": "closed"}, 1, "accepts no jobs now"),
         ({"gres": "gpu:1"}, 1, "sbatch refuses such an allocation: Invalid generic resource"),
         ({"constraint": "fast"}, 1, "Invalid feature specification"),
         ({"python": "python3"}, 1, "absolute path"),
@@ -283,7 +283,7 @@ def test_without_slurm_it_says_what_to_do(
         ):
             make("pass").fit(wait=False)
         [found] = SlurmProvider.diagnose()
-        assert found.ok is None and "of no Slurm cluster" in found.text
+        assert found.ok is None and "to no Slurm cluster" in found.text
     [found] = SlurmProvider.diagnose()
     assert found.ok and f"train (default): {places.MACHINES} nodes" in found.text
     with monkeypatch.context() as patched:

@@ -164,9 +164,9 @@ def test_links_become_mounts(tmp_path: Path) -> None:
         ({"mounts": {"/": "relative"}}, "not an absolute path"),
         ({"mounts": {"relative": "/x"}}, "not an absolute path of this machine"),
         ({"mounts": {"/no/such/place": "/x"}}, "'/no/such/place' does not exist"),
-        ({"mounts": {"/tmp": "/opt/ml/model/"}}, "'/opt/ml/model/' is taken .the host's tree is there"),
-        ({"mounts": {"/tmp": "/proc/x"}}, "'/proc/x' is taken .it is the container's own"),
-        ({"mounts": {"/tmp": "/run/fleetfit/x"}}, "is taken .the job's secrets are there"),
+        ({"mounts": {"/tmp": "/opt/ml/model/"}}, "'/opt/ml/model/' is reserved .for the host's file tree"),
+        ({"mounts": {"/tmp": "/proc/x"}}, "'/proc/x' is reserved .for the container itself"),
+        ({"mounts": {"/tmp": "/run/fleetfit/x"}}, "is reserved .for the job's secrets"),
         ({"sshd": "yes"}, "'sshd' must be True or False, got 'yes'"),
     ],
 )
@@ -232,7 +232,7 @@ def test_what_the_engine_is_asked_for(
 
 def test_why_there_are_no_gpus() -> None:
     assert "shows no NVIDIA GPU" in str(gpu_refusal({}, 0))
-    assert "knows io.containerd.runc.v2, runc" in str(
+    assert "has io.containerd.runc.v2, runc" in str(
         gpu_refusal({"Runtimes": {"runc": {}, "io.containerd.runc.v2": {}}}, 1)
     )
     assert gpu_refusal({"Runtimes": {"nvidia": {}}}, 1) is None
@@ -283,10 +283,10 @@ def test_whose_files_they_are(tmp_path: Path) -> None:
         ("write /var/lib/docker/tmp/x: no space left on device", r"disk is full: `docker system prune`"),
         ("Minimum memory limit allowed is 6MB", r"allowed is 6MB\. Ask for more with the backend option 'memory'"),
         ("Range of CPUs is from 0.01 to 2.00, as there are only 2 CPUs available", "fewer cores"),
-        ("Duplicate mount point: /opt/ml/input/data/train", "place that is taken"),
+        ("Duplicate mount point: /opt/ml/input/data/train", "path that is already in use"),
         ("could not find an available, non-overlapping IPv4 address pool among the defaults", "no address range left"),
         ('Conflict. The container name "/fleetfit-a" is already in use by container "b"', "`fleetfit clean` removes"),
-        ("driver failed programming external connectivity: port is already allocated", "Another program has the port"),
+        ("driver failed programming external connectivity: port is already allocated", "Another program uses the port"),
     ],
 )
 def test_what_the_engine_says_gets_a_remedy(said: str, words: str) -> None:
@@ -301,7 +301,7 @@ def test_what_the_engine_says_gets_a_remedy(said: str, words: str) -> None:
     [
         ("PermissionError(13, 'Permission denied')", "sudo usermod -aG docker"),
         ("FileNotFoundError(2, 'No such file or directory')", "there is no container engine at unix:///x"),
-        ("[Errno 111] Connection refused", "does not run"),
+        ("[Errno 111] Connection refused", "is not running"),
     ],
 )
 def test_an_engine_that_cannot_be_reached_has_a_remedy(said: str, words: str) -> None:
@@ -586,7 +586,7 @@ def test_a_bucket_holds_a_few_packets_and_what_a_fast_link_brings() -> None:
 
 def test_without_its_tools_a_slower_link_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "system_path", lambda: "/nonexistent")
-    with pytest.raises(UnsupportedError, match="tc, ip, nsenter not found; Debian's packages iproute2"):
+    with pytest.raises(UnsupportedError, match="tc, ip, nsenter not found; install Debian's packages iproute2"):
         links.require()
 
 

@@ -70,7 +70,7 @@ def test_fast_file_mode(make: clusters.Make, s3: s3_server.Bucket, home: Path) -
     found = read(clusters.fit(make(SCRIPT, hosts=2), inputs, logs=False))
     assert {**found[0], **found[1]} == everything and len(found[0]) == len(found[1]) == 2
     assert str(home) not in Path("/proc/self/mounts").read_text()
-    with pytest.raises(UnsupportedError, match="cannot be brought into a container that runs"):
+    with pytest.raises(UnsupportedError, match="cannot be added to a running container"):
         clusters.fit(make(SCRIPT, keep_alive_period_in_seconds=5), inputs, logs=False)
 
 

@@ -420,13 +420,13 @@ def test_an_image_of_others_that_is_stopped(plain: str, engine: Engine) -> None:
 
 
 def test_a_program_that_the_image_does_not_have(base_image: str, engine: Engine) -> None:
-    with pytest.raises(TrainingJobError, match=r"'fleetfit-base' has no program 'train' .*docker run IMAGE train"):
+    with pytest.raises(TrainingJobError, match=r"has no executable program 'train'.*docker run IMAGE train"):
         clusters.fit(plain_job(base_image), logs=False, job_name="no-program")
     await_gone(engine, "no-program")
 
 
 def test_an_image_that_is_not_there(engine: Engine) -> None:
-    with pytest.raises(BackendError, match=r"image 'no-such:1' is not on this engine: `docker pull no-such:1`"):
+    with pytest.raises(BackendError, match=r"image 'no-such:1' is not on this engine: run `docker pull no-such:1`"):
         clusters.fit(plain_job("no-such:1"), logs=False)
 
 
@@ -434,7 +434,7 @@ def test_an_image_that_is_not_there(engine: Engine) -> None:
     ("address", "words"),
     [
         ("unix:///no/such.sock", "there is no container engine at unix:///no/such.sock"),
-        ("tcp://127.0.0.1:9", "does not run"),
+        ("tcp://127.0.0.1:9", "is not running"),
     ],
 )
 def test_an_engine_that_is_not_there(address: str, words: str, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:

@@ -178,7 +178,7 @@ def test_an_image_of_another_user_reads_pipes_and_its_files_become_the_callers(
 
 
 def test_kept_containers_are_for_images_of_root(make: clusters.Make, user_image: str) -> None:
-    with pytest.raises(Exception, match="runs as user 'trainer', and keep_alive_period_in_seconds needs one that runs"):
+    with pytest.raises(Exception, match="user 'trainer', but keep_alive_period_in_seconds needs an image that runs"):
         make.run("", image_uri=user_image, keep_alive_period_in_seconds=5)
 
 

@@ -71,5 +71,5 @@ def test_where_containers_cannot_reach_this_machine_it_is_said() -> None:
     assert Relays(agents).settings(asked) == asked
     assert agents.said == [
         "containers cannot reach http://127.0.0.1:8666, which is on this machine's loopback: the engine has no default "
-        "bridge. boto3 in a script will not connect to it."
+        "bridge. boto3 in a script cannot connect there."
     ]

@@ -342,7 +342,7 @@ def test_an_endpoint_leaves_nothing_behind_and_there_is_one_for_a_home(own: Serv
         text=True,
     )
     assert done.returncode == 2
-    assert "runs already" in done.stderr
+    assert "is running already" in done.stderr
     os.kill(keeper, signal.SIGKILL)  # it is started again, at the same place
     before = own.variables["AWS_ENDPOINT_URL_S3"]
     place = own.home / "service" / "s3.json"

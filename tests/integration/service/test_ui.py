@@ -239,7 +239,7 @@ def test_the_list_is_searched_and_leads_to_a_comparison(tab: Tab, served: Page, 
     tab.goto(address(served, "/?sort=name"))
     for name in ("good", "other"):
         tab.get_by_label(f"Compare {name}").check()
-    tab.get_by_role("button", name="Compare the chosen ones").click()
+    tab.get_by_role("button", name="Compare selected jobs").click()
     tab.locator("#curves canvas").first.wait_for()
     row = tab.get_by_role("row", name="hyperparameter rate")
     assert row.locator("td").all_inner_texts() == ["0.1", "0.2"]
@@ -299,7 +299,7 @@ def test_checkpoints_are_verified_when_they_are_asked_for(tab: Tab, served: Page
     assert [row.split("\t")[0] for row in table.locator("tbody tr").all_inner_texts()] == names[::-1]
     expect(table.get_by_text("not verified yet")).to_have_count(2)
     tab.get_by_role("button", name="Verify").click()
-    expect(table.locator("tr", has_text=names[1])).to_contain_text("verified: every byte is as it was saved")
+    expect(table.locator("tr", has_text=names[1])).to_contain_text("verified: every byte is unchanged")
     expect(table.locator("tr", has_text=names[0])).to_contain_text("damaged: ")
     tab.get_by_role("button", name="Verify again").wait_for()
 

@@ -77,7 +77,7 @@ def test_hosts_are_the_machines_that_a_script_names(make: clusters.Make, fleet: 
     until_on(0)
     (make.folder / "new").write_text(f"{addresses[0]}:1\nno-such-host.invalid:1\n")
     os.replace(make.folder / "new", named)
-    clusters.until(lambda: "nobody knows the name" in clusters.all_text(job), check=lambda: check(job))
+    clusters.until(lambda: "the name cannot be resolved" in clusters.all_text(job), check=lambda: check(job))
     name(0, 1)
     until_size(job, 1, 2, 1, 2, 1, 2)
     until_on(0, 1)

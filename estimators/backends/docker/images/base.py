@@ -54,8 +54,8 @@ def suite() -> str:
     if version not in SUITES:
         known = ", ".join(f"{major}.{minor} ({name})" for (major, minor), name in SUITES.items())
         raise ConfigurationError(
-            f"no Debian release has Python {version[0]}.{version[1]}; those with one: {known}. Use such a Python, or "
-            "another base image: `fleetfit image build --base IMAGE`."
+            f"no Debian release has Python {version[0]}.{version[1]}; the Pythons of Debian are {known}. Use "
+            "one of them, or another base image: `fleetfit image build --base IMAGE`."
         )
     return SUITES[version]
 
@@ -95,7 +95,7 @@ def make(
         command = [program, "--variant=minbase", f"--include={','.join(_PACKAGES)}", chosen, "root"]
         words = [*command, *([mirror] if mirror else [])]
         _run([*_apart(), "sh", "-c", _MAKE, "make", str(folder), str(archive), *words], on_detail)
-        on_detail("importing it")
+        on_detail("importing the image")
         return engine.import_image(archive, name, ['CMD ["/bin/bash"]', "ENV LANG=C.UTF-8"])
 
 
@@ -117,4 +117,4 @@ def _run(argv: list[str], on_detail: Callable[[str], None]) -> None:
 
     finished = commands.run(argv, log=log, environment=os.environ, on_line=line)
     if finished.returncode != 0:
-        raise BackendError(f"debootstrap failed: {' / '.join(finished.lines[-_TAIL:])}. All it said is in {log}.")
+        raise BackendError(f"debootstrap failed: {' / '.join(finished.lines[-_TAIL:])}. The whole output is in {log}.")

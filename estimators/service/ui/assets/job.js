@@ -15,7 +15,7 @@ let source = null, waiting = null;
 function add({ lines, skipped }) {
   const end = log.scrollTop + log.clientHeight >= log.scrollHeight - 20;
   const fresh = document.createDocumentFragment();
-  if (skipped) lines.unshift([null, "page", skipped + " earlier lines are not shown; the whole log has them", ""]);
+  if (skipped) lines.unshift([null, "page", skipped + " earlier lines are not shown; see the whole log", ""]);
   for (const [time, who, text, severity] of lines) {
     const line = document.createElement("div"), name = document.createElement("span");
     if (severity) line.className = severity;

@@ -67,7 +67,7 @@ def test_a_file_and_a_script_are_watched(
 @pytest.mark.parametrize(
     ("script", "wrong"),
     [
-        (None, "is not there"),
+        (None, "does not exist"),
         ("#!/bin/sh\nexit 3\n", "ended with exit code 3"),
         ("#!/bin/sh\nexec sleep 60\n", "did not end within 0.1 s"),
         ("#!/no/such/shell\n", "cannot be run: No such file or directory"),

@@ -70,7 +70,7 @@ def test_hosts_are_named_by_what_they_are(place: Path) -> None:
     [
         ({"output_path": "/somewhere"}, None, "output_path='/somewhere' is a folder of this machine"),
         ({"checkpoint_s3_uri": "/somewhere"}, None, "checkpoint_s3_uri="),
-        ({}, {"train": "/no/such/data"}, "there is no /no/such/data"),
+        ({}, {"train": "/no/such/data"}, "/no/such/data does not exist"),
         (
             {"instance_type": "ssh", "distribution": ElasticHorovod(min_hosts=1, discovery=dict)},
             None,
@@ -87,16 +87,16 @@ def test_what_means_nothing_there_is_refused(settings: dict[str, Any], inputs: A
     ("place", "options", "said"),
     [
         ("ann@login-1:4", {}, "has no slots"),
-        ("-oProxyCommand=x", {}, "is no name of a host"),
+        ("-oProxyCommand=x", {}, "is not the name or address of a host"),
         ("login-1", {"pyton": "x"}, "Did you mean 'python'"),
         ("login-1", {"python": 3}, "must be a string"),
-        ("login-1", {"ssh_config": "/no/such/config"}, "there is no /no/such/config"),
+        ("login-1", {"ssh_config": "/no/such/config"}, "/no/such/config is not a file"),
         ("ray", {"adress": "http://head:8265"}, "Did you mean 'address'"),
-        ("ray", {"address": "head"}, "must be where Ray's Jobs API is"),
+        ("ray", {"address": "head"}, "must be the address of Ray's Jobs API"),
         ("ray", {"python": 3}, "must be a string"),
         ("ray", {"runtime_env": "pip"}, "must be a dict"),
-        ("ray", {"runtime_env": {"working_dir": "."}}, "is where our code is"),
-        ("ray", {"runtime_env": {"env_vars": ["A"]}}, "must be variables and their values"),
+        ("ray", {"runtime_env": {"working_dir": "."}}, "fleetfit sets 'working_dir' itself"),
+        ("ray", {"runtime_env": {"env_vars": ["A"]}}, "must be a dict of variables"),
     ],
 )
 def test_a_dispatcher_that_cannot_be_is_refused(place: str, options: dict[str, Any], said: str) -> None:

@@ -64,7 +64,7 @@ def test_members_that_are_named_are_left_out_on_request() -> None:
     request = with_member("VpcConfig", {"Subnets": ["s"], "SecurityGroupIds": ["g"]})
     spec, options = translate(request, Local(without=frozenset({"VpcConfig", "OutputDataConfig.KmsKeyId"})))
     assert spec.vpc is None
-    assert options.warnings == ("VpcConfig was asked for, and the job runs without it.",)
+    assert options.warnings == ("VpcConfig was requested, but the job runs without it.",)
     with pytest.raises(ConfigurationError, match="Did you mean 'VpcConfig'"):
         Local(without=frozenset({"VpcConfg"}))
 
@@ -136,4 +136,4 @@ def test_images_and_types_of_containers(monkeypatch: pytest.MonkeyPatch) -> None
 def test_gpus_that_are_not_there_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(translation, "gpu_count", lambda: 0)
     _, options = translate(with_member("ResourceConfig.InstanceType", "ml.p3.8xlarge"), Local())
-    assert options.warnings == ("ml.p3.8xlarge has 4 GPU(s), and this machine has none: the job computes on CPUs.",)
+    assert options.warnings == ("ml.p3.8xlarge has 4 GPU(s), but this machine has none: the job runs on CPUs.",)

@@ -104,7 +104,7 @@ def test_what_awss_model_does_not_take_is_refused_before_anything_is_uploaded(tm
     plan = tuner(tmp_path, "ml.m5.xlarge").plan()
     SageMakerTuning.check(plan.trial.spec, plan.request)
     wrong = {**plan.request, "HyperParameterTuningJobName": ""}
-    with pytest.raises(ConfigurationError, match=r"SageMaker does not take this tuning job: .*TuningJobName"):
+    with pytest.raises(ConfigurationError, match=r"SageMaker does not accept this tuning job: .*TuningJobName"):
         SageMakerTuning.check(plan.trial.spec, wrong)
 
 

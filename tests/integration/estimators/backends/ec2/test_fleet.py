@@ -193,7 +193,7 @@ def test_in_its_first_hour_a_host_with_notice_is_left_for_ec2_to_end(ec2: Ec2Ser
 
 @pytest.mark.parametrize(
     ("options", "text"),
-    [({"budget": 1e-9}, "its budget of $0.00"), ({"max_price_per_hour": 1e-9}, "more than max_price_per_hour")],
+    [({"budget": 1e-9}, "the budget of $0.00"), ({"max_price_per_hour": 1e-9}, "and max_price_per_hour is")],
 )
 def test_what_costs_too_much_is_told_once(options: dict[str, float], text: str, watch: Make) -> None:
     one = watch(options=options)

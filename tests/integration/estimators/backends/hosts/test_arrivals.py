@@ -54,7 +54,7 @@ def test_a_host_that_is_expected_gets_in_once(arrivals: Arrivals, run_until: Run
         assert ours.read(5) == b"frame"
     connect(arrivals, identity, key, said)
     run_until(lambda: len(said) == 2)
-    assert "did not take it: it closed the connection" in str(said[1])
+    assert "did not accept it: the connection was closed" in str(said[1])
 
 
 @pytest.mark.parametrize("wrong", ["identity", "key", "forgotten"])
@@ -66,7 +66,7 @@ def test_who_cannot_prove_itself_is_told_nothing(wrong: str, arrivals: Arrivals,
     said: list[object] = []
     connect(arrivals, b"x" * ID if wrong == "identity" else identity, b"x" * 32 if wrong == "key" else key, said)
     run_until(lambda: bool(said))
-    assert "it closed the connection" in str(said[0]) and not came
+    assert "the connection was closed" in str(said[0]) and not came
 
 
 def test_a_host_does_not_take_just_any_listener_for_the_supervisor() -> None:
@@ -82,7 +82,7 @@ def test_a_host_does_not_take_just_any_listener_for_the_supervisor() -> None:
         thread = threading.Thread(target=answer)
         thread.start()
         words = [base64.b64encode(b"x" * size).decode() for size in (ID, 32)]
-        with pytest.raises(OSError, match="something else answers there"):
+        with pytest.raises(OSError, match="another program answers there"):
             joining.connect("127.0.0.1", server.getsockname()[1], *words)
         thread.join()
 
@@ -106,5 +106,5 @@ def test_what_says_nothing_or_too_little_holds_nobody_up(arrivals: Arrivals, run
 
 @pytest.mark.parametrize("python", [None, sys.executable])
 def test_another_python_than_the_callers_is_refused_before_anything_is_sent_there(python: str | None) -> None:
-    with pytest.raises(OSError, match=r"its Python is 3\.\d+, and this is 2\.7; name another one"):
+    with pytest.raises(OSError, match=r"its Python is 3\.\d+, but fit\(\) runs on 2\.7; name another interpreter"):
         joining.start_agent({"python": python, "version": "2.7"}, b"", {})

@@ -35,9 +35,9 @@ def test_an_environment_is_named_by_what_is_in_it(wanted: PythonEnvironment) -> 
 
 
 def test_another_processor_or_python_is_refused_by_name(shell: Shell, wanted: PythonEnvironment) -> None:
-    with pytest.raises(HostError, match=f"processor of kind {platform.machine()}, .* are for sparc64"):
+    with pytest.raises(HostError, match=f"its processor is {platform.machine()}, .* are for sparc64"):
         prepare(shell, dataclasses.replace(wanted, processor="sparc64"), print)
-    with pytest.raises(HostError, match=r"it has Python 3\..*, and .* are for 3\.99; install python3\.99 there"):
+    with pytest.raises(HostError, match=r"it has Python 3\..*, but .* are for 3\.99; install python3\.99 there"):
         prepare(shell, dataclasses.replace(wanted, python="3.99"), print)
 
 
@@ -47,7 +47,7 @@ def test_one_that_is_there_is_taken(shell: Shell, wanted: PythonEnvironment, tmp
     python.symlink_to(sys.executable)
     said: list[str] = []
     prepare(shell, wanted, said.append)
-    assert said == ["its environment is there"]
+    assert said == ["its environment exists"]
 
 
 def test_a_full_disk_is_told_before_anything_is_sent(
@@ -58,7 +58,7 @@ def test_a_full_disk_is_told_before_anything_is_sent(
     with (wheels / "greeting-1.0-py3-none-any.whl").open("wb") as file:
         file.truncate(8 << 40)
     monkeypatch.setattr(environment.wheelhouse, "fetch", lambda *arguments, **options: wheels)
-    with pytest.raises(HostError, match="MiB free, and the environment needs"):
+    with pytest.raises(HostError, match="MiB free, but the environment needs"):
         prepare(shell, wanted, print)
 
 
@@ -90,11 +90,12 @@ def test_an_index_that_does_not_serve_is_not_asked_again_for_a_day(
     monkeypatch.setenv("UV_OFFLINE", "1")  # the host has no index
     said: list[str] = []
     prepare(shell, wanted, said.append)
-    assert said[1:3] == ["asking its index", next(text for text in said if "its index does not serve them" in text)]
+    refused = next(text for text in said if "its package index does not serve them" in text)
+    assert said[1:3] == ["asking its package index", refused]
     again: list[str] = []
     prepare(shell, dataclasses.replace(wanted, name=f"{wanted.name}-2"), again.append)
-    assert "asking its index" not in again
-    assert any("it did not when it was last asked" in text for text in again)
+    assert "asking its package index" not in again
+    assert any("less than a day ago, the index did not answer" in text for text in again)
     assert again[-1].startswith("its environment is ready")
     hosts = tmp_path / ".cache" / "fleetfit" / "hosts"
     installed = list(hosts.glob("env-*/lib/python3*/site-packages/greeting.py"))

@@ -17,24 +17,24 @@ NODES: list[dict[str, Any]] = [
 @pytest.mark.parametrize(
     ("changes", "count", "free", "said"),
     [
-        ({"group": "ab12"}, 1, {}, "placement group ab12 is not there yet"),
+        ({"group": "ab12"}, 1, {}, "placement group ab12 is not ready yet"),
         (
             {"labels": {"zone": "2"}}, 1, {},
-            "Ray has no node yet with the labels {'zone': '2'}; {CPU: 4} is waited for",
+            "Ray has no node yet with the labels {'zone': '2'}; the job waits for {CPU: 4}",
         ),
         (
             {"bundle": {"GPU": 2}}, 3, {},
-            "Ray has no node yet with GPU 2 (the most that one has is 1); 3 × {GPU: 2} (STRICT_SPREAD) is waited for",
+            "Ray has no node yet with GPU 2 (the largest node has 1); the job waits for 3 × {GPU: 2} (STRICT_SPREAD)",
         ),
         (
             {}, 3, {},
-            "Ray has 2 of 3 nodes for 3 × {CPU: 4} (STRICT_SPREAD); more have to join, or its autoscaler to bring them",
+            "Ray has 2 of 3 nodes for 3 × {CPU: 4} (STRICT_SPREAD); the job waits until more nodes join the cluster",
         ),
         (
             {}, 2, {"a": {"CPU": 8.0}, "b": {"CPU": 1.0}},
-            "2 × {CPU: 4} (STRICT_SPREAD) is waited for: 1 of 2 nodes of that size have it free",
+            "the job waits for 2 × {CPU: 4} (STRICT_SPREAD): 1 of 2 nodes of that size have this free",
         ),
-        ({"labels": {"zone": "!2"}}, 1, None, "{CPU: 4} is waited for; free are CPU: 9, GPU: 1"),
+        ({"labels": {"zone": "!2"}}, 1, None, "the job waits for {CPU: 4}; free are CPU: 9, GPU: 1"),
     ],
 )  # fmt: skip
 def test_what_is_lacking_is_named(changes: dict[str, Any], count: int, free: shortage.Free | None, said: str) -> None:

@@ -53,7 +53,7 @@ def test_the_sdks_configuration_file_counts(environment: Path) -> None:
     )
     found = discovery.discover(settings(role=None, output_path=None))
     assert (found.settings.role, found.settings.output_path) == (ROLE, "s3://theirs/team/a")
-    assert "VpcConfig must be given as arguments" in found.warnings[0]
+    assert "Give VpcConfig as arguments" in found.warnings[0]
 
 
 def test_a_damaged_configuration_file_is_named(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +61,7 @@ def test_a_damaged_configuration_file_is_named(environment: Path, monkeypatch: p
     with pytest.raises(ConfigurationError, match=r"config\.yaml.*cannot be read"):
         discovery.discover(settings())
     monkeypatch.setenv("SAGEMAKER_USER_CONFIG_OVERRIDE", "/nowhere.yaml")
-    with pytest.raises(ConfigurationError, match="there is no such file"):
+    with pytest.raises(ConfigurationError, match="the file does not exist"):
         discovery.discover(settings())
 
 
@@ -132,7 +132,7 @@ class TestImage:
         caller(stub)
         stub("ecr").add_client_error("describe_images", "RepositoryNotFoundException", "no")
         (problem,) = discovery.discover(settings(image_uri=None)).problems
-        assert "`fleetfit image push` brings it there" in problem
+        assert "`fleetfit image push` uploads it" in problem
 
     @pytest.mark.parametrize("distribution", [None, ParameterServer(), CollectiveAllReduce(processes_per_host=2)])
     def test_none_can_be_looked_for(self, distribution: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ class TestImage:
             output_path="s3://bucket",
             distribution=distribution,
         )
-        words = ("no AWS region is known", "there is no image_uri, and so no image", "fleetfit install sagemaker")
+        words = ("no AWS region is known", "image_uri is missing, and AWS", "fleetfit install sagemaker")
         planned = " ".join(estimator.plan().warnings)
         with pytest.raises(ConfigurationError) as caught:
             estimator.fit()

@@ -91,7 +91,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("strategy", "said"),
         [
-            (ParameterServer(), "neither a chief nor TensorFlow 2's coordinator"),
+            (ParameterServer(), "without a chief and without TensorFlow 2's coordinator"),
             (CollectiveAllReduce(processes_per_host=2), "fleetfit_collective_processes_per_host"),
             (MPI(fusion_threshold_mb=1), "fleetfit_mpi_fusion_threshold_mb"),
         ],
@@ -120,7 +120,7 @@ class TestRefusals:
         with pytest.raises(UnsupportedError, match=f"does not know fleetfit_{name}"):
             check(left, **options)
         bare = dataclasses.replace(spec(), hyperparameters={})
-        with pytest.raises(UnsupportedError, match=rf"RunOptions\({name}='fail'\): image .* a program of its own"):
+        with pytest.raises(UnsupportedError, match=rf"RunOptions\({name}='fail'\): image .* starts its own program"):
             check(bare, **options)
 
     def test_no_job_fails_there_for_what_is_in_its_logs(self) -> None:

@@ -25,10 +25,10 @@ def test_numbers_texts_and_arrays_of_them_are_features(kind: str) -> None:
         ([("x", "int"), ("x", "int")], "parquet", "two columns 'x'"),
         ([("x", "void")], "parquet", "column 'x' is void; cast it"),
         ([("x", "map<string,int>")], "parquet", "make columns of it"),
-        ([("x", "date")], "tfrecord", "column 'x' is date, which no feature of an Example can be"),
+        ([("x", "date")], "tfrecord", "column 'x' is date, which a feature of an Example cannot hold"),
         ([("x", "decimal(10,2)")], "tfrecord", "cast it to a number"),
-        ([("x", "array<array<float>>")], "tfrecord", "take format='parquet'"),
-        ([("x", "struct<a:int>")], "tfrecord", "no feature"),
+        ([("x", "array<array<float>>")], "tfrecord", "use format='parquet'"),
+        ([("x", "struct<a:int>")], "tfrecord", "a feature of an Example cannot hold"),
     ],
 )
 def test_what_cannot_be_written_is_named(columns: list[tuple[str, str]], file_format: str, reason: str) -> None:
@@ -65,12 +65,12 @@ class Frame:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ({"dataframe": [1, 2]}, "no DataFrame of Spark"),
+        ({"dataframe": [1, 2]}, "is not a DataFrame of Spark"),
         ({"format": "csv"}, r"format=….*'csv'.*tfrecord"),
-        ({"shards": 0}, "shards=….*from 1 on, got 0"),
+        ({"shards": 0}, "shards=….*1 or more, got 0"),
         ({"shards": True}, "whole number"),
         ({}, "executors are on other machines: set the session's spark.fleetfit.store"),
-        ({"path": "s3://bucket/frames"}, "'s3://bucket/frames', which is no folder"),
+        ({"path": "s3://bucket/frames"}, "'s3://bucket/frames', which is not a folder"),
         ({"path": 5}, "5 is not a location of data"),
         ({"s3_data_type": "S3Prefix"}, "leave it out"),
     ],

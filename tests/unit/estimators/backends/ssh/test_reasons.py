@@ -32,7 +32,7 @@ Host key verification failed.
             ["refused", "(publickey,password)", "ssh-copy-id ann@lab-1"],
         ),
         ("Permissions 0644 for '/k' are too open.\nbad permissions\nPermission denied", ["chmod 600"]),
-        ("ssh: Could not resolve hostname lab-1: Name or service not known", ["nobody knows the name"]),
+        ("ssh: Could not resolve hostname lab-1: Name or service not known", ["the name cannot be resolved"]),
         ("ssh: connect to host lab-1 port 22: No route to host", ["no route", "VPN"]),
         ("ssh: connect to host lab-1 port 22: Connection timed out", ["did not answer", "firewall"]),
         ("Connection timed out during banner exchange", ["did not answer"]),
@@ -43,7 +43,7 @@ Host key verification failed.
         ("/c: line 1: Bad configuration option: nonsense\n/c: terminating, 1 bad configuration options", ["wrong"]),
         ("mux_client_request_session: session request failed: Session open refused by peer", ["MaxSessions"]),
         ("something new", ["something new"]),
-        ("", ["without a word"]),
+        ("", ["without a message"]),
     ],
 )
 def test_a_complaint_becomes_a_reason_with_a_remedy(complaint: str, words: list[str]) -> None:
