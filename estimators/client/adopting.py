@@ -43,7 +43,7 @@ def adopt(name: str, session: Any = None, *, not_here: JobNotFoundError) -> Trai
     except Exception as error:  # noqa: BLE001 - every one is explained
         place = aws.region
         if is_missing(error):
-            raise JobNotFoundError(f"{not_here} SageMaker in {place} has none either.") from not_here
+            raise JobNotFoundError(f"{not_here} SageMaker in {place} has no such job either.") from not_here
         raise JobNotFoundError(f"{not_here} SageMaker in {place} could not be asked: {explain(error)}") from not_here
     spec = TrainingJobSpec.from_request(mirror.request_of(answer))
     known = SageMakerOptions(region=aws.region, profile=profile_of(session))

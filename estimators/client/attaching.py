@@ -51,8 +51,9 @@ def find_job(
         return adopting.adopt(name, session, not_here=error)
     if dispatcher is not None and job.dispatcher != dispatcher:
         raise ConfigurationError(
-            f"training job {name!r} on record here is {f'at {job.dispatcher}' if job.dispatcher else 'of this machine'}"
-            f", not at {dispatcher}; set FLEETFIT_HOME to another folder to look at that one."
+            f"training job {name!r} on record here runs "
+            f"{f'at {job.dispatcher}' if job.dispatcher else 'on this machine'}, not at {dispatcher}. To attach to the "
+            f"job at {dispatcher}, set FLEETFIT_HOME to another folder."
         )
     if job.lives_elsewhere and job.dispatcher is not None:
         job.ensure_followed()

@@ -56,7 +56,7 @@ def check_local(spec: TrainingJobSpec) -> None:
         if path is not None and path.rstrip("/") != _CHECKPOINTS and not containers:
             raise UnsupportedError(
                 f"checkpoint_local_path={path!r} is not available with instance_type={spec.instance_type!r}: processes "
-                f"of one machine share its paths. Leave it out, and let the script write to os.environ"
+                f"of one machine share its paths. Leave the argument out, and let the script write to os.environ"
                 f"['SM_CHECKPOINT_DIR'], which is {_CHECKPOINTS!r} on SageMaker."
             )
 
@@ -84,7 +84,7 @@ def check_syntax(source: Source) -> None:
         shown = "".join(traceback.format_exception_only(error)).rstrip()
         raise ConfigurationError(f"the script does not compile, so nothing was started:\n{shown}") from None
     except ValueError as error:  # null bytes
-        raise ConfigurationError(f"{source.program} is no Python script: {error}.") from None
+        raise ConfigurationError(f"{source.program} is not a Python script: {error}.") from None
     except (RecursionError, MemoryError):
         return  # the script's own affair
 
@@ -132,8 +132,8 @@ def check_queue(spec: TrainingJobSpec, options: RunOptions) -> None:
     hosts = fleets.capabilities(spec.instance_type)
     if not hosts.shared_machine and not hosts.simulated:
         raise UnsupportedError(
-            f"RunOptions(queue={options.queue!r}): a queue divides this machine, and the hosts of instance_type="
-            f"{spec.instance_type!r} are others, which their own scheduler divides. Leave queue out."
+            f"RunOptions(queue={options.queue!r}): a queue shares out this machine only, and jobs with instance_type="
+            f"{spec.instance_type!r} run on other machines. Leave queue out."
         )
 
 
@@ -150,27 +150,27 @@ def check_elastic(spec: TrainingJobSpec, backend: type[Backend]) -> None:
         return
     if not backend.elastic:
         raise UnsupportedError(
-            f"distribution: {type(strategy).__name__} needs hosts that can come and go, which instance_type="
-            f"{spec.instance_type!r} does not have yet; {fleets.DEFAULT!r} has."
+            f"distribution: {type(strategy).__name__} needs hosts that can be added and removed during the job. "
+            f"instance_type={spec.instance_type!r} does not support this yet; {fleets.DEFAULT!r} does."
         )
     least, most = strategy.min_hosts, strategy.most_hosts(spec.instance_count)
     if not least <= spec.instance_count <= most and strategy.discovery is None:
         raise ConfigurationError(
-            f"instance_count={spec.instance_count} is not within min_hosts={least} and max_hosts={most} of "
+            f"instance_count={spec.instance_count} is not between min_hosts={least} and max_hosts={most} of "
             f"{type(strategy).__name__}."
         )
     of_pipes = piped(spec)
     for channel in spec.inputs:
         if strategy.restarts and channel.name in of_pipes:
             raise UnsupportedError(
-                f"channel {channel.name!r}: in Pipe mode what a worker has read is gone when it starts again; use "
+                f"channel {channel.name!r}: in Pipe mode, a worker that restarts cannot read its records again. Use "
                 f"input_mode='File' or 'FastFile' with {type(strategy).__name__}."
             )
         s3 = channel.source.s3
         if s3 is not None and s3.distribution == "ShardedByS3Key":
             raise UnsupportedError(
-                f"channel {channel.name!r}: with ShardedByS3Key the records of a host that leaves would be lost; use "
-                "distribution='FullyReplicated', of which cluster.fit() deals each record to one rank."
+                f"channel {channel.name!r}: with ShardedByS3Key, the records of a host that leaves would be lost. Use "
+                "distribution='FullyReplicated': cluster.fit() gives each record to one rank."
             )
     if strategy.discovery not in (None, DISCOVERED_BY_CALLER):
         _check_discovery(strategy)
@@ -240,17 +240,15 @@ def version_warnings(framework_version: str | None, py_version: str | None, fram
         installed = installed_version(framework)
         if installed is not None and not _matches(framework_version, installed):
             warnings.append(
-                f"framework_version={framework_version!r} was asked for, and {FRAMEWORKS[framework]} {installed} runs: "
-                "local hosts run what this Python has."
+                f"framework_version={framework_version!r} is not used: local hosts run the installed version, "
+                f"{FRAMEWORKS[framework]} {installed}."
             )
     if py_version is not None:
         running = f"{sys.version_info.major}.{sys.version_info.minor}"
         wanted = py_version.removeprefix("py")
         wanted = f"{wanted[0]}.{wanted[1:]}" if wanted.isdigit() and len(wanted) > 1 else wanted
         if not _matches(wanted, running):
-            warnings.append(
-                f"py_version={py_version!r} was asked for, and Python {running} runs: local hosts run this one."
-            )
+            warnings.append(f"py_version={py_version!r} is not used: local hosts run this process's Python, {running}.")
     return warnings
 
 
@@ -361,10 +359,10 @@ def refuse_disturbances(instance_type: str, options: RunOptions) -> None:
     """
     asked = {
         "fit(chaos=…)": (bool(options.chaos), f"rehearse on {fleets.PROCESSES!r} or {fleets.CONTAINERS!r}"),
-        "RunOptions(spot_market=…)": (options.spot_market is not None, "there the market is AWS's"),
+        "RunOptions(spot_market=…)": (options.spot_market is not None, "there, AWS itself interrupts spot instances"),
         "RunOptions(failure_policy=…)": (
             options.failure_policy != FailurePolicy(),
-            "there max_retry_attempts says how often SageMaker starts a job again",
+            "use max_retry_attempts, the number of times that SageMaker restarts a job",
         ),
     }
     for name, (given, remedy) in asked.items():

@@ -166,7 +166,9 @@ class ClusterPlan:
         for item in planned.processes:
             if item.name == process:
                 return {**shared, **item.environment}
-        raise KeyError(f"{host} runs no {process!r}; it runs {_names([item.name for item in planned.processes])}")
+        raise KeyError(
+            f"{host} has no process {process!r}; its processes: {_names([item.name for item in planned.processes])}"
+        )
 
     @functools.cached_property
     def _by_name(self) -> dict[str, HostPlan]:
@@ -352,7 +354,7 @@ def _few(items: Sequence[_Item]) -> Iterator[_Item | None]:
 
 def _left_out(items: Sequence[HostPlan] | Sequence[ProcessPlan], noun: str) -> str:
     missing = items[_FIRST:-_LAST]
-    return f"and {len(missing):,} {noun} more, {missing[0].name} to {missing[-1].name}"
+    return f"and {len(missing):,} more {noun}, {missing[0].name} to {missing[-1].name}"
 
 
 def _names(names: Sequence[str]) -> str:

@@ -64,15 +64,17 @@ def compare(
         raise ConfigurationError(f"compare(repeat=…) must be a whole number, 1 or more; got {repeat!r}.")
     for instance_type, price in (prices or {}).items():
         if isinstance(price, bool) or not isinstance(price, int | float) or not price >= 0:
-            raise ConfigurationError(f"compare(prices=…): the price of {instance_type!r} is {price!r}; 0 or more.")
+            raise ConfigurationError(
+                f"compare(prices=…): the price of {instance_type!r} must be 0 or more; got {price!r}."
+            )
     for thing in things:
         if isinstance(thing, Estimator):
             thing.plan(inputs)  # what is wrong with one is said before any of them runs
     found: list[list[Result]] = [[] if isinstance(thing, Estimator) else [_result(thing)] for thing in things]
     if inputs is not None and not any(isinstance(thing, Estimator) for thing in things):
-        raise ConfigurationError("compare(inputs=…) is for estimators; finished jobs already have theirs.")
+        raise ConfigurationError("compare(inputs=…) is for estimators only: jobs are not run again. Leave inputs= out.")
     if repeat > 1 and not any(isinstance(thing, Estimator) for thing in things):
-        raise ConfigurationError("compare(repeat=…) is for estimators; the jobs that were given have run.")
+        raise ConfigurationError("compare(repeat=…) is for estimators only: jobs are not run again. Leave repeat= out.")
     turns = _turns([isinstance(thing, Estimator) for thing in things], repeat)
     with Progress(len(turns)) as progress:
         for index in turns:
@@ -94,7 +96,7 @@ def _things(what: Sequence[Any], names: Sequence[str] | None) -> tuple[list[Any]
     """What to compare, and what it is called."""
     if len(what) == 1 and isinstance(what[0], Mapping):
         if names is not None:
-            raise ConfigurationError("compare({name: …}) has names already; leave out names=.")
+            raise ConfigurationError("compare({name: …}) already gives the names; leave out names=.")
         things = list(what[0].values())
         given: list[str | None] = [str(name) for name in what[0]]
     else:
@@ -104,7 +106,9 @@ def _things(what: Sequence[Any], names: Sequence[str] | None) -> tuple[list[Any]
         given = [None] * len(things)
         if names is not None:
             if isinstance(names, str) or len(names) != len(things):
-                raise ConfigurationError(f"compare(names=…) needs a name for each of the {len(things)}; got {names!r}.")
+                raise ConfigurationError(
+                    f"compare(names=…) needs a list of {len(things)} names, one per estimator or job; got {names!r}."
+                )
             given = [str(name) for name in names]
     if not things:
         raise ConfigurationError("compare() needs estimators or jobs; none was given.")

@@ -41,8 +41,8 @@ def run_estimator(estimator: Estimator, inputs: Any, job_name: str | None) -> An
     """Run an estimator's entry point in this terminal; see ``Estimator.debug()``."""
     if in_jupyter():
         raise ConfigurationError(
-            "debug() needs a terminal, which a notebook is not; call the function itself, which is then alone in its "
-            "cluster, and %debug."
+            "debug() needs a terminal, and a notebook has none. Call the function itself, which then runs as the only "
+            "process of its cluster, and use %debug."
         )
     check(estimator.instance_type, "debug()")
     alone = copy.copy(estimator)
@@ -78,11 +78,11 @@ def run(draft: Draft) -> tuple[JobRecord, int]:
     spec, options = draft.spec, draft.options
     if local.mounted(spec):
         raise ConfigurationError(
-            "--debug does not serve FastFile mode from S3; take input_mode='File' or 'Pipe' for the channel."
+            "--debug does not support FastFile mode from S3; use input_mode='File' or 'Pipe' for the channel."
         )
     left = [local.synced_checkpoints(spec), spec.output.path if local.output_dir(spec) is None else None]
     for uri in filter(None, left):
-        print(f"--debug: nothing is brought to {uri}, nor fetched from there", file=sys.stderr)
+        print(f"--debug: nothing is uploaded to {uri} or downloaded from there", file=sys.stderr)
     record = JobRecord.create(spec.name)
     try:
         fill(record, spec, options, draft.source, time.time())
@@ -127,7 +127,7 @@ def _bring_channels(draft: Draft, record: JobRecord, agent: list[str]) -> None:
         check=False,
     )
     if done.returncode != 0:
-        raise ConfigurationError(done.stderr.strip() or f"the channels could not be brought ({done.returncode}).")
+        raise ConfigurationError(done.stderr.strip() or f"the channels could not be prepared (exit {done.returncode}).")
 
 
 @contextlib.contextmanager
@@ -175,7 +175,8 @@ def check(instance_type: str | None, asked: str = "--debug") -> None:
     """
     if not fleets.capabilities(instance_type).this_python:
         raise ConfigurationError(
-            f"{asked} runs on this machine, in the foreground; instance_type {instance_type!r} does not. Leave it out."
+            f"{asked} runs the script as a process of this machine, in the foreground, and does not support "
+            f"instance_type {instance_type!r}. Leave instance_type out."
         )
 
 

@@ -117,7 +117,7 @@ def take(source: IO[bytes], tied: tuple[socket.socket, int] | None = None) -> Jo
     try:
         header = decode(source.readline(LIMIT))
     except MessageError as error:
-        raise ConfigurationError(f"what came is no job: {error}.") from None
+        raise ConfigurationError(f"the received data is not a job: {error}.") from None
     name, jobs = str(header["name"]), jobs_folder()
     request = relocated(header["request"], str(header["jobs"]), str(jobs))
     try:

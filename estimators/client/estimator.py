@@ -38,11 +38,11 @@ _LOGS: dict[str, bool | str] = {"All": "All", "Training": True, "None": False}
 
 #: Methods of the SDK's estimators that have nothing to do with training.
 _NOT_OURS = {
-    "deploy": "fleetfit trains; serve model_data with TensorFlow Serving, or deploy it with the SageMaker SDK",
-    "transformer": "fleetfit trains; batch transforms are SageMaker's",
-    "register": "fleetfit trains; SageMaker's model registry takes model_data",
-    "create_model": "fleetfit trains; the SageMaker SDK makes models of model_data",
-    "compile_model": "SageMaker Neo compiles models",
+    "deploy": "fleetfit only trains; serve model_data with TensorFlow Serving, or deploy it with the SageMaker SDK",
+    "transformer": "fleetfit only trains; batch transforms are a service of AWS",
+    "register": "fleetfit only trains; register model_data in SageMaker's model registry",
+    "create_model": "fleetfit only trains; create a model from model_data with the SageMaker SDK",
+    "compile_model": "SageMaker Neo is a service of AWS",
     "enable_default_profiling": "SageMaker Profiler is a service of AWS",
     "disable_profiling": "SageMaker Profiler is a service of AWS",
     "update_profiler": "SageMaker Profiler is a service of AWS",
@@ -81,8 +81,8 @@ def _is_script(value: Any) -> bool:
 
 def _is_hyperparameter(name: str, value: Any) -> str:
     if name in Settings.__dataclass_fields__:
-        return f"It is an argument of the estimator: TensorFlow(…, {name}={shown(value)})."
-    return f"Arguments of the script are hyperparameters={{{name!r}: {shown(value)}}} of the estimator."
+        return f"Pass {name} to the estimator: TensorFlow(…, {name}={shown(value)})."
+    return f"To pass an argument to the script, give the estimator hyperparameters={{{name!r}: {shown(value)}}}."
 
 
 class Estimator:
@@ -148,17 +148,17 @@ class Estimator:
         name = type(self).__name__
         if len(args) > len(self._positional):
             raise TypeError(
-                f"{name}() takes at most {len(self._positional)} arguments without a name "
-                f"({', '.join(self._positional)}), got {len(args)}; name the others."
+                f"{name}() takes at most {len(self._positional)} positional arguments "
+                f"({', '.join(self._positional)}), got {len(args)}; pass the others by name."
             )
         for argument, value in zip(self._positional, args, strict=False):
             if argument in arguments:
-                raise TypeError(f"{name}() got {argument} twice: without a name ({shown(value)}) and with it.")
+                raise TypeError(f"{name}() got {argument} twice: by position ({shown(value)}) and by name.")
             arguments[argument] = value
         if args and "entry_point" not in arguments and _is_script(args[0]):
             raise TypeError(
-                f"{name}({shown(args[0])}): without a name this is {self._positional[0]}, as in SageMaker's SDK; write "
-                f"{name}(entry_point={shown(args[0])})."
+                f"{name}({shown(args[0])}): the first positional argument is {self._positional[0]}, as in SageMaker's "
+                f"SDK; write {name}(entry_point={shown(args[0])})."
             )
         values = read_arguments(arguments, constructor=name, owners=self._owners)
         self._settings = self._fitting(Settings(**values))
@@ -184,7 +184,7 @@ class Estimator:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "hyperparameters":
-            raise AttributeError("hyperparameters is a method; set_hyperparameters(name=value) changes them.")
+            raise AttributeError("hyperparameters is a method and cannot be set; use set_hyperparameters(name=value).")
         if self._is_argument(name):
             value = self._fitting(dataclasses.replace(self._settings, **{name: value}))
             name = "_settings"
@@ -301,7 +301,7 @@ class Estimator:
         if checked and not wait:
             raise ConfigurationError(
                 "fit(callbacks=…) needs wait=True, since callbacks are called while waiting; "
-                "or give them to job.wait(callbacks=…)."
+                "or pass them to job.wait(callbacks=…)."
             )
         job = self._launch(inputs, job_name, experiment_config, check_chaos(chaos), attached=wait)
         if wait:

@@ -94,4 +94,4 @@ class Interrupts:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._read_end, 4096)
             elif descriptor == watch:
-                raise BrokenPipeError("nobody reads the output any more")
+                raise BrokenPipeError("the reader of the output has closed the pipe")

@@ -67,8 +67,8 @@ def request(record: JobRecord, message: dict[str, Any], timeout: float | None = 
         except (FileNotFoundError, ConnectionError, MessageError) as error:  # not there yet, or not any more
             if record.queued_file.exists():
                 raise JobUnreachableError(
-                    f"training job {record.name!r} waits in the queue of an endpoint and has no supervisor yet: only "
-                    "the endpoint can stop it (StopTrainingJob); `fleetfit serve` starts one."
+                    f"training job {record.name!r} waits in the queue of an endpoint and has no supervisor yet. Only "
+                    "the endpoint can stop the job (StopTrainingJob); `fleetfit serve` starts an endpoint."
                 ) from error
             if not record.is_supervised():
                 raise JobUnreachableError(

@@ -194,7 +194,7 @@ def resume(record: JobRecord, *, attached: bool = True) -> Started:
         stored = record.stored_status()
         _check_resumable(record, stored or {})
         if stored is None:
-            raise ConfigurationError(f"training job {record.name!r} has never begun: start it again with fit().")
+            raise ConfigurationError(f"training job {record.name!r} never started: start a new job with fit().")
         record.write_status(_resumed(stored, time.time(), record.last_sign()))
         (record.path / saving.FILE).unlink(missing_ok=True)  # of the attempts until now
         hand_over(record, spec, options)
@@ -252,11 +252,11 @@ def hand_over(record: JobRecord, spec: TrainingJobSpec, options: RunOptions) -> 
 
 def _check_resumable(record: JobRecord, status: Mapping[str, Any]) -> None:
     if status.get("TrainingJobStatus") == "Completed":
-        raise ConfigurationError(f"training job {record.name!r} has completed: there is nothing to go on with.")
+        raise ConfigurationError(f"training job {record.name!r} has completed: there is nothing to resume.")
     if record.lock_fd is None and not statuses.is_terminal(status):
         raise ConfigurationError(
             f"training job {record.name!r} is {status.get('TrainingJobStatus')}: only a job that failed, was stopped "
-            f"or lost its supervisor can be resumed. `fleetfit wait {record.name}` waits for it."
+            f"or lost its supervisor can be resumed. `fleetfit wait {record.name}` waits for its end."
         )
 
 
@@ -269,7 +269,7 @@ def _resumed(stored: dict[str, Any], now: float, last_sign: float) -> dict[str, 
         failure = Failure(cause=Cause.INTERNAL, message="the supervisor was lost.")
         if statuses.is_terminal(stored):
             failure = statuses.failure_of(stored) or Failure(
-                cause=Cause.TIMEOUT, message=f"it was stopped ({stored.get('SecondaryStatus')})."
+                cause=Cause.TIMEOUT, message=f"the job was stopped ({stored.get('SecondaryStatus')})."
             )
         endings.append(Ending(attempt=attempt, kind=EndedBy.FAILURE, failure=failure).to_dict())
     status = statuses.resumed(stored, now, attempt=attempt + 1, last_sign=last_sign)
@@ -286,8 +286,8 @@ def await_leftovers(record: JobRecord, seconds: float = _LEFTOVERS) -> None:
     while left := _leftovers(record.path):
         if time.monotonic() > until:
             raise BackendError(
-                f"processes of training job {record.name!r} are still running: "
-                f"{', '.join(map(str, sorted(left)))}. They should have ended with their supervisor; end them first."
+                f"processes of training job {record.name!r} are still running, although its supervisor has ended: "
+                f"{', '.join(map(str, sorted(left)))}. End these processes first."
             )
         time.sleep(0.02)
 
@@ -387,7 +387,7 @@ def _start(
     except OSError as error:
         raise BackendError(
             f"the supervisor of training job {record.name!r} cannot be started: {sys.executable}: {error.strerror}. "
-            "Check that the Python that you run still exists, and that there is room for more processes."
+            "Check that this Python interpreter still exists, and that more processes are allowed (`ulimit -u`)."
         ) from error
     finally:
         os.close(log)

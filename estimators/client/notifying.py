@@ -69,7 +69,7 @@ class NotifyCallback(Callback):
         diverged: float | None = None,
     ) -> None:
         if command is None and url is None:
-            raise ConfigurationError("NotifyCallback: give a command=[…] to run, or a url=… to post to.")
+            raise ConfigurationError("NotifyCallback needs command=[…] (a program to run) or url=… (a URL to post to).")
         self._command = _checked_command(command)
         self._url = _checked_url(url)
         items = [on] if isinstance(on, str) else list(on)
@@ -101,7 +101,7 @@ class NotifyCallback(Callback):
         watch = self._watch(job)
         watch.metrics[metric.name] = metric.value
         if self._factor is not None and "loss" in metric.name.lower() and watch.diverges(metric, self._factor):
-            text = f"metric {metric.name} is {metric.value:g}{where}, {self._factor:g} times what it was at best"
+            text = f"metric {metric.name} is {metric.value:g}{where}, more than {self._factor:g} times its lowest value"
             self._tell_once(job, "diverged", text)
 
     def on_end(self, job: TrainingJob) -> None:
@@ -122,7 +122,7 @@ class NotifyCallback(Callback):
 
     def stalled(self, job: TrainingJob, seconds: float) -> None:
         """Tell that nothing has been heard of a job for so long."""
-        self._tell(job, "stalled", f"training job {job.name}: nothing was heard of it for {seconds:.0f} s")
+        self._tell(job, "stalled", f"training job {job.name}: no sign of life for {seconds:.0f} s")
 
     def _tell_once(self, job: TrainingJob, occasion: str, text: str) -> None:
         watch = self._watch(job)
@@ -151,7 +151,7 @@ class NotifyCallback(Callback):
             try:
                 way(news, body)
             except (OSError, ValueError, subprocess.SubprocessError) as error:
-                _say(f"training job {news['job']}: the news that it {_verb(news)} was not delivered: {_cause(error)}.")
+                _say(f"the notification that training job {news['job']} {_verb(news)} was not sent: {_cause(error)}.")
 
     def _run(self, news: dict[str, Any], body: bytes) -> None:
         if self._command is None:
@@ -170,7 +170,7 @@ class NotifyCallback(Callback):
             raise
         if process.returncode:
             tail = cut(" ".join(said.decode(errors="replace").split()), 200)
-            raise OSError(f"{self._command[0]} ended with {process.returncode}{': ' + tail if tail else ''}")
+            raise OSError(f"{self._command[0]} exited with code {process.returncode}{': ' + tail if tail else ''}")
 
     def _post(self, news: dict[str, Any], body: bytes) -> None:
         if self._url is None:
@@ -259,7 +259,7 @@ def parse(text: str) -> NotifyCallback:
     except ValueError as error:
         if isinstance(error, ConfigurationError):
             raise
-        raise ConfigurationError(f"--notify {shown(text)}: it is no command: {error}.") from None
+        raise ConfigurationError(f"--notify {shown(text)} is neither a URL nor a valid command: {error}.") from None
 
 
 def _checked_command(command: Any) -> list[str] | None:
@@ -267,7 +267,7 @@ def _checked_command(command: Any) -> list[str] | None:
         return None
     if isinstance(command, str):
         raise ConfigurationError(
-            f"NotifyCallback(command=…) must be a list, the program and its arguments; write {shlex.split(command)}."
+            f"NotifyCallback(command=…) must be a list of a program and its arguments; write {shlex.split(command)}."
         )
     items = [os.fspath(item) if isinstance(item, os.PathLike) else item for item in command]
     if not items or not all(isinstance(item, str) and item and "\0" not in item for item in items):
@@ -286,7 +286,7 @@ def _checked_url(url: Any) -> str | None:
 
 
 def _verb(news: dict[str, Any]) -> str:
-    words = {"nan": "has a metric that is not a number", "diverged": "diverges", "stalled": "stalled"}
+    words = {"nan": "has a metric that is not a number", "diverged": "diverges", "stalled": "has stalled"}
     return words.get(news["occasion"], f"is {news['occasion']}")
 
 

@@ -221,15 +221,15 @@ def _cores(demand: Demand, machine: MachineFacts) -> str | None:
         return None
     share = f"{demand.hosts} × {demand.processes_per_host} = " if demand.hosts > 1 < demand.processes_per_host else ""
     text = (
-        f"{share}{_count(demand.ranks, 'rank')} on {_count(machine.cores, 'core')}: ranks take turns, so this will be "
-        "slower than fewer of them"
+        f"{share}{_count(demand.ranks, 'rank')} on {_count(machine.cores, 'core')}: ranks share cores, so the job will "
+        "be slower than with fewer ranks"
     )
     if demand.strategy == "mpi":
         text += " (mpirun is run with --oversubscribe)"
     if machine.cores < machine.cores_of_machine:
         why = "the control group's quota" if machine.cpu_quota is not None else "the CPU affinity"
         text += f"; {why} leaves {machine.cores} of the machine's {machine.cores_of_machine} cores"
-    return f"{text}. For speed use at most {_count(machine.cores, 'rank')}; for trying things out it is fine."
+    return f"{text}. For speed use at most {_count(machine.cores, 'rank')}; for a test run, more are fine."
 
 
 def _thread_pools(demand: Demand, machine: MachineFacts) -> str | None:
@@ -239,8 +239,8 @@ def _thread_pools(demand: Demand, machine: MachineFacts) -> str | None:
     best = max(1, machine.cores // demand.ranks)
     return (
         f"{demand.threads_variable}={threads} in {_count(demand.ranks, 'rank')} makes {threads * demand.ranks} threads "
-        f"on {_count(machine.cores, 'core')}: they get in each other's way. Set {demand.threads_variable}={best}, or "
-        "leave it out: each rank is then given its share of the cores."
+        f"on {_count(machine.cores, 'core')}, which slows all ranks down. Set {demand.threads_variable}={best}, or "
+        "leave the variable out: each rank then gets its share of the cores."
     )
 
 
@@ -254,12 +254,12 @@ def idle_devices(spec: TrainingJobSpec) -> str | None:
     if strategy is not None and strategy.all_reduce:
         remedy = f"processes_per_host={gpus} gives each GPU a process"
     else:
-        remedy = f"MPI(processes_per_host={gpus}) and CollectiveAllReduce(processes_per_host={gpus}) use them all"
+        remedy = f"MPI(processes_per_host={gpus}) and CollectiveAllReduce(processes_per_host={gpus}) use all GPUs"
         remedy += ", and so does Mirrored()" if hosts == 1 else ""
     return (
         f"{hosts} × {each} = {_count(hosts * each, 'process', 'processes')} for {hosts} × {gpus} = {hosts * gpus} "
-        f"GPUs of {spec.instance_type}: with distributed.init(), and under Horovod, a process has one of them. "
-        f"{remedy}. (A script that uses several in one process by itself may be meant so.)"
+        f"GPUs of {spec.instance_type}: with distributed.init() or Horovod, each process uses one GPU. "
+        f"{remedy}. (Ignore this if the script itself uses several GPUs in one process.)"
     )
 
 
@@ -296,7 +296,7 @@ def _open_files(demand: Demand, machine: MachineFacts) -> str | None:
     else:
         remedy = f"The hard limit is {hard}: have it raised (/etc/security/limits.conf), or use fewer processes."
     return (
-        f"a process may open {limit} files (`ulimit -n`), and {_count(demand.processes, 'process', 'processes')} need "
+        f"a process may open {limit} files (`ulimit -n`), but {_count(demand.processes, 'process', 'processes')} need "
         f"about {needed}. {remedy}"
     )
 
@@ -311,7 +311,7 @@ def _process_count(demand: Demand, machine: MachineFacts) -> str | None:
     if room >= needed:
         return None
     return (
-        f"about {needed} processes and threads are needed, and {max(0, room)} more are allowed (`ulimit -u`, or the "
+        f"the job needs about {needed} processes and threads, but {max(0, room)} more are allowed (`ulimit -u`, or the "
         "control group's pids.max). End other programs, use fewer processes, or have the limit raised."
     )
 

@@ -135,8 +135,8 @@ class Draft:
         market = self.settings.run_options.spot_market
         if self.spec.spot and not self.settings.capabilities.spot and (market is None or not market.interrupts):
             found.append(
-                "use_spot_instances=True: nothing will interrupt this job; RunOptions(spot_market=SpotMarket(…)) "
-                "says when hosts are taken away."
+                "use_spot_instances=True: nothing will interrupt this job. To simulate interruptions, set "
+                "RunOptions(spot_market=SpotMarket(…))."
             )
         return tuple(found)
 
@@ -184,7 +184,7 @@ class Draft:
 
     @functools.cached_property
     def _plan(self) -> ClusterPlan:
-        missing = tuple(f"it cannot be started like this: {problem}" for problem in self.problems)
+        missing = tuple(f"the job cannot be started like this: {problem}" for problem in self.problems)
         warnings = (*missing, *self.warnings)
         return planning.plan_cluster(self.spec, self._options, source=self.source, warnings=warnings)
 
@@ -246,8 +246,8 @@ class Draft:
         dispatchers.load(place).check(place, options.dispatcher_options)
         if self.settings.capabilities.managed:
             raise UnsupportedError(
-                f"dispatcher={place!r}: a job of instance_type {self.spec.instance_type!r} goes on without this "
-                "machine anyway. Leave dispatcher out."
+                f"dispatcher={place!r}: a job with instance_type {self.spec.instance_type!r} does not need this "
+                "machine after its start. Leave dispatcher out."
             )
         refusals = parcels.refusals(self.spec)
         if refusals:
@@ -267,13 +267,15 @@ def _code_on_s3(settings: Settings) -> request_builder.Code | None:
     if not settings.capabilities.managed or location is None or not location.startswith("s3://"):
         return None
     if callable(settings.entry_point):
-        raise ConfigurationError(f"source_dir={location!r}: a function is packed with a local source_dir only.")
+        raise ConfigurationError(f"source_dir={location!r}: a function as entry_point needs a local source_dir.")
     if settings.entry_point is None:
         raise ConfigurationError(f"entry_point is missing: name the script in source_dir={location!r}.")
     if settings.dependencies:
-        raise ConfigurationError(f"dependencies cannot be put beside source_dir={location!r}; pack them with it.")
+        raise ConfigurationError(f"dependencies cannot be added to source_dir={location!r}; put them in that archive.")
     if not location.endswith((".tar.gz", ".tgz")):
-        raise ConfigurationError(f"source_dir={location!r}: code on S3 is an archive, s3://bucket/sourcedir.tar.gz.")
+        raise ConfigurationError(
+            f"source_dir={location!r}: code on S3 must be an archive, such as s3://bucket/sourcedir.tar.gz."
+        )
     return request_builder.Code(program=settings.entry_point, submit_directory=location)
 
 

@@ -115,7 +115,7 @@ def _taken(parcel: Path, theirs: socket.socket) -> Message:
     with os.fdopen(read, "rb") as pipe:
         line = pipe.read()
     os.wait()
-    return decode(line) if line else {"op": "refused", "error": "the process that took the job was killed."}
+    return decode(line) if line else {"op": "refused", "error": "the process that was to start the job was killed."}
 
 
 def _take(parcel: Path, tied: tuple[socket.socket, int]) -> Message:
@@ -132,7 +132,7 @@ def _take(parcel: Path, tied: tuple[socket.socket, int]) -> Message:
 
 def _stop(job: TrainingJob) -> None:
     with contextlib.suppress(FleetfitError):  # it is over, or ends without being told
-        ipc_client.request(job.record, {"op": "stop", "grace": None, "reason": "Ray was asked to stop its job"})
+        ipc_client.request(job.record, {"op": "stop", "grace": None, "reason": "Ray was asked to stop the job"})
 
 
 # --- who tells of it ---

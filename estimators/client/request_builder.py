@@ -162,8 +162,8 @@ def build_hyperparameters(
     if passes_model_dir and settings.model_dir is not False:
         if codec.MODEL_DIR in user:
             raise ConfigurationError(
-                f"hyperparameter {codec.MODEL_DIR!r} is an argument of its own: model_dir={user[codec.MODEL_DIR]!r}, "
-                "or model_dir=False to pass this hyperparameter as it is."
+                f"hyperparameter {codec.MODEL_DIR!r}: give model_dir={user[codec.MODEL_DIR]!r} instead, or add "
+                "model_dir=False to pass the hyperparameter itself."
             )
         model_dir = default_model_dir(settings, name, home) if settings.model_dir is None else settings.model_dir
         if model_dir is not None:
@@ -263,8 +263,8 @@ def _inputs(settings: Settings, channels: tuple[Channel, ...]) -> tuple[Channel,
         return channels
     if any(channel.name == settings.model_channel_name for channel in channels):
         raise ConfigurationError(
-            f"inputs: the channel {settings.model_channel_name!r} is that of model_uri; rename one of them "
-            "(model_channel_name=…)."
+            f"inputs: the channel name {settings.model_channel_name!r} is already used for model_uri. Rename the "
+            "channel, or set model_channel_name=…."
         )
     return (*channels, model_channel(settings.model_uri, settings.model_channel_name))
 

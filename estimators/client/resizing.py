@@ -85,8 +85,8 @@ class RandomResize(Callback):
     ) -> None:
         if step < 1 or not 1 <= min < max or interval <= 0:
             raise ConfigurationError(
-                f"RandomResize(step={step}, interval={interval:g}, min={min}, max={max}): step is 1 or more, interval "
-                "is over 0, and 1 <= min < max."
+                f"RandomResize(step={step}, interval={interval:g}, min={min}, max={max}): step must be 1 or more, "
+                "interval above 0, and 1 <= min < max."
             )
         self._step, self._interval, self._least, self._most = step, interval, min, max
         self._generator = random.Random(seed)
@@ -136,7 +136,7 @@ class GrowWithEpochs(Callback):
     def __init__(self, sizes: Mapping[int, int], hosts: Hosts | None = None) -> None:
         if not sizes or any(epoch < 0 or size < 1 for epoch, size in sizes.items()):
             raise ConfigurationError(
-                f"GrowWithEpochs takes finished epochs -> hosts, such as {{30: 4}}; got {sizes!r}."
+                f"GrowWithEpochs takes a dict of finished epochs to hosts, such as {{30: 4}}; got {sizes!r}."
             )
         self._left = sorted(sizes.items())
         self._hosts = hosts or JobHosts()

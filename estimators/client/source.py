@@ -137,8 +137,8 @@ class Source:
         if listing.size > LARGE_BYTES or len(listing.entries) > LARGE_FILES:
             largest = ", ".join(f"{name} ({size / 1e6:.0f} MB)" for name, size in self._largest())
             found.append(
-                f"the source has {len(listing.entries)} files of {listing.size / 1e6:.0f} MB together, and each job "
-                f"keeps a copy; largest: {largest}. Pass data as a channel, or give a smaller source_dir."
+                f"the source has {len(listing.entries)} files, {listing.size / 1e6:.0f} MB in total, and each job "
+                f"keeps a copy; largest: {largest}. Pass data as a channel, or use a smaller source_dir."
             )
         return found
 
@@ -148,15 +148,15 @@ class Source:
             for name in names:
                 if name.rpartition("/")[2] in ignoring.NEVER:
                     yield (
-                        f"source_dir: {name} is not part of the job's code, as it may hold secrets: give environment=, "
-                        f"or name it in a {ignoring.OWN} (!{name})."
+                        f"source_dir: {name} is not part of the job's code, because the file may contain secrets. Pass "
+                        f"them in the job's environment, or add the line `!{name}` to a {ignoring.OWN}."
                     )
             modules = [name for name in names if name.endswith((".py", "requirements.txt"))]
             if modules:
                 are = "is" if len(modules) == 1 else "are"
                 yield (
-                    f"source_dir: {_some(modules)} {are} not part of the job's code, as {file} says; a {ignoring.OWN} "
-                    "counts in its place."
+                    f"source_dir: {_some(modules)} {are} not part of the job's code, because of {file}. Edit or create "
+                    f"{ignoring.OWN} in source_dir, which replaces .gitignore files."
                 )
 
     def notes(self) -> list[str]:
@@ -367,7 +367,7 @@ def _plain(argument: str, location: str | os.PathLike[str]) -> str:
     if "\0" in text:
         raise ConfigurationError(f"{argument}: a path cannot have a NUL character, got {text!r}.")
     if text.startswith("s3://"):
-        raise UnsupportedError(f"{argument}={text!r}: code on S3 is for jobs on SageMaker; give a local path.")
+        raise UnsupportedError(f"{argument}={text!r}: only jobs on SageMaker can use code on S3; give a local path.")
     if text.startswith("file://"):
         text = text[len("file://") :]
     return os.path.expanduser(text)
@@ -392,12 +392,12 @@ def _alone(entry: str) -> tuple[str, tuple[str, Path]]:
                 f"source_dir={entry!r}, entry_point='train.py'."
             )
         if not _MODULE.fullmatch(path.name):
-            raise ConfigurationError(f"entry_point {entry!r}: the folder's name is not that of a Python package.")
+            raise ConfigurationError(f"entry_point {entry!r}: the folder's name is not a valid Python package name.")
         return path.name, (path.name, path)
     if not path.exists():
         hint = _near(path)
         if _MODULE.fullmatch(entry) and not hint:
-            hint = " A module needs source_dir, the folder that has it."
+            hint = " A module needs source_dir, the folder that contains the module."
         raise ConfigurationError(f"entry_point {entry!r} does not exist ({path}).{hint}")
     _check_program(path, path.name, has_setup=False)
     return path.name, (path.name, path)
@@ -409,8 +409,8 @@ def _within(entry: str, folder: Path) -> str:
     path = folder / relative
     if relative == os.pardir or relative.startswith(os.pardir + os.sep):
         raise ConfigurationError(
-            f"entry_point {entry!r} is outside of source_dir {str(folder)!r}: it must be in it, and is given relative "
-            "to it."
+            f"entry_point {entry!r} is outside of source_dir {str(folder)!r}: give a path inside source_dir, relative "
+            "to that folder."
         )
     if path.is_file():
         _check_program(path, relative, has_setup=(folder / "setup.py").is_file())
@@ -422,7 +422,7 @@ def _within(entry: str, folder: Path) -> str:
         raise ConfigurationError(f"entry_point {entry!r} is a folder without a __main__.py; name the script in it.")
     doubled = Path(os.path.abspath(entry))
     if doubled.is_file() and doubled.is_relative_to(folder):
-        hint = f" It is relative to source_dir: entry_point={str(doubled.relative_to(folder))!r}."
+        hint = f" Give the path relative to source_dir: entry_point={str(doubled.relative_to(folder))!r}."
     else:
         hint = _near(path)
     raise ConfigurationError(f"entry_point {entry!r} does not exist in source_dir {str(folder)!r}.{hint}")
@@ -538,17 +538,19 @@ def _walk(
         if item.is_symlink():
             link = _inner_link(path, root)
             if link is not None and rules.leaves_out_anywhere(os.path.realpath(path)):
-                left_out.append(f"{path} links to {os.readlink(path)}, which {rules.file} leaves out; so is the link")
+                left_out.append(f"{path} is left out: it links to {os.readlink(path)}, which {rules.file} leaves out")
                 continue
             if link is not None:
                 yield Entry(name, None, link=link)
                 continue
             target = os.path.realpath(path)
             if not os.path.exists(target):
-                left_out.append(f"{path} links to {os.readlink(path)}, which does not exist; it is left out")
+                left_out.append(f"{path} is left out: it links to {os.readlink(path)}, which does not exist")
                 continue
             if target in above or folder.startswith(target.rstrip("/") + "/"):
-                raise ConfigurationError(f"source_dir: {path} links to {target}, which contains it; remove the link.")
+                raise ConfigurationError(
+                    f"source_dir: {path} links to {target}, a folder that contains the link; remove the link."
+                )
             path = target
         try:
             status = os.stat(path)
@@ -562,7 +564,7 @@ def _walk(
             inner_rules = rules if inner_root == root else _rules(inner_root, ())
             yield from _walk(path, name, inner_root, (*above, path), without, left_out, inner_rules, ignored)
         elif (kind := _kind(status)) is not None:
-            left_out.append(f"{path} is {kind}, which cannot be part of a job's code; it is left out")
+            left_out.append(f"{path} is left out: {kind} cannot be part of a job's code")
         else:
             yield _file(path, name, status)
 

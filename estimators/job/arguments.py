@@ -88,7 +88,7 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="keep_alive_period_in_seconds",
         treatment=_CARRIED,
-        note=f"local containers are kept for the next job; with {PROCESSES} and ssh, what scripts import",
+        note=f"keeps local containers for the next job; with {PROCESSES} and ssh, the imported framework",
     ),
     Argument(name="instance_groups", treatment=_REFUSED, note="heterogeneous clusters are not supported yet"),
     Argument(
@@ -104,18 +104,18 @@ ARGUMENTS: tuple[Argument, ...] = (
         note="keys of AWS KMS encrypt AWS's volumes only; use an encrypted disk",
     ),
     Argument(name="training_plan", treatment=_AWS, note="training plans reserve capacity of AWS"),
-    Argument(name="instance_placement_config", treatment=_AWS, note="it places instances in AWS's UltraServers"),
+    Argument(name="instance_placement_config", treatment=_AWS, note="places instances in AWS's UltraServers"),
     # code
     Argument(
         name="entry_point",
         treatment=_CHANGED,
-        note="also a function; a module ('pkg.module') or a folder with a __main__.py, without a setup.py",
+        note="also a function; also a module ('pkg.module') or a folder with a __main__.py, neither needs a setup.py",
     ),
     Argument(
         name="source_dir",
         treatment=_CHANGED,
-        note="code on S3 (a .tar.gz) is for jobs on SageMaker only; what a .fleetfitignore names, or else git ignores, "
-        "is left out, and .env",
+        note="code on S3 (a .tar.gz) is for jobs on SageMaker only; left out: .env, and files that .fleetfitignore or "
+        "else .gitignore names",
     ),
     Argument(name="dependencies", treatment=_CHANGED, note="refused when one would overwrite a name of the source"),
     Argument(
@@ -131,21 +131,21 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="hyperparameters",
         treatment=_CHANGED,
-        note="values keep their types, and an image without an entry_point gets str() of them, as in the SDK; reserved "
-        "names and values without a JSON form are refused",
+        note="values keep their types; an image without an entry_point gets str() of each value, as in the SDK; "
+        "reserved names and values without a JSON form are refused",
     ),
     Argument(name="environment", treatment=_CARRIED),
     Argument(name="container_log_level", treatment=_CARRIED),
     Argument(
         name="container_entry_point",
         treatment=_AWS,
-        note="local containers take it too; processes on this machine have no container, use entry_point",
+        note="also for local containers; processes on this machine have no container: use entry_point",
         containers=True,
     ),
     Argument(
         name="container_arguments",
         treatment=_AWS,
-        note="local containers take it too; processes on this machine have no container, use hyperparameters",
+        note="also for local containers; processes on this machine have no container: use hyperparameters",
         containers=True,
     ),
     # image
@@ -159,7 +159,7 @@ ARGUMENTS: tuple[Argument, ...] = (
         name="framework_version",
         treatment=_CHANGED,
         owner=_FRAMEWORK,
-        note=f"optional; {PROCESSES} runs what is installed, and warns with both versions when they differ",
+        note=f"optional; {PROCESSES} runs the installed version, and warns if you ask for another one",
     ),
     Argument(name="py_version", treatment=_CHANGED, owner=_FRAMEWORK, note="as framework_version"),
     Argument(
@@ -168,16 +168,16 @@ ARGUMENTS: tuple[Argument, ...] = (
         owner=_FRAMEWORK,
         note="SageMaker Training Compiler is part of AWS's images, which no longer have it",
     ),
-    Argument(name="training_repository_access_mode", treatment=_AWS, note="it says where SageMaker pulls images from"),
+    Argument(name="training_repository_access_mode", treatment=_AWS, note="tells SageMaker where to pull images from"),
     Argument(
         name="training_repository_credentials_provider_arn",
         treatment=_AWS,
-        note="it says how SageMaker signs in to a registry",
+        note="tells SageMaker how to sign in to a registry",
     ),
     # data and output
     Argument(name="input_mode", treatment=_CARRIED, note="'File', 'Pipe' and 'FastFile', on every backend"),
     Argument(
-        name="model_uri", treatment=_CHANGED, note="also a path; locally the channel is brought like any other one"
+        name="model_uri", treatment=_CHANGED, note="also a path; locally the channel is treated like any other one"
     ),
     Argument(name="model_channel_name", treatment=_CARRIED),
     Argument(
@@ -206,14 +206,14 @@ ARGUMENTS: tuple[Argument, ...] = (
         name="use_spot_instances",
         treatment=_CARRIED,
         v1_name="train_use_spot_instances",
-        note="locally `RunOptions(spot_market=SpotMarket(…))` says when hosts are interrupted, and come back",
+        note="locally `RunOptions(spot_market=SpotMarket(…))` simulates interruptions and the return of hosts",
     ),
     Argument(name="max_wait", treatment=_CARRIED, v1_name="train_max_wait"),
     Argument(
         name="max_retry_attempts",
         treatment=_CHANGED,
-        note="locally also after a failure of the script, except a failure that would only repeat; "
-        "`RunOptions(failure_policy=FailurePolicy(…))` says more",
+        note="locally also after a failure of the script, unless a retry would fail in the same way; "
+        "`RunOptions(failure_policy=FailurePolicy(…))` has more options",
     ),
     Argument(
         name="checkpoint_s3_uri", treatment=_CHANGED, note="also a path or file:// URI; the default is the job's record"
@@ -250,13 +250,13 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="disable_profiler",
         treatment=_REFUSED,
-        note="nothing profiles: True, False and None are accepted without effect, other values are refused",
+        note="fleetfit has no profiler: True, False and None are accepted without effect, other values are refused",
         neutral=(None, True, False),
     ),
     Argument(
         name="enable_remote_debug",
         treatment=_AWS,
-        note="it opens a container of AWS; a local process can be debugged where it runs",
+        note="opens a session in a container of AWS; a local process can be debugged on its own machine",
         neutral=(None, False),
     ),
     # network and security
@@ -271,7 +271,7 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="enable_network_isolation",
         treatment=_AWS,
-        note="local containers take it too; processes of this machine share its network",
+        note="also for local containers; processes of this machine share its network",
         neutral=(None, False),
         containers=True,
     ),
@@ -292,8 +292,8 @@ ARGUMENTS: tuple[Argument, ...] = (
         name="distribution",
         treatment=_CHANGED,
         v1_name="distributions",
-        note="also a strategy (MPI(processes_per_host=2)); unknown keys, two strategies and a missing 'enabled' are "
-        "refused, and strategies for other frameworks' scripts; smdistributed and pytorchxla are not available",
+        note="also a strategy (MPI(processes_per_host=2)); unknown keys, two strategies, a missing 'enabled' and "
+        "strategies for another framework are refused; smdistributed and pytorchxla are not available",
     ),
     Argument(name="base_job_name", treatment=_CARRIED),
     Argument(
@@ -306,25 +306,25 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="arguments",
         treatment=_OWN,
-        note="words that the script gets as they are, behind its hyperparameters: ['--fp16', '--layers', '64', '32']; "
-        "for flags, options with several values, and values that begin with a dash",
+        note="more arguments for the script, passed unchanged after its hyperparameters: ['--fp16', '--layers', '64', "
+        "'32']; for flags, options with several values, and values that begin with a dash",
     ),
     Argument(
         name="hang_timeout",
         treatment=_OWN,
-        note="seconds without a sign of life of any rank after which the job fails, with every rank's stack; "
+        note="the job fails after this many seconds without a sign of life from any rank, and logs every rank's stack; "
         "default: none",
     ),
     Argument(
         name="capture_limit",
         treatment=_OWN,
-        note="the most bytes of values that a function as entry_point may bring along; default: 10,000,000",
+        note="maximum size in bytes of the values that a function as entry_point captures; default: 10,000,000",
     ),
     Argument(
         name="run_options",
         treatment=_OWN,
-        note="RunOptions: grace times, the interpreter, the backend's options, what is done about ranks that train "
-        "apart and NaN",
+        note="RunOptions: grace times, the interpreter, the backend's options, the reaction to NaN and to ranks that "
+        "train apart",
     ),
 )
 
@@ -363,7 +363,7 @@ def read_arguments(
                     f"({shown(given[name])} and {shown(given[renamed.name])}); keep {renamed.name} only."
                 )
             warnings.warn(
-                f"{name} is its name in the SageMaker SDK 1.x; it is called {renamed.name} now.",
+                f"{name} is a name of the SageMaker SDK 1.x; use {renamed.name}.",
                 DeprecationWarning,
                 stacklevel=stacklevel,
             )

@@ -49,17 +49,17 @@ def items_of(name: str, value: Any, example: str = "") -> list[Any]:
         raise ConfigurationError(f"{name} must be a list{such}; got {shown(value)}.")
     items = list(itertools.islice(value, MAX_ITEMS + 1))
     if len(items) > MAX_ITEMS:
-        raise ConfigurationError(f"{name} has more than {MAX_ITEMS:,} items, which is the most.")
+        raise ConfigurationError(f"{name} has too many items; at most {MAX_ITEMS:,} are allowed.")
     return items
 
 
 def ranks_problem(hosts: int, ranks_per_host: int) -> str | None:
     """What is wrong with a job's size, or None."""
     if hosts > MAX_HOSTS:
-        return f"instance_count={shown(hosts)} is more hosts than a job may have; the most is {MAX_HOSTS:,}."
+        return f"instance_count={shown(hosts)} is too large; a job may have at most {MAX_HOSTS:,} hosts."
     if hosts * ranks_per_host > MAX_RANKS:
         return (
             f"{hosts:,} hosts × {ranks_per_host:,} processes are {hosts * ranks_per_host:,} ranks; a job may have "
-            f"{MAX_RANKS:,}."
+            f"at most {MAX_RANKS:,}."
         )
     return None

@@ -57,11 +57,11 @@ class Cooldown:
         for value in (self.lower, self.upper):
             if not is_seconds(value):
                 raise ConfigurationError(
-                    f"cooldown: the seconds must be numbers, {range_text(value)}; got {shown(value)}."
+                    f"cooldown: each must be a number of seconds, {range_text(value)}; got {shown(value)}."
                 )
         if self.upper < self.lower:
             raise ConfigurationError(
-                f"cooldown: the longest pause, {shown(self.upper)} s, is below the first, {shown(self.lower)} s."
+                f"cooldown: the longest pause, {shown(self.upper)} s, is shorter than the first, {shown(self.lower)} s."
             )
 
     def after(self, failures: int) -> float:
@@ -245,22 +245,24 @@ def decide(policy: FailurePolicy, endings: Sequence[Ending]) -> Again | Final:
     of_kind = [ending for ending in endings if ending.kind is last.kind]
     if last.kind is EndedBy.PREEMPTION:
         if policy.max_preemptions is not None and len(of_kind) > policy.max_preemptions:
-            return Final(f"it was preempted {_times(len(of_kind))}, and max_preemptions is {policy.max_preemptions}.")
+            return Final(
+                f"the job was preempted {_times(len(of_kind))}, and max_preemptions is {policy.max_preemptions}."
+            )
         return Again()
     allowed = policy.max_failures or 0
     if not allowed or last.failure is None:
         return Final()
     reason = never_again(last.failure)
     if reason:
-        return Final(f"it was not tried again: {reason}.")
+        return Final(f"no retry: {reason}.")
     before = endings[-2] if len(endings) > 1 else None
     if before is not None and before.failure is not None and _repeats(before, last):
         return Final(
-            "it was not tried once more: two attempts in a row raised the same at the same place, at once and without "
-            "a new checkpoint."
+            "no further retry: two attempts in a row raised the same exception at the same place, soon after the start "
+            "and without a new checkpoint."
         )
     if len(of_kind) > allowed:
-        return Final(f"it failed {_times(len(of_kind))}, and max_failures is {allowed}.")
+        return Final(f"the job failed {_times(len(of_kind))}, and max_failures is {allowed}.")
     return Again(Cooldown(*policy.cooldown).after(in_a_row(endings)))
 
 
@@ -274,16 +276,16 @@ def never_again(failure: Failure) -> str:
     if failure.cause is Cause.CONFIGURATION:
         return "the job's files or arguments are wrong"
     if failure.cause is Cause.UNSOUND:
-        return "it did run, and would do the same again"
+        return "a retry would fail in the same way"
     if failure.cause is Cause.INTERNAL:
-        return "it is a fault of fleetfit"
+        return "this is a fault of fleetfit"
     raised = exception_of(failure)
     if raised in _FAULTS_OF_CODE:
-        return f"{raised} is a fault of the code"
+        return f"{raised} is an error in the code"
     if raised is None and failure.exit_code in _NO_COMMAND:
-        return f"exit code {failure.exit_code} says that its command cannot be run"
+        return f"exit code {failure.exit_code} means that a command cannot be run"
     if raised is None and failure.exit_code == 2 and "usage: " in (failure.log_tail or ""):
-        return "the script does not take its arguments"
+        return "the script does not accept its arguments"
     return ""
 
 

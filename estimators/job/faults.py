@@ -56,7 +56,7 @@ class Fault:
                 re.compile(self.at_line)
             except (re.error, RecursionError, OverflowError) as error:
                 raise ConfigurationError(
-                    f"{type(self).__name__}(at_line={shown(self.at_line)}) is no regular expression: {error}."
+                    f"{type(self).__name__}(at_line={shown(self.at_line)}) is not a regular expression: {error}."
                 ) from None
 
     def _check_whole(self, name: str, least: int) -> None:

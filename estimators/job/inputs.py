@@ -84,8 +84,8 @@ class TrainingInput:
         _one_of("TrainingInput(input_mode=…)", input_mode, _INPUT_MODES)
         if target_attribute_name is not None:
             raise ConfigurationError(
-                f"TrainingInput(target_attribute_name={shown(target_attribute_name)}): it is for SageMaker AutoML; "
-                "training jobs have no such member."
+                f"TrainingInput(target_attribute_name={shown(target_attribute_name)}): this argument is for SageMaker "
+                "AutoML, and training jobs do not have it. Leave the argument out."
             )
         if shuffle_config is not None and not hasattr(shuffle_config, "seed"):
             raise ConfigurationError(
@@ -146,9 +146,7 @@ class TrainingInput:
         """
         for name in ("s3_data", "s3_data_type"):
             if name in arguments:
-                raise ConfigurationError(
-                    f"from_spark({name}=…): the data is the manifest that is written; leave it out."
-                )
+                raise ConfigurationError(f"from_spark() sets {name} to the manifest that it writes; leave {name}= out.")
         frames = importlib.import_module(_FRAMES)
         manifest = frames.write(dataframe, format, shards, path)
         given = {"content_type": frames.FORMATS[format], "s3_data_type": "ManifestFile", **arguments}
@@ -253,7 +251,7 @@ def normalise_uri(location: Any) -> str:
             path = path[len("localhost") :]
         if not path.startswith("/"):
             raise ConfigurationError(
-                f"{shown(text)}: a file:// URI has an absolute path, as in 'file:///home/me/data'."
+                f"{shown(text)}: a file:// URI needs an absolute path, as in 'file:///home/me/data'."
             )
         return f"file://{path}"
     if "://" in text:

@@ -68,7 +68,7 @@ class MetricDefinition:
             )
         if len(self.regex) > _MAX_REGEX:
             raise ConfigurationError(
-                f"metric {self.name!r}: the regex has {len(self.regex):,} characters; the most is {_MAX_REGEX}."
+                f"metric {self.name!r}: the regex has {len(self.regex):,} characters; at most {_MAX_REGEX} are allowed."
             )
         if self.compile().groups == 0:
             raise ConfigurationError(
@@ -86,7 +86,7 @@ class MetricDefinition:
             return re.compile(self.regex)
         except (RecursionError, OverflowError):
             raise ConfigurationError(
-                f"metric {self.name!r}: the regex is nested too deep, or repeats too often: {shown(self.regex)}."
+                f"metric {self.name!r}: the regex is nested too deeply, or repeats too often: {shown(self.regex)}."
             ) from None
         except re.error as error:
             position = error.pos or 0
@@ -261,7 +261,7 @@ class MetricExtractor:
         if (value is None or whole is not None) and definition.name not in self._complained:
             self._complained.add(definition.name)
             text = f"metric {definition.name!r}: the regex {definition.regex!r} caught {cut(caught.text, 80)!r}"
-            text += ", which is not a number." if whole is None else f" of {whole!r}: {GROUP} is a group for all of it."
+            text += ", which is not a number." if whole is None else f", a part of {whole!r}: use the group {GROUP}."
             events.append(line.event("warning", {"message": text}))
         return events
 
@@ -275,7 +275,7 @@ class MetricExtractor:
         for definition in self.definitions:
             if definition.name not in known and definition.name not in self._complained:
                 near = self._nearest.get(definition.name)
-                like = f"; the first with {definition.word!r} in it is {cut(near.strip(), 160)!r}" if near else ""
+                like = f"; the first line with {definition.word!r} is {cut(near.strip(), 160)!r}" if near else ""
                 text = f"metric {definition.name!r}: the regex {definition.regex!r} matched no line of the output"
                 told.append(f"{text}{like}.")
         return told

@@ -168,8 +168,8 @@ def check_priority(value: object) -> int:
     """
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) > MOST_URGENT:
         raise ConfigurationError(
-            f"RunOptions(priority=…) must be a whole number from -{MOST_URGENT} to {MOST_URGENT}, higher ones first; "
-            f"got {shown(value)}."
+            f"RunOptions(priority=…) must be a whole number from -{MOST_URGENT} to {MOST_URGENT} (the highest "
+            f"runs first); got {shown(value)}."
         )
     return value
 

@@ -77,7 +77,7 @@ class _Shape:
                 object.__setattr__(self, field.name, tuple(value))
             if field.metadata.get("member") in self.others:
                 raise ConfigurationError(
-                    f"{type(self).__name__}(others=…): {field.metadata['member']} has a field of its own, {field.name}."
+                    f"{type(self).__name__}(others=…): {field.metadata['member']} has its own field, {field.name}."
                 )
 
     def __eq__(self, other: object) -> bool:
@@ -156,7 +156,7 @@ def _copy(value: Any, depth: int = 0) -> Any:
         return value
     if depth >= codec.MAX_DEPTH:
         raise ConfigurationError(
-            f"the job's request: a value is nested more than {codec.MAX_DEPTH} levels deep, or holds itself."
+            f"the job's request: a value is nested more than {codec.MAX_DEPTH} levels deep, or contains itself."
         )
     if isinstance(value, Mapping):
         return {name: _copy(item, depth + 1) for name, item in value.items()}
@@ -487,7 +487,8 @@ def _json_options(field: str, value: Any) -> dict[str, Any]:
         options: dict[str, Any] = json.loads(json.dumps(dict(value), allow_nan=False, default=os.fspath))
     except (TypeError, ValueError, RecursionError):
         raise ConfigurationError(
-            f"RunOptions({field}=…) must hold what JSON can: texts, paths, numbers, lists, dicts; got {shown(value)}."
+            f"RunOptions({field}=…) may only contain strings, paths, numbers, lists and dicts, as JSON; got "
+            f"{shown(value)}."
         ) from None
     return options
 

@@ -111,8 +111,8 @@ class Settings:
         _check_session(self.sagemaker_session)
         if self.base_job_name is not None and not _BASE_NAME.fullmatch(self.base_job_name):
             raise ConfigurationError(
-                f"base_job_name {shown(self.base_job_name)}: a job's name has letters, digits and hyphens, and begins "
-                "with a letter or digit."
+                f"base_job_name {shown(self.base_job_name)}: a job's name may only have letters, digits and hyphens, "
+                "and must begin with a letter or digit."
             )
 
     @property
@@ -209,8 +209,8 @@ class Settings:
             raise ConfigurationError(f"run_options must be a RunOptions(…), got {shown(self.run_options)}.")
         if self.run_options.backend not in (RunOptions().backend, self.instance_type):
             raise ConfigurationError(
-                f"run_options: backend={shown(self.run_options.backend)} is not what "
-                f"instance_type={shown(self.instance_type)} selects; leave it out."
+                f"run_options: backend={shown(self.run_options.backend)} contradicts "
+                f"instance_type={shown(self.instance_type)}, which selects the backend; leave backend out."
             )
 
     def _check_place(self) -> None:
@@ -249,12 +249,12 @@ class Settings:
             return
         if callable(self.entry_point):
             raise ConfigurationError(
-                "arguments are a script's, and entry_point is a function, which gets hyperparameters."
+                "arguments are for scripts only, and entry_point is a function; use hyperparameters instead."
             )
         if self.is_plain:
             raise ConfigurationError(
-                "arguments are a script's, and the image brings a program of its own: name the script as entry_point, "
-                "or give container_arguments."
+                "arguments are for scripts only, and the image runs its own program: give the script as entry_point, "
+                "or use container_arguments."
             )
         problem = codec.conflict(codec.decode(self.encoded_hyperparameters), self.arguments)
         if problem is not None:
@@ -262,17 +262,17 @@ class Settings:
         size = len(codec.encode_value("arguments", list(self.arguments)))
         if size > _MAX_VALUE:
             raise ConfigurationError(
-                f"arguments: they have {size} characters as JSON; SageMaker takes at most {_MAX_VALUE}. Put long "
-                "values into a file of a channel."
+                f"arguments have {size} characters as JSON; SageMaker takes at most {_MAX_VALUE}. Put long values "
+                "into a file of a channel."
             )
 
     def _check_limits(self) -> None:
         """How often and how long it may be tried."""
         if self.max_wait is not None and not self.use_spot_instances:
-            raise ConfigurationError("max_wait is the wait for spot capacity: set use_spot_instances=True with it.")
+            raise ConfigurationError("max_wait is for spot instances only: also set use_spot_instances=True.")
         if self.max_wait is not None and self.max_wait < self.max_run:
             raise ConfigurationError(
-                f"max_wait={self.max_wait} is less than max_run={self.max_run}, which it includes."
+                f"max_wait={self.max_wait} is less than max_run={self.max_run}; max_wait includes the run itself."
             )
         policy, market = self.run_options.failure_policy, self.run_options.spot_market
         if self.max_retry_attempts is not None and policy.max_failures is not None:
@@ -286,8 +286,8 @@ class Settings:
             )
         if market is not None and not self.use_spot_instances:
             raise ConfigurationError(
-                "RunOptions(spot_market=…) interrupts spot instances: set use_spot_instances=True with it, or order an "
-                "interruption with fit(chaos=[Interrupt(…)])."
+                "RunOptions(spot_market=…) interrupts spot instances only: also set use_spot_instances=True, or "
+                "interrupt a host with fit(chaos=[Interrupt(…)])."
             )
 
     def _check_local(self) -> None:
@@ -344,7 +344,7 @@ def _encode_hyperparameters(values: Mapping[str, Any], *, plain: bool = False) -
         if codec.is_reserved(name):
             raise ConfigurationError(
                 f"hyperparameter {name!r}: names that begin with {' or '.join(map(repr, codec.RESERVED_PREFIXES))} are "
-                "the platform's own; an argument of the estimator sets what you want."
+                "reserved; use the estimator's own argument instead."
             )
         if "\0" in name or "=" in name or "\n" in name:
             raise ConfigurationError(f"hyperparameter {name!r}: a name cannot have '=', newlines or NUL characters.")
@@ -371,8 +371,8 @@ def _check_environment(values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
             raise ConfigurationError(
-                f"environment: {shown(name)} is not a variable's name: letters, digits and underscores, not beginning "
-                "with a digit."
+                f"environment: {shown(name)} is not a valid variable name: use letters, digits and underscores, and "
+                "no digit at the beginning."
             )
         if not isinstance(value, str):
             text = shown(value)
@@ -408,7 +408,7 @@ def _check_text(name: str, value: Any, *, path: bool) -> None:
         raise ConfigurationError(f"{name}: a NUL character cannot be passed to a process; got {shown(value)}.")
     if size > _MAX_PATH or (path and "://" not in value and max(map(len, value.split("/"))) > _MAX_PART):
         parts = f", {_MAX_PART} between slashes" if path else ""
-        raise ConfigurationError(f"{name}: it has {size:,} bytes; at most {_MAX_PATH:,} are possible{parts}.")
+        raise ConfigurationError(f"{name}: the value has {size:,} bytes; at most {_MAX_PATH:,} are possible{parts}.")
 
 
 def _check_count(name: str, value: Any, low: int, high: int) -> None:

@@ -86,12 +86,12 @@ class SpotMarket:
                 raise ConfigurationError(f"SpotMarket({name}=…) needs a price_history.")
         if self.refusals >= 1:
             raise ConfigurationError(
-                f"SpotMarket(refusals=…) must be below 1, got {shown(self.refusals)}: a host that never comes back is "
-                "return_after_s=None."
+                f"SpotMarket(refusals=…) must be below 1, got {shown(self.refusals)}. For hosts that never come back, "
+                "use return_after_s=None."
             )
         for begin, end in self.outages:
             if begin >= end:
-                raise ConfigurationError(f"SpotMarket(outages=…): ({begin:g}, {end:g}) ends before it has begun.")
+                raise ConfigurationError(f"SpotMarket(outages=…): ({begin:g}, {end:g}) ends before it begins.")
         if self.on_demand_price == 0:
             raise ConfigurationError("SpotMarket(on_demand_price=…) must be above 0.")
 

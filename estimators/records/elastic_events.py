@@ -24,7 +24,7 @@ def restored(data: Mapping[str, Any]) -> str:
 def lost(data: Mapping[str, Any]) -> str:
     """Return the words for a ``state_lost``."""
     return (
-        "every worker that had the training's state was lost before another one had taken it: back to the checkpoint "
+        "all workers with the training's state were lost before another worker had received it: back to the checkpoint "
         f"of step {number(data, 'step')}"
     )
 

@@ -42,9 +42,9 @@ def explained(path: Path, verb: str) -> Iterator[None]:
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             remedy = "Make the folder writable for you"
         elif error.errno in (errno.EMFILE, errno.ENFILE):
-            raise RecordError(f"cannot {verb} {path}: {text}. Raise the limit (`ulimit -n`), or close some.") from error
+            raise RecordError(f"cannot {verb} {path}: {text}. Raise the limit (`ulimit -n`) or close files.") from error
         else:
-            remedy = "Look at the folder"
+            remedy = "Check the folder"
         raise RecordError(
             f"cannot {verb} {path}: {text}. {remedy}, or set {HOME_VARIABLE} to a folder on another disk."
         ) from error

@@ -89,8 +89,8 @@ class JobRecord:
         """
         if not _NAME.fullmatch(name):
             raise ConfigurationError(
-                f"job name {name!r} is not one that SageMaker would take: 1 to 63 letters, digits and dashes, "
-                "beginning and ending with a letter or digit."
+                f"job name {name!r} is not valid: use 1 to 63 letters, digits and dashes, as on SageMaker, with a "
+                "letter or digit at the beginning and at the end."
             )
         jobs = jobs_folder(home)
         path = jobs / name
@@ -354,7 +354,7 @@ class JobRecord:
         if isinstance(version, int) and version > statuses.RECORD_VERSION:
             raise RecordError(
                 f"training job {self.name!r} was written by a newer fleetfit (record version {version}; this one reads "
-                f"up to {statuses.RECORD_VERSION}): upgrade fleetfit to read it. It is in {self.path}."
+                f"up to {statuses.RECORD_VERSION}): upgrade fleetfit to read it. The record is in {self.path}."
             )
         return stored
 

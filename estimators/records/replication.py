@@ -161,7 +161,7 @@ class Replica:
         operation, path = message.get("op"), message.get("path")
         known = {"grow": _is_growing, "put": lambda name: name in _REPLACED, "make": _is_made}.get(str(operation))
         if known is None or not isinstance(path, str) or not known(path):
-            raise RecordError(f"training job {self._record.name!r}: {operation} {path!r} is nothing of a record.")
+            raise RecordError(f"training job {self._record.name!r}: {operation} {path!r} is not part of a job record.")
         try:
             data = base64.b64decode(message["data"], validate=True)
             at = int(message["at"])

@@ -196,7 +196,8 @@ def unfollowed(status: Mapping[str, Any]) -> dict[str, Any]:
     """Return the status of a job that lives elsewhere while nobody follows it: as it was last seen."""
     return with_warning(
         status,
-        "nobody follows this job at the moment, so this is how it was last seen: attach to it to follow it on.",
+        "no process follows this job at the moment, so this is the job's last known status. Attach to the job to "
+        "follow it again.",
     )
 
 
@@ -213,9 +214,10 @@ def lost(status: Mapping[str, Any], when: float, log_tail: str = "") -> dict[str
         message="supervisor lost: the process that ran this job ended without finishing it.",
         log_tail=log_tail.strip() or None,
         hints=(
-            "It was killed, or the machine was restarted or ran out of memory; the processes of the job ended with it.",
-            f"`fleetfit resume {status.get('TrainingJobName', 'JOB')}` starts it again: its script goes on from its "
-            "last checkpoint, if it keeps some.",
+            "The supervisor was killed, or the machine was restarted or ran out of memory. The processes of the job "
+            "ended too.",
+            f"`fleetfit resume {status.get('TrainingJobName', 'JOB')}` starts the job again: the script continues from "
+            "its last checkpoint, if there is one.",
         ),
     )
     return fail(status, failure, max(when, float(status.get("LastModifiedTime", when))))

@@ -40,9 +40,9 @@ def _told(event: Event) -> list[tuple[str, str]]:
         return [("restored", restored(data))]
     if event.kind == "restarted":
         reason = data.get("reason")
-        return [("restarted", f"all workers start again{f': {reason}' if reason else ''}")]
+        return [("restarted", f"all workers restart{f': {reason}' if reason else ''}")]
     if event.kind == "host_excluded":
-        return [("excluded", f"{data.get('name')} is left out for {data.get('seconds')} s")]
+        return [("excluded", f"{data.get('name')} is excluded for {data.get('seconds')} s")]
     before, size = number(data, "before"), number(data, "size")
     if not before:
         return []

@@ -48,7 +48,7 @@ def facts(result: Result) -> list[tuple[str, str]]:
         found.append(("straggler", f"rank {slow.rank} on {slow.host}: {time_text(slow.own_s)} of its own per step"))
     if result.checkpointing is not None:
         kept = result.checkpointing
-        text = f"{kept.count} saved, {time_text(kept.blocked_s)} of standing still, {time_text(kept.write_s)} writing"
+        text = f"{kept.count} saved, {time_text(kept.blocked_s)} of paused training, {time_text(kept.write_s)} writing"
         found.append(("checkpoints", text + (f", {kept.failed} failed" if kept.failed else "")))
     cost = result.cost()
     if cost is not None:

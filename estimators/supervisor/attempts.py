@@ -158,10 +158,10 @@ class Attempts:
         there = self.fleet.present(now)
         asked = "FailurePolicy(min_hosts=…)" if self.policy.min_hosts is None else f"min_hosts={self.least}"
         return (
-            f"it was not started again: {len(there)} of {len(self.fleet.hosts)} hosts are left and none comes back; "
+            f"no retry: {len(there)} of {len(self.fleet.hosts)} hosts are left and no host will come back; "
             + (
-                f"with {asked} it goes on with fewer."
+                f"with {asked} the job can go on with fewer hosts."
                 if self.policy.min_hosts is None
-                else f"{asked} is the fewest to go on with."
+                else f"the job needs {asked}."
             )
         )

@@ -124,7 +124,7 @@ class DispatchedJob:
         elif operation == "status":
             self._described(message["status"])
         elif operation == "missing":
-            text = self._why or "the connection was lost before it had the job"
+            text = self._why or "the connection was lost before the job had arrived there"
             self._keep(missing=True)
             self._fail(
                 Failure(
@@ -163,7 +163,7 @@ class DispatchedJob:
         self._status = {**there, statuses.OWN: own}
         if self._replica.lacks is not None:
             self._status = statuses.with_warning(
-                self._status, f"what the job has made is at {self._place} only, since it could not be written here: "
+                self._status, f"the job's files are at {self._place} only, because they could not be written here: "
                 f"{self._replica.lacks}.",
             )  # fmt: skip
         self._keep(supervisor_pid=os.getpid())
@@ -188,11 +188,12 @@ class DispatchedJob:
         lost = time.monotonic() - self._lost_since if self._lost_since is not None else 0.0
         if message["op"] == "ping":
             text = (
-                f"the dispatcher {self._place} has not been reached for {lost:.0f} s ({self._why}); the job may go on."
+                f"the dispatcher {self._place} has not been reached for {lost:.0f} s ({self._why}); the job may be "
+                "running."
             )
             answer({"ok": True} if lost < _TELL_AFTER_S else {"ok": False, "error": text})
         elif message["op"] == "stop" and not statuses.lives_elsewhere(self._status):
-            self._stop(str(message.get("reason") or "a client asked for it"))
+            self._stop(str(message.get("reason") or "requested by a client"))
             answer({"ok": True})
         elif self._there is None and self._lost_since is None:
             self._waiting.append((message, answer))

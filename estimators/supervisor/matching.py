@@ -121,7 +121,7 @@ class Matching:
         self._size = 0
         self._end_process()
         if self._dropped:
-            self._warn(f"metrics: {self._dropped:,} lines were not searched: they came faster than the search went.")
+            self._warn(f"metrics: {self._dropped:,} lines were not searched: they were printed faster than searched.")
             self._dropped = 0
 
     # --- one portion after the other ---
@@ -173,7 +173,7 @@ class Matching:
             except OSError as error:
                 self._patterns = []
                 self._portion_searched()
-                self._warn(f"metrics are not searched for: {error}")
+                self._warn(f"the output is not searched for metrics: {error}")
                 return
             self._protected.add(self._process.pid)
         self._asked_at = time.monotonic()
@@ -186,7 +186,7 @@ class Matching:
         """The process has searched the portion for one more pattern; None: it has ended."""
         current = self._current()
         if message is None or current is None or self._process is None:
-            self._too_long("ended the process that searches for it")
+            self._too_long("ended the process that searches for the metric")
             return
         self._caught[current] = [(int(number), Caught(*found)) for number, *found in message["found"]]
         self._asked_at = time.monotonic()
@@ -236,7 +236,7 @@ class Matching:
             over = pattern.strikes >= _STRIKES
             self._warn(
                 f"metric {definition.name!r}: the regex {definition.regex!r} {what}"
-                + ("; it is not looked for any more" if over else " for some lines, which are left out for it")
+                + ("; the metric is not searched for any more" if over else " on some lines, which are skipped for it")
                 + _remedy(pattern, translated)
             )
         self._ask()
@@ -253,7 +253,7 @@ def _remedy(pattern: _Pattern, translated: str | None) -> str:
         return "."
     if translated is not None:
         return ". `fleetfit install re2` makes such regexes fast."
-    return ". Write it without repetitions of what repeats, such as (a+)+."
+    return ". Avoid nested repetitions, such as (a+)+."
 
 
 def _wire(pattern: _Pattern) -> dict[str, str]:

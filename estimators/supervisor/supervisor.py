@@ -190,7 +190,7 @@ class Supervisor:
         """The caller that waited is gone: nobody wants the job any more."""
         if self._stage is not Stage.OVER:
             self._linger = _ABANDONED_TIMEOUT
-            self._stop_as(SecondaryStatus.STOPPED, "The caller that waited for the job went away.")
+            self._stop_as(SecondaryStatus.STOPPED, "The process that waited for the job has ended.")
             self._end_now()
 
     # --- the course of the job ---
@@ -233,7 +233,7 @@ class Supervisor:
         """End the attempt for a more urgent job; another one follows when it is the job's turn again."""
         if self._stage is not Stage.RUNNING or not self._backend.running or self._attempts.taken:
             return False  # it is ending, or about to start
-        self.tell("preempted_in_queue", self.hosts[0], "the job makes room for a more urgent one of its queue")
+        self.tell("preempted_in_queue", self.hosts[0], "the job makes room for a more urgent job in its queue")
         self.preempt(self.hosts[0], self._options.stop_grace)
         return True
 
@@ -285,7 +285,7 @@ class Supervisor:
                     message=f"the host's training process has given no sign of life for {limit:g} s.",
                     host=silent[0],
                     process="toolkit",
-                    hints=("It was stopped (SIGSTOP), or the machine is overloaded.",),
+                    hints=("The process was stopped (SIGSTOP), or the machine is overloaded.",),
                 )
             )
         self._loop.call_later(min(limit / 4, 5.0), self._watch_hosts)
@@ -350,7 +350,7 @@ class Supervisor:
         seconds = self._job.stopping.max_wait_s
         self._stop_as(
             SecondaryStatus.MAX_WAIT_TIME_EXCEEDED,
-            f"The job took max_wait, {seconds} s, with its waits, and was stopped.",
+            f"The job reached max_wait, {seconds} s including its waits, and was stopped.",
         )
         self._stop_within(self._options.stop_grace)
 
@@ -695,7 +695,7 @@ class Supervisor:
             if timer is not None:
                 timer.cancel()
         for fault in self._disturber.end():
-            self._journal.warn(f"chaos: {fault} was not injected: the job ended before its moment came.")
+            self._journal.warn(f"chaos: {fault} was not injected: the job ended first.")
         self._loop.end_descendants(spare=self._backend.protected)
         self._backend.cleanup()
         if self._turn is not None:

@@ -107,9 +107,9 @@ class Turn:
         waiting = [entry.job for entry in order(entries)]
         place = waiting.index(self._entry.job) + 1 if self._entry.job in waiting else len(waiting) + 1
         running = len(entries) - len(waiting)
-        busy = "1 job runs" if running == 1 else f"{running} jobs run"
+        busy = "1 job is running" if running == 1 else f"{running} jobs are running"
         text = (
-            f"Waiting in the queue {self._queue.name!r}, {place} of {max(place, len(waiting))}: it needs "
+            f"Waiting in the queue {self._queue.name!r}, {place} of {max(place, len(waiting))}: the job needs "
             f"{self._entry.needs}, and {busy}"
         )
         if text != self._said:

@@ -45,11 +45,11 @@ def adopt(name: str, session: Any = None, *, not_here: JobNotFoundError) -> Tuni
         text = service.explain(error)[0]
         raise JobNotFoundError(f"{not_here} SageMaker could not be asked: {text}") from not_here
     if answer is None:
-        raise JobNotFoundError(f"{not_here} SageMaker has none either.") from not_here
+        raise JobNotFoundError(f"{not_here} SageMaker has no such tuning job either.") from not_here
     definition = answer.get("TrainingJobDefinition")
     if definition is None:
         raise UnsupportedError(
-            f"tuning job {name!r} has several definitions of training jobs; HyperparameterTuner has one estimator."
+            f"tuning job {name!r} has several training job definitions; HyperparameterTuner supports only one."
         )
     spec = TuningSpec.from_config(name, answer["HyperParameterTuningJobConfig"], answer.get("WarmStartConfig"))
     definition = {member: given(member, value) for member, value in definition.items()}

@@ -130,7 +130,7 @@ class PopulationConfig:
         _count("PopulationConfig(size=…)", self.size)
         _count("PopulationConfig(interval=…)", self.interval)
         if self.size < 2:
-            raise ConfigurationError("PopulationConfig(size=…): a population has 2 members or more.")
+            raise ConfigurationError("PopulationConfig(size=…) must be 2 or more.")
         tuning_ranges.check_name(self.resource)
         for name, most in (("quantile", 0.5), ("resample_probability", 1.0)):
             value = getattr(self, name)
@@ -275,8 +275,8 @@ class TuningSpec:
             object.__setattr__(self, "objective_type", "Minimize")
             if self.early_stopping_type == "Auto" or self.strategy not in ("Bayesian", "Random", "Grid"):
                 raise ConfigurationError(
-                    f"objective {self.objective!r}: a trial ends when it gets there, so early stopping, Hyperband, "
-                    "ASHA and PBT are not for it; search by Bayesian, Random or Grid."
+                    f"objective {self.objective!r}: a trial ends when the metric reaches this value, so early "
+                    "stopping, Hyperband, ASHA and PBT are not possible. Use the strategy Bayesian, Random or Grid."
                 )
         _one_of("strategy", self.strategy, STRATEGIES)
         _one_of("objective_type", self.objective_type, OBJECTIVE_TYPES)
@@ -290,13 +290,13 @@ class TuningSpec:
             raise ConfigurationError(f"reduction_factor must be 2 or more; got {shown(self.reduction_factor)}.")
         seed = self.random_seed
         if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 1 << 31):
-            raise ConfigurationError(f"random_seed must be a whole number from 0 on; got {shown(seed)}.")
+            raise ConfigurationError(f"random_seed must be a whole number, 0 or more; got {shown(seed)}.")
         if self.max_resource is not None and self.max_resource < self.min_resource:
             raise ConfigurationError(f"max_resource={self.max_resource} is less than min_resource={self.min_resource}.")
         if self.prunes and self.strategy in ("Hyperband", "ASHA") and self.early_stopping_type == "Auto":
             raise ConfigurationError(
-                f"early_stopping_type='Auto' is not for the strategy {self.strategy}, which stops trials by itself: "
-                "leave it Off."
+                f"early_stopping_type='Auto' is not possible with the strategy {self.strategy}, which stops trials by "
+                "itself; use 'Off'."
             )
         found = tuning_ranges.from_request(self.parameter_ranges)
         if not found:
@@ -326,11 +326,11 @@ class TuningSpec:
 
     def _check_fleet(self) -> None:
         if self.max_runtime_s is None:
-            raise ConfigurationError("shared_fleet: give the deadline, max_runtime_in_seconds.")
+            raise ConfigurationError("shared_fleet needs a deadline: set max_runtime_in_seconds.")
         if self.strategy == "PBT" or self.goal is not None:
             what = "strategy PBT" if self.strategy == "PBT" else f"objective {self.objective!r}"
             raise ConfigurationError(
-                f"shared_fleet is not for the {what}: the last values of trials that run decide who gets hosts."
+                f"shared_fleet is not possible with the {what}: hosts go to trials by the last values of their metric."
             )
 
     @property
@@ -405,13 +405,13 @@ class TuningSpec:
     def _check_population(self, found: Mapping[str, tuning_ranges.ParameterRange]) -> None:
         config = self.members
         if self.early_stopping_type == "Auto":
-            raise ConfigurationError("early_stopping_type='Auto' is not for the strategy PBT: leave it Off.")
+            raise ConfigurationError("early_stopping_type='Auto' is not possible with the strategy PBT; use 'Off'.")
         if config.resource in found:
             raise ConfigurationError(f"strategy 'PBT' sets {config.resource!r} itself: leave its range out.")
         if self.max_jobs is not None and self.max_jobs < config.size:
             raise ConfigurationError(
-                f"max_jobs={self.max_jobs} is less than a population of {config.size}: a trial is a member of a "
-                "generation, and generations × members make max_jobs."
+                f"max_jobs={self.max_jobs} is less than the population size, {config.size}: each generation has one "
+                "trial per member, so max_jobs is generations × members."
             )
 
     @property
@@ -479,8 +479,8 @@ class TuningSpec:
         parameter_ranges = config.get("ParameterRanges") or {}
         if parameter_ranges.get("AutoParameters"):
             raise UnsupportedError(
-                "ParameterRanges.AutoParameters: which ranges SageMaker's autotune would choose is known to AWS only; "
-                "give the ranges."
+                "ParameterRanges.AutoParameters: fleetfit cannot choose ranges as SageMaker's autotune does; give the "
+                "ranges."
             )
         objective = config.get("HyperParameterTuningJobObjective")
         if objective is None:

@@ -46,11 +46,11 @@ def held_up_by(record: TuningRecord) -> str | None:
     if is_terminal(status):
         return None
     if own.get("waiting"):
-        return f"no trial is started: {own['waiting']} It goes on when there is room."
+        return f"no trial is started: {own['waiting']} The tuning job goes on when there is room."
     if own.get("not_shared"):
-        return f"hosts could not be moved: {own['not_shared']} It is tried again."
+        return f"hosts could not be moved: {own['not_shared']} fleetfit will try again."
     if own.get("unanswered"):
-        return f"{own['unanswered']} The tuning job goes on there, and this asks again."
+        return f"{own['unanswered']} The tuning job goes on at SageMaker, and fleetfit will ask again."
     return None
 
 

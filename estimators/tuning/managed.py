@@ -77,7 +77,7 @@ class ManagedTuning:
             except Exception as error:  # noqa: BLE001 - every one is explained
                 text, passing = self._explained(error)
                 if not passing or attempt == _ATTEMPTS:
-                    self._fail(f"it could not be created: {text}")
+                    self._fail(f"the tuning job could not be created: {text}")
                     return False
             time.sleep(self._wait(attempt))
         self._note(taken=True)
@@ -101,7 +101,7 @@ class ManagedTuning:
             return False
         self._failures = 0
         if answer is None:
-            self._fail("the service does not have the tuning job any more.")
+            self._fail("SageMaker does not have the tuning job any more.")
             return True
         return self._take(answer, summaries, trouble)
 
@@ -112,7 +112,7 @@ class ManagedTuning:
         try:
             self._service.stop(self.spec.name)
         except Exception as error:  # noqa: BLE001 - every one is explained
-            return f"it could not be stopped: {self._explained(error)[0]}"
+            return f"the tuning job could not be stopped: {self._explained(error)[0]}"
         self._stopped = True
         return None
 

@@ -98,7 +98,7 @@ def importance(record: TuningRecord) -> Plot:
         return style.nothing(title, "importance needs Optuna: `fleetfit install tuning`")
     found = search.importances(record.spec, record.trials())
     if not found:
-        return style.nothing(title, "importance needs some more completed trials")
+        return style.nothing(title, "importance needs more completed trials")
     made, [axes] = style.figure(height=0.9 + 0.3 * len(found))
     names = sorted(found, key=lambda name: found[name])
     axes.barh([style.short(name, 24) for name in names], [found[name] for name in names], color=style.colour(0))

@@ -184,7 +184,7 @@ def from_request(request: Mapping[str, Any]) -> dict[str, ParameterRange]:
         except (ValueError, KeyError, OverflowError):
             raise ConfigurationError(
                 f"the range of the hyperparameter {name!r}: {shown(item.get('MinValue'))} to "
-                f"{shown(item.get('MaxValue'))} are no {'whole ' if kind == 'Integer' else ''}numbers."
+                f"{shown(item.get('MaxValue'))} must be {'whole ' if kind == 'Integer' else ''}numbers."
             ) from None
         made = ContinuousParameter if kind == "Continuous" else IntegerParameter
         try:
@@ -230,7 +230,7 @@ def parse(text: str) -> ParameterRange:
     if scaling is None and len(parts) == 1 and text.strip():
         return CategoricalParameter([_decoded(choice.strip()) for choice in text.split(",")])
     raise ConfigurationError(
-        f"{text!r} is no range: write LOW:HIGH, log:LOW:HIGH, reverse:LOW:HIGH, or the choices A,B,C."
+        f"{text!r} is not a range: write LOW:HIGH, log:LOW:HIGH, reverse:LOW:HIGH, or the choices A,B,C."
     )
 
 
@@ -241,7 +241,7 @@ def check_name(name: Any) -> None:
         ConfigurationError: it is no text, or belongs to the platform.
     """
     if not isinstance(name, str) or not name or len(name) > 256:
-        raise ConfigurationError(f"hyperparameter_ranges: {shown(name)} is no name of a hyperparameter.")
+        raise ConfigurationError(f"hyperparameter_ranges: {shown(name)} is not a hyperparameter name.")
     if codec.is_reserved(name):
         raise ConfigurationError(f"hyperparameter_ranges: {name!r} belongs to the platform and cannot be tuned.")
 
@@ -270,7 +270,7 @@ def _check(made: str, kind: str, low: Any, high: Any, scaling: Any) -> None:
             what = "whole numbers" if kind == "Integer" else "finite numbers"
             raise ConfigurationError(f"{made}({shown(low)}, {shown(high)}): the ends must be {what}.")
     if low > high:
-        raise ConfigurationError(f"{made}({low!r}, {high!r}) is an empty range: the lowest value comes first.")
+        raise ConfigurationError(f"{made}({low!r}, {high!r}) is an empty range: give the lowest value first.")
     if scaling not in SCALING_TYPES:
         raise ConfigurationError(unknown("scaling_type", scaling, SCALING_TYPES))
     if scaling == "Logarithmic" and low <= 0:

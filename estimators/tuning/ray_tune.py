@@ -56,13 +56,13 @@ def trainable(estimator: Estimator, inputs: Any = None, *, metric: str) -> Any:
     settings = estimator.settings
     if settings.instance_type != "ray":
         raise ConfigurationError(
-            f"trainable(): trials of Ray Tune are jobs on Ray; the estimator's instance_type is "
-            f"{settings.instance_type!r}, set it to 'ray'."
+            f"trainable(): trials of Ray Tune are jobs on Ray, and the estimator's instance_type is "
+            f"{settings.instance_type!r}. Set instance_type to 'ray'."
         )
     strategy = settings.distribution
     if isinstance(strategy, Elastic):
         raise ConfigurationError(
-            "trainable(): a trial has the hosts of its placement group, and an elastic job asks for others; take "
+            "trainable(): a trial has only the hosts of its placement group, and an elastic job needs more. Use "
             "HyperparameterTuner for elastic trials, or another strategy."
         )
     if settings.checkpoint_s3_uri is not None:
@@ -153,7 +153,7 @@ class _Trial:
             if over and not self._pending:
                 self._job.wait(logs=False)  # raises what it failed of
                 if self._metric not in self._values:
-                    raise ConfigurationError(f"the trial's job is over, and {self._metric!r} was never reported.")
+                    raise ConfigurationError(f"the trial's job has ended without reporting {self._metric!r}.")
                 return {**self._values, "done": True}
             time.sleep(_LOOK_S)
         return self._pending.pop(0)

@@ -57,7 +57,7 @@ class TuningRecord:
         """
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ConfigurationError(
-                f"the name of a tuning job has 1 to 32 letters, digits and dashes; {shown(name)} is none."
+                f"{shown(name)} is not a valid name of a tuning job: use 1 to 32 letters, digits and dashes."
             )
         folder = tuning_folder(home)
         path = folder / name

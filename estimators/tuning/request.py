@@ -95,12 +95,12 @@ def check_managed(spec: TuningSpec, instance_type: str | None) -> None:
     if spec.strategy not in SAGEMAKER_STRATEGIES:
         raise UnsupportedError(
             f"strategy {spec.strategy!r} on {where}: SageMaker's tuning jobs have {', '.join(SAGEMAKER_STRATEGIES)}; "
-            "take one of these, or hosts of your own."
+            "use one of these, or your own hosts."
         )
     if spec.goal is not None:
         raise UnsupportedError(
-            f"objective {spec.objective!r} on {where}: SageMaker's tuning jobs compare the last value of a metric: "
-            "name one."
+            f"objective {spec.objective!r} on {where}: SageMaker's tuning jobs compare the last value of a metric; "
+            "give the name of a metric."
         )
     fleet = [name for name in spec.ranges if name.startswith(FLEET)]
     if fleet:
@@ -111,10 +111,10 @@ def check_managed(spec: TuningSpec, instance_type: str | None) -> None:
     if spec.fleet is not None:
         raise UnsupportedError(f"shared_fleet on {where}: SageMaker does not move hosts between trials; leave it out.")
     if spec.max_failures is not None:
-        raise UnsupportedError(f"max_failures={spec.max_failures} on {where}: SageMaker decides; leave it out.")
+        raise UnsupportedError(f"max_failures={spec.max_failures} is not available on {where}: leave it out.")
     if spec.repeats:
-        raise UnsupportedError(f"repeats=True on {where}: SageMaker decides; leave it out.")
+        raise UnsupportedError(f"repeats=True is not available on {where}: leave it out.")
     if spec.reduction_factor != 3:
         raise UnsupportedError(
-            f"reduction_factor={spec.reduction_factor} on {where}: SageMaker's Hyperband has 3; leave it out."
+            f"reduction_factor={spec.reduction_factor} on {where}: SageMaker's Hyperband always uses 3; leave it out."
         )

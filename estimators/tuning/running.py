@@ -190,7 +190,7 @@ def wait(
             started = [when for when in started if time.monotonic() - when < _SOON] + [time.monotonic()]
             if len(started) > _TRIES:
                 raise JobUnreachableError(
-                    f"the process of tuning job {record.name!r} ends again and again; its log is {record.log}:\n"
+                    f"the process of tuning job {record.name!r} keeps ending unexpectedly; its log is {record.log}:\n"
                     f"{record.log_tail()}"
                 )
             own = ensure(record, env)

@@ -288,7 +288,7 @@ class Tuning:
             running.trial.report(value, step)
             if self.spec.prunes and running.stopping is None and running.trial.should_prune():
                 running.stopping = f"pruned after {step} values of {self.spec.objective}"
-                trials.ask_to_stop(running.record, f"its trial of {self.spec.name} was no good")
+                trials.ask_to_stop(running.record, f"tuning job {self.spec.name} has pruned this trial")
         return bool(found)
 
     def _approach(self, running: Running, goal: Goal, step: int, value: float) -> None:
@@ -298,8 +298,8 @@ class Tuning:
         status = running.record.stored_status() or {}
         began = float(status.get("TrainingStartTime") or running.row["created"])
         running.reached = max(0.0, running.follower.times[step - 1] - began)
-        running.stopping = running.stopping or "it got there"
-        trials.ask_to_stop(running.record, f"it has reached what {self.spec.name} asks for")
+        running.stopping = running.stopping or "the target was reached"
+        trials.ask_to_stop(running.record, f"the job has reached the target of tuning job {self.spec.name}")
 
     def _ended(self, running: Running, status: dict[str, Any]) -> bool:
         """Tell the study how a trial's job has ended."""
@@ -344,9 +344,9 @@ class Tuning:
             return FAILED, None, self._never_reported(running, status)
         if goal is not None:
             wanted = self.spec.objective.removeprefix("time_to:")
-            return FAILED, None, f"it never got to {wanted}; at last it was {value:g}"
+            return FAILED, None, f"it never reached {wanted}; the last value was {value:g}"
         if not math.isfinite(value):
-            return FAILED, None, f"{self.spec.metric} is {value}, which is no number."
+            return FAILED, None, f"{self.spec.metric} is {value}, which is not a number."
         return COMPLETED, value, None
 
     def _never_reported(self, running: Running, status: dict[str, Any]) -> str:
@@ -359,7 +359,7 @@ class Tuning:
         about = f"metric {self.spec.metric!r}: "
         if (found := next((one for one in statuses.noticed(status) if one.startswith(about)), None)) is not None:
             return f"{text}: {found.removeprefix(about)}"
-        return f"{text}: {told}. Report it with cluster.report(), or add a metric definition that finds it in the logs."
+        return f"{text}: {told}. Call cluster.report(), or add a metric definition that finds the metric in the logs."
 
     def _revive(self, running: Running) -> bool:
         """Go on with a job whose supervisor was lost, as after a restart of the machine; once."""
@@ -442,7 +442,7 @@ class Tuning:
             if self.spec.fleet is not None:
                 self.ending = ("Completed", _DEADLINE)
                 return True
-            self.ending = ("Stopped", f"max_runtime_in_seconds={self.spec.max_runtime_s} is over")
+            self.ending = ("Stopped", f"max_runtime_in_seconds={self.spec.max_runtime_s} was reached")
         return self.ending is not None
 
     def _decide(self) -> None:
@@ -454,7 +454,7 @@ class Tuning:
         good = [row for row in over if row["state"] == COMPLETED]
         failed = [row for row in over if row["state"] == FAILED]
         useful = [row for row in self.rows.values() if row["value"] is not None or row["last"] is not None]
-        last = f" The last: {failed[-1]['job']}: {failed[-1]['reason']}" if failed else ""
+        last = f" The last one was {failed[-1]['job']}: {failed[-1]['reason']}" if failed else ""
         never = next((row for row in failed if str(row["reason"]).startswith("it never reported")), None)
         if never is not None and not useful:
             self.ending = ("Failed", f"training job {never['job']}: {never['reason']}")
@@ -465,7 +465,7 @@ class Tuning:
         elif self._good_enough(good):
             pass
         elif self._used_up and len(over) == len(self.rows):
-            told = f"each of the {len(over)} points of the search space has had its trial"
+            told = f"all {len(over)} points of the search space were tried"
             self.ending = ("Completed", told) if good else ("Failed", f"{told}, and none completed.{last}")
         elif len(over) >= self.spec.limit:
             self.ending = ("Completed", "") if good else ("Failed", f"no trial completed.{last}")
@@ -485,9 +485,9 @@ class Tuning:
         if best is None:
             return False
         if target is not None and (best == target or self.spec.better(best, target)):
-            self.ending = ("Completed", f"the target {target:g} is reached")
+            self.ending = ("Completed", f"the target {target:g} was reached")
         elif patience is not None and since >= patience:
-            self.ending = ("Completed", f"{since} trials in a row did not improve the best")
+            self.ending = ("Completed", f"{since} trials in a row did not improve the best value")
         elif self.completion.complete_on_convergence and since_much >= max(_CONVERGED_AFTER, 2 * len(self.spec.ranges)):
             self.status.setdefault("TuningJobCompletionDetails", {})["ConvergenceDetectedTime"] = time.time()
             self.ending = ("Completed", "the trials have converged")

@@ -131,10 +131,10 @@ class HyperparameterTuner:
             raise ConfigurationError(f"HyperparameterTuner(estimator=…) must be an estimator; got {shown(estimator)}.")
         if autotune or hyperparameters_to_keep_static is not None:
             if not autotune:
-                raise ConfigurationError("hyperparameters_to_keep_static is for autotune=True.")
-            raise UnsupportedError("autotune=True: which ranges it would choose is known to AWS only; give the ranges.")
+                raise ConfigurationError("hyperparameters_to_keep_static needs autotune=True.")
+            raise UnsupportedError("autotune=True: fleetfit cannot choose ranges as SageMaker does; give the ranges.")
         if estimator_name is not None:
-            raise UnsupportedError("estimator_name: one tuning job has one estimator here; leave it out.")
+            raise UnsupportedError("estimator_name: a tuning job has one estimator in fleetfit; leave it out.")
         if not hyperparameter_ranges:
             raise ConfigurationError("Need to specify hyperparameter ranges or set autotune=True.")
         self.estimator = estimator
@@ -181,7 +181,7 @@ class HyperparameterTuner:
             UnsupportedError: always.
         """
         raise UnsupportedError(
-            "HyperparameterTuner.create(): one tuning job has one estimator here. Start a tuner for each estimator, or "
+            "HyperparameterTuner.create(): a tuning job has one estimator in fleetfit. Start a tuner per estimator, or "
             "make the choice a CategoricalParameter of one script."
         )
 
@@ -215,7 +215,7 @@ class HyperparameterTuner:
         }
         found = {name: value for name, value in given.items() if value is not None}
         if not found:
-            raise ConfigurationError("add_fleet_ranges(): the estimator has one host; give a range.")
+            raise ConfigurationError("add_fleet_ranges(): the estimator has only one host; give at least one range.")
         strategy = self.estimator.settings.distribution
         for name, value in found.items():
             ends = (
@@ -223,11 +223,11 @@ class HyperparameterTuner:
             )
             if name == "hosts":
                 if not all(isinstance(end, int) and end >= 1 for end in ends):
-                    raise ConfigurationError(f"add_fleet_ranges(hosts={value!r}): whole numbers from 1.")
+                    raise ConfigurationError(f"add_fleet_ranges(hosts={value!r}) must have whole numbers, 1 or more.")
                 continue
             if not hasattr(strategy, name):
                 named = type(strategy).__name__ if strategy is not None else "no distribution"
-                raise ConfigurationError(f"add_fleet_ranges({name}=…): the estimator has {named}, without that option.")
+                raise ConfigurationError(f"add_fleet_ranges({name}=…): the estimator has {named}, without this option.")
             for end in ends:
                 dataclasses.replace(strategy, **{name: end})  # type: ignore[type-var]
         self._hyperparameter_ranges.update({f"{trials.FLEET}{name}": value for name, value in found.items()})
@@ -307,14 +307,14 @@ class HyperparameterTuner:
             running.check_possible(spec)
         if self.strategy == "PBT" and settings.checkpoint_s3_uri is not None:
             raise UnsupportedError(
-                "strategy 'PBT': trials go on from checkpoints in each other's records; leave checkpoint_s3_uri out."
+                "strategy 'PBT': trials resume from checkpoints in each other's records; leave checkpoint_s3_uri out."
             )
         tuned = self._hyperparameter_ranges
         fixed = sorted(name for name in tuned if codec.option_of(name) in codec.values_in(settings.arguments or ()))
         if fixed:
             raise ConfigurationError(
-                f"arguments have {', '.join(map(codec.option_of, fixed))} for all trials, which is to be tuned: leave "
-                "it out there, or out of the ranges."
+                f"arguments set {', '.join(map(codec.option_of, fixed))} for all trials, and the ranges tune it too. "
+                "Remove it from arguments, or from the ranges."
             )
         values = {key: value for key, value in settings.hyperparameters.items() if key not in tuned}
         changes: dict[str, Any] = {"hyperparameters": values}
@@ -395,7 +395,7 @@ class HyperparameterTuner:
         if not isinstance(strategy, ElasticHorovod):
             named = type(strategy).__name__ if strategy is not None else "no distribution"
             raise ConfigurationError(
-                f"shared_fleet: hosts move between trials, so the estimator needs ElasticHorovod(max_hosts=…); it has "
+                f"shared_fleet: hosts move between trials, so the estimator needs ElasticHorovod(max_hosts=…), and has "
                 f"{named}."
             )
         if strategy.discovery is not None or strategy.spares:
@@ -403,12 +403,12 @@ class HyperparameterTuner:
         count = settings.instance_count or 1
         if (strategy.max_hosts or count) <= count:
             raise ConfigurationError(
-                f"shared_fleet: a trial begins with instance_count={count} hosts and could not have more; give "
-                "ElasticHorovod(max_hosts=…)."
+                f"shared_fleet: a trial begins with instance_count={count} hosts and cannot grow; set "
+                f"ElasticHorovod(max_hosts=…) to more than {count}."
             )
         if count > fleet.hosts:
             raise ConfigurationError(
-                f"shared_fleet: a trial begins with instance_count={count} hosts, and the fleet has {fleet.hosts}."
+                f"shared_fleet: a trial begins with instance_count={count} hosts, but the fleet has {fleet.hosts}."
             )
         names = [name for name in self._hyperparameter_ranges if name.startswith(trials.FLEET)]
         if names:
@@ -579,7 +579,7 @@ class HyperparameterTuner:
         Raises:
             UnsupportedError: always.
         """
-        raise UnsupportedError("HyperparameterTuner.deploy(): fleetfit trains; serve best_estimator().model_data.")
+        raise UnsupportedError("HyperparameterTuner.deploy(): fleetfit only trains; serve best_estimator().model_data.")
 
     # --- further ones ---
 

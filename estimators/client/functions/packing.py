@@ -79,18 +79,18 @@ def check(function: Any) -> None:
         inner = inner.func
     if hasattr(inner, "wrapped_func"):
         raise ConfigurationError(
-            f"entry_point: {name_of(inner)}() is decorated with @remote, so that a job of it would start another job; "
+            f"entry_point: {name_of(inner)}() is decorated with @remote, so the job would only start another job; "
             f"give {name_of(inner)}.wrapped_func."
         )
     if isinstance(inner, type):
         raise ConfigurationError(f"entry_point: {inner.__name__} is a class; give a function or a method.")
     if inspect.isgeneratorfunction(inner):
         raise ConfigurationError(
-            f"entry_point: {name_of(inner)}() is a generator, of which nothing runs when it is called; return "
-            "the values instead."
+            f"entry_point: {name_of(inner)}() is a generator, and a call runs none of its code; return the values "
+            "instead."
         )
     if inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner):
-        raise ConfigurationError(f"entry_point: {name_of(inner)}() is asynchronous; call asyncio.run() in a function.")
+        raise ConfigurationError(f"entry_point: {name_of(inner)}() is async; give a function that calls asyncio.run().")
 
 
 def check_call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -124,7 +124,7 @@ def check_image(function: Callable[..., Any], image: str | None) -> None:
     if found is not None and f"{found[1]}.{found[2]}" != here:
         raise ConfigurationError(
             f"entry_point: {name_of(function)}() is packed by Python {here}, and {image} has Python "
-            f"{found[1]}.{found[2]}: compiled code is not the same in both. Take an image with Python {here}, call "
+            f"{found[1]}.{found[2]}: a packed function needs the same version. Use an image with Python {here}, call "
             f"fit() in Python {found[1]}.{found[2]}, or give a script."
         )
 
@@ -156,7 +156,7 @@ def pack(
         import cloudpickle  # type: ignore[import-untyped]
     except ImportError:
         raise UnsupportedError(
-            "entry_point: a function is packed by cloudpickle, which is not installed; `fleetfit install functions`."
+            "entry_point: a function needs cloudpickle, which is not installed; run `fleetfit install functions`."
         ) from None
     name = name_of(function)
     description = describe(function, hyperparameters=hyperparameters, channels=channels, later=later)
@@ -247,8 +247,8 @@ def describe(
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
             if required and parameter.kind is parameter.POSITIONAL_ONLY:
                 raise ConfigurationError(
-                    f"entry_point: {name}() takes {parameter.name!r} by its place only; hyperparameters are given "
-                    "by name."
+                    f"entry_point: {name}() takes {parameter.name!r} by position only, but hyperparameters are passed "
+                    "by name; let the parameter be passed by name."
                 )
             continue
         kind = _type_name(parameter.annotation)
@@ -269,7 +269,7 @@ def describe(
             runner.convert(str(item["type"]), hyperparameters[key])
         except (TypeError, ValueError):
             raise ConfigurationError(
-                f"hyperparameter {key!r}: {name}() wants {item['type']}, got {shown(hyperparameters[key])}."
+                f"hyperparameter {key!r}: {name}() expects {item['type']}, got {shown(hyperparameters[key])}."
             ) from None
     known = {*hyperparameters, *later, codec.MODEL_DIR}
     missing = [
@@ -279,8 +279,8 @@ def describe(
     ]
     if missing:
         raise ConfigurationError(
-            f"entry_point: {name}() needs {', '.join(missing)}; give hyperparameters={{…}} to the estimator and "
-            "channels to fit(), or defaults to the parameters."
+            f"entry_point: {name}() needs {', '.join(missing)}; pass hyperparameters={{…}} to the estimator and "
+            "channels to fit(), or give the parameters defaults."
         )
     return {
         "name": name,
@@ -391,8 +391,8 @@ def _unpackable(name: str, function: Any, error: Exception, dumps: Callable[[Any
             culprits.append(path)
     said = "; ".join(culprits) or f"{type(error).__name__}: {error}"
     return (
-        f"entry_point: {name}() uses what cannot be sent to another process: {said}. Make it inside of the function, "
-        "or pass what it is made from."
+        f"entry_point: {name}() uses values that cannot be pickled: {said}. Create them inside the function, or pass "
+        "the values from which they are created."
     )
 
 
@@ -434,9 +434,9 @@ def _too_large(name: str, function: Any, size: int, limit: int, dumps: Callable[
         f"{key} ({length / 1e6:.1f} MB)" for key, length in sorted(sizes.items(), key=lambda item: -item[1])
     )
     return (
-        f"entry_point: {name}() brings {size / 1e6:.1f} MB along, and the limit is {limit / 1e6:.1f} MB: "
-        f"{largest or 'many small values'}. Pass data as a channel and load it in the function, or give "
-        "capture_limit=… in bytes."
+        f"entry_point: {name}() captures {size / 1e6:.1f} MB of values, and the limit is {limit / 1e6:.1f} MB: "
+        f"{largest or 'many small values'}. Pass data as a channel and load it in the function, or raise the limit "
+        "with capture_limit=… (in bytes)."
     )
 
 

@@ -51,8 +51,8 @@ _NOT_OURS = {
     "pre_execution_commands": "run them in the image, or at the beginning of the function",
     "pre_execution_script": "run it in the image, or at the beginning of the function",
     "job_conda_env": "name the environment's Python: RunOptions(python=…), or an image_uri",
-    "custom_file_filter": "the project's modules are found by what the function imports",
-    "spark_config": "a function is started on Spark's executors, and is no Spark application",
+    "custom_file_filter": "fleetfit finds the project's modules through the function's imports",
+    "spark_config": "the function runs on Spark's executors, but is not a Spark application",
 }
 
 #: Those that are more than another name.
@@ -169,7 +169,7 @@ class RemoteFuture(concurrent.futures.Future[Any]):
             TimeoutError: it is not, after ``timeout`` seconds.
         """
         if not concurrent.futures.wait([self], timeout).done:
-            raise TimeoutError(f"the job is not over after {timeout} s")
+            raise TimeoutError(f"the job has not ended within {timeout} s")
 
     def cancel(self) -> bool:
         """Take it out of the queue, or stop its job; returns False where it is over."""
@@ -254,7 +254,7 @@ class RemoteExecutor(concurrent.futures.Executor):
         try:
             done, waiting = concurrent.futures.wait(futures, timeout, concurrent.futures.FIRST_EXCEPTION)
             if waiting and not any(future.exception() for future in done):
-                raise TimeoutError(f"{len(waiting)} of {len(futures)} jobs are not over after {timeout} s")
+                raise TimeoutError(f"{len(waiting)} of {len(futures)} jobs have not ended within {timeout} s")
             failed = next((future for future in futures if future in done and future.exception()), None)
             if failed is not None:
                 failed.result()
@@ -284,7 +284,7 @@ class RemoteExecutor(concurrent.futures.Executor):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise RuntimeError("the executor has been shut down, and takes no more functions")
+            raise RuntimeError("the executor has been shut down, and accepts no more functions")
 
     def _keep(self, source: Source) -> Source:
         """Return a function's code as it is now, whatever is edited before its job starts; one copy serves many."""
@@ -391,7 +391,7 @@ def _code(asked: Mapping[str, Any]) -> dict[str, Any]:
     if dependencies is not None:
         if not str(dependencies).endswith(".txt"):
             raise UnsupportedError(
-                f"dependencies={shown(dependencies)}: environments of conda are not captured; give a requirements.txt, "
+                f"dependencies={shown(dependencies)}: conda environments are not supported; give a requirements.txt "
                 "or an image_uri."
             )
         if Path(str(dependencies)).name != "requirements.txt":
@@ -403,12 +403,12 @@ def _code(asked: Mapping[str, Any]) -> dict[str, Any]:
 def _distribution(asked: Mapping[str, Any]) -> dict[str, Any]:
     kinds = [name for name in ("distribution", "use_mpirun", "use_torchrun") if asked.get(name)]
     if len(kinds) > 1:
-        raise ConfigurationError(f"{' and '.join(kinds)} exclude each other; give distribution alone.")
+        raise ConfigurationError(f"{' and '.join(kinds)} exclude each other; give only one of them.")
     each = asked.get("nproc_per_node")
     if kinds == ["use_mpirun"]:
         return {"distribution": MPI(processes_per_host=each or 1)}
     if kinds == ["use_torchrun"]:
         return {"distribution": TorchDistributed(**({"processes_per_host": each} if each else {}))}
     if each is not None:
-        raise ConfigurationError("nproc_per_node is for use_mpirun and use_torchrun; distribution says it by itself.")
+        raise ConfigurationError("nproc_per_node is for use_mpirun and use_torchrun; distribution has its own option.")
     return {}

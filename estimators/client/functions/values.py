@@ -55,8 +55,8 @@ class _Said:
             said: dict[str, Any] = pickle.loads(self.packed)
         except Exception as error:  # whatever the classes in it raise
             raise RecordError(
-                f"what the function gave back cannot be unpacked here: {type(error).__name__}: {error}. Import what it "
-                "is made of, then ask again."
+                f"the function's return value cannot be unpickled here: {type(error).__name__}: {error}. Import the "
+                "modules of its types, then try again."
             ) from error
         return said
 
@@ -111,7 +111,7 @@ def value_of(record: JobRecord) -> Any:
     found = [said for said in _left(record) if said.name == runner.VALUE]
     if not found:
         raise RecordError(
-            f"job {record.name}: rank 0 has left no value; its outputs are in {outputs.output_data(record)}."
+            f"job {record.name}: rank 0 has returned no value; the job's outputs are in {outputs.output_data(record)}."
         )
     said = found[0].load()
     if "problem" in said:
@@ -236,7 +236,7 @@ def _bring(record: JobRecord, kind: str, path: str) -> Path:
             shutil.rmtree(target, ignore_errors=True)
             whole.rename(target)
     if not (target / path).exists():
-        raise RecordError(f"job {record.name}: it returned {path}, which is not in {place or 'its outputs'}.")
+        raise RecordError(f"job {record.name}: the function returned {path}, which is not in {place or 'its outputs'}.")
     return target / path
 
 
@@ -256,5 +256,5 @@ def _archive(record: JobRecord, place: str | None) -> Path | None:
             boto3.client("s3").download_file(bucket, key, str(whole))
             whole.replace(target)
         except (BotoCoreError, ClientError, OSError) as error:
-            raise RecordError(f"job {record.name}: {place} cannot be brought: {error}.") from error
+            raise RecordError(f"job {record.name}: {place} cannot be downloaded: {error}.") from error
     return target

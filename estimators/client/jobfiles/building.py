@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 OWN_KEYS = ("framework", "inputs")
 #: Arguments that only a program can give.
 _NOT_IN_FILES = {
-    "sagemaker_session": "set the region and the profile by AWS_REGION and AWS_PROFILE",
-    "capture_limit": "an entry point in a file is a script, not a function",
+    "sagemaker_session": "set the region and the profile with AWS_REGION and AWS_PROFILE",
+    "capture_limit": "the entry point of a job file is a script, not a function",
 }
 #: Fields of RunOptions that are set by what else a job says.
 DERIVED_OPTIONS = (
@@ -61,7 +61,7 @@ def check_names(document: Document) -> None:
         place = document.place((name,))
         argument = by_name.get(name)
         if name in _NOT_IN_FILES:
-            raise ConfigurationError(f"{place}{name} is not for job files: {_NOT_IN_FILES[name]}.")
+            raise ConfigurationError(f"{place}{name} is not available in job files: {_NOT_IN_FILES[name]}.")
         if argument is not None and argument.treatment is Treatment.REFUSED and not asks_for_nothing(argument, value):
             raise ConfigurationError(f"{place}{name}={shown(value)} is refused: {argument.note}.")
         if argument is None and name not in OWN_KEYS:
@@ -80,7 +80,7 @@ def _options_given(document: Document) -> Mapping[str, Any]:
     options = document.values.get("run_options") or {}
     if not isinstance(options, Mapping):
         raise ConfigurationError(
-            f"{document.place(('run_options',))}run_options must have names and values, got {shown(options)}."
+            f"{document.place(('run_options',))}run_options must be a mapping of names to values, got {shown(options)}."
         )
     return options
 
@@ -158,7 +158,7 @@ def estimator_for(framework: str | None, given: dict[str, Any], *, model_dir: st
     if framework == "tensorflow":
         return estimator.TensorFlow(**given, model_dir=model_dir)
     if model_dir is not False:
-        raise ConfigurationError("model_dir is for TensorFlow scripts; others find the folder in SM_MODEL_DIR.")
+        raise ConfigurationError("model_dir is for TensorFlow scripts; other scripts find the folder in SM_MODEL_DIR.")
     return estimator.PyTorch(**given)
 
 
@@ -177,7 +177,7 @@ def _inputs(document: Document, given: Any) -> Any:
     if given is None or isinstance(given, str):
         return given
     if not isinstance(given, Mapping):
-        raise ConfigurationError(f"inputs must be a path, or channels with theirs; got {shown(given)}.")
+        raise ConfigurationError(f"inputs must be a path, or a mapping of channels to paths; got {shown(given)}.")
     return {name: _channel(document, name, value) for name, value in given.items()}
 
 
@@ -185,7 +185,7 @@ def _channel(document: Document, name: str, value: Any) -> Any:
     if not isinstance(value, Mapping):
         if not isinstance(value, str):
             place = document.place(("inputs", name))
-            raise ConfigurationError(f"{place}inputs: channel {name!r} is {shown(value)}; give a path or a URI.")
+            raise ConfigurationError(f"{place}inputs: channel {name!r} must be a path or a URI; got {shown(value)}.")
         return value
     given = dict(value)
     kind = FileSystemInput if "file_system_id" in given else TrainingInput

@@ -158,13 +158,15 @@ def read(path: str) -> Document:
     except yaml.YAMLError as error:
         raise ConfigurationError(f"{name}: this is not YAML: {' '.join(str(error).split())}.") from None
     except RecursionError:
-        raise ConfigurationError(f"{name}: it is nested too deep.") from None
+        raise ConfigurationError(f"{name}: the job file is nested too deeply.") from None
     if root is None:
-        raise ConfigurationError(f"{name}: it is empty; a job file has at least an entry_point.")
+        raise ConfigurationError(f"{name}: the file is empty; a job file needs at least an entry_point.")
     reader = _Reader(name)
     values = reader.value(root, ())
     if not isinstance(values, dict):
-        raise ConfigurationError(f"{name}:1: a job file has arguments with values, such as `entry_point: train.py`.")
+        raise ConfigurationError(
+            f"{name}:1: a job file must be a mapping of arguments to values, such as `entry_point: train.py`."
+        )
     folder = Path.cwd() if path == "-" else Path(path).absolute().parent
     return Document(values, name, folder, reader.lines)
 
@@ -178,10 +180,10 @@ def _text(path: str) -> tuple[str, str]:
             with open(path, "rb") as file:
                 raw = file.read(_MOST_BYTES + 1)
         if len(raw) > _MOST_BYTES:
-            raise ConfigurationError(f"{name}: it is larger than {_MOST_BYTES:,} bytes: no job file.")
+            raise ConfigurationError(f"{name}: the file is too large; a job file has at most {_MOST_BYTES:,} bytes.")
         return raw.decode("utf-8-sig"), name
     except UnicodeDecodeError:
-        raise ConfigurationError(f"{name}: it is not UTF-8 text.") from None
+        raise ConfigurationError(f"{name}: the job file is not UTF-8 text.") from None
     except (OSError, ValueError) as error:
         if isinstance(error, ConfigurationError):
             raise
@@ -212,7 +214,7 @@ class _Reader:
         """Return what a node means."""
         self._nodes += 1
         if self._nodes > _MOST_NODES or len(path) > _MOST_DEPTH:
-            raise self._error(node, "there is too much in it, or it holds itself")
+            raise self._error(node, "the job file is too large or nested too deeply, or a value contains itself")
         self.lines.setdefault(path, node.start_mark.line + 1)
         if node.id == "mapping":
             return self._mapping(node, path)
@@ -227,10 +229,10 @@ class _Reader:
         values: dict[str, Any] = {}
         for key, item in node.value:
             if key.id != "scalar":
-                raise self._error(key, "a name must be a text")
+                raise self._error(key, "a name must be a string")
             place = (*path, key.value)
             if key.value in values:
-                raise self._error(key, f"{shown(key.value)} is given twice, in line {self.lines[place]} too")
+                raise self._error(key, f"{shown(key.value)} is given twice, first in line {self.lines[place]}")
             self.lines[place] = key.start_mark.line + 1
             values[key.value] = self.value(item, place)
         return values
@@ -244,14 +246,14 @@ class _Reader:
         if match["escaped"]:
             return match[0][1:]
         if not _VARIABLE_NAME.fullmatch(name):
-            raise self._error(node, f"{shown(match[0])} names no variable: write ${{env:NAME}}, or $${{ for the text")
+            raise self._error(node, f"{shown(match[0])} names no variable: write ${{env:NAME}}, or $${{ for a text")
         if name not in os.environ:
             raise self._error(node, f"the environment variable {name} is not set; export it, or write the value")
         return os.environ[name]
 
     def _check_tag(self, node: Any, expected: str) -> None:
         if node.tag != expected:
-            raise self._error(node, f"the tag {shown(node.tag)} is not taken; write the value without it")
+            raise self._error(node, f"the tag {shown(node.tag)} is not supported; write the value without a tag")
 
     def _error(self, node: Any, problem: str) -> ConfigurationError:
         return ConfigurationError(f"{self._name}:{node.start_mark.line + 1}: {problem}.")

@@ -31,9 +31,9 @@ _INPUT_MODES = ("File", "Pipe", "FastFile")
 def schema() -> dict[str, Any]:
     """Return the schema, of JSON Schema's draft 7, which editors' YAML servers read."""
     properties = {name: _described(name, _argument(name)) for name in argument_names()}
-    properties["framework"] = {"enum": list(FRAMEWORKS), "description": "what the script is for"}
+    properties["framework"] = {"enum": list(FRAMEWORKS), "description": "the framework of the script"}
     properties["inputs"] = {
-        "description": "the channels: each a path or URI, or an object",
+        "description": "the channels: each is a path, a URI or an object",
         "anyOf": [{"type": "string"}, {"type": "object", "additionalProperties": _channel()}],
     }
     return {

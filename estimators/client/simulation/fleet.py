@@ -172,14 +172,14 @@ def recommend(  # type: ignore[misc] # the overloads say what is returned for wh
         }  # fmt: skip
         for name, value in given.items():
             if value is not None:
-                raise ConfigurationError(f"recommend({name}=…) is for spot=True.")
+                raise ConfigurationError(f"recommend({name}=…) needs spot=True.")
         return recommending.recommend(
             model, hosts=hosts, processes_per_host=processes_per_host, instance_type=instance_type,
             bandwidth_gbps=bandwidth_gbps, device=device, compute_s=compute_s, batch_size=batch_size,
             strategies=strategies, constants=constants, calibration=calibration,
         )  # fmt: skip
     if market is None:
-        raise ConfigurationError("recommend(spot=True) needs market=SpotMarket(rate=…): how often hosts are taken.")
+        raise ConfigurationError("recommend(spot=True) needs market=SpotMarket(rate=…), the rate of interruptions.")
     for name, value in (("deadline", deadline), ("budget", budget)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
             raise ConfigurationError(f"recommend({name}=…) must be a number over 0; got {shown(value)}.")
@@ -222,7 +222,7 @@ def _prices(prices: Any, on_demand: float | None, market: SpotMarket) -> tuple[A
     if prices is None and market.on_demand_price is not None:
         return None  # it has both
     if prices is None:
-        raise ConfigurationError("recommend(spot=True) needs prices=(spot, on demand): dollars of a host's hour.")
+        raise ConfigurationError("recommend(spot=True) needs prices=(spot, on demand), in dollars per host and hour.")
     return tuple(prices) if isinstance(prices, list) else prices
 
 
@@ -303,9 +303,9 @@ def _reasons(one: Forecast, worse: Forecast, deadline: float | None, budget: flo
         found.append(f"The same hosts on demand: {dollars_text(other)}.")
     limits = [f"{time_text(deadline)}"] * (deadline is not None) + [f"{dollars_text(budget)}"] * (budget is not None)
     if limits and not meets(one, deadline, budget):
-        found.append(f"No fleet keeps within {' and '.join(limits)} in 95 % of its runs; this is the nearest.")
+        found.append(f"No fleet meets {' and '.join(limits)} in 95 % of its runs; this one comes closest.")
     found.append(
-        f"If hosts are taken three times as often: {time_text(worse.seconds.mean)} and {dollars_text(dearer.mean)}, "
-        f"{percent_text(worse.completed)} of the runs train on everything."
+        f"If hosts are interrupted three times as often: {time_text(worse.seconds.mean)} and "
+        f"{dollars_text(dearer.mean)}, and {percent_text(worse.completed)} of the runs complete."
     )
     return found

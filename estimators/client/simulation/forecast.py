@@ -172,7 +172,7 @@ class Forecast:
         what = "commit" if self.elastic else "checkpoint"
         found = [
             ("job", f"{kind} × {job.workers_per_host}, {job.on_demand} on demand, a {what} every {job.every_s:.3g} s"),
-            ("runs", f"{len(self.runs):,}, of which {percent_text(self.completed)} trained on everything"),
+            ("runs", f"{len(self.runs):,}, {percent_text(self.completed)} of them completed"),
             ("time", _spread_text(self.seconds, time_text)),
             ("goodput", _spread_text(self.goodput, percent_text)),
             ("resizes" if self.elastic else "restarts", _spread_text(self.resizes, lambda value: f"{value:.1f}")),
@@ -182,7 +182,7 @@ class Forecast:
             found.append(("cost", _spread_text(cost, dollars_text)))
             if (other := self.on_demand_cost) is not None and other > 0:
                 saved = 1.0 - cost.mean / other
-                found.append(("on demand", f"{dollars_text(other)}; this saves {percent_text(saved)} in the mean"))
+                found.append(("on demand", f"{dollars_text(other)}; spot saves {percent_text(saved)} on average"))
         return found
 
     def __str__(self) -> str:
@@ -200,7 +200,7 @@ class Forecast:
 
 
 def _spread_text(spread: Quantiles, text: Any) -> str:
-    return f"{text(spread.mean)} in the mean, {text(spread.low)} to {text(spread.high)} in 90 % of the runs"
+    return f"{text(spread.mean)} on average, {text(spread.low)} to {text(spread.high)} in 90 % of the runs"
 
 
 def simulate(
@@ -296,12 +296,12 @@ def _check(name: str, value: Any, low: float, high: float) -> None:
 def _hosts(hosts: Any) -> tuple[int, int]:
     pair = (hosts, hosts) if isinstance(hosts, int) else hosts
     if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise ConfigurationError(f"simulate(hosts=…) must be a number or (least, most); got {shown(hosts)}.")
+        raise ConfigurationError(f"simulate(hosts=…) must be a number or (minimum, maximum); got {shown(hosts)}.")
     for value in pair:
         _check("hosts", value, 1, MAX_HOSTS)
     least, most = pair
     if least > most:
-        raise ConfigurationError(f"simulate(hosts=…): the least, {least}, is above the most, {most}.")
+        raise ConfigurationError(f"simulate(hosts=…): the minimum, {least}, is above the maximum, {most}.")
     return least, most
 
 
@@ -312,12 +312,12 @@ def _prices(prices: Any, market: SpotMarket) -> tuple[float | None, float | None
     pair = tuple(prices) if isinstance(prices, tuple | list) else ()
     if len(pair) != 2 or not _is_amount(pair[1]) or not (_is_amount(pair[0]) or (moves and pair[0] is None)):
         raise ConfigurationError(
-            f"simulate(prices=…) must be the dollars of a host's hour, (spot, on demand); got {shown(prices)}."
+            f"simulate(prices=…) must be (spot, on demand), in dollars per host and hour; got {shown(prices)}."
         )
     if moves and pair[0] is not None:
         raise ConfigurationError(
-            f"simulate(prices=…): the market's price_history says what spot hosts cost, and so does {pair[0]:g}; give "
-            f"(None, {pair[1]:g})."
+            f"simulate(prices=…): the spot price is given twice, as {pair[0]:g} and in the market's price_history; "
+            f"give (None, {pair[1]:g})."
         )
     return pair[0] if pair[0] is None else float(pair[0]), float(pair[1])
 
@@ -336,8 +336,8 @@ def _records(job: Result | Workload, records: Any, epochs: Any) -> float:
         return float(records)
     if not isinstance(job, Result) or not job.steps or not job.global_batch_size:
         raise ConfigurationError(
-            "simulate() needs records=, on how many records the job trains, all epochs together: what it was given "
-            "tells no steps and batch size."
+            "simulate() needs records=, the number of records in all epochs together, because the given result or "
+            "workload does not tell the steps and the batch size."
         )
     done = float(job.steps * job.global_batch_size)
     if epochs is None:
@@ -362,7 +362,7 @@ def _rates(
         measured, size = job.samples_per_second, job.processes
         if not measured or not size:
             raise ConfigurationError(
-                f"the result of {job.job_name!r} tells no samples per second: train with cluster.callbacks(), or give "
+                f"the result of {job.job_name!r} has no samples per second: train with cluster.callbacks(), or give "
                 "a workload: simulate(Workload(compute_s=…, gradient_bytes=…, batch_size=…), …)."
             )
         own_s = calibrations.own_s(job)

@@ -85,7 +85,7 @@ def outcomes(question: Question, count: int, *, processes: int | None = None) ->
             answer = helper.stdout.read()
             if helper.wait():
                 raise RuntimeError(
-                    f"a process that simulates ended with exit code {helper.returncode}; its words are above"
+                    f"a simulation process ended with exit code {helper.returncode}; its error output is above"
                 )
             found.update(zip(part, pickle.loads(answer), strict=True))
     return tuple(found[number] for number in range(count))

@@ -141,7 +141,7 @@ class Tracker(Callback, abc.ABC):
         else:
             problem = f" ({feed.problem})" if feed.problem else ""
             _say(
-                f"{self.title} has not taken everything of training job {job.name}{problem}; "
+                f"{self.title} has not received all data of training job {job.name}{problem}; "
                 f"`fleetfit track {self.extra} {job.name}` sends the rest."
             )
 
@@ -293,7 +293,7 @@ class _Feed:
         with contextlib.ExitStack() as stack:
             try:
                 if not stack.enter_context(_locked(state_file(self._tracker, self._job.record.path))):
-                    self.problem = "another process is sending it"
+                    self.problem = "another process is sending the job's data"
                     return
             except OSError as error:
                 self.problem = _cause(error)
@@ -318,7 +318,7 @@ class _Feed:
                 self.problem = _cause(error)
                 if not told:
                     told = True
-                    _say(f"{self._tracker.title}: {self.problem}; the job goes on, and it is tried again.")
+                    _say(f"{self._tracker.title}: {self.problem}; the job goes on, and fleetfit tries again.")
                 # At the end it is tried once more at once, and then again.
                 (self._over if not over else self._given_up).wait(pause)
                 pause = min(2 * pause, _RETRY_S[1])

@@ -44,9 +44,9 @@ def why_missing(name: str, facts: Mapping[str, Any]) -> str:
         return f": {facts['errors'][share]}"
     if name == "patch":
         git = facts.get("git")
-        return f": {git['diff_truncated']}" if git and git.get("diff_truncated") else ": it was outside a repository"
+        return f": {git['diff_truncated']}" if git and git.get("diff_truncated") else ": there was no git repository"
     if name in ("cell", "session"):
-        return ": it was not started from a notebook"
+        return ": the job was not started from a notebook"
     return ""
 
 
@@ -64,11 +64,11 @@ def script(
     lines = ["#!/bin/sh", f"# Runs training job {job} again, in a folder of its own.", "set -e", ""]
     pending = [str(share) for share in facts.get("pending") or []]
     if pending:
-        lines += [f"# Not on record, because the job ended before it was collected: {', '.join(pending)}.", ""]
+        lines += [f"# Not on record, because the job ended too early: {', '.join(pending)}.", ""]
     folder = f"rerun-{job}"
     code, inside = _code(job, facts, folder)
     if function:
-        code.append(f"# It ran a function; its text: fleetfit describe {job} --reproduce function")
+        code.append(f"# The job ran a function; its source code: fleetfit describe {job} --reproduce function")
     lines += [*code, "", *_environment(job, facts), "", *_data(facts), *_seeds(facts), *_variables(facts)]
     lines += _command(job, facts, inside)
     if request is not None and MASK in str(request.get("HyperParameters")):
@@ -137,7 +137,7 @@ def _environment(job: str, facts: Mapping[str, Any]) -> list[str]:
         lines.append("grep -v '^horovod' requirements-rerun.txt | python -m pip install --requirement /dev/stdin")
         both = "torch" in software and not software.keys().isdisjoint({"tensorflow", "tensorflow-cpu"})
         command = f"fleetfit install horovod{' tensorflow torch' if both else ''}"
-        lines.append(f"{command}  # its wheel is built for the environment, it is not on the index")
+        lines.append(f"{command}  # Horovod's wheel is built for the environment; the index has none")
     else:
         lines.append("python -m pip install --requirement requirements-rerun.txt")
     return lines
@@ -189,7 +189,7 @@ def _command(job: str, facts: Mapping[str, Any], inside: bool) -> list[str]:
     if caller.get("kind") in ("notebook", "ipython"):
         where = f"notebook {caller['notebook']}" if caller.get("notebook") else "a notebook"
         lines += [
-            f"# It was started from {where}, cell {caller.get('execution_count')}:",
+            f"# The job was started from {where}, cell {caller.get('execution_count')}:",
             *(f"#     {line}" for line in str(caller.get("cell") or "").splitlines()),
             "# To run that cell after the ones that were executed before it:",
             f"fleetfit describe {job} --reproduce session > rerun.py && ipython rerun.py",
@@ -197,12 +197,12 @@ def _command(job: str, facts: Mapping[str, Any], inside: bool) -> list[str]:
         return lines
     argv = [str(argument) for argument in caller.get("argv") or []]
     if caller.get("kind") == "interactive" or len(argv) < 2 or argv[1] == "-":
-        lines.append(f"# It was started from an interactive Python or from standard input: {shlex.join(argv)}")
+        lines.append(f"# The job was started from an interactive Python or standard input: {shlex.join(argv)}")
         return lines
     if MASK in " ".join(argv):
         lines.append(f"# An argument looked secret and is {MASK} here; give it again.")
     if any(argument.split("=")[0] == "--name" for argument in argv):
-        lines.append("# The name of a job is used once: give another --name.")
+        lines.append("# A job name can be used only once: give another --name.")
     lines.append(shlex.join(_portable(argv, str(cwd) if cwd else None, str(root) if inside and root else None)))
     return lines
 

@@ -212,7 +212,9 @@ class Calibration:
             )
             return cls(**{**values, "points": points})
         except (KeyError, TypeError, AttributeError) as error:
-            raise RecordError(f"this is no calibration of this version: {error}. Run `fleetfit calibrate`.") from error
+            raise RecordError(
+                f"the calibration is not of this version of fleetfit: {error}. Run `fleetfit calibrate` again."
+            ) from error
 
     def save(self, home: str | Path | None = None) -> Path:
         """Keep it, for :func:`load`."""
@@ -250,7 +252,7 @@ def _read(file: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise RecordError(f"{file} cannot be read: {error}. Remove it and run `fleetfit calibrate` again.") from error
+        raise RecordError(f"{file} cannot be read: {error}. Remove it, then run `fleetfit calibrate`.") from error
     return found if isinstance(found, dict) else {}
 
 

@@ -167,7 +167,7 @@ def recommend(
         if name not in STRATEGIES:
             raise ConfigurationError(unknown("strategy", name, STRATEGIES))
     if not strategies:
-        raise ConfigurationError(f"recommend(strategies=…) is empty; of {', '.join(STRATEGIES)}.")
+        raise ConfigurationError(f"recommend(strategies=…) is empty; choose from {', '.join(STRATEGIES)}.")
     per_host = processes_per_host or (known.gpus if known is not None and known.gpus else 1)
     for what, count in (("hosts", hosts), ("processes_per_host", per_host)):
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
@@ -240,12 +240,12 @@ def workload_of(model: Any, compute_s: float | None = None, batch_size: int | No
     if isinstance(model, Result):
         if model.model is None:
             raise ConfigurationError(
-                f"the result of {model.job_name!r} does not tell the model's size: train with cluster.callbacks(), or "
+                f"the result of {model.job_name!r} does not have the model's size: train with cluster.callbacks(), or "
                 "give the number of parameters and compute_s=."
             )
         seconds = compute_s if compute_s is not None else calibrations.own_s(model)
         if not seconds:
-            raise ConfigurationError(f"the result of {model.job_name!r} tells no step times; give compute_s=.")
+            raise ConfigurationError(f"the result of {model.job_name!r} has no step times; give compute_s=.")
         batch = (model.global_batch_size or 1) // (model.processes if model.strategy != "parameter_server" else 1)
         return Workload(
             compute_s=seconds,
@@ -279,8 +279,8 @@ def workload_of(model: Any, compute_s: float | None = None, batch_size: int | No
 def _sized(model: KnownModel, compute_s: float | None, batch_size: int | None) -> Workload:
     if compute_s is None:
         raise ConfigurationError(
-            "recommend() needs compute_s=: the seconds that one process needs for its part of a step, alone. A short "
-            "run of one process tells: recommend(job.result(), …)."
+            "recommend() needs compute_s=, the seconds that one process alone needs for its part of a step. Instead, "
+            "you can pass the result of a short run of one process: recommend(job.result(), …)."
         )
     return model.workload(compute_s=compute_s, batch_size=batch_size or 1)
 
@@ -349,7 +349,7 @@ def _ranked(options: Sequence[Option]) -> list[Option]:
 _WHY = {
     "mpi": "Horovod reduces gradients in a ring while others are still being computed",
     "collective_all_reduce": "CollectiveAllReduce reduces gradients in a ring, packed",
-    "parameter_server": "parameter servers wait for no slow process",
+    "parameter_server": "parameter servers do not wait for slow processes",
     "none": "one process exchanges nothing",
 }
 
@@ -363,7 +363,7 @@ def _reasons(
         f"exchange nothing, limited by {choice.prediction.limit}."
     ]
     if choice.hosts == 1 and hosts > 1:
-        found.append(f"One host with as many devices comes before {hosts}: gradients do not leave it.")
+        found.append(f"One host with as many devices is preferred to {hosts} hosts: gradients do not leave the host.")
     for other in ranked[1:]:
         if other.strategy != choice.strategy or other.hosts != choice.hosts:
             ratio = choice.prediction.samples_per_second / other.prediction.samples_per_second
@@ -373,14 +373,14 @@ def _reasons(
             )
             break
     if choice.strategy == "parameter_server":
-        found.append("Their updates are asynchronous: each step may need a smaller learning rate to learn as much.")
+        found.append("Updates are asynchronous: a step may need a smaller learning rate to learn as much.")
     if calibration is None:
-        found.append("By assumptions on links and libraries; `fleetfit calibrate` measures them.")
+        found.append("Based on assumptions about links and libraries; `fleetfit calibrate` measures their costs.")
     elif calibration.error is None:
-        found.append("By measured costs (fleetfit calibrate), which were not checked.")
+        found.append("Based on measured costs (fleetfit calibrate), which were not checked.")
     else:
         found.append(
-            "By measured costs (fleetfit calibrate), which were off by "
-            f"{percent_text(calibration.error)} in runs that they were not fitted to."
+            "Based on measured costs (fleetfit calibrate), which were off by "
+            f"{percent_text(calibration.error)} in held-out runs."
         )
     return found

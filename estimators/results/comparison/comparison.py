@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 OTHER_DATA = "†"
 OTHER_BATCH = "‡"
 MARKS = {
-    OTHER_DATA: "other data than the first row's: losses and accuracies do not compare",
-    OTHER_BATCH: "another global batch size than the first row's: curves against samples and step times do not compare",
+    OTHER_DATA: "the data differs from the first row's: losses and accuracies are not comparable",
+    OTHER_BATCH: "the global batch size differs from the first row's: step times and curves against samples are not "
+    "comparable",
 }
 
 

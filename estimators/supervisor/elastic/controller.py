@@ -331,10 +331,10 @@ class ElasticController:
         if self.roster.restarts and generation:
             reason = self._cause.summary() if self._cause is not None else ""
             self._job.event("restarted", generation=generation, size=len(members), reason=reason)
-            self._job.say(f"all workers start again{f': {reason}' if reason else ''}")
+            self._job.say(f"all workers restart{f': {reason}' if reason else ''}")
         self._cause, self._is_sure = None, False
         if session.state is State.SHORT:
-            self._job.say(f"{len(members)} workers are there again: the training goes on.")
+            self._job.say(f"{len(members)} workers are ready again: the training goes on.")
         is_first = not session.state.has_met
         session.move(Turn.MEETING)
         if before == members:
@@ -383,7 +383,7 @@ class ElasticController:
         if not self.over:
             failure = deciding.failed("Horovod's elastic driver ended unexpectedly", Cause.LAUNCH)
             missing = "No module named 'horovod'" in log
-            hints = ("`fleetfit install horovod` builds it." if missing else "Its last words are below.",)
+            hints = ("`fleetfit install horovod` builds it." if missing else "The end of its log is below.",)
             self._session.fail(dataclasses.replace(failure, log_tail=log or None, hints=hints))
 
     def _offer(self, *, all_there: bool = True) -> None:

@@ -152,11 +152,11 @@ def refuse_more(roster: Roster, places: Places | None, count: int, *, most: int,
         ValueError: there would be more than the job may have, or there are no places for them.
     """
     if places is not None and places.decide and located:
-        raise ValueError(f"{places.title} says which hosts there are: another one joins when it is named there.")
+        raise ValueError(f"{places.title} decides which hosts the job has: to add a host, name it there.")
     if len(roster.staying) + count > most:
         raise ValueError(
-            f"{len(roster.staying)} hosts and {count} more would be over max_hosts={most}; "
-            "the distribution's max_hosts=… sets how many there may be."
+            f"{len(roster.staying)} hosts and {count} more are above max_hosts={most}; "
+            "the distribution's max_hosts=… sets the limit."
         )
     if places is None or places.supply is None:
         return
@@ -165,8 +165,8 @@ def refuse_more(roster: Roster, places: Places | None, count: int, *, most: int,
     if count > free_places(roster, places) + spare + leaving:
         has = f"{len(places.supply)} place{'' if len(places.supply) == 1 else 's'}"
         raise ValueError(
-            f"{places.title} has {has} ({', '.join(places.supply) or 'none'}), and the job has "
-            f"{len(roster.running)} of them; there is none for {count} more."
+            f"{places.title} has {has} ({', '.join(places.supply) or 'none'}), and the job uses "
+            f"{len(roster.running)} of them; there is no place for {count} more."
         )
 
 
@@ -179,8 +179,8 @@ def refuse_fewer(roster: Roster, name: str, limits: Limits, *, per_host: int, le
     left = [other for other in roster.staying if other != name]
     if len(left) * per_host < limits.least:
         raise ValueError(
-            f"without {name} {len(left)} of the at least {least_hosts} hosts would be left that the "
-            "training needs; add_hosts() first, or stop() the job."
+            f"without {name}, {len(left)} of at least {least_hosts} needed hosts would be left; call add_hosts() "
+            "first, or stop() the job."
         )
 
 

@@ -35,7 +35,7 @@ class ElasticHosts:
             controller.interrupt(name, notice_s)
         elif self._is_awaited(host):
             self._take(host, back_in_s)
-            text = f"{host} is interrupted, and not there for the next attempt"
+            text = f"{host} is interrupted; the next attempt does not have this host"
             self._job.tell("interrupted", host, text, target=host, notice_s=notice_s, back_in_s=back_in_s)
 
     def kill_rank(self, rank: int, signal: int) -> None:
@@ -45,7 +45,7 @@ class ElasticHosts:
             try:
                 controller.signal_worker(rank, signal)
             except ValueError as error:
-                self._job.tell("chaos_missed", "supervisor", f"rank {rank} was to be killed: {error}", rank=rank)
+                self._job.tell("chaos_missed", "supervisor", f"rank {rank} could not be killed: {error}", rank=rank)
 
     def remove(self, host: str, back_in_s: float | None) -> None:
         """It is killed without a notice; the others go on."""

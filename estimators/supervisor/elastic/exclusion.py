@@ -29,7 +29,7 @@ def load_policy(text: str) -> ExclusionPolicy:
     except Exception as error:  # the user's code, and whatever it raises
         raise ConfigurationError(f"{said} cannot be loaded: {type(error).__name__}: {error}") from error
     if not callable(getattr(policy, "failed", None)):
-        raise ConfigurationError(f"{said} gives {policy!r}, which has no method failed(host, now).")
+        raise ConfigurationError(f"{said} returns {policy!r}, which has no method failed(host, now).")
     found: ExclusionPolicy = policy
     return found
 
@@ -66,8 +66,8 @@ class Exclusion:
         try:
             until = float(self._own.failed(host, now))
             if math.isnan(until):
-                raise ValueError("it returned NaN")
+                raise ValueError("failed() returned NaN")
         except Exception as error:  # noqa: BLE001 - the user's code, and whatever it raises
-            self._say(f"exclusion=…: {type(error).__name__}: {error}; the cooldown holds.")
+            self._say(f"exclusion=…: {type(error).__name__}: {error}; the usual cooldown is used.")
             return usual
         return max(until, now)

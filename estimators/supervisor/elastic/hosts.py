@@ -197,7 +197,7 @@ class HostControl:
         session = self._session
         host = self._roster.present(name)
         session.job.event("notice", name=name, seconds=notice_s)
-        session.job.say(f"{name} has notice: it goes in {notice_s:g} s")
+        session.job.say(f"{name} has a preemption notice: the host leaves within {notice_s:g} s")
         if session.state.has_met and not self._roster.trains_without(name):
             session.job.preempt(name, notice_s)
             return
@@ -297,4 +297,4 @@ class HostControl:
 
     def no_places(self, problem: str) -> None:
         """Fail the job."""
-        self._session.fail_with(f"nobody says which hosts there are: {problem}", Cause.LAUNCH)
+        self._session.fail_with(f"the hosts of the job are not known: {problem}", Cause.LAUNCH)

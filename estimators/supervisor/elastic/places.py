@@ -131,7 +131,7 @@ class Places:
         unnamed, self._unnamed = self._unnamed, []
         first = len(unnamed) + len(self._of)
         for name in unnamed:
-            self._moves.say(f"{self.title} names {len(self._of)} of the {first} hosts to start with: {name} leaves")
+            self._moves.say(f"{self.title} names {len(self._of)} of the {first} initial hosts: {name} leaves")
             self._moves.leave(self._hosts[name])
 
     # --- what the source tells ---
@@ -173,8 +173,8 @@ class Places:
             if place in self._of:
                 if slots != self._slots.get(place):
                     self._moves.say(
-                        f"{self.title}: {place} ({self._of[place]}) has {slots} slots now; it keeps those that it "
-                        f"began with, {self._hosts[self._of[place]].slots}. To change them, let it go and come back."
+                        f"{self.title}: {place} ({self._of[place]}) has {slots} slots now, and the job keeps using "
+                        f"{self._hosts[self._of[place]].slots}. To change this, remove the host and add it again."
                     )
                 continue
             if place in self._noticed:
@@ -198,7 +198,7 @@ class Places:
         if self._readers is None or slots <= self._readers:
             return slots
         self._moves.say(
-            f"{self.title}: {place} has {slots} slots, of which {self._readers} are used: in Pipe mode "
-            "processes_per_host says how many processes of a host read."
+            f"{self.title}: {place} has {slots} slots, and the job uses {self._readers} of them: in Pipe mode, "
+            "processes_per_host sets how many processes of a host read."
         )
         return self._readers

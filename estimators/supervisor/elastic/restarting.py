@@ -218,7 +218,7 @@ class RestartingDriver:
             return
         limit = self._strategy.reset_limit
         if limit is not None and self._generation >= limit:
-            self._tell("finished", error=f"the workers have started again {limit} times (reset_limit={limit})")
+            self._tell("finished", error=f"the workers have restarted {limit} times (reset_limit={limit})")
             return
         if self._waits is not None:
             self._waits.cancel()

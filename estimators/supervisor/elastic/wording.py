@@ -38,15 +38,15 @@ class Wording:
     def too_few_left(self, there: int, limits: Limits) -> str:
         """A training waits for others."""
         return (
-            f"{there} of at least {limits.least} workers left: the training waits for others, "
-            f"{self._strategy.elastic_timeout:g} s at the most.{self._missing(' Missing: {}.')}"
+            f"{there} of at least {limits.least} needed workers are left: the training waits for more, up to "
+            f"{self._strategy.elastic_timeout:g} s.{self._missing(' Missing: {}.')}"
         )
 
     def too_few_first(self, there: int, limits: Limits) -> str:
         """The first workers are not all there, nor on their way."""
         text = (
-            f"the training begins with {limits.first} workers ({self._first_is}), and there are {there}: "
-            f"it waits for others, {self._strategy.elastic_timeout:g} s at the most."
+            f"the training needs {limits.first} workers to begin ({self._first_is}) and has {there}: "
+            f"it waits for the others, up to {self._strategy.elastic_timeout:g} s."
         )
         if self.places is None or not self.places.decide:
             return text + self._missing(" Missing: {}.")

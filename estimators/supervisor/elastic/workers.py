@@ -159,7 +159,7 @@ class WorkerControl:
             self._hopeless += 1
             if self._hopeless >= _HOPELESS and not session.state.has_met:
                 early = " and without hvd.init()" if code == 0 and before is WorkerState.PREPARING else ""
-                session.fail(failure or deciding.failed(f"its workers end before they train{early}"))
+                session.fail(failure or deciding.failed(f"the workers end before they train{early}"))
                 return False
         reason = failure.summary() if failure is not None else ""
         session.job.event(
@@ -169,7 +169,7 @@ class WorkerControl:
             ever = math.isinf(seconds)
             session.job.event("host_excluded", name=host.name, seconds=None if ever else round(seconds, 3))
             session.job.say(
-                f"a worker of {host.name} was lost{f' ({reason})' if failure else ''}; nothing new starts there "
+                f"a worker of {host.name} was lost{f' ({reason})' if failure else ''}; no new worker starts there "
                 f"{'any more' if ever else f'for {seconds:.1f} s'}."
             )
             self.again(host, worker.slot)

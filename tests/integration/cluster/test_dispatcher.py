@@ -99,7 +99,7 @@ def test_the_job_goes_on_without_its_caller_and_is_found_again(make: clusters.Ma
     os.kill(follower(job), signal.SIGKILL)
     clusters.until(lambda: not job.record.is_supervised())
     assert job.status == "InProgress"
-    assert "nobody follows this job" in job.warnings[-1]
+    assert "no process follows this job" in job.warnings[-1]
     make.mark("go")
     clusters.until(lambda: not dispatcher.processes())  # over there, with nobody here
     again = Estimator.attach(job.name).latest_training_job

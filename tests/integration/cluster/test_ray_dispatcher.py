@@ -106,7 +106,7 @@ def test_a_job_goes_on_without_its_caller_and_all_of_it_comes_here(
     clusters.until(lambda: len(list(job.log_lines())) >= 6)
     os.kill(follower(job), signal.SIGKILL)
     clusters.until(lambda: not job.record.is_supervised())
-    assert job.status == "InProgress" and "nobody follows this job" in job.warnings[-1]
+    assert job.status == "InProgress" and "no process follows this job" in job.warnings[-1]
     reached = RunOptions.from_dict(job.record.read_options()).dispatcher_options
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("FLEETFIT_HOME", str(tmp_path / "elsewhere"))
@@ -144,7 +144,7 @@ def test_a_job_is_stopped_from_here_and_by_ray(make: clusters.Make, head: rays.C
     for job in (here, there):
         assert job.status == "Stopped"
         assert [line.text for line in job.log_lines() if line.text == "saving"] == ["saving"]
-    assert "Ray was asked to stop its job" in str(there.describe()["SecondaryStatusTransitions"])
+    assert "Ray was asked to stop the job" in str(there.describe()["SecondaryStatusTransitions"])
     clusters.until(lambda: client.get_job_status(there.name).value == "STOPPED")
 
 
@@ -155,7 +155,7 @@ def test_nothing_is_left_when_a_supervisor_is_killed(victim: str, make: clusters
     of_ray(victim, job.name).kill()
     clusters.until(lambda: not head.pids())
     clusters.await_terminal(job)
-    assert job.status == "Failed" or "caller that waited for the job went away" in str(job.describe())
+    assert job.status == "Failed" or "process that waited for the job has ended" in str(job.describe())
 
 
 def test_a_cluster_that_does_not_take_the_job_says_why(make: clusters.Make, there: Path) -> None:

@@ -145,7 +145,7 @@ def test_a_job_that_fails_for_good_says_why_each_attempt_did(make: clusters.Make
     # The first attempt left a checkpoint; the two after it failed at once at the same place.
     assert [one["start"] for one in starts(job)] == [0, 2]
     text = str(caught.value)
-    assert "RuntimeError: attempt 1 has no luck" in text and "the same at the same place" in text
+    assert "RuntimeError: attempt 1 has no luck" in text and "the same exception at the same place" in text
     assert "attempt 0, after " in text and "RuntimeError: attempt 0 has no luck" in text
     reason = job.describe()["FailureReason"]
     assert "attempt 0, after " in reason and reason.endswith("RuntimeError: attempt 1 has no luck")

@@ -197,13 +197,13 @@ def test_what_is_refused_before_the_start(
 def test_what_the_foreground_does_not_do(s3: Bucket, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     s3.put("train/a", b"a")
     one = estimator(tmp_path, "", instance_count=1, output_path=s3.uri("out/"), checkpoint_s3_uri=s3.uri("saved/"))
-    with pytest.raises(ConfigurationError, match="--debug does not serve FastFile mode from S3"):
+    with pytest.raises(ConfigurationError, match="--debug does not support FastFile mode from S3"):
         debugging.run(one._draft({"train": TrainingInput(s3.uri("train/"), input_mode="FastFile")}, None))
     assert job_names() == []
     assert debugging.run(one._draft(None, None))[1] == 0
     said = capfd.readouterr().err
     for place in ("out/", "saved/"):
-        assert f"--debug: nothing is brought to {s3.uri(place)}, nor fetched from there" in said
+        assert f"--debug: nothing is uploaded to {s3.uri(place)} or downloaded from there" in said
 
 
 def test_what_no_local_job_can_have(s3: Bucket, tmp_path: Path) -> None:

@@ -367,7 +367,7 @@ def test_a_running_job_is_followed_stopped_resumed_and_run_again(
     # A button of a page that was loaded before: what does not fit any more is said.
     answer = posted(tab, served, "/jobs/running/resume")
     assert answer.status == 409
-    assert "has completed: there is nothing to go on with" in answer.text()
+    assert "has completed: there is nothing to resume" in answer.text()
 
 
 def posted(tab: Tab, served: Page, path: str, **fields: str) -> APIResponse:

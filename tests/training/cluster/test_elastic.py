@@ -135,7 +135,7 @@ def test_in_pipe_mode_too_each_record_counts_once(make: clusters.Make) -> None:
     make.mark("enough")
     job.wait(logs=False, timeout=120)
     assert job.status == "Completed"
-    assert "nothing new starts there any more" in clusters.all_text(job)
+    assert "no new worker starts there any more" in clusters.all_text(job)
     said = worker_report(job)
     epochs = max(int(path.name.partition("-")[2]) for path in make.marks.glob("epoch-*")) + 1
     assert (said["least"], said["most"]) == (epochs, epochs)
@@ -224,12 +224,12 @@ def test_hosts_that_discovery_does_not_name_do_not_train(slow: bool, make: clust
     until_size(job, 1, 2)
     assert job.hosts == ["algo-1", "algo-4"]
     hosts_file.write_text("one\ntwo:3\n")
-    said = "discovery: two (algo-4) has 3 slots now; it keeps those that it began with, 1."
+    said = "discovery: two (algo-4) has 3 slots now, and the job keeps using 1."
     clusters.until(lambda: said in clusters.all_text(job), check=lambda: check(job))
     make.mark("enough")
     job.wait(logs=False, timeout=60)
     assert job.status == "Completed"
-    assert "discovery names 1 of the 3 hosts to start with: algo-3 leaves" in clusters.all_text(job)
+    assert "discovery names 1 of the 3 initial hosts: algo-3 leaves" in clusters.all_text(job)
 
 
 @pytest.mark.horovod
@@ -250,19 +250,21 @@ def test_the_first_hosts_are_waited_for_and_a_discovery_that_names_too_few_holds
         clusters.until(lambda: text in clusters.all_text(job), check=lambda: check(job))
 
     until_said(
-        "the training begins with 2 workers (instance_count=2), and there are 1: it waits for others, 600 s at the "
-        "most. Discovery names one."
+        "the training needs 2 workers to begin (instance_count=2) and has 1: it waits for the others, up to 600 s. "
+        "Discovery names one."
     )
     hosts_file.write_text("one\ntwo\n")
     until_size(job, 2)
     until_size(impatient, 2)
     its_hosts.write_text("one\n")
     hosts_file.write_text("two\n")
-    until_said("1 of at least 2 workers left: the training waits for others, 600 s at the most. Missing: algo-1 (one).")
+    until_said(
+        "1 of at least 2 needed workers are left: the training waits for more, up to 600 s. Missing: algo-1 (one)."
+    )
     hosts_file.write_text("")
     clusters.until(lambda: len(list(job.record.events("host_leaving"))) == 2, check=lambda: check(job))
     hosts_file.write_text("one\ntwo\n")  # who is named again before anybody else has come has everything still
-    until_said("2 workers are there again: the training goes on.")
+    until_said("2 workers are ready again: the training goes on.")
     assert sizes(job) == [2] and job.hosts == ["algo-1", "algo-2"]
     with pytest.raises(TrainingJobError):
         impatient.wait(logs=False, timeout=60)
@@ -306,7 +308,7 @@ def test_a_training_with_too_few_waits_for_its_time_unless_nobody_is_left_and_sa
     assert late.failure is not None
     assert late.failure.hints == ("the last failure of a worker: algo-1, worker 1: exited with code 1",)
     assert (sizes(late), sizes(never)) == ([2], [])
-    said = "1 of at least 2 workers left: the training waits for others, 600 s at the most."
+    said = "1 of at least 2 needed workers are left: the training waits for more, up to 600 s."
     clusters.until(lambda: said in clusters.all_text(alone), check=lambda: check(alone))
     ipc_client.request(alone.record, {"op": "kill_rank", "rank": 0})
     with pytest.raises(TrainingJobError, match="out of memory"):
@@ -464,7 +466,7 @@ def test_spot_hosts_go_and_come_back_and_a_stop_is_told_to_all_and_saved_once(ma
     (ending,) = job.describe()["Fleetfit"]["attempts"]
     assert (ending["kind"], ending["taken"]) == ("preemption", ["algo-1"])
     log = b"".join(line.data for line in job.log_lines()).decode()
-    assert "algo-2 has notice: it goes in 4 s" in log
+    assert "algo-2 has a preemption notice: the host leaves within 4 s" in log
     assert log.count("told to end: saved, and ending") == 2
     answer = job.describe()
     assert answer["BillableTimeInSeconds"] <= (answer["TrainingTimeInSeconds"] + 3) / 4
@@ -485,7 +487,7 @@ def test_who_comes_when_all_that_had_the_state_are_gone_goes_on_from_the_checkpo
     assert lost["epoch"] >= 2 and lost["step"] == 2 * lost["epoch"]
     assert (make.marks / f"epoch-{lost['epoch']}").read_text() == "algo-2"
     log = b"".join(line.data for line in job.log_lines()).decode()
-    assert f"had taken it: back to the checkpoint of step {lost['step']}" in log
+    assert f"had received it: back to the checkpoint of step {lost['step']}" in log
     # What the next rank 0 saves is newer by its number too, whosever files it has.
     saved = sorted(path.parent.name for path in manifests(job))
     steps = [int(name.rpartition("-")[2]) for name in saved]
@@ -510,7 +512,7 @@ def test_what_cannot_be_elastic_is_refused(make: clusters.Make, tmp_path: Path) 
     lame = tmp_path / "discover.sh"
     lame.write_text("#!/bin/sh\necho a\n")
     for arguments, inputs, words in (
-        ({"distribution": ElasticHorovod(min_hosts=3)}, None, "instance_count=2 is not within min_hosts=3"),
+        ({"distribution": ElasticHorovod(min_hosts=3)}, None, "instance_count=2 is not between min_hosts=3"),
         ({"distribution": ElasticHorovod(discovery="/no/such")}, None, "there is no such file"),
         ({"distribution": ElasticHorovod(exclusion="/no/such.py:Rule")}, None, "there is no such file"),
         ({"distribution": ElasticHorovod(discovery=lame)}, None, rf"not executable: `chmod \+x {lame}`"),

@@ -44,8 +44,8 @@ def test_hosts_are_where_the_provider_says_and_leave_before_they_are_taken(
     job = make.start(THERE, hosts=2, distribution=ElasticHorovod(**OPTIONS))
     until_size(job, 1)
     told(job, "at machine-12")
-    told(job, "the board names 1 of the 2 hosts to start with: algo-2 leaves")
-    with pytest.raises(ConfigurationError, match="the board says which hosts there are"):
+    told(job, "the board names 1 of the 2 initial hosts: algo-2 leaves")
+    with pytest.raises(ConfigurationError, match="the board decides which hosts the job has"):
         job.add_hosts(1)
     write({third: {"slots": 1}, first: {}})
     until_size(job, 1, 2)
@@ -53,7 +53,7 @@ def test_hosts_are_where_the_provider_says_and_leave_before_they_are_taken(
     # One is wanted back: it leaves, and nothing comes in its place, though it is on the board until it is taken.
     write({third: {"slots": 1, "wanted_in": 60}, first: {}})
     until_size(job, 1, 2, 1)
-    told(job, "algo-1 has notice: it goes in 60 s")
+    told(job, "algo-1 has a preemption notice: the host leaves within 60 s")
     clusters.until(lambda: job.hosts == ["algo-3"], check=lambda: check(job))
     write({first: {}, second: {}})
     until_size(job, 1, 2, 1, 2)

@@ -68,7 +68,7 @@ def test_a_notebook_runs(notebook: Path, tmp_path: Path) -> None:
     assert all(text_of(executed).count(word) == 0 for word in ("Traceback (most recent", "| Failed"))
     if notebook.name.startswith("06"):
         # The worker that is killed is missed and the others went back to the commit, all of which the table says.
-        assert all(word in text_of(executed) for word in ("is left out for", "back to the last commit"))
+        assert all(word in text_of(executed) for word in ("is excluded for", "back to the last commit"))
 
 
 def test_which_there_are() -> None:

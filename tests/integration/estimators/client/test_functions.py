@@ -164,7 +164,7 @@ def test_a_job_that_was_stopped_has_no_value(tmp_path: Path) -> None:
     job = Estimator(entry_point=train).fit(wait=False)
     clusters.until(mark.exists)
     job.stop(wait=True)
-    with pytest.raises(RecordError, match="left no value"):
+    with pytest.raises(RecordError, match="returned no value"):
         job.value()
 
 
@@ -272,13 +272,13 @@ def nothing() -> None:
     ("function", "hyperparameters", "words"),
     [
         (generator, {}, r"generator\(\) is a generator"),
-        (asynchronous, {}, r"asynchronous\(\) is asynchronous"),
+        (asynchronous, {}, r"asynchronous\(\) is async"),
         (Session, {}, "Session is a class"),
         (takes, {}, r"takes\(\) needs hyperparameter 'epochs'"),
         (takes, {"epoch": 1}, r"hyperparameter of takes\(\) 'epoch'. Did you mean 'epochs'"),
-        (takes, {"epochs": "many"}, r"takes\(\) wants int, got 'many'"),
-        (takes, {"epochs": True}, r"takes\(\) wants int, got True"),
-        (takes_by_place, {"epochs": 1}, "by its place only"),
+        (takes, {"epochs": "many"}, r"takes\(\) expects int, got 'many'"),
+        (takes, {"epochs": True}, r"takes\(\) expects int, got True"),
+        (takes_by_place, {"epochs": 1}, "by position only"),
         (nothing, {"epochs": 1}, r"hyperparameter of nothing\(\) 'epochs'"),
     ],
 )
@@ -317,7 +317,7 @@ def test_what_is_too_large_is_named_with_its_size() -> None:
         return len(table) + len(small)
 
     with pytest.raises(
-        ConfigurationError, match=r"brings 11\.0 MB along, and the limit is 10\.0 MB: table \(11\.0 MB\)"
+        ConfigurationError, match=r"captures 11\.0 MB of values, and the limit is 10\.0 MB: table \(11\.0 MB\)"
     ):
         run(train)
     assert run(train, capture_limit=12_000_000).value() == 11_000_001
@@ -490,11 +490,11 @@ def test_an_executor_runs_several_at_once_and_stops_what_nobody_needs(tmp_path: 
         values = [4]
         future = executor.submit(sum, values)
         values.append(100)  # too late for that job
-        with pytest.raises(TimeoutError, match="not over after 0"):
+        with pytest.raises(TimeoutError, match="not ended within 0"):
             future.wait(0)
         future.wait(200)
         assert future.result() == 4 and future.job is not None and future.job.status == "Completed"
-        with pytest.raises(ConfigurationError, match="cannot be sent"):
+        with pytest.raises(ConfigurationError, match="cannot be pickled"):
             executor.submit(id, threading.Lock())
         with pytest.raises(TypeError, match=r"nothing\(\) cannot be called like this: too many"):
             executor.submit(nothing, 1)

@@ -79,7 +79,9 @@ def test_everything_that_there_may_be_word_of(
     name = estimator.latest_training_job.name
     news = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
     assert set(news) == {"diverged", "nan", "stalled", "failed"}
-    assert news["diverged"]["text"] == (f"training job {name}: metric loss is 5 on rank 0, 5 times what it was at best")
+    assert news["diverged"]["text"] == (
+        f"training job {name}: metric loss is 5 on rank 0, more than 5 times its lowest value"
+    )
     assert news["nan"]["metrics"]["loss"] == 6
     assert news["failed"]["status"] == "Failed"
     assert "asked to fail" in news["failed"]["text"]
@@ -96,7 +98,7 @@ def test_what_is_not_delivered_harms_no_job_and_shows_no_secret(
     broken = [NotifyCallback(["false"], url), NotifyCallback(["/nonexistent"]), NotifyCallback(["true"], on="failed")]
     estimator.fit(logs=False, callbacks=broken)
     said = capfd.readouterr().err
-    assert "the news that it is completed was not delivered: false ended with 1." in said
+    assert "is completed was not sent: false exited with code 1." in said
     assert "127.0.0.1: Not Found." in said
     assert "/nonexistent" in said
     assert "s3cret" not in said
@@ -112,7 +114,7 @@ def test_from_the_shell(estimator: TensorFlow, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        ({}, "give a command"),
+        ({}, "needs command="),
         ({"command": "notify-send done"}, r"write \['notify-send', 'done'\]"),
         ({"command": []}, "list of strings"),
         ({"url": "ftp://host"}, "http:// or https://"),

@@ -88,10 +88,10 @@ def test_a_regex_that_takes_for_ever_holds_up_neither_the_loop_nor_other_metrics
     search.until(lambda: search.found)
     assert ticks and [item[1] for item in search.found] == ["loss"]
     assert "metric 'slow'" in search.warnings[0] and CATASTROPHIC in search.warnings[0]
-    assert "for some lines" in search.warnings[0] and "fleetfit install re2" in search.warnings[0]
+    assert "on some lines" in search.warnings[0] and "fleetfit install re2" in search.warnings[0]
     search.search("a" * 64 + "!", "loss: 2")
     search.until(lambda: len(search.found) == 2)
-    assert len(search.warnings) == 2 and "is not looked for any more" in search.warnings[1]
+    assert len(search.warnings) == 2 and "is not searched for any more" in search.warnings[1]
     search.search("a" * 64 + "!", "loss: 3")
     search.matching.finish(60.0)
     assert [item[2] for item in search.found] == ["1", "2", "3"] and len(search.warnings) == 2

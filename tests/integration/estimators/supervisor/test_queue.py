@@ -56,7 +56,7 @@ def test_jobs_run_one_after_the_other_the_urgent_one_first(
     first = queued(tmp_path, "first")
     runs(tmp_path, "first")
     second, third = queued(tmp_path, "second"), None
-    said(second, "Waiting in the queue 'default', 1 of 1: it needs 1e+06 cores, and 1 job runs")
+    said(second, "Waiting in the queue 'default', 1 of 1: the job needs 1e+06 cores, and 1 job is running")
     third = queued(tmp_path, "third", priority=5)
     waits(third)
     said(second, "Waiting in the queue 'default', 2 of 2")
@@ -158,5 +158,5 @@ def test_a_queue_is_refused_where_the_hosts_are_other_machines(tmp_path: Path, h
         entry_point="train.py", source_dir=str(tmp_path), instance_type="ssh",
         run_options=RunOptions(queue="default", backend="ssh", backend_options={"hosts": "localhost"}),
     )  # fmt: skip
-    with pytest.raises(UnsupportedError, match="a queue divides this machine"):
+    with pytest.raises(UnsupportedError, match="a queue shares out this machine"):
         estimator.fit()

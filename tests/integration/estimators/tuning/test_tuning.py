@@ -80,7 +80,7 @@ def test_trials_end_in_every_way_and_the_study_goes_on(
     frame = searched.analytics().dataframe().set_index("mode")
     assert dict(frame["TrialState"]) == {"ok": "Completed", "nan": "Failed", "fail": "Failed"}
     assert frame["FinalObjectiveValue"]["ok"] == 0.5
-    assert "nan, which is no number" in frame["Reason"]["nan"]
+    assert "nan, which is not a number" in frame["Reason"]["nan"]
     assert "there is no column 'price'" in frame["Reason"]["fail"]
     assert "best so far" in capsys.readouterr().out
     described = searched.describe()
@@ -264,7 +264,7 @@ def test_how_soon_a_trial_gets_there(script: Path, home: Path) -> None:
     assert searched.latest_tuning_job is not None
     slow, quick = searched.latest_tuning_job.trials()
     assert (slow["state"], slow["value"]) == ("Failed", None)
-    assert slow["reason"] == "it never got to score>=0.9; at last it was 0.5"
+    assert slow["reason"] == "it never reached score>=0.9; the last value was 0.5"
     assert quick["state"] == "Completed"
     assert quick["value"] >= 0
     assert searched.best_training_job() == quick["job"]
@@ -319,7 +319,7 @@ def test_hyperparameters_are_tried_once_and_a_space_that_is_used_up_ends_the_stu
     record = TuningRecord.open(searched.name)
     found = [(row["values"]["mode"], row["values"]["note"]) for row in record.trials()]
     assert sorted(found) == [('"fine"', "1"), ('"fine"', "2"), ('"ok"', "1"), ('"ok"', "2")]
-    assert record.status()["Fleetfit"]["ended_because"] == "each of the 4 points of the search space has had its trial"
+    assert record.status()["Fleetfit"]["ended_because"] == "all 4 points of the search space were tried"
     again = tuner(script, {"level": IntegerParameter(1, 1)}, max_jobs=2, repeats=True)
     again.fit()
     assert len(TuningRecord.open(again.name).trials()) == 2

@@ -33,8 +33,8 @@ def test_a_wrong_command_line_is_answered_in_one_line(
 @pytest.mark.parametrize(
     ("call", "answer"),
     [
-        (lambda: TensorFlow("train.py"), r"this is py_version, .*; write TensorFlow\(entry_point='train.py'\)"),
-        (lambda: TensorFlow(entry_point="x.py").fit(epochs=3), r"hyperparameters=\{'epochs': 3\} of the estimator"),
+        (lambda: TensorFlow("train.py"), r"argument is py_version, .*; write TensorFlow\(entry_point='train.py'\)"),
+        (lambda: TensorFlow(entry_point="x.py").fit(epochs=3), r"give the estimator hyperparameters=\{'epochs': 3\}"),
         (lambda: TensorFlow(entry_point="x.py").fit(job_nam="x"), "Did you mean 'job_name'"),
         (lambda: RunOptions(on_nann="fail"), "Did you mean 'on_nan'"),
     ],
@@ -58,10 +58,10 @@ def test_a_wrong_call_is_told_what_was_meant(call: Callable[[], object], answer:
         ("'max_run' in /a/max_run.py", "'max_run' in /a/max_run.py"),
         ("no\n    f(model_dir=args.model_dir)", "no\n    f(model_dir=args.model_dir)"),
         ("set backend_options={'python': '/x'}", "set --backend-option python='/x'"),
-        ("RunOptions(spot_market=SpotMarket(…)) says", "RunOptions(spot_market=SpotMarket(…)) says"),
+        ("set RunOptions(spot_market=SpotMarket(…)).", "set RunOptions(spot_market=SpotMarket(…))."),
         ("MPI(processes_per_host=4) uses them", "MPI(processes_per_host=4) uses them"),
         ("give it distribution='FullyReplicated'", "give it distribution='FullyReplicated'"),
-        ("source_dir='x' (--source-dir x) takes it", "source_dir='x' (--source-dir x) takes it"),
+        ("source_dir='x' (--source-dir x) sends it", "source_dir='x' (--source-dir x) sends it"),
         ("write model_dir=False to pass it", "write model_dir=False to pass it"),
     ],
 )

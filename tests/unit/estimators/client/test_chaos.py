@@ -59,7 +59,7 @@ def test_they_go_through_json_and_the_command_line() -> None:
         (lambda: Kill(rank=1, at_step=0), "at_step=…) must be a whole number, 1 or more"),
         (lambda: Kill(rank=1, at_s=1, signal="SIGKIL"), "Did you mean 'SIGKILL'?"),
         (lambda: Kill(rank=1, at_s=1, signal=0), "a signal's name or number"),
-        (lambda: Kill(rank=1, at_line="("), "is no regular expression"),
+        (lambda: Kill(rank=1, at_line="("), "is not a regular expression"),
         (lambda: RemoveHost("", at_s=1), "must be a host's name"),
         (lambda: Interrupt("algo-1", notice_s=-1, at_s=1), "notice_s"),
         (lambda: chaos.parse("kil:rank=1,at_s=1"), "Did you mean 'kill'?"),
@@ -101,7 +101,7 @@ def test_a_chief_is_a_rank_more(tmp_path: Any) -> None:
     [
         (RunOptions(chaos=ALL), "fit(chaos=…) is not available with instance_type='ml.p3.2xlarge'"),
         (RunOptions(spot_market=SpotMarket(rate=1)), "RunOptions(spot_market=…)"),
-        (RunOptions(failure_policy=FailurePolicy(max_failures=2)), "max_retry_attempts says how often"),
+        (RunOptions(failure_policy=FailurePolicy(max_failures=2)), "use max_retry_attempts"),
     ],
 )
 def test_they_are_refused_where_aws_decides(options: RunOptions, said: str) -> None:

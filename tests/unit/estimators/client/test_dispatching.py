@@ -25,8 +25,8 @@ class Heard(dispatching.Speaker):
 @pytest.mark.parametrize(
     ("parcel", "said"),
     [
-        (b"hello\n", "what came is no job"),
-        (b"", "what came is no job"),
+        (b"hello\n", "the received data is not a job"),
+        (b"", "the received data is not a job"),
         (encode({"op": "parcel"}), "fleetfit failed on the dispatcher: KeyError: 'name' (dispatching.py:"),
     ],
 )

@@ -80,7 +80,7 @@ def test_hyperparameters_are_json_as_in_the_sdk() -> None:
     estimator.set_hyperparameters(epochs=4, rate=0.1)
     assert estimator.hyperparameters()["epochs"] == "4"
     assert estimator.hyperparameters()["rate"] == "0.1"
-    with pytest.raises(ConfigurationError, match="the platform's own"):
+    with pytest.raises(ConfigurationError, match="are reserved"):
         estimator.set_hyperparameters(sagemaker_program="x")
     with pytest.raises(AttributeError, match="set_hyperparameters"):
         estimator.hyperparameters = {}

@@ -35,7 +35,7 @@ class TestRecommend:
         assert (
             text.startswith("take elastic_horovod on 1 to ") and "hosts, 0 of them on demand, a commit every " in text
         )
-        assert "in 90 % of the runs" in text and "If hosts are taken three times as often: " in text
+        assert "in 90 % of the runs" in text and "If hosts are interrupted three times as often: " in text
         assert found.worse.resizes.mean > found.choice.resizes.mean
         assert "<table" in found._repr_html_()
 
@@ -47,7 +47,7 @@ class TestRecommend:
 
     def test_what_no_fleet_can_do_is_said_and_the_nearest_named(self) -> None:
         found = of(deadline=60.0, budget=0.01)
-        assert "No fleet keeps within 60.0 s and $0.01 in 95 % of its runs; this is the nearest." in str(found)
+        assert "No fleet meets 60.0 s and $0.01 in 95 % of its runs; this one comes closest." in str(found)
 
     def test_the_order_is_that_of_the_limits(self) -> None:
         def forecast(hosts: int, prices: tuple[float, float]) -> Any:
@@ -66,10 +66,10 @@ class TestRecommend:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"spot": False, "market": None, "prices": None, "records": None, "budget": 5}, "is for spot=True"),
+            ({"spot": False, "market": None, "prices": None, "records": None, "budget": 5}, "needs spot=True"),
             ({"market": None}, "needs market=SpotMarket(rate=…)"),
             ({"prices": None}, "needs prices=(spot, on demand)"),
-            ({"prices": (1.0, None)}, "prices=…) must be the dollars"),
+            ({"prices": (1.0, None)}, "prices=…) must be (spot, on demand)"),
             ({"deadline": 0}, "recommend(deadline=…) must be a number over 0; got 0"),
             ({"budget": "much"}, "recommend(budget=…) must be a number over 0; got 'much'"),
             ({"hosts": 0}, "recommend(hosts=…) must be a whole number, 1 to 1,024; got 0"),

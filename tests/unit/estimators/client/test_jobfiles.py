@@ -103,27 +103,27 @@ def test_everything_that_a_file_may_say(tmp_path: Path) -> None:
         ("run_options:\n  stop_grace: 5\n  on_nan: fial\n", "job.yaml:3: unknown RunOptions(on_nan=…) 'fial'"),
         ("run_options:\n  backend: x\n", "job.yaml:2: unknown run option 'backend'"),
         ("run_options:\n  failure_policy:\n    min_hots: 1\n", "job.yaml:3: unknown option of FailurePolicy"),
-        ("run_options: 3\n", "job.yaml:1: run_options must have names"),
+        ("run_options: 3\n", "job.yaml:1: run_options must be a mapping of names"),
         ("inputs:\n  train: data\n  test:\n    s3_dat: x\n", "job.yaml:4: unknown option of channel 'test' 's3_dat'"),
-        ("inputs:\n  train: 3\n", "job.yaml:2: inputs: channel 'train' is 3"),
+        ("inputs:\n  train: 3\n", "job.yaml:2: inputs: channel 'train' must be a path or a URI; got 3"),
         ("inputs:\n  train: {distribution: x}\n", "job.yaml:2: inputs: channel 'train' has no s3_data"),
         ("inputs:\n  a:\n    s3_data: d\n    input_mode: Tube\n", "job.yaml:4: unknown TrainingInput(input_mode"),
         ("metric_definitions:\n- {Name: a, Regex: (}\n", "job.yaml:"),
-        ("entry_point: a.py\nentry_point: b.py\n", "job.yaml:2: 'entry_point' is given twice, in line 1 too"),
+        ("entry_point: a.py\nentry_point: b.py\n", "job.yaml:2: 'entry_point' is given twice, first in line 1"),
         ("train_instance_count: 2\n", "job.yaml:1: train_instance_count is called instance_count"),
         ("rules: [1]\n", "job.yaml:1: rules=[1] is refused"),
-        ("sagemaker_session: x\n", "job.yaml:1: sagemaker_session is not for job files"),
+        ("sagemaker_session: x\n", "job.yaml:1: sagemaker_session is not available in job files"),
         ("framework: caffe\n", "job.yaml:1: unknown framework 'caffe'"),
         ("max_run: 100\nuse_spot_instances: true\nmax_wait: 50\n", "job.yaml:3: max_wait=50 is less than max_run=100"),
         ("framework: torch\nmodel_dir: x\n", "job.yaml:2: model_dir is for TensorFlow scripts"),
         ("a: [1\nb: 2\n", "job.yaml:2: this is not YAML"),
         ("a: \x07\n", "job.yaml: this is not YAML"),
         ("a: 1\n---\nb: 2\n", "job.yaml:2: this is not YAML"),
-        ("- a\n", "job.yaml:1: a job file has arguments"),
-        ("", "job.yaml: it is empty"),
+        ("- a\n", "job.yaml:1: a job file must be a mapping of arguments"),
+        ("", "job.yaml: the file is empty"),
         ("image_uri: !!python/object:os.system x\n", "job.yaml:1: the tag 'tag:yaml.org,2002:python/object"),
-        ("hyperparameters: &a\n  b: *a\n", "job.yaml:1: there is too much in it"),
-        ("? [a]\n: 1\n", "job.yaml:1: a name must be a text"),
+        ("hyperparameters: &a\n  b: *a\n", "job.yaml:1: the job file is too large"),
+        ("? [a]\n: 1\n", "job.yaml:1: a name must be a string"),
         ("image_uri: ${env:NOT_SET_ANYWHERE}\n", "job.yaml:1: the environment variable NOT_SET_ANYWHERE is not set"),
         ("image_uri: ${env:a-b}\n", "job.yaml:1: '${env:a-b}' names no variable"),
         ("a: " + "[" * 1500, "job.yaml"),
@@ -136,7 +136,7 @@ def test_mistakes_are_refused_with_their_line(tmp_path: Path, text: str, message
 def test_aliases_that_grow_are_refused(tmp_path: Path) -> None:
     lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
-    assert "there is too much in it" in refusal(tmp_path, "\n".join(lines))
+    assert "the job file is too large" in refusal(tmp_path, "\n".join(lines))
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"x" * (2 << 20)])
@@ -187,7 +187,7 @@ def test_secrets_are_not_written(tmp_path: Path) -> None:
     assert variables == ["API_KEY", "DB_PASSWORD", "HF_TOKEN", "URL", "HF_TOKEN_2", "PASSWORDS", "PASSWORDS_2"]
     assert "s3cret" not in path.read_text()
     assert "--db-password=${env:DB_PASSWORD}" in path.read_text()
-    with pytest.raises(ConfigurationError, match="there is a file already"):
+    with pytest.raises(ConfigurationError, match="the file exists already"):
         writing.save(str(path), {})
     with pytest.raises(ConfigurationError, match="cannot be written"):
         writing.save(str(tmp_path / "none" / "job.yaml"), {})

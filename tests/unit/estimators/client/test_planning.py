@@ -266,7 +266,7 @@ class TestManyHosts:
     def test_the_summary_shows_the_first_two_and_the_last(self, planned: ClusterPlan) -> None:
         text = str(planned)
         assert "job: strategy mpi, 1024 hosts × 8 processes, on local_process" in text
-        assert "and 1,021 hosts more, algo-3 to algo-1023" in text
+        assert "and 1,021 more hosts, algo-3 to algo-1023" in text
         assert [name for name in text.splitlines() if name.startswith("algo-")] == ["algo-1", "algo-2", "algo-1024"]
         assert "--host 'algo-1:8,algo-2:8,…,algo-1024:8' -np 8192" in text.replace("\n      ", " ")
         assert "ring: algo-1 ranks 0–7 → algo-2 ranks 8–15 → … → algo-1024 ranks 8184–8191 → back to algo-1" in text
@@ -313,8 +313,8 @@ class TestManyHosts:
 
     def test_many_processes_of_one_host_are_a_summary_too(self) -> None:
         planned = plan(distribution=CollectiveAllReduce(processes_per_host=100))
-        assert "(and 97 processes more, rank 2 to rank 98)" in str(planned)
-        assert "and 97 processes more, rank 2 to rank 98" in planned._repr_html_()
+        assert "(and 97 more processes, rank 2 to rank 98)" in str(planned)
+        assert "and 97 more processes, rank 2 to rank 98" in planned._repr_html_()
         assert "rank 50 (" in planned.text(whole=True)
 
     def test_a_script_s_own_list_of_hosts_is_shown_whole(self) -> None:

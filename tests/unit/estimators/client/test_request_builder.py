@@ -179,7 +179,7 @@ def test_other_estimators_pass_no_model_dir() -> None:
 
 def test_a_model_dir_among_the_hyperparameters() -> None:
     given = {"model_dir": "/x"}
-    with pytest.raises(ConfigurationError, match="is an argument of its own"):
+    with pytest.raises(ConfigurationError, match="to pass the hyperparameter itself"):
         request_builder.build_hyperparameters(
             Settings(hyperparameters=given), name="job", code=CODE, passes_model_dir=True
         )
@@ -242,7 +242,7 @@ def test_a_home_with_spaces_and_percent_signs(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_channel_named_as_the_models_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="is that of model_uri"):
+    with pytest.raises(ConfigurationError, match="is already used for model_uri"):
         build(Settings(model_uri="/model"), {"model": "/data"})
 
 

@@ -148,7 +148,7 @@ class TestElastic:
 
     def test_what_can_never_end_is_given_up(self) -> None:
         forecast = of(SpotMarket(rate=100_000, notice_s=0, return_after_s=0), hosts=(2, 2), records=1e6)
-        assert forecast.completed == 0.0 and "0 % trained on everything" in str(forecast)
+        assert forecast.completed == 0.0 and "0 % of them completed" in str(forecast)
         assert sum(forecast.lost_to.values()) == pytest.approx(1.0)
 
 
@@ -210,7 +210,7 @@ def test_shares_add_up_and_the_cost_is_of_every_host() -> None:
     assert run.on_demand_s == pytest.approx(run.seconds) and run.spot_s < 3 * run.seconds
     data = json.loads(json.dumps(forecast.to_dict()))
     assert data["cost"]["low"] <= data["cost"]["median"] <= data["cost"]["high"] and data["runs"] == 5
-    assert "this saves" in str(forecast) and "<table>" in forecast._repr_html_()
+    assert "spot saves" in str(forecast) and "<table>" in forecast._repr_html_()
 
 
 def test_spot_hosts_cost_what_the_market_asks_at_the_time() -> None:
@@ -253,15 +253,15 @@ def test_a_stretch_counts_commits() -> None:
     ("values", "message"),
     [
         ({"hosts": 0}, "hosts"),
-        ({"hosts": (4, 2)}, "the least, 4, is above the most, 2"),
-        ({"hosts": (1, 2, 3)}, "(least, most)"),
+        ({"hosts": (4, 2)}, "the minimum, 4, is above the maximum, 2"),
+        ({"hosts": (1, 2, 3)}, "(minimum, maximum)"),
         ({"hosts": (1, 1024), "processes_per_host": 9}, "ranks"),
         ({"records": -1}, "records"),
         ({"records": 1, "epochs": 1}, "not both"),
         ({"commit_every": 0}, "commit_every"),
         ({"prices": 3}, "(spot, on demand)"),
         ({"prices": (None, 3)}, "(spot, on demand)"),
-        ({"prices": (1, 3), "market": SpotMarket(price_history=[(0, 1)])}, "and so does 1; give (None, 3)"),
+        ({"prices": (1, 3), "market": SpotMarket(price_history=[(0, 1)])}, "price_history; give (None, 3)"),
         ({"on_demand_base": 3}, "0 to 2"),
         ({"runs": 0}, "runs"),
     ],
@@ -272,7 +272,7 @@ def test_what_makes_no_sense_is_refused(values: dict[str, Any], message: str) ->
 
 
 def test_what_is_lacking_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigurationError, match="tells no samples per second"):
+    with pytest.raises(ConfigurationError, match="has no samples per second"):
         simulate(result(samples_per_second=None), hosts=2, market=QUIET)
     with pytest.raises(ConfigurationError, match="needs records="):
         simulate(WORK, hosts=2, market=QUIET)

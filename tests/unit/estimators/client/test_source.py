@@ -131,14 +131,14 @@ def test_links_inside_stay_links_and_links_outside_are_followed() -> None:
 def test_links_that_lead_nowhere_are_left_out_with_a_warning() -> None:
     os.symlink("me@host.1234", "code/.#train.py")
     code = resolve("train.py", "code")
-    assert "which does not exist; it is left out" in code.warnings()[0]
+    assert "is left out: it links to me@host.1234, which does not exist" in code.warnings()[0]
     code.copy_to("snapshot")
     assert not os.path.lexists("snapshot/.#train.py")
 
 
 def test_circles_are_refused() -> None:
     os.symlink("..", "code/up")
-    with pytest.raises(ConfigurationError, match="which contains it; remove the link"):
+    with pytest.raises(ConfigurationError, match="a folder that contains the link; remove the link"):
         _ = resolve("train.py", "code").listing
 
 
@@ -154,8 +154,8 @@ def test_pipes_and_sockets_are_left_out_and_told() -> None:
         server.bind("code/socket")
         code = resolve("train.py", "code")
         pipe, sock = code.warnings()
-    assert "code/pipe is a named pipe, which cannot be part of a job's code; it is left out." in pipe
-    assert "code/socket is a socket" in sock
+    assert "code/pipe is left out: a named pipe cannot be part of a job's code." in pipe
+    assert "code/socket is left out: a socket" in sock
     code.copy_to("snapshot")
     assert not {"pipe", "socket"} & set(tree("snapshot"))
     os.mkfifo("alone")
@@ -201,7 +201,7 @@ def test_secrets_in_env_are_sent_only_where_they_are_named() -> None:
     code.copy_to("snapshot")
     assert ".env" not in tree("snapshot")
     [said] = code.warnings()
-    assert ".env is not part of the job's code, as it may hold secrets" in said
+    assert ".env is not part of the job's code, because the file may contain secrets" in said
     write("code/.fleetfitignore", "!.env\n")
     named = resolve("train.py", "code")
     named.copy_to("other")
@@ -242,7 +242,7 @@ def test_a_link_to_what_is_ignored_is_told() -> None:
     code = resolve("train.py", "code")
     code.copy_to("snapshot")
     assert "latest" not in tree("snapshot")
-    assert any("code/latest links to build/x.bin, which .gitignore leaves out" in said for said in code.warnings())
+    assert any("code/latest is left out: it links to build/x.bin, which .gitignore" in said for said in code.warnings())
 
 
 def test_odd_ignore_files_are_read_as_far_as_they_can_be() -> None:
@@ -288,7 +288,7 @@ def test_large_sources_are_warned_about(monkeypatch: pytest.MonkeyPatch) -> None
         ((None, "code"), "entry_point is missing"),
         (("tran.py", "code"), "entry_point 'tran.py' does not exist in source_dir"),
         (("tran.py", "code"), "Did you mean 'train.py'?"),
-        (("code/train.py", "code"), "It is relative to source_dir: entry_point='train.py'."),
+        (("code/train.py", "code"), "Give the path relative to source_dir: entry_point='train.py'."),
         (("../x.py", "code"), "is outside of source_dir"),
         (("/etc/passwd", "code"), "is outside of source_dir"),
         (("pkg", "code"), "is a folder without a __main__.py"),
@@ -333,5 +333,5 @@ def test_a_dependency_cannot_hide_them_either() -> None:
 
 
 def test_code_on_s3_is_refused_by_name() -> None:
-    with pytest.raises(UnsupportedError, match="for jobs on SageMaker"):
+    with pytest.raises(UnsupportedError, match="only jobs on SageMaker can use code on S3"):
         resolve("train.py", "s3://bucket/sourcedir.tar.gz")

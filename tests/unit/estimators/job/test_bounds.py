@@ -76,7 +76,7 @@ _HUGE = 10**400
         ({"instance_count": _HUGE}, "instance_count must be a whole number, 1 to 1,024"),
         (
             {"instance_count": 1000, "distribution": {"mpi": {"enabled": True, "processes_per_host": 100}}},
-            "1,000 hosts × 100 processes are 100,000 ranks; a job may have 8,192.",
+            "1,000 hosts × 100 processes are 100,000 ranks; a job may have at most 8,192.",
         ),
         ({"hyperparameters": {"a": _circle()}}, "hyperparameter 'a': it is nested more than 64 levels deep, or holds"),
         ({"hyperparameters": {"a": _deep(100_000)}}, "hyperparameter 'a': it is nested more than 64 levels deep"),
@@ -86,9 +86,9 @@ _HUGE = 10**400
         ({"tags": {"a": _deep(100_000)}}, "tags: each must be"),
         ({"dependencies": 5}, "dependencies must be a list such as ['lib']; got 5."),
         ({"dependencies": b"lib"}, "dependencies must be a list"),
-        ({"dependencies": ["x" * 5000]}, "dependencies: it has 5,000 bytes; at most 4,096 are possible"),
+        ({"dependencies": ["x" * 5000]}, "dependencies: the value has 5,000 bytes; at most 4,096 are possible"),
         ({"metric_definitions": 5}, "metric_definitions must be a list such as [{'Name': 'loss'"),
-        ({"metric_definitions": range(10**12)}, "metric_definitions has more than 100,000 items, which is the most."),
+        ({"metric_definitions": range(10**12)}, "metric_definitions has too many items; at most 100,000 are allowed."),
         ({"metric_definitions": [{"Name": "a", "Regex": "(" * 200 + ")" * 200}]}, None),
         ({"metric_definitions": [{"Name": "a", "Regex": "(x)" * 5000}]}, "the regex has 15,000 characters; the most"),
         ({"max_run": _HUGE}, "max_run must be a whole number, 1 to 315,360,000; got 1000"),
@@ -99,13 +99,13 @@ _HUGE = 10**400
         ({"distribution": {"mpi": {"enabled": True, "fusion_threshold_mb": 1e308}}}, "0 to 1,000,000,000, or None"),
         ({"distribution": {"mpi": {"enabled": True, "cycle_time_ms": _HUGE}}}, "0 to 1,000,000,000, or None"),
         ({"entry_point": "\ud800.py"}, "entry_point: '\\ud800.py' is not valid Unicode text."),
-        ({"entry_point": "x" * 300}, "entry_point: it has 300 bytes; at most 4,096 are possible, 255 between slashes."),
+        ({"entry_point": "x" * 300}, "entry_point: the value has 300 bytes; at most 4,096 are possible, 255 between"),
         ({"entry_point": "a\0b"}, "entry_point: a NUL character"),
         ({"output_path": "/out\0"}, "output_path: a NUL character"),
         ({"model_dir": "a\0b"}, "model_dir: a NUL character"),
         ({"instance_type": _deep(100_000)}, "instance_type must be a string such as 'local_process', got a value"),
         ({"base_job_name": _Unprintable()}, "base_job_name must be a string, got a value of type _Unprintable."),
-        ({"role": "x" * 10**6}, "role: it has 1,000,000 bytes"),
+        ({"role": "x" * 10**6}, "role: the value has 1,000,000 bytes"),
     ],
 )  # fmt: skip
 def test_a_hostile_argument_is_refused_where_it_is_made(arguments: dict[str, Any], said: str | None) -> None:
@@ -125,7 +125,7 @@ def test_a_hostile_argument_is_refused_where_it_is_made(arguments: dict[str, Any
         (lambda: RunOptions(stop_grace=_HUGE), "stop_grace=…) must be a number of seconds, 0 to 315,360,000; got 1000"),
         (lambda: RunOptions(warnings=5), "warnings=…) must be a list such as"),  # type: ignore[arg-type]
         (lambda: RunOptions(backend_options=5), "backend_options=…) must be a dict with names as keys; got 5"),  # type: ignore[arg-type]
-        (lambda: RunOptions(backend_options={"a": _circle()}), "must hold what JSON can"),
+        (lambda: RunOptions(backend_options={"a": _circle()}), "may only contain strings"),
         (lambda: RunOptions(framework_version=5), "framework_version=…) must be a string, got 5."),  # type: ignore[arg-type]
         (lambda: FailurePolicy(cooldown=(_HUGE, 1)), "0 to 315,360,000; got 1000"),
         (lambda: SpotMarket(rate=_HUGE), "rate=…) must be a number, 0 to 315,360,000; got 1000"),
@@ -167,7 +167,7 @@ def test_the_largest_job_can_still_be_planned(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("hosts", "max_run", "said"),
     [
-        (1000, 60, "1,000 hosts × 100 processes are 100,000 ranks; a job may have 8,192."),
+        (1000, 60, "1,000 hosts × 100 processes are 100,000 ranks; a job may have at most 8,192."),
         (10**5, 60, "ResourceConfig.InstanceCount is 100000; at most 1,024 are possible."),
         (1, _HUGE, "StoppingCondition.MaxRuntimeInSeconds is 1000"),
     ],

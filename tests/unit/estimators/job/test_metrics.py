@@ -303,8 +303,8 @@ def test_a_regex_that_catches_the_end_of_a_number_is_told_of_once(
     events = feed(MetricExtractor([MetricDefinition("m", regex)]), *[f"{line}\n".encode()] * 2)
     assert [event.kind for event in events] == ["metric", "warning", "metric"] and values(events) == [value] * 2
     text = events[1].data["message"]
-    assert f"of {whole!r}: " in text
-    better = re.compile(text.partition(f"{whole!r}: ")[2].partition(" is a group")[0])
+    assert f"a part of {whole!r}: use the group " in text
+    better = re.compile(text.partition(f"{whole!r}: use the group ")[2].removesuffix("."))
     found = better.search(line.replace("\u2212", "-"))
     assert found is not None and found[1] == whole.replace("\u2212", "-")
 
@@ -325,9 +325,9 @@ def test_a_metric_that_no_line_has_is_told_of_with_the_line_that_was_meant() -> 
     extractor = MetricExtractor([MetricDefinition(*item) for item in regexes.items()])
     feed(extractor, b"there: 1\n", b"{'loss': '0.69'}\n", b"loss again\n", b"the accuracy is 0.5\n")
     assert extractor.unmatched({"there", "own"}) == [
-        "metric 'loss': the regex \"'loss': ([0-9.]+)\" matched no line of the output; the first with 'loss' in it is "
+        "metric 'loss': the regex \"'loss': ([0-9.]+)\" matched no line of the output; the first line with 'loss' is "
         "\"{'loss': '0.69'}\".",
-        "metric 'train:accuracy': the regex '(\\\\d+)%' matched no line of the output; the first with 'accuracy' in it "
+        "metric 'train:accuracy': the regex '(\\\\d+)%' matched no line of the output; the first line with 'accuracy' "
         "is 'the accuracy is 0.5'.",
         "metric 'no': the regex 'no\\\\w+ (x)' matched no line of the output.",
     ]

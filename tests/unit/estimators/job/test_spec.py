@@ -162,7 +162,7 @@ def test_nothing_in_a_spec_can_be_changed_from_outside() -> None:
 
 
 def test_others_cannot_contradict_a_field() -> None:
-    with pytest.raises(ConfigurationError, match="TrainingJobName has a field of its own, name"):
+    with pytest.raises(ConfigurationError, match="TrainingJobName has its own field, name"):
         TrainingJobSpec(name="a", others={"TrainingJobName": "b"})
 
 

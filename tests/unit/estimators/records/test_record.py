@@ -53,7 +53,7 @@ def test_of_many_creators_at_once_one_wins(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "-a", "a-", "a_b", "a/b", "..", "a" * 64, "é"])
 def test_a_name_that_sagemaker_would_refuse_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="SageMaker would take"):
+    with pytest.raises(ConfigurationError, match="is not valid: use 1 to 63 letters"):
         JobRecord.create(name, tmp_path)
     with pytest.raises(JobNotFoundError):
         JobRecord.open(name, tmp_path)

@@ -112,7 +112,7 @@ def test_what_a_job_has_made_comes_at_its_end_once(there: JobRecord, here: JobRe
 )
 @pytest.mark.parametrize("operation", ["grow", "put", "make"])
 def test_nothing_is_written_that_is_no_part_of_a_record(operation: str, path: object, here: JobRecord) -> None:
-    with pytest.raises(RecordError, match="nothing of a record"):
+    with pytest.raises(RecordError, match="not part of a job record"):
         Replica(here).take({"op": operation, "path": path, "at": 0, "data": "", "last": True, "changed": 1})
 
 

@@ -161,7 +161,7 @@ def test_from_a_result_of_one_process() -> None:
         ("vgg16", {"compute_s": 1, "strategies": ["mpii"]}, "mpi"),
         ("vgg16", {"compute_s": 1, "hosts": 2, "bandwidth_gbps": -1}, "over 0"),
         (None, {"compute_s": 1}, "a number of parameters"),
-        (result(None, events=[]), {}, "does not tell the model's size"),
+        (result(None, events=[]), {}, "does not have the model's size"),
     ],
 )
 def test_what_is_missing_or_wrong_is_said(model: object, options: dict, part: str) -> None:

@@ -115,10 +115,10 @@ def test_names_tell_runs_apart() -> None:
         ((), {}, "none was given"),
         ((3,), {}, "takes estimators"),
         ((result(),), {"repeat": 0}, "1 or more"),
-        ((result(),), {"names": "mpi"}, "a name for each"),
+        ((result(),), {"names": "mpi"}, "needs a list of 1 names"),
         ((result(),), {"inputs": {"train": "x"}}, "is for estimators"),
         ((result(),), {"prices": {"ml.m5.large": -1}}, "0 or more"),
-        (({"a": result()},), {"names": ["b"]}, "has names already"),
+        (({"a": result()},), {"names": ["b"]}, "already gives the names"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(arguments: tuple, options: dict, part: str) -> None:

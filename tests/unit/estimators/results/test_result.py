@@ -235,7 +235,7 @@ def test_the_moments_of_an_elastic_job() -> None:
     assert [(moment.kind, moment.elapsed_s, moment.text) for moment in found.moments] == [
         ("committed", 2, "step 10 is committed; commits are 5 steps apart"),
         ("restored", 3, "back to the last commit, step 10: 2 steps to train again"),
-        ("excluded", pytest.approx(3.2), "algo-2 is left out for 1.0 s"),
+        ("excluded", pytest.approx(3.2), "algo-2 is excluded for 1.0 s"),
         ("joined", 4, "c joined"),
         ("left", 4, "b left"),
         ("resized", 4, "2 → 2"),

@@ -51,9 +51,9 @@ def test_failures_and_preemptions_are_counted_apart() -> None:
     policy = FailurePolicy(max_failures=1, max_preemptions=2)
     assert decide(policy, [PREEMPTED, PREEMPTED, failed()]) == Again(0.5)
     assert decide(policy, [failed(), PREEMPTED, PREEMPTED]) == Again()
-    assert decide(policy, [failed(), PREEMPTED, failed()]) == Final("it failed twice, and max_failures is 1.")
+    assert decide(policy, [failed(), PREEMPTED, failed()]) == Final("the job failed twice, and max_failures is 1.")
     final = decide(policy, [PREEMPTED, failed(), PREEMPTED, PREEMPTED])
-    assert final == Final("it was preempted 3 times, and max_preemptions is 2.")
+    assert final == Final("the job was preempted 3 times, and max_preemptions is 2.")
 
 
 def test_the_pause_grows_until_there_is_a_new_checkpoint() -> None:
@@ -75,10 +75,10 @@ def test_the_pause_grows_until_there_is_a_new_checkpoint() -> None:
     [
         (Failure(cause=Cause.CONFIGURATION, message="no such channel"), "files or arguments are wrong"),
         (Failure(cause=Cause.INTERNAL, message="a fault"), "a fault of fleetfit"),
-        (raised("ModuleNotFoundError: No module named 'x'"), "ModuleNotFoundError is a fault of the code"),
-        (raised("SyntaxError: invalid syntax"), "SyntaxError is a fault of the code"),
+        (raised("ModuleNotFoundError: No module named 'x'"), "ModuleNotFoundError is an error in the code"),
+        (raised("SyntaxError: invalid syntax"), "SyntaxError is an error in the code"),
         (Failure(cause=Cause.PROCESS, message="", exit_code=127), "exit code 127"),
-        (Failure(cause=Cause.PROCESS, message="", exit_code=2, log_tail="usage: train.py [-h]"), "take its arguments"),
+        (Failure(cause=Cause.PROCESS, message="", exit_code=2, log_tail="usage: train.py [-h]"), "does not accept"),
         (raised("ValueError: bad"), ""),
         (Failure(cause=Cause.PROCESS, message="", exit_code=2), ""),
         (KILLED, ""),
@@ -97,7 +97,7 @@ def test_the_same_exception_at_the_same_place_at_once_is_tried_once_more_only() 
     first, again = failed(raised("ValueError: step 7")), failed(raised("ValueError: step 9"))
     assert decide(policy, [first]) == Again(0.5)
     final = decide(policy, [first, again])
-    assert isinstance(final, Final) and "the same at the same place" in final.why
+    assert isinstance(final, Final) and "the same exception at the same place" in final.why
     others: list[Any] = [
         failed(raised("ValueError: step 9"), progressed=True),  # it had got on
         failed(raised("ValueError: step 9"), seconds=90),  # it took its time
@@ -124,7 +124,7 @@ def test_an_exception_and_its_place_are_read_from_the_traceback() -> None:
         ({"min_hosts": 0}, "min_hosts=…) must be a whole number, 1 or more"),
         ({"max_preemptions": True}, "max_preemptions"),
         ({"cooldown": 3}, "must be two numbers of seconds"),
-        ({"cooldown": (3, 1)}, "the longest pause, 1 s, is below the first, 3 s"),
+        ({"cooldown": (3, 1)}, "the longest pause, 1 s, is shorter than the first, 3 s"),
         ({"cooldown": (-1, 1)}, "must be numbers, 0 or more; got -1"),
         ({"max_failure": 1}, "Did you mean 'max_failures'?"),
     ],
@@ -174,8 +174,9 @@ def test_a_job_that_cannot_go_on_says_how_all_its_attempts_ended() -> None:
     final = attempts.over(LOST, 7.0)
     assert isinstance(final, Failure) and final.message == LOST.message
     assert final.attempts == ("attempt 0, after 4.0 s: algo-2, rank 1: was killed by SIGKILL",)
-    assert "1 of 2 hosts are left and none comes back" in final.hints[-1]
-    assert "earlier attempts:\n  attempt 0" in final.reason() and "attempt 0" in final.detail()
+    assert "1 of 2 hosts are left and no host will come back" in final.hints[-1]
+    assert "earlier attempts:
+  attempt 0" in final.reason() and "attempt 0" in final.detail()
     assert [values["attempt"] for values in attempts.to_list()] == [0, 1]
     assert [Ending.from_dict(values).to_dict() for values in attempts.to_list()] == attempts.to_list()
 

@@ -48,7 +48,7 @@ def tuner(**changes: Any) -> HyperparameterTuner:
         ({"random_seed": -1}, "random_seed"),
         ({"strategy": "Grid"}, "continuous"),
         ({"strategy": "Grid", "hyperparameter_ranges": {"a": IntegerParameter(1, 10**6)}}, "points"),
-        ({"strategy": "Hyperband", "early_stopping_type": "Auto"}, "leave it Off"),
+        ({"strategy": "Hyperband", "early_stopping_type": "Auto"}, "use 'Off'"),
         ({"strategy_config": StrategyConfig(HyperbandStrategyConfig(9, 1))}, "Hyperband and ASHA"),
         ({"strategy": "ASHA", "strategy_config": StrategyConfig(HyperbandStrategyConfig(1, 9))}, "min_resource"),
         ({"completion_criteria_config": TuningJobCompletionCriteriaConfig(0)}, "not_improving"),
@@ -149,7 +149,7 @@ def test_hyperparameters_are_changed_within_their_ranges() -> None:
 def test_a_population_makes_whole_generations() -> None:
     some = tuner(strategy="PBT", max_jobs=11, population_config=PopulationConfig(size=4))
     assert some._spec("x").limit == 8
-    with pytest.raises(ConfigurationError, match="less than a population"):
+    with pytest.raises(ConfigurationError, match="less than the population"):
         tuner(strategy="PBT", max_jobs=3)
     with pytest.raises(ConfigurationError, match="sets 'lr' itself"):
         tuner(strategy="PBT", population_config=PopulationConfig(resource="lr"))
@@ -169,7 +169,7 @@ def test_an_objective_that_is_a_goal() -> None:
     values: dict[str, Any] = {"hyperparameter_ranges": RANGES, "max_jobs": 2}
     estimator = Estimator(entry_point="train.py")
     assert not HyperparameterTuner(estimator, "time_to:x>=1", **values)._spec("x").maximize
-    with pytest.raises(ConfigurationError, match="are not for it"):
+    with pytest.raises(ConfigurationError, match="are not possible"):
         HyperparameterTuner(estimator, "time_to:x>=1", strategy="ASHA", **values)
 
 

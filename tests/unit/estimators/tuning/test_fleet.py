@@ -75,8 +75,8 @@ def tuner(distribution: Any = None, **changes: Any) -> HyperparameterTuner:
         (lambda: tuner(max_runtime_in_seconds=None), "max_runtime_in_seconds"),
         (lambda: tuner(strategy="PBT", max_jobs=4), "strategy PBT"),
         (lambda: tuner().fit(), "needs ElasticHorovod.*no distribution"),
-        (lambda: tuner(ElasticHorovod()).fit(), "could not have more"),
-        (lambda: tuner(ElasticHorovod(max_hosts=8), count=5).fit(), "instance_count=5 hosts, and the fleet has 4"),
+        (lambda: tuner(ElasticHorovod()).fit(), "cannot grow"),
+        (lambda: tuner(ElasticHorovod(max_hosts=8), count=5).fit(), "instance_count=5 hosts, but the fleet has 4"),
         (lambda: tuner(ElasticHorovod(discovery=list)).fit(), "leave discovery"),
     ],
 )

@@ -130,10 +130,10 @@ def test_a_stop_that_is_denied_is_said_and_following_goes_on(
     status = run(record, service, monkeypatch)
     assert status["HyperParameterTuningJobStatus"] == "Completed"
     assert service.stops == 3
-    assert "it could not be stopped: not allowed" in status["Fleetfit"]["unanswered"]
+    assert "the tuning job could not be stopped: not allowed" in status["Fleetfit"]["unanswered"]
     assert held_up_by(record) is None  # it is over
     record.write("status", {**status, "HyperParameterTuningJobStatus": "InProgress"})
-    assert "it could not be stopped: not allowed" in (held_up_by(record) or "")
+    assert "the tuning job could not be stopped: not allowed" in (held_up_by(record) or "")
 
 
 @pytest.mark.parametrize(

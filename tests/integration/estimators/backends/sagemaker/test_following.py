@@ -92,7 +92,7 @@ def lose_and_find(aws: Aws, job: TrainingJob, number: int, text: str) -> Trainin
     assert pid is not None
     os.kill(pid, number)
     until(lambda: not job.record.is_supervised())
-    assert job.status == "InProgress" and "nobody follows" in job.warnings[-1]
+    assert job.status == "InProgress" and "no process follows" in job.warnings[-1]
     aws.say("algo-1", event("metric", "algo-1", 0, name="loss", value=0.5), f"[algo-1:rank 0] {text}\n")
     found = TrainingJob.attach(job.name)
     until(lambda: text in texts(found))

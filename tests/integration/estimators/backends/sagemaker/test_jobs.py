@@ -142,7 +142,7 @@ def test_a_cluster_trains_as_everywhere_else(
     assert found.model_data == model
     assert found.settings.distribution == MPI() and found.settings.instance_count == 2
     assert "[algo-2:rank 1] files: ['b']" in capfd.readouterr().out
-    with pytest.raises(JobNotFoundError, match="SageMaker in us-east-1 has none either"):
+    with pytest.raises(JobNotFoundError, match="SageMaker in us-east-1 has no such job either"):
         TensorFlow.attach("nobody")
 
 
@@ -263,7 +263,7 @@ def test_a_tuning_job_is_sagemakers_own(client: Path, monkeypatch: pytest.Monkey
     assert best.latest_training_job is not None
     assert best.latest_training_job.name == rows[0]["job"]
     assert best.settings.hyperparameters["rate"] == 1
-    with pytest.raises(JobNotFoundError, match="SageMaker has none either"):
+    with pytest.raises(JobNotFoundError, match="SageMaker has no such tuning job either"):
         HyperparameterTuner.attach("nobody")
     monkeypatch.setenv("FLEETFIT_HOME", str(client / "third"))
     with pytest.raises(TuningJobError, match=r"SageMaker has a tuning job named .* already"):

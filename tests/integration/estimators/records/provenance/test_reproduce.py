@@ -74,7 +74,7 @@ def test_the_shells_own_command() -> None:
     argv = ["/env/bin/python3", "/env/bin/fleetfit", "train", "t.py", "--name", "job"]
     text = script(caller={"kind": "command", "argv": argv, "cwd": "/repo"})
     assert "\nfleetfit train t.py --name job\n" in text
-    assert "used once" in text
+    assert "used only once" in text
 
 
 def test_a_notebook() -> None:
@@ -98,7 +98,7 @@ def test_a_notebook() -> None:
     [
         ({"git": None}, "outside a git repository"),
         ({"git": {"root": "/r", "commit": None}}, "before the first commit"),
-        ({"packages": None, "pending": ["packages", "data"]}, "ended before it was collected: packages, data"),
+        ({"packages": None, "pending": ["packages", "data"]}, "ended too early: packages, data"),
         ({"packages": None}, "packages are not on record"),
         ({"seeds": {}}, "No seed was given"),
         ({"caller": {"kind": "interactive", "argv": ["python"], "cwd": "/x"}}, "interactive Python"),

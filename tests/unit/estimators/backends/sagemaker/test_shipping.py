@@ -143,8 +143,8 @@ class TestRefusals:
         ("arguments", "said"),
         [
             ({"entry_point": None}, "entry_point is missing"),
-            ({"dependencies": ["x"]}, "pack them with it"),
-            ({"source_dir": "s3://bucket/folder"}, "code on S3 is an archive"),
+            ({"dependencies": ["x"]}, "put them in that archive"),
+            ({"source_dir": "s3://bucket/folder"}, "code on S3 must be an archive"),
         ],
     )
     def test_code_on_s3_that_cannot_be(self, arguments: dict[str, Any], said: str) -> None:
