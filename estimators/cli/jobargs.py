@@ -118,7 +118,8 @@ def add(parser: argparse.ArgumentParser) -> None:
         "script_arguments",
         nargs="*",
         metavar="-- ARGUMENT …",
-        help="arguments of the script, behind `--`, passed on unchanged; `--name value` is also a hyperparameter",
+        help="everything behind `--` is passed to the script unchanged; each `--name value` is also recorded as a "
+        "hyperparameter",
     )
     files = parser.add_argument_group("job files (docs/job-files.md)")
     files.add_argument(

@@ -55,7 +55,8 @@ def add(subparsers: Any) -> None:
     what.add_argument(
         "--reproduce", nargs="?", const="commands", metavar="PART",
         choices=("commands", "patch", "requirements", "conda", "cell", "session", "function"),
-        help="print how to run the job again: commands (default), patch, requirements, conda, cell, session, function",
+        help="print one PART of what runs the job again: commands (default), patch, requirements, conda, cell (the "
+        "notebook's cell), session (its cells so far) or function",
     )  # fmt: skip
     what.add_argument(
         "--as-file", action="store_true", help="print a job file that runs the job again (docs/job-files.md)"

@@ -94,7 +94,7 @@ def add(subparsers: Any) -> None:
     ends.add_argument("--max-time", type=parsing.duration, metavar="TIME", help="stop the search after this time")
     ends.add_argument(
         "--fleet", type=parsing.count, metavar="N",
-        help="elastic trials share N hosts until --max-time; the best trials get more hosts",
+        help="run elastic trials that share N hosts, and give better trials more hosts; needs --max-time",
     )  # fmt: skip
     ends.add_argument("--repeats", action="store_true", help="allow trials with the same hyperparameters")
     ends.add_argument("--max-failures", type=parsing.count, metavar="N", help="give up after N failed trials")
@@ -107,7 +107,7 @@ def add(subparsers: Any) -> None:
         help="send the trials to mlflow[=URI], wandb[=PROJECT] or tensorboard[=FOLDER]; may be repeated",
     )  # fmt: skip
     shown.add_argument("--report", metavar="FILE", help="at the end, write a report as an HTML file")
-    shown.add_argument("--json", action="store_true", help="print the description with the best trial as JSON")
+    shown.add_argument("--json", action="store_true", help="print the tuning job's description as JSON, with the best trial")
     jobargs.add(tune)
     tune.set_defaults(run=run_tune)
 

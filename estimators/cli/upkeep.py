@@ -65,19 +65,19 @@ def add(subparsers: Any) -> None:
         "clean", help="remove old jobs, caches and leftovers", epilog=_CLEAN_EXAMPLES, formatter_class=formatter,
         description="Lists leftovers with their sizes, and asks before removing them. Options add old jobs and caches.",
     )  # fmt: skip
-    clean.add_argument("--older-than", metavar="AGE", help="jobs that ended at least this long ago: 12h, 7d, 2w")
-    clean.add_argument("--keep", type=parsing.whole, metavar="N", help="all finished jobs except the newest N")
-    clean.add_argument("--free", metavar="SIZE", help="the oldest finished jobs, until this much is freed: 20G")
-    clean.add_argument("--finished", action="store_true", help="all finished jobs")
-    clean.add_argument("--job", metavar="NAME", action="append", default=[], help="this job; may be repeated")
+    clean.add_argument("--older-than", metavar="AGE", help="remove jobs that ended at least this long ago: 12h, 7d, 2w")
+    clean.add_argument("--keep", type=parsing.whole, metavar="N", help="remove all finished jobs except the newest N")
+    clean.add_argument("--free", metavar="SIZE", help="remove the oldest finished jobs until this much is freed: 20G")
+    clean.add_argument("--finished", action="store_true", help="remove all finished jobs")
+    clean.add_argument("--job", metavar="NAME", action="append", default=[], help="remove this job; may be repeated")
     clean.add_argument(
-        "--tuning", metavar="NAME", action="append", default=[], help="this tuning job with its trials; may be repeated"
+        "--tuning", metavar="NAME", action="append", default=[], help="remove this tuning job with its trials; may be repeated"
     )
-    clean.add_argument("--caches", action="store_true", help="the caches, which are rebuilt when needed")
+    clean.add_argument("--caches", action="store_true", help="remove the caches, which are rebuilt when needed")
     for name in _searched_by_name():
         clean.add_argument(
             f"--{name}", nargs="?", const="", metavar="REGION",
-            help=f"leftovers on {name.upper()} of jobs that no longer run",
+            help=f"remove leftovers on {name.upper()} of jobs that no longer run",
         )  # fmt: skip
     clean.add_argument("--dry-run", action="store_true", help="list the items, and remove nothing")
     clean.add_argument("-y", "--yes", action="store_true", help="do not ask")

@@ -419,7 +419,9 @@ def _within(entry: str, folder: Path) -> str:
     if _MODULE.fullmatch(module) and _is_module(folder, module):
         return module
     if path.is_dir():
-        raise ConfigurationError(f"entry_point {entry!r} is a folder without a __main__.py; name the script in it.")
+        raise ConfigurationError(
+            f"entry_point {entry!r} is a folder without a __main__.py. Set entry_point to a script in that folder."
+        )
     doubled = Path(os.path.abspath(entry))
     if doubled.is_file() and doubled.is_relative_to(folder):
         hint = f" Give the path relative to source_dir: entry_point={str(doubled.relative_to(folder))!r}."

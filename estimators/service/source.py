@@ -37,7 +37,7 @@ def bring_source(spec: TrainingJobSpec, record: JobRecord, storage: Storage) -> 
     if path is None or not path.is_file():
         raise ConfigurationError(
             f"sagemaker_submit_directory: there is no object {place} on this endpoint's S3 server. Upload the archive "
-            "there; the SDK uploads it by itself when it uses the endpoint's profile."
+            "to this server. The SDK uploads it automatically if you use the endpoint's AWS profile."
         )
     record.source_dir.mkdir(mode=0o700)
     try:

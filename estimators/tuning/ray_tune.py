@@ -62,8 +62,8 @@ def trainable(estimator: Estimator, inputs: Any = None, *, metric: str) -> Any:
     strategy = settings.distribution
     if isinstance(strategy, Elastic):
         raise ConfigurationError(
-            "trainable(): a trial has only the hosts of its placement group, and an elastic job needs more. Use "
-            "HyperparameterTuner for elastic trials, or another strategy."
+            "trainable(): a trial has only the hosts of its placement group, and an elastic job needs more. For "
+            "elastic trials, use HyperparameterTuner; for trainable(), choose a strategy that is not elastic."
         )
     if settings.checkpoint_s3_uri is not None:
         raise ConfigurationError("trainable(): Tune keeps the trials' checkpoints; leave checkpoint_s3_uri= out.")

@@ -329,7 +329,7 @@ def _locked(folder: Path) -> Iterator[Path]:
     try:
         status = os.fstat(fd)
         if status.st_uid != os.getuid() or status.st_mode & 0o077:
-            raise PermissionError(errno.EPERM, "it is not this user's alone", str(folder))
+            raise PermissionError(errno.EPERM, "the folder must belong to this user and have mode 0700", str(folder))
         yield folder
     finally:
         os.close(fd)

@@ -316,8 +316,8 @@ def _prices(prices: Any, market: SpotMarket) -> tuple[float | None, float | None
         )
     if moves and pair[0] is not None:
         raise ConfigurationError(
-            f"simulate(prices=…): the spot price is given twice, as {pair[0]:g} and in the market's price_history; "
-            f"give (None, {pair[1]:g})."
+            f"simulate(): the spot price is set both in prices ({pair[0]:g}) and in the market's price_history. To use "
+            f"the price_history, set prices=(None, {pair[1]:g})."
         )
     return pair[0] if pair[0] is None else float(pair[0]), float(pair[1])
 

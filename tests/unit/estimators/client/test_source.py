@@ -299,7 +299,7 @@ def test_large_sources_are_warned_about(monkeypatch: pytest.MonkeyPatch) -> None
         (("train.py", "code/train.py"), "is not a folder; for a single file give entry_point only"),
         (("train.py",), "entry_point 'train.py' does not exist"),
         (("pkg.task",), "A module needs source_dir"),
-        (("code",), "is a folder without a __main__.py; name the script in it"),
+        (("code",), "is a folder without a __main__.py. Set entry_point to a script"),
         (("train.py", "code", ("missing",)), "dependencies: 'missing' does not exist"),
         (("train.py", "code", ("code/train.py",)), "would overwrite 'train.py' of the source"),
         (("train.py", "a\0b"), "NUL"),
