@@ -140,7 +140,7 @@ def _curves(rows: Sequence[Line], pattern: str, x: str, y: str, *, sizes: bool) 
             at, values = [point[0] for point in points], [point[1]["estimate"] for point in points]
             errors = [[e["value"] - e["low"] for e in values], [e["high"] - e["value"] for e in values]]
             axes.errorbar(
-                at, [e["value"] for e in values], yerr=errors, label=way, capsize=3, **style.line(place, len(at))
+                at, [e["value"] for e in values], yerr=errors, label=way, capsize=3, **style.look(place).line(len(at))
             )
         if sizes:
             axes.set_xscale("log", base=2)
@@ -175,7 +175,7 @@ def _links(rows: Sequence[Line]) -> Plot:
             points.sort(key=lambda point: point[0])
             at, values = [hosts for hosts, _ in points], [row["estimate"] for _, row in points]
             errors = [[e["value"] - e["low"] for e in values], [e["high"] - e["value"] for e in values]]
-            look = {**style.line(place, len(at)), "linestyle": "-"}
+            look = {**style.look(place).line(len(at)), "linestyle": "-"}
             axes.errorbar(at, [e["value"] for e in values], yerr=errors, label=name, capsize=3, **look)
             bounds = [row["beside"]["bound, ms"] for _, row in points]
             axes.plot(at, bounds, color=style.colour(place), linestyle=style.DASHES[2], label=f"{name}: bound")

@@ -243,6 +243,9 @@ class _Importer:
                 if fd >= 0:
                     os.close(fd)
             self._callers = {caller.socket.fileno(): caller}
+            # Said here, since this process may have forked a rank, which has ended, before its parent comes to it.
+            caller.send({"imported": self._packages, "seconds": self._seconds})
+            caller.send({"op": "hosting", "pid": os.getpid()})
             return hosts.Host(caller, socket.socket(fileno=listener), request, self._surroundings, self._configuration)
         process = os.pidfd_open(pid)
         self._hosts[process] = pid
@@ -256,8 +259,6 @@ class _Importer:
             home = {name: os.environ[name] for name in ("FLEETFIT_HOME",) if name in os.environ}
             _fleetfit_command.show(["fleetfit-importer", *self._packages], {**home, VARIABLE: self._place})
         self._note(None)
-        caller.send({"imported": self._packages, "seconds": self._seconds})
-        caller.send({"op": "hosting", "pid": pid})
         self._seconds = 0.0  # others have not waited for it
         return None
 

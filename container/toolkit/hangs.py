@@ -200,9 +200,7 @@ def without_stack(pid: int, *, asked: bool) -> str:
     if state == "t":
         return f"a debugger holds it ({name})"
     if state == "D":
-        return (
-            f"it waits in the kernel, for a disk or a network file system, and cannot answer ({name}{_kernel(pid)})"
-        )
+        return f"it waits in the kernel, for a disk or a network file system, and cannot answer ({name}{_kernel(pid)})"
     if asked:
         return f"it did not answer within {DUMP_TIME:g} s ({name}{_kernel(pid)})"
     if _is_python(pid):

@@ -30,7 +30,9 @@ def add(subparsers: Any) -> None:
     )
     parser.add_argument("-p", "--processes", type=parsing.count, help="processes on each host (default: the job's)")
     parser.add_argument("--epochs", type=float, help="epochs to train, if the job has a hyperparameter `epochs`")
-    parser.add_argument("--records", type=float, help="total number of records to train on, over all epochs (instead of --epochs)")
+    parser.add_argument(
+        "--records", type=float, help="total number of records to train on, over all epochs (instead of --epochs)"
+    )
     parser.add_argument("--rate", type=float, default=0.0, help="interruptions per host and hour (default: 0)")
     parser.add_argument(
         "--notice", type=float, default=120.0, metavar="S",

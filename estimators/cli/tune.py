@@ -107,7 +107,9 @@ def add(subparsers: Any) -> None:
         help="send the trials to mlflow[=URI], wandb[=PROJECT] or tensorboard[=FOLDER]; may be repeated",
     )  # fmt: skip
     shown.add_argument("--report", metavar="FILE", help="at the end, write a report as an HTML file")
-    shown.add_argument("--json", action="store_true", help="print the tuning job's description as JSON, with the best trial")
+    shown.add_argument(
+        "--json", action="store_true", help="print the tuning job's description as JSON, with the best trial"
+    )
     jobargs.add(tune)
     tune.set_defaults(run=run_tune)
 

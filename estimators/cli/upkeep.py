@@ -71,7 +71,11 @@ def add(subparsers: Any) -> None:
     clean.add_argument("--finished", action="store_true", help="remove all finished jobs")
     clean.add_argument("--job", metavar="NAME", action="append", default=[], help="remove this job; may be repeated")
     clean.add_argument(
-        "--tuning", metavar="NAME", action="append", default=[], help="remove this tuning job with its trials; may be repeated"
+        "--tuning",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="remove this tuning job with its trials; may be repeated",
     )
     clean.add_argument("--caches", action="store_true", help="remove the caches, which are rebuilt when needed")
     for name in _searched_by_name():

@@ -388,7 +388,7 @@ def _alone(entry: str) -> tuple[str, tuple[str, Path]]:
     if path.is_dir():
         if not (path / "__main__.py").is_file():
             raise ConfigurationError(
-                f"entry_point {entry!r} is a folder without a __main__.py; name the script in it: "
+                f"entry_point {entry!r} is a folder without a __main__.py. Set entry_point to a script in that folder: "
                 f"source_dir={entry!r}, entry_point='train.py'."
             )
         if not _MODULE.fullmatch(path.name):

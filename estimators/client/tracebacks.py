@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from estimators.records.logs import LogLine
 
-#: How long a traceback is held at the end of what a process prints, in seconds: a job that fails of it has ended by then.
+#: How long a traceback is held at the end of what a process prints, in seconds: a job that fails by it ends sooner.
 HELD_S = 3.0
-#: What a process prints within this time of a traceback's last line is held with it, in nanoseconds: messages may be long.
+#: Lines that a process prints within this time of a traceback's last line are held with it, in nanoseconds.
 _BURST_NS = 100_000_000
 
 _HINT = b"Traceback (most recent call last)"

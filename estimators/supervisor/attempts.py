@@ -157,11 +157,8 @@ class Attempts:
     def _too_few(self, now: float) -> str:
         there = self.fleet.present(now)
         asked = "FailurePolicy(min_hosts=…)" if self.policy.min_hosts is None else f"min_hosts={self.least}"
-        return (
-            f"no retry: {len(there)} of {len(self.fleet.hosts)} hosts are left and no host will come back; "
-            + (
-                f"with {asked} the job can go on with fewer hosts."
-                if self.policy.min_hosts is None
-                else f"the job needs {asked}."
-            )
+        return f"no retry: {len(there)} of {len(self.fleet.hosts)} hosts are left and no host will come back; " + (
+            f"with {asked} the job can go on with fewer hosts."
+            if self.policy.min_hosts is None
+            else f"the job needs {asked}."
         )

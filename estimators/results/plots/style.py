@@ -130,14 +130,18 @@ class Look(NamedTuple):
         return found
 
 
+def look(place: int) -> Look:
+    """Return how the n-th thing is drawn."""
+    return Look(colour(place), place + place // len(PALETTE))
+
+
 def looks(strategies: Sequence[str | None]) -> list[Look]:
     """Return how things are drawn that were made by strategies: a strategy has the same colour in every picture.
 
     Where one strategy made them all, each has a colour of its own.
     """
     if len(set(strategies)) == 1:
-        places = range(len(strategies))
-        return [Look(colour(place), place + place // len(PALETTE)) for place in places]
+        return [look(place) for place in range(len(strategies))]
     numbers: collections.Counter[str] = collections.Counter()
     found = []
     for strategy in strategies:

@@ -257,10 +257,11 @@ def horovodrun(folder: Path, home: Path) -> Iterator[tuple[subprocess.Popen[byte
         env = {**os.environ, **ONE_THREAD}
         process = subprocess.Popen(command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
         try:
-            clusters.until(lambda: list((home / "jobs").glob("*/request.json")) or process.poll() is not None)
+            jobs = "jobs/[!.]*/request.json"  # a record that is being made has a name with a dot
+            clusters.until(lambda: list(home.glob(jobs)) or process.poll() is not None)
             assert process.poll() is None, (folder / "output").read_text()
-            [record] = (home / "jobs").iterdir()
-            yield process, TrainingJob.attach(record.name)
+            [request] = home.glob(jobs)
+            yield process, TrainingJob.attach(request.parent.name)
         finally:
             process.kill()
             process.wait()

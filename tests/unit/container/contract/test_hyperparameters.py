@@ -47,7 +47,7 @@ def test_plain_texts_of_other_clients_are_taken_as_they_are(text: str) -> None:
         (float("inf"), "no JSON form"),
         ("a\0b", "NUL"),
         ("\ud800", "not valid Unicode"),
-        ({1: "x"}, "must be a string"),
+        ({1: "x"}, "must be strings"),
         (object(), "type object cannot be passed"),
         (b"x", "type bytes"),
         ([1, {2}], "type set"),

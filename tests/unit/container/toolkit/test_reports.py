@@ -307,7 +307,11 @@ def test_arrays_in_a_message_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("channels", "asked", "hint"),
     [
-        (("training",), "SM_CHANNEL_TRAIN", "is 'training' (SM_CHANNEL_TRAINING): for SM_CHANNEL_TRAIN, use fit({'train'"),
+        (
+            ("training",),
+            "SM_CHANNEL_TRAIN",
+            "is 'training' (SM_CHANNEL_TRAINING): for SM_CHANNEL_TRAIN, use fit({'train'",
+        ),
         (("training",), "SM_CHANNEL_TRAIN", "-i train=PATH, or let the script read SM_CHANNEL_TRAINING."),
         (("data",), "SM_CHANNEL_TRAIN", "or let the script read SM_CHANNEL_DATA."),
         (("a", "b"), "SM_CHANNEL_TRAIN", "the job's channels are 'a' (SM_CHANNEL_A), 'b' (SM_CHANNEL_B):"),

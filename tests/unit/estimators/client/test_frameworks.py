@@ -48,7 +48,7 @@ def test_what_pytorch_refuses_by_name(distribution: ParameterServer) -> None:
 
 
 def test_tensorflow_refuses_torch_distributed() -> None:
-    with pytest.raises(ConfigurationError, match="'torch_distributed' is for PyTorch scripts; for TensorFlow there"):
+    with pytest.raises(ConfigurationError, match="'torch_distributed' is for PyTorch scripts; for TensorFlow, use"):
         TensorFlow(entry_point="train.py", distribution=TorchDistributed())
 
 

@@ -9,8 +9,8 @@ from estimators.client.progress import JobProgress
 from estimators.records.states import SecondaryStatus
 
 
-def event(kind: str, seconds: float = 0.0, *, rank: int | None = 0, attempt: int = 0, **data: Any) -> Event:
-    return Event(kind=kind, host="algo-1", time_ns=int(seconds * 1e9), rank=rank, attempt=attempt, data=data)
+def event(kind: str, at: float = 0.0, *, rank: int | None = 0, attempt: int = 0, **data: Any) -> Event:
+    return Event(kind=kind, host="algo-1", time_ns=int(at * 1e9), rank=rank, attempt=attempt, data=data)
 
 
 def phase(name: str, attempt: int = 0) -> Event:

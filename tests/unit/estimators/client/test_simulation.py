@@ -261,7 +261,7 @@ def test_a_stretch_counts_commits() -> None:
         ({"commit_every": 0}, "commit_every"),
         ({"prices": 3}, "(spot, on demand)"),
         ({"prices": (None, 3)}, "(spot, on demand)"),
-        ({"prices": (1, 3), "market": SpotMarket(price_history=[(0, 1)])}, "price_history; give (None, 3)"),
+        ({"prices": (1, 3), "market": SpotMarket(price_history=[(0, 1)])}, "set prices=(None, 3)"),
         ({"on_demand_base": 3}, "0 to 2"),
         ({"runs": 0}, "runs"),
     ],

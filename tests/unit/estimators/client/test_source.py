@@ -190,7 +190,7 @@ def test_the_entry_point_is_taken_whatever_is_ignored() -> None:
     resolve("pkg/task.py", "code").copy_to("snapshot")
     assert {name for name in tree("snapshot") if name.endswith(".py")} == {"pkg/__init__.py", "pkg/task.py"}
     [said] = resolve("pkg/task.py", "code").warnings()
-    assert "train.py" in said and "as .gitignore says" in said
+    assert "train.py" in said and "because of .gitignore" in said
     resolve("pkg.task", "code").copy_to("other")
     assert "pkg/task.py" in tree("other")
 

@@ -8,7 +8,8 @@ from estimators.records.logs import LogLine
 FRAMES = ["Traceback (most recent call last):", '  File "/ml/code/train.py", line 3, in <module>', "    load()"]
 ERROR = "ValueError: no data"
 CHAINED = [
-    *FRAMES, "KeyError: 'a'", "", "During handling of the above exception, another exception occurred:", "", *FRAMES, ERROR,
+    *FRAMES, "KeyError: 'a'", "", "During handling of the above exception, another exception occurred:", "",
+    *FRAMES, ERROR,
 ]  # fmt: skip
 TOLD = "\n".join([*FRAMES, ERROR])
 

@@ -90,7 +90,7 @@ _HUGE = 10**400
         ({"metric_definitions": 5}, "metric_definitions must be a list such as [{'Name': 'loss'"),
         ({"metric_definitions": range(10**12)}, "metric_definitions has too many items; at most 100,000 are allowed."),
         ({"metric_definitions": [{"Name": "a", "Regex": "(" * 200 + ")" * 200}]}, None),
-        ({"metric_definitions": [{"Name": "a", "Regex": "(x)" * 5000}]}, "the regex has 15,000 characters; the most"),
+        ({"metric_definitions": [{"Name": "a", "Regex": "(x)" * 5000}]}, "has 15,000 characters; at most 500"),
         ({"max_run": _HUGE}, "max_run must be a whole number, 1 to 315,360,000; got 1000"),
         ({"max_wait": _HUGE, "use_spot_instances": True}, "max_wait must be a whole number, 1 to 315,360,000"),
         ({"volume_size": _HUGE}, "volume_size must be a whole number, 1 to 65,536"),

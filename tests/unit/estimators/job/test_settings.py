@@ -59,7 +59,7 @@ from estimators.job.settings import Settings
         ({"hyperparameters": {"fleetfit_x": "x"}}, "reserved"),
         ({"hyperparameters": {"x": object()}}, "a value of type object cannot be passed"),
         ({"hyperparameters": {"x": math.nan}}, "has no JSON form"),
-        ({"hyperparameters": {"x": {1: 2}}}, "the key 1 of a dict must be a string"),
+        ({"hyperparameters": {"x": {1: 2}}}, "the keys of a dict must be strings; got 1"),
         ({"hyperparameters": {"x": "a\0"}}, "NUL"),
         ({"hyperparameters": {"a=b": 1}}, "a name cannot have '='"),
         ({"hyperparameters": {"": 1}}, "a name must be a string"),

@@ -133,7 +133,7 @@ def test_one_bigger_host_is_considered_before_several() -> None:
     assert bigger_hosts("ml.p3.16xlarge", 16, "gpu") == []
     found = recommend("resnet50", hosts=4, instance_type="ml.p3.2xlarge", compute_s=0.2, batch_size=64)
     assert found.choice.hosts == 1
-    assert any("comes before 4" in reason for reason in found.reasons)
+    assert any("is preferred to 4 hosts" in reason for reason in found.reasons)
 
 
 def test_it_says_why_and_shows_itself() -> None:

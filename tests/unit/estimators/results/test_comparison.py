@@ -87,7 +87,7 @@ def test_different_data_and_batches_are_warned_of_and_marked() -> None:
     assert any("different data" in text and "data differs from first" in text for text in texts)
     assert any("first: 64" in text and "batch: 128" in text for text in texts)
     assert [comparison.marks(group) for group in comparison.groups] == ["", "", "†", "‡"]
-    assert "data †" in str(comparison) and "† other data" in str(comparison)
+    assert "data †" in str(comparison) and "† the data differs" in str(comparison)
 
 
 def test_the_same_data_without_a_digest_is_no_difference() -> None:
