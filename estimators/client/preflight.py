@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: Resident memory of a process that has imported TensorFlow 2.21 and built a small model; real models add to it.
 PROCESS_BYTES = 600_000_000
-#: The least memory of a host, in bytes, with a script that imports nothing: of its toolkit, and of each process with its
+#: The least memory of a host with a script that imports nothing, in bytes: of its toolkit, and of each process with its
 #: wrapper. Measured by /proc/PID/smaps_rollup (Pss) with 40 hosts on one machine, Python 3.11.
 HOST_BYTES, SCRIPT_BYTES = 12_000_000, 8_000_000
 #: Descriptors that the supervisor has open for each host of its own machine, and processes that a host has at least.

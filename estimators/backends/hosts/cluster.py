@@ -10,6 +10,8 @@ import functools
 import json
 import os
 import signal
+import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
 #: Descriptors of the supervisor's own, and the most for each host that is elsewhere.
 _OWN_DESCRIPTORS, _DESCRIPTORS_OF_A_HOST = 256, 8
+#: For how long toolkits are started at a stretch, in seconds.
+_STARTING_S = 0.25
 #: From the word for it to SIGKILL when a job is ended without grace, in seconds.
 _KILL_AFTER = 0.5
 
@@ -85,6 +89,7 @@ class HostCluster(Backend):
         self._ending = False
         self._begun = False  # whether toolkits have been started in this attempt
         self._lacking: set[str] = set()  # the hosts that are not ready for it
+        self._unstarted: deque[_Member] = deque()  # the hosts whose toolkits are about to be started
         self._closed = False
         self._places: dict[str, str] = {}  # host -> where it is said to be in this attempt
         self._located: set[str] = set()  # the hosts of which that was ever said
@@ -261,7 +266,11 @@ class HostCluster(Backend):
                 if not (self._ending or self._closed):
                     neighbours = self.neighbours()  # the same for all
                     for member in members:
-                        member.train(ways[member.name], listens=member is first, neighbours=neighbours)
+                        self.training(member)
+                    self._unstarted.extend(members)
+                    self._start_some(
+                        lambda member: member.train(ways[member.name], listens=member is first, neighbours=neighbours)
+                    )
 
             if first.platform.shared:
                 ways = {member.name: address for member in members}
@@ -273,6 +282,28 @@ class HostCluster(Backend):
             first.train(f"{first.there.address}:0", listens=False)
         else:
             first.there.listen(start)
+
+    def _start_some(self, train: Callable[[_Member], None]) -> None:
+        """Start toolkits for a while, then the others when the loop has done everything else.
+
+        Starting hundreds of processes on a few cores takes minutes, in which the supervisor has to answer.
+        """
+        until = time.monotonic() + _STARTING_S
+        while self._unstarted:
+            if time.monotonic() > until:
+                self.loop.call_later(0.0, lambda: self._start_some(train))
+                return
+            member = self._unstarted.popleft()
+            if member.trains:  # it was not lost meanwhile
+                train(member)
+
+    def _start_no_more(self) -> None:
+        """Leave out the toolkits that have not been started: the job is being ended."""
+        unstarted = [member for member in self._unstarted if member.trains]
+        self._unstarted.clear()
+        for member in unstarted:
+            member.trained()
+            self.loop.call_later(0.0, functools.partial(self.ended, member, HostEnd(host=member.name)))
 
     def _find_way(self, member: _Member, first: _Member, port: int, found: Callable[[str], None]) -> None:
         """Find how a host connects to the one that listens: directly, or through what the provider has to both.
@@ -458,11 +489,13 @@ class HostCluster(Backend):
 
     def stop(self) -> None:
         """SIGTERM to every toolkit; it passes it on and waits for the scripts."""
+        self._start_no_more()
         self._signal(signal.SIGTERM)
 
     def end_now(self) -> None:
         """SIGINT to every toolkit: it ends everything at once. What is left after half a second is killed."""
         self._ending = True
+        self._start_no_more()
         self._signal(signal.SIGINT)
         members = list(self._members.values())
         for member in members:
