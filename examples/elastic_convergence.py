@@ -462,7 +462,7 @@ def draw_curves(runs: Sequence[Mapping[str, Any]]) -> Plot:
         times = [statistics.median(run["curve"][number][1] for run in found) for number in range(len(epochs))]
         for one, x in zip(axes, (epochs, times), strict=True):
             middle = [statistics.median(column) for column in columns]
-            one.plot(x, middle, label=name, **{**style.line(place, 100), "linewidth": 1.4})
+            one.plot(x, middle, label=name, **{**style.look(place).line(100), "linewidth": 1.4})
             one.fill_between(
                 x, [min(column) for column in columns], [max(column) for column in columns],
                 color=style.colour(place), alpha=0.12, linewidth=0,

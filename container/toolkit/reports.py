@@ -107,7 +107,7 @@ def of_member(member: Member, host: str, situation: Situation | None = None) -> 
 
 def _told(traceback: str, situation: Situation) -> str:
     """Return a traceback as users read it."""
-    return traceback_text.users_own(traceback_text.shorten(traceback), code=situation.code, ours=situation.ours)
+    return traceback_text.shorten(traceback_text.users_own(traceback, code=situation.code, ours=situation.ours))
 
 
 def of_launcher(member: Member, host: str, waiting: list[str]) -> Failure:

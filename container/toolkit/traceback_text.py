@@ -97,13 +97,15 @@ def users_own(traceback: str, *, code: str, ours: Sequence[str]) -> str:
     kept: list[str] = []
     others = 0
     ours_now = False
+    margin = ""
     for line in lines:
         if (frame := _FRAME.match(line)) is not None:
             ours_now = any(frame["file"] == one or (one[-1:] == "/" and frame["file"].startswith(one)) for one in ours)
             others += not ours_now
             if code and frame["file"].startswith(f"{code}/"):
                 line = f"{frame['head']}{frame['file'][len(code) + 1 :]}{frame['rest']}"
-        elif not line.startswith("  ") and line.strip(" |"):
+            margin = frame["head"].removesuffix('File "')
+        elif ours_now and line.strip(" |") and not line.startswith((f"{margin}  ", f"{margin}[Previous line")):
             ours_now = False
         if not ours_now:
             kept.append(line)

@@ -143,9 +143,9 @@ def _run(args: argparse.Namespace) -> int:
         write_text(sys.stdout, "")
         return status
     except KeyboardInterrupt as interrupt:
-        from estimators.client.waiting import JobInterrupted
+        from estimators.client.waiting import is_told
 
-        if not isinstance(interrupt, JobInterrupted):  # of which everything is said
+        if not is_told(interrupt):
             console.say("interrupted.")
         return Exit.INTERRUPTED
     except BrokenPipeError:

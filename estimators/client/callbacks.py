@@ -112,6 +112,9 @@ class EventFeed:
             return False
         told = False
         while events := self._tail.read():
+            if not self._callbacks and self._progress is not None:
+                self._progress.take(events)
+                return True  # the rest is for the next call: nobody waits for it
             told = True
             if self._progress is not None:
                 self._progress.take(events)

@@ -126,6 +126,7 @@ class Pane:
             table=table,
             kept=kept,
             kernel=self._kernel,
+            stopping=bool(progress.interrupted),
             job=self._job.name,
             done=progress.done,
             total=progress.total,

@@ -136,7 +136,10 @@ def check_fits(spec: TrainingJobSpec, machine: MachineFacts | None = None) -> No
     capabilities = fleets.capabilities(spec.instance_type)
     if not capabilities.shared_machine or capabilities.simulated:
         return
-    text = refusal(Demand.of(spec), machine if machine is not None else machines.facts())
+    found = machine if machine is not None else machines.facts()
+    if capabilities.containers:  # which have limits of their own
+        found = dataclasses.replace(found, processes_limit=None, open_files_hard_limit=None)
+    text = refusal(Demand.of(spec), found)
     if text is not None:
         raise UnsupportedError(f"instance_type {spec.instance_type!r}: {text}")
 
@@ -154,15 +157,15 @@ def refusal(demand: Demand, machine: MachineFacts) -> str | None:
         "open files": (FILES_PER_HOST, machine.open_files_hard_limit),
         "processes": (PROCESSES_PER_HOST + each * PROCESSES_PER_RANK, machine.processes_limit),
     }
+    most = min((limit // per_host for per_host, limit in needed.values() if limit), default=demand.hosts)
     for name, (per_host, limit) in needed.items():
-        if limit is None or per_host * demand.hosts <= limit:
+        if not limit or per_host * demand.hosts <= limit:  # a machine that does not say its memory has 0
             continue
         wanted, there = per_host * demand.hosts, limit
         shown = (format_bytes(wanted), format_bytes(there)) if name == "memory" else (f"{wanted:,}", f"{there:,}")
         what = f"{_count(demand.hosts, 'host')} with {_count(each, 'process', 'processes')} each"
         where = "on this one machine" if demand.hosts > 1 else "on this machine"
-        most = limit // per_host
-        remedy = f"Use at most {most} hosts" if most > 1 else "Use fewer processes on each host"
+        remedy = f"Use at most {_count(most, 'host')}" if most else "Use fewer processes on each host"
         return (
             f"{what} need at least {shown[0]} {'of memory' if name == 'memory' else name} {where}, which allows "
             f"{shown[1]}. {remedy}, or other machines (instance_type 'ssh', 'slurm', 'ray', an EC2 or SageMaker type)."

@@ -73,7 +73,8 @@ class LogPrinter:
         self._decoders: dict[_Key, codecs.IncrementalDecoder] = {}
         self._live: dict[_Key, str] = {}  # progress bars: what they show now
         self._status = ""  # the line below them
-        self._drawn = 0  # how many lines of the terminal both take
+        self._has_status = False  # whether that is drawn
+        self._drawn = 0  # how many lines of the terminal the bars take
         self._budget: dict[_Key, tuple[float, int]] = {}
 
     def print(self, lines: Iterable[LogLine]) -> None:
@@ -229,9 +230,9 @@ class LogPrinter:
 
     def _emit(self, out: list[str]) -> None:
         if self._tty:
-            if self._drawn:
-                out.insert(0, f"\x1b[{self._drawn}A\r\x1b[J")
-                self._drawn = 0
+            if self._drawn or self._has_status:
+                out.insert(0, (f"\x1b[{self._drawn}A" if self._drawn else "") + "\r\x1b[J")
+                self._drawn, self._has_status = 0, False
             if self._open is None:
                 width = shutil.get_terminal_size().columns
                 bars = list(self._live.items())[-_MAX_LIVE:]
@@ -239,10 +240,10 @@ class LogPrinter:
                     room = width - 2 - len(prefix(*key))
                     out.append(f"{self._tag(key)} {fit_columns(text, room)}\n")
                 self._drawn = len(bars)
-                if self._status:
+                if self._status:  # without an end: what others print meanwhile goes on behind it, and is not erased
                     text = fit_columns(self._masked(self._status), width - 1)
-                    out.append(f"{_DIM}{text}{_RESET}\n" if self._colour else f"{text}\n")
-                    self._drawn += 1
+                    out.append(f"{_DIM}{text}{_RESET}" if self._colour else text)
+                    self._has_status = True
         if out:
             write_text(self.stream, "".join(out))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -72,26 +73,33 @@ class JobProgress:
     def take(self, events: Iterable[Event]) -> None:
         """Take what is new on the job's record."""
         for event in events:
-            self._begin(event.attempt)
-            if event.kind == "phase":
-                name = str(event.data.get("name"))
-                if name in _PHASES and name != self._phase:
-                    self._phase, self._printed = name, False
-            elif event.kind == "steps" and event.rank in (None, 0):
-                seconds = event.data.get("seconds") or 0.0
-                self._rate = event.data["steps"] / seconds if seconds > 0 else None
-            elif (metric := metric_of(event)) is not None and metric.rank in (None, 0):
-                self._metrics[metric.name] = metric.value
-                if metric.name == self._unit:
-                    self._reached = [*self._reached[-_RECENT:], (metric.time, metric.value)]
-                if metric.name == self._loss_name:
-                    self.loss.append(metric.value)
-                    if len(self.loss) > 2 * _CURVE:
-                        self.loss = self.loss[::2]
+            with contextlib.suppress(KeyError, TypeError, AttributeError, ValueError, OverflowError):
+                self._take(event)  # one that no toolkit of ours wrote may hold anything
+
+    def _take(self, event: Event) -> None:
+        self._begin(event.attempt)
+        if event.kind == "phase":
+            name = str(event.data.get("name"))
+            if name in _PHASES and name != self._phase:
+                self._phase, self._printed = name, False
+        elif event.kind == "steps" and event.rank in (None, 0):
+            seconds = event.data.get("seconds") or 0.0
+            self._rate = event.data["steps"] / seconds if seconds > 0 else None
+        elif (metric := metric_of(event)) is not None and metric.rank in (None, 0):
+            self._metrics[metric.name] = metric.value
+            if metric.name == self._unit:
+                if self._reached and self._reached[-1][1] > metric.value:
+                    self._reached = []  # it counts something else now
+                self._reached = [*self._reached[-_RECENT:], (metric.time, metric.value)]
+            if metric.name == self._loss_name:
+                self.loss.append(metric.value)
+                if len(self.loss) > 2 * _CURVE:
+                    self.loss = self.loss[::2]
 
     def _begin(self, attempt: int) -> None:
         if attempt > self._attempt:  # what went before says nothing of how long this one takes
             self._attempt, self._phase, self._printed, self._reached, self._rate = attempt, "", False, [], None
+            self._metrics = {}
 
     def stand(self, secondary_status: str, message: str) -> None:
         """Take the job's secondary status, with the message that belongs to it."""
@@ -186,4 +194,5 @@ def _whole_seconds(seconds: float) -> str:
 
 def _total(hyperparameters: Mapping[str, Any], names: Iterable[str]) -> int | None:
     found = (hyperparameters.get(name) for name in names)
-    return next((one for one in found if isinstance(one, int) and not isinstance(one, bool) and one > 0), None)
+    numbers = (one for one in found if isinstance(one, int | float) and not isinstance(one, bool))
+    return next((int(one) for one in numbers if 0 < one < 1e15 and one == int(one)), None)

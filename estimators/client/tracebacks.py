@@ -16,6 +16,8 @@ HELD_S = 3.0
 _BURST_NS = 100_000_000
 
 _HINT = b"Traceback (most recent call last)"
+#: What an exception group says of its members, between their frames.
+_IN_GROUP = re.compile(rb" +\| \S")
 _HEADER = re.compile(rb"\s*(?:\+ )?(?:Exception Group )?Traceback \(most recent call last\):")
 #: What stands between two exceptions of a chain.
 _CHAIN = (b"During handling of the above exception", b"The above exception was the direct cause")
@@ -52,7 +54,8 @@ class Tracebacks:
                 yield line
                 continue
             if held is not None:
-                if line.time_ns - held.lines[-1].time_ns <= _BURST_NS:
+                own = line.time_ns - held.lines[0].time_ns  # a log of hours passes here in a moment, too
+                if line.time_ns - held.lines[-1].time_ns <= _BURST_NS and own <= HELD_S * 1e9:
                     held.lines.append(line)
                     continue
                 del self._held[key]
@@ -77,8 +80,8 @@ class Tracebacks:
         """Give all that is held.
 
         Args:
-            told: The traceback of the job's failure, if one is told: frames are left out then, since they are in the
-                log, and so is each line that it has.
+            told: The traceback of the job's failure, if one is told. What a rank prints of it is left out then, and of
+                the last traceback of each other rank, which is its consequence, the frames.
         """
         held, self._held = self._held, {}
         known = {line.strip() for line in (told or "").splitlines()}
@@ -86,16 +89,20 @@ class Tracebacks:
             yield from one.lines if told is None else _untold(one.lines, known)
 
 
-def _untold(lines: Iterable[LogLine], known: set[str]) -> Iterator[LogLine]:
-    """Yield the lines that are neither frames of a traceback nor known already."""
+def _untold(lines: list[LogLine], known: set[str]) -> Iterator[LogLine]:
+    """Yield the lines without the last traceback, but for what it says that is not known."""
+    headers = [place for place, line in enumerate(lines) if _HEADER.match(line.data) is not None]
+    first = headers.pop()
+    while headers and any(line.data.startswith(_CHAIN) for line in lines[headers[-1] : first]):
+        first = headers.pop()  # of a chain, or of a group
+    yield from lines[:first]
     in_frames = False
-    for line in lines:
+    for line in lines[first:]:
+        text = line.data.decode("utf-8", "replace").strip(" |+-\r\n")
         if _HEADER.match(line.data) is not None:
             in_frames = True
-        elif in_frames and (line.data.startswith((b" ", b"\t")) or not line.data.strip()):
+        elif in_frames and line.data.startswith((b" ", b"\t")) and not _IN_GROUP.match(line.data):
             continue
-        else:
-            in_frames = False
-            text = line.data.decode("utf-8", "replace").strip()
-            if text and text not in known and not line.data.startswith(_CHAIN):
-                yield line
+        elif text and text not in known and not text.isdigit() and not line.data.startswith(_CHAIN):
+            in_frames = in_frames and _IN_GROUP.match(line.data) is not None
+            yield line

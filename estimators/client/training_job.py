@@ -523,11 +523,11 @@ class TrainingJob:
             TimeoutError: it is not over after ``timeout`` seconds.
         """
         checked = check_callbacks(callbacks)
-        output = Output(self, sys.stdout if logs else None, all=logs == "All")
-        feed = EventFeed(self, checked, output.progress, before=output.hide)
         deadline = time.monotonic() + timeout if timeout is not None else None
         self.ensure_followed()
         with Interrupts() as interrupts:
+            output = Output(self, sys.stdout if logs else None, all=logs == "All")
+            feed = EventFeed(self, checked, output.progress, before=output.hide)
             try:
                 if logs and not self._is_over():
                     output.message(self._opening())
@@ -539,6 +539,8 @@ class TrainingJob:
                 if self._tie is not None and not self._tie.ended:
                     self._tie.send(ipc_client.stop_message(self._interrupt_grace(), "its caller failed"))
                 raise
+            finally:
+                output.close()
         status = self._status()
         if status["TrainingJobStatus"] == TrainingJobStatus.FAILED:
             failure = statuses.failure_of(status)

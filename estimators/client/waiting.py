@@ -19,7 +19,7 @@ from estimators.client.folding import is_startup
 from estimators.client.interrupts import Interrupts
 from estimators.client.printing import in_jupyter, is_terminal, wants_colour, write_text
 from estimators.client.progress import JobProgress
-from estimators.job.errors import JobUnreachableError
+from estimators.job.errors import FleetfitError, JobUnreachableError
 from estimators.records import status as statuses
 from estimators.records.logs import LogReader
 
@@ -59,7 +59,8 @@ class Output:
         self.progress: JobProgress | None = None
         if stream is not None:
             request = job.record.read_request()
-            self.progress = JobProgress(codec.decode(request.get("HyperParameters") or {}), time.time())
+            began = float(job._status().get("CreationTime") or time.time())
+            self.progress = JobProgress(codec.decode(request.get("HyperParameters") or {}), began)
         #: A notebook's display, which takes the place of the stream.
         self.pane: Pane | None = None
         if stream is not None and self.progress is not None and in_jupyter(stream):
@@ -68,6 +69,7 @@ class Output:
             self.pane = pane_for(job, self.progress)
         self._stage = self.progress.stage if self.progress is not None else ""  # the last that was told
         self._shown_at = float("-inf")
+        self._interrupted = False
         target: Any = self.pane.stream if self.pane is not None else stream
         self._reader = LogReader(job.record) if stream is not None else None
         self._printer = job._printer(target, all=all, waits=True) if stream is not None else None
@@ -95,7 +97,7 @@ class Output:
         if not shown:
             self._printer.print(())  # what has waited long enough
         if final:
-            failure = statuses.failure_of(self._job._status())
+            failure = statuses.failure_of(self._job._status()) if not self._interrupted else None
             self._printer.finish(failure.traceback if failure is not None else None)
             if self.pane is not None:
                 self.pane.finish()
@@ -117,7 +119,12 @@ class Output:
         if self.progress is None or self._printer is None or now - self._shown_at < _LINE_SECONDS:
             return
         self._shown_at = now
-        status = self._job._status()
+        try:
+            status = self._job._status()
+        except FleetfitError:
+            return  # the wait itself finds out
+        if statuses.is_terminal(status):
+            return  # the end follows
         message = str((status.get("SecondaryStatusTransitions") or [{}])[-1].get("StatusMessage") or "")
         self.progress.stand(str(status["SecondaryStatus"]), message)
         if self.pane is not None:
@@ -129,10 +136,16 @@ class Output:
             self._stage = self.progress.stage
 
     def hide(self) -> None:
-        """Take the terminal's line away: something else is printed, or nothing more."""
+        """Take the terminal's line away: something else is printed."""
         if self._printer is not None:
             with self._going_on():
                 self._printer.status("")
+
+    def close(self) -> None:
+        """Print what is still held back, and show nothing more: nobody waits any longer."""
+        if self._printer is not None:
+            with contextlib.suppress(BrokenPipeError), self._going_on():
+                self._printer.finish()
 
     @property
     def due(self) -> float | None:
@@ -149,10 +162,16 @@ class Output:
             elif not self._silent:
                 write_text(sys.stderr, text + "\n")
 
-    def interrupted(self, text: str) -> None:
-        """Say what an interrupt does: on a terminal in the line below the logs, which goes when it is done."""
+    def interrupted(self, text: str, short: str) -> None:
+        """Say what an interrupt does: on a terminal in the line below the logs, which goes when the job has ended.
+
+        Args:
+            text: What to say.
+            short: The same for a line.
+        """
+        self._interrupted = True
         if self.progress is not None:
-            self.progress.interrupted = text
+            self.progress.interrupted = short
         if self.progress is None or self._stream is None or not (self.pane or is_terminal(self._stream)):
             self.message(text)
         self._shown_at = float("-inf")
@@ -197,11 +216,19 @@ class Output:
             write_text(stream, text)
 
 
-class JobInterrupted(KeyboardInterrupt):
-    """The interrupt that has stopped a job, of which everything is told already: a notebook shows no frames."""
+def told_interrupt(text: str) -> KeyboardInterrupt:
+    """Return the interrupt that has stopped a job, of which everything is told already: a notebook shows no frames.
 
-    def _render_traceback_(self) -> list[str]:  # the name that IPython asks for
-        return [str(self)]
+    It is no class of its own: Python ends by SIGINT for KeyboardInterrupt alone.
+    """
+    error = KeyboardInterrupt(text)
+    error._render_traceback_ = lambda: [text]  # type: ignore[attr-defined]  # the name that IPython asks for
+    return error
+
+
+def is_told(error: KeyboardInterrupt) -> bool:
+    """Return whether everything is told of an interrupt."""
+    return hasattr(error, "_render_traceback_")
 
 
 class Wait:
@@ -253,7 +280,7 @@ class Wait:
             with contextlib.suppress(BrokenPipeError):
                 self._output.message(text)
                 self._output.table()
-            raise JobInterrupted(text)
+            raise told_interrupt(text)
 
     def _step(self) -> bool:
         """Show what is new and wait a little; returns whether the job is over."""
@@ -261,11 +288,11 @@ class Wait:
         if tie is not None:
             tie.drain()
         over = job._is_over()
-        shown = self._output.show(final=over)
+        news = self._feed.poll()  # first: what it tells of is what the logs are printed with
+        shown = self._output.show(final=over) or news
         if over:
             self._feed.end()
             return True
-        shown = self._feed.poll() or shown
         if shown:
             self._ping_at = time.monotonic() + _PING_SECONDS
         elif time.monotonic() >= self._ping_at:
@@ -327,11 +354,12 @@ class Wait:
             grace = job._interrupt_grace()
             self._stop(grace, "interrupted by the user")
             self._output.interrupted(
-                f"stopping training job {job.name}: it has {grace:g} s to save. Interrupt again to end it at once."
+                f"stopping training job {job.name}: it has {grace:g} s to save. Interrupt again to end it at once.",
+                f"stopping: {grace:g} s to save; interrupt again to end the job at once",
             )
         elif self._heeded == 2:
             self._stop(0.0, "interrupted twice by the user")
-            self._output.interrupted(f"ending training job {job.name} at once.")
+            self._output.interrupted(f"ending training job {job.name} at once.", "ending the job at once")
         else:
             self._kill_at = time.monotonic()
 

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 #: Descriptors of the supervisor's own, and the most for each host that is elsewhere.
 _OWN_DESCRIPTORS, _DESCRIPTORS_OF_A_HOST = 256, 8
+#: So many hosts of an attempt are replaced because they would be taken away before it begins.
+_REPLACEMENTS = 20
 #: For how long toolkits are started at a stretch, in seconds.
 _STARTING_S = 0.25
 #: From the word for it to SIGKILL when a job is ended without grace, in seconds.
@@ -89,6 +91,7 @@ class HostCluster(Backend):
         self._ending = False
         self._begun = False  # whether toolkits have been started in this attempt
         self._lacking: set[str] = set()  # the hosts that are not ready for it
+        self._replaced = 0  # how many were taken away before it began
         self._unstarted: deque[_Member] = deque()  # the hosts whose toolkits are about to be started
         self._closed = False
         self._places: dict[str, str] = {}  # host -> where it is said to be in this attempt
@@ -176,6 +179,7 @@ class HostCluster(Backend):
         """Get the hosts that are lacking, bring everything to all of them, start the toolkits."""
         self._attempt = attempt
         self._ending = self._begun = False
+        self._replaced = 0
         self._token = os.urandom(32).hex()
         if self._kill_timer is not None:
             self._kill_timer.cancel()  # it was for what an earlier attempt left
@@ -221,9 +225,12 @@ class HostCluster(Backend):
 
     def noticed(self, member: _Member, seconds: float) -> None:
         """A host will be taken away: where nothing of the attempt runs yet, another one is got in its place."""
-        if self._begun or launchers.of(self.spec.strategy).membership_changes:
+        elastic = launchers.of(self.spec.strategy).membership_changes
+        if self._begun or elastic or self._replaced >= _REPLACEMENTS:
             self.callbacks.interrupted(member.name, seconds)
         elif member.preparing and not self._ending and not self._closed:
+            self._replaced += 1
+            self._tell(f"{member.name} will be taken away in {seconds:.0f} s, so another host takes its place.")
             self._lacking.add(member.name)
             self._get_ready([member.name])
 

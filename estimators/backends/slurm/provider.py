@@ -453,6 +453,8 @@ class _Step:
         """Ask Slurm what a signal was for: it will take the node, or it ends what somebody has cancelled."""
 
         def answered(event: Event) -> None:
+            if self._allocation.agents.get(self._host.name) is not self._host:
+                return  # it was let go meanwhile; the allocation may have come back since
             # srun says "CANCELLED" of what is only announced, too, so without an answer it counts as an announcement.
             if event["state"] not in ("RUNNING", "") and self._end() in ("CANCELLED", "NODE_FAIL"):
                 self._host.end("")

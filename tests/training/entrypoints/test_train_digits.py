@@ -34,7 +34,7 @@ def shown(text: str) -> dict[str, tuple[float, Path, str]]:
     assert table and max(map(len, table.splitlines())) <= 80, text
     made = [line.strip() for line in below.splitlines()[1:]]
     jobs = [made[start : start + 3] for start in range(0, len(made), 3)]
-    rows = re.findall(r"^ +(\w+) +[0-9.]+ s +[0-9]+ +([0-9.]+) *$", table, re.MULTILINE)
+    rows = re.findall(r"^ +(\w+) +[0-9.]+ s +[0-9,]+ +([0-9.]+) *$", table, re.MULTILINE)
     return {
         strategy: (float(accuracy), Path(job, model), checkpoint)
         for (strategy, accuracy), (job, model, checkpoint) in zip(rows, jobs, strict=True)

@@ -179,6 +179,8 @@ def test_a_failure_is_raised_with_the_traceback_last(tmp_path: Path, capsys: pyt
     assert str(caught.value).splitlines()[-1] == "ValueError: boom"
     assert (caught.value.host, caught.value.rank, caught.value.exit_code) == ("algo-1", 0, 1)
     assert caught.value.job is job and job.status == "Failed"
+    assert "ValueError: boom" not in capsys.readouterr().out  # the error tells it, once
+    job.logs()
     assert "ValueError: boom" in capsys.readouterr().out
     with pytest.raises(TrainingJobError):
         TrainingJob.attach("job-1").wait(logs=False)
@@ -383,7 +385,7 @@ def test_an_interrupt_stops_a_tied_job_and_is_raised(tmp_path: Path) -> None:
     assert job.status == "Stopped"
     assert b"KeyboardInterrupt" in err
     assert b"stopping training job job-1: it has 5 s to save." in out
-    assert b"training job job-1: Stopped." in out
+    assert b"training job job-1: stopped." in out and b"job-1  Stopped" in out
     assert processes_of("job-1") == []
 
 

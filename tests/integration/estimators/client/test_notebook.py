@@ -4,6 +4,7 @@ import pytest
 
 from estimators import FakeOutcome, TensorFlow
 from estimators.client.notebook import Pane
+from estimators.client.progress import JobProgress
 from estimators.client.training_job import TrainingJob
 
 
@@ -32,10 +33,10 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingJob:
 
 def test_a_line_without_an_end_does_not_grow_the_pane(job: TrainingJob) -> None:
     display = Display()
-    pane = Pane(job, display, str)
+    pane = Pane(job, JobProgress({}, 0.0), display, str)
     for _ in range(100):
         pane.write("x" * 10_000)
-    pane.refresh(force=True)
+    pane.refresh()
     assert len(display.pages[-1]) < 5_000
     pane.write("\n<b>next</b>")
     pane.finish()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from container.system.machine import MachineFacts
-from estimators.client.preflight import Demand, compare, preflight
+from estimators.client.preflight import Demand, compare, preflight, refusal
 
 GB = 1_000_000_000
 
@@ -94,3 +94,22 @@ def test_a_spec_is_read_with_its_strategy_and_threads() -> None:
     demand = Demand.of(spec)
     assert (demand.hosts, demand.processes_per_host, demand.ranks, demand.strategy) == (2, 3, 6, "mpi")
     assert (demand.threads_per_rank, demand.threads_variable) == (4, "OMP_NUM_THREADS")
+
+
+@pytest.mark.parametrize(
+    ("demand", "machine", "said"),
+    [
+        ({"hosts": 500}, {"memory_bytes": 8 * GB}, "500 hosts with 1 process each need at least 10.0 GB of memory"),
+        ({"hosts": 500}, {"open_files_hard_limit": 1024}, "need at least 2,000 open files"),
+        ({"hosts": 500}, {"processes_limit": 400}, "Use at most 133 hosts, or other machines"),
+        ({"processes_per_host": 4000}, {"memory_bytes": 8 * GB}, "Use fewer processes on each host"),
+    ],
+)
+def test_what_cannot_start_at_all_is_refused(demand: dict, machine: dict, said: str) -> None:
+    text = refusal(Demand(**demand), dataclasses.replace(ROOMY, **machine))
+    assert text is not None and said in text
+
+
+def test_what_may_run_slowly_is_not_refused() -> None:
+    assert refusal(Demand(hosts=500, processes_per_host=2), ROOMY) is None
+    assert refusal(Demand(hosts=500), dataclasses.replace(ROOMY, memory_bytes=0)) is None  # it is not known

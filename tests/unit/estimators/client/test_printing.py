@@ -161,6 +161,35 @@ def test_on_a_terminal_bars_stand_under_the_log(monkeypatch: pytest.MonkeyPatch)
     assert screen(terminal.getvalue())[-1] == "[algo-1:rank 0] left"
 
 
+def test_a_line_stands_below_all_and_goes_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    printer = LogPrinter(terminal, colour=False)
+    printer.status("training · 1 s")
+    printer.print(lines(b"start\n", b"10%\r"))
+    printer.status("training · loss 0.25 · 2 s · about 3 s to go")
+    assert screen(terminal.getvalue()) == [
+        "[algo-1:rank 0] start",
+        "[algo-1:rank 0] 10%",
+        "training · loss 0.25 · 2 s · ",
+    ]
+    printer.print(lines(b"100%\n"))
+    printer.status("")
+    terminal.write("what a callback prints\n")
+    printer.status("training · 3 s")
+    terminal.write(" and a thread\n")
+    printer.print(lines(b"more\n"))
+    printer.finish()
+    assert screen(terminal.getvalue()) == [
+        "[algo-1:rank 0] start",
+        "[algo-1:rank 0] 100%",
+        "what a callback prints",
+        "training · 3 s and a thread",
+        "[algo-1:rank 0] more",
+    ]
+
+
 def test_columns_are_counted_not_characters() -> None:
     assert fit_columns("\x1b[31mabc\x1b[0mdef", 4) == "abcd"
     assert fit_columns("日本語", 5) == "日本"
