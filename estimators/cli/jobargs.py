@@ -85,6 +85,13 @@ _ARGUMENT = re.compile(
 #: Values that are no options': of a channel, and for what the command line does otherwise.
 _NOT_OPTIONS = re.compile(r"distribution='(?:FullyReplicated|ShardedByS3Key)'|model_dir=False")
 _CALL = re.compile(r"\b(?:RunOptions|fit|plan)\((\w+=[^()]*)\)")
+#: Strategies of Python -> what --strategy calls them.
+_CLASSES = {
+    "MPI": "mpi", "CollectiveAllReduce": "collective_all_reduce", "ParameterServer": "parameter_server",
+    "Mirrored": "mirrored", "TorchDistributed": "torch_distributed", "ElasticHorovod": "elastic_horovod",
+    "ElasticTorchDistributed": "elastic_torch_distributed",
+}  # fmt: skip
+_STRATEGY_CALL = re.compile(rf"\b({'|'.join(_CLASSES)})\((processes_per_host=[^(),]*)\)")
 
 
 def in_options(message: str) -> str:
@@ -106,7 +113,14 @@ def in_options(message: str) -> str:
     if "--" in line:  # it speaks of options already
         return message
     line = _CALL.sub(r"\1", line)
+    line = _STRATEGY_CALL.sub(_strategy, line)
     return _ARGUMENT.sub(option, line) + newline + rest
+
+
+def _strategy(match: re.Match[str]) -> str:
+    """``--strategy mpi processes_per_host=2``; where the strategy is given already, as in ``MPI(…=…)``, its argument."""
+    strategy, argument = match.groups()
+    return argument.removesuffix("=…") if argument.endswith("…") else f"--strategy {_CLASSES[strategy]} {argument}"
 
 
 def add(parser: argparse.ArgumentParser) -> None:
