@@ -95,7 +95,7 @@ class TorchCluster:
             DistributedError: the first look is in another thread.
         """
         if not notice.listen(keep_listening):
-            raise DistributedError("cluster.preempted must be read in the main thread first.")
+            raise DistributedError("Read cluster.preempted once in the main thread before another thread reads it.")
         return notice.came
 
     # --- the model ---
