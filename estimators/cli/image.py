@@ -38,7 +38,10 @@ def add(subparsers: Any) -> None:
     build.set_defaults(run=run_build)
     base = verbs.add_parser("base", help="make a base image without a registry (debootstrap; needs root)")
     base.add_argument("--tag", metavar="NAME", help="the image's name (default: fleetfit-base)")
-    base.add_argument("--release", metavar="NAME", help="Debian's release (default: the release with the Python version that runs fleetfit)")
+    base.add_argument(
+        "--release", metavar="NAME",
+        help="Debian's release (default: the release with the Python version that runs fleetfit)",
+    )  # fmt: skip
     base.add_argument("--mirror", metavar="URL", help="mirror of Debian's packages (default: debootstrap's)")
     base.set_defaults(run=run_base)
     push = verbs.add_parser(

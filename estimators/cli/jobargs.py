@@ -118,7 +118,7 @@ def in_options(message: str) -> str:
 
 
 def _strategy(match: re.Match[str]) -> str:
-    """``--strategy mpi processes_per_host=2``; where the strategy is given already, as in ``MPI(…=…)``, its argument."""
+    """Return ``--strategy mpi processes_per_host=2``; for ``MPI(processes_per_host=…)`` the argument alone."""
     strategy, argument = match.groups()
     return argument.removesuffix("=…") if argument.endswith("…") else f"--strategy {_CLASSES[strategy]} {argument}"
 

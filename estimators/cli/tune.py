@@ -89,8 +89,12 @@ def add(subparsers: Any) -> None:
         "--interval", type=parsing.count, metavar="N",
         help="pbt: length of a generation, in units of --resource (default: 1)",
     )  # fmt: skip
-    ends.add_argument("--target", type=float, metavar="VALUE", help="end the search when a trial's metric reaches this value")
-    ends.add_argument("--patience", type=parsing.count, metavar="N", help="end the search after N trials without an improvement")
+    ends.add_argument(
+        "--target", type=float, metavar="VALUE", help="end the search when a trial's metric reaches this value"
+    )
+    ends.add_argument(
+        "--patience", type=parsing.count, metavar="N", help="end the search after N trials without an improvement"
+    )
     ends.add_argument("--max-time", type=parsing.duration, metavar="TIME", help="stop the search after this time")
     ends.add_argument(
         "--fleet", type=parsing.count, metavar="N",

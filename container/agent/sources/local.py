@@ -103,7 +103,8 @@ def _walk(root: str, found: list[DataObject], folders: list[str]) -> None:
                 if entry.is_symlink():
                     inner = os.path.realpath(entry.path)
                     if _is_among(inner, above):
-                        raise SourceError(entry.path, f"this link leads to {inner!r}, a folder that contains the link", "Remove the link.")
+                        text = f"this link leads to {inner!r}, a folder that contains the link"
+                        raise SourceError(entry.path, text, "Remove the link.")
                 folders.append(key)
                 waiting.append((inner, f"{key}/", (inner, above)))
             elif stat.S_ISREG(status.st_mode):
