@@ -64,8 +64,8 @@ def add(subparsers: Any) -> None:
     )  # fmt: skip
     command.add_argument(
         "--without", action="append", default=[], metavar="MEMBER",
-        help="ignore this member of requests, which only AWS supports (such as VpcConfig), instead of refusing the "
-        "job; may be repeated",
+        help="ignore this member of a request instead of refusing the job, for members that only AWS supports, such "
+        "as VpcConfig; may be repeated",
     )  # fmt: skip
     command.add_argument(
         "--max-jobs", type=parsing.count, metavar="N",

@@ -94,8 +94,8 @@ def add(subparsers: Any) -> None:
     )  # fmt: skip
     install.add_argument(
         "what", nargs="?", choices=INSTALLABLE, default="all", metavar="PART",
-        help="all (default: TensorFlow, OpenMPI, Horovod and the Pipe mode reader), horovod, pipe, or an extra: "
-        + ", ".join(EXTRAS),
+        help="the part to install: all, horovod, pipe, or an extra. The default, all, installs TensorFlow, OpenMPI, "
+        "Horovod and the Pipe mode reader. Extras: " + ", ".join(EXTRAS),
     )  # fmt: skip
     install.set_defaults(run=run_install)
 

@@ -132,7 +132,9 @@ def connect(address: str, port: int, identity: str, key: str) -> socket.socket:
             raise OSError("another program answers there")
     except OSError as error:
         connection.close()
-        raise OSError(f"the machine that called fit() at {address}:{port} did not accept it: {error}") from None
+        raise OSError(
+            f"this host could not connect to the machine that called fit() ({address}:{port}): {error}"
+        ) from None
     connection.settimeout(None)
     return connection
 
