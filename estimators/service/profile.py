@@ -256,7 +256,7 @@ def _variables(place: EndpointFiles, address: Address) -> str:
 def _quoted(name: str, value: str) -> str:
     if "\n" in value or "\r" in value:
         raise ConfigurationError(
-            f"--env-file: the value of {name} contains a line break: {value!r}. Set FLEETFIT_HOME to a folder whose path "
-            "contains no line break."
+            f"--env-file: the value of {name} contains a line break: {value!r}. Set FLEETFIT_HOME to a folder whose "
+            "path contains no line break."
         )
     return shlex.quote(value)
