@@ -42,7 +42,7 @@ def test_hosts_are_added_listed_and_removed(
 ) -> None:
     monkeypatch.delenv(machines.VARIABLE, raising=False)
     assert run(capfd, "add", "node-1", "ann@node-2:2", "--slots", "4")[0] == 0
-    assert run(capfd, "add", "node-3")[1].startswith("fleetfit: 3 hosts: node-1, node-2, node-3")
+    assert run(capfd, "add", "node-3")[1].startswith("fleetfit: the fleet has 3 hosts: node-1, node-2, node-3")
     assert run(capfd, "list")[1] == "node-1  slots=4\nann@node-2  slots=2\nnode-3\n"
     status, text = run(capfd, "remove", "node-22")
     assert status != 0 and "Did you mean 'node-2'" in text

@@ -214,7 +214,7 @@ def test_nothing_is_left_on_any_machine_when_an_end_of_the_connection_is_killed(
     clusters.await_terminal(job)
     assert job.status == "Failed"
     if victim == "agent":
-        assert "was lost: the connection was closed" in str(job.describe()["FailureReason"])
+        assert "was lost: the connection " in str(job.describe()["FailureReason"])
         for machine in busy:  # nobody is left there to remove it
             machine.tidy()
 

@@ -28,7 +28,7 @@ def test_one_file_becomes_many(tmp_path: Path, record_format: RecordFormat, capf
     assert prefix == {"prefix": f"{target}/"} and names == [f"part-00-{n:05d}-of-00004" for n in range(4)]
     # Nothing is overwritten.
     assert main.main(["shard", str(source), str(target), "--shards", "4"]) == 2
-    assert "is there already" in capfd.readouterr().err
+    assert "exists already" in capfd.readouterr().err
 
 
 def test_relative_paths_are_this_directorys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
