@@ -289,7 +289,7 @@ def test_a_tuning_job_of_sagemakers_is_stopped() -> None:
             {"strategy": "ASHA"},
             "strategy 'ASHA' on instance_type 'ml.m5.xlarge': SageMaker's tuning jobs have Bayesian",
         ),
-        ({"strategy": "Bayesian", "max_failures": 2}, "max_failures=2 is not available on instance_type 'ml.m5.xlarge'"),
+        ({"strategy": "Bayesian", "max_failures": 2}, "max_failures=2 is not available on"),
     ],
 )
 def test_what_sagemakers_tuning_jobs_do_not_have_is_refused(arguments: dict[str, Any], said: str) -> None:
