@@ -246,7 +246,8 @@ def test_two_writers_lines_stay_whole(tmp_path: Path) -> None:
 def test_it_loads_no_module_that_python_has_not_loaded(tmp_path: Path) -> None:
     """Each costs every rank's start some milliseconds."""
     run = Run(script(tmp_path, "import sys\nprint(*sorted(sys.modules))"), tmp_path)
-    plain = subprocess.run([sys.executable, "-c", "import sys; print(*sys.modules)"], capture_output=True, text=True)
+    command = [sys.executable, "-c", "import sys; print(*sys.modules)"]
+    plain = subprocess.run(command, capture_output=True, text=True, env={})
     more = set(run.out.split()) - set(plain.stdout.split())
     assert not {name for name in more if name.partition(".")[0] in sys.stdlib_module_names}, more
 
