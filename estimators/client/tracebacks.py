@@ -48,8 +48,11 @@ class Tracebacks:
         """Take lines, and give what may be shown now."""
         now = self._clock()
         for line in lines:
+            if not self._held and _HINT not in line.data:  # nearly every line
+                yield line
+                continue
             key = (line.host, line.process)
-            held = self._held.get(key) if self._held else None
+            held = self._held.get(key)
             if line.rank is None or (held is None and _HINT not in line.data):
                 yield line
                 continue

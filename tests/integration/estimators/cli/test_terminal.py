@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import clusters
+from screens import screen
 
 SCRIPT = """
 import os, time
@@ -69,18 +70,7 @@ class Terminal:
     @property
     def screen(self) -> list[str]:
         """What is left on it."""
-        rows, row = [""], 0
-        for token in re.findall(r"\x1b\[\d*[A-Za-z]|\n|\r|[^\x1b\n\r]+", self.text):
-            if token == "\n":
-                row += 1
-                rows[row:] = rows[row:] or [""]
-            elif token.endswith("A"):
-                row -= int(token[2:-1])
-            elif token.endswith("J"):
-                rows[row:] = [""]
-            elif token != "\r" and not token.startswith("\x1b"):
-                rows[row] += token
-        return rows
+        return screen(self.text)
 
 
 def test_a_line_lives_below_the_logs_until_the_table_takes_its_place(tmp_path: Path, home: Path) -> None:
@@ -89,14 +79,14 @@ def test_a_line_lives_below_the_logs_until_the_table_takes_its_place(tmp_path: P
     assert terminal.screen[-1].startswith("training · loss 0.25 · ")
     (tmp_path / "go").touch()
     terminal.finish()
-    screen = terminal.screen
+    shown = terminal.screen
     assert terminal.process.returncode == 0
-    assert [line for line in screen if line.startswith("[algo-1:rank 0]")] == [
+    assert [line for line in shown if line.startswith("[algo-1:rank 0]")] == [
         "[algo-1:rank 0] loss: 0.25", "[algo-1:rank 0] over",
     ]  # fmt: skip
-    assert not [line for line in screen if " · loss" in line and "training ·" in line]
-    assert any(line.startswith("job-1  Completed") for line in screen)
-    assert max(map(len, screen)) <= 60 or "logs" in max(screen, key=len)
+    assert not [line for line in shown if " · loss" in line and "training ·" in line]
+    assert any(line.startswith("job-1  Completed") for line in shown)
+    assert max(map(len, shown)) <= 60 or "logs" in max(shown, key=len)
 
 
 def test_ctrl_c_prints_that_it_is_stopped_and_the_table(tmp_path: Path, home: Path) -> None:
@@ -105,11 +95,11 @@ def test_ctrl_c_prints_that_it_is_stopped_and_the_table(tmp_path: Path, home: Pa
     terminal.process.send_signal(signal.SIGINT)
     terminal.finish()
     assert "stopping: 5 s to save; interrupt again to end the job at" in terminal.text
-    screen = [line for line in terminal.screen if line]
-    assert screen[:3] == [
+    shown = [line for line in terminal.screen if line]
+    assert shown[:3] == [
         "training job job-1: 1 host, on local_process", "[algo-1:rank 0] loss: 0.25", "training job job-1: stopped.",
     ]  # fmt: skip
-    assert screen[4] == "job-1  Stopped" and "Traceback" not in terminal.text and "interrupted." not in terminal.text
+    assert shown[4] == "job-1  Stopped" and "Traceback" not in terminal.text and "interrupted." not in terminal.text
 
 
 def test_a_failing_script_is_told_once_with_its_own_lines(tmp_path: Path, home: Path) -> None:

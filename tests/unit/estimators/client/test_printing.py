@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 import os
-import re
 
 import pytest
+from screens import screen
 
 from container.contract.failures import Cause, Failure
 from estimators.client.printing import LogPrinter, wants_colour, write_text
@@ -34,27 +34,6 @@ def shown(*batches: list[LogLine], printer: LogPrinter | None = None, finish: bo
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
-
-
-def screen(text: str) -> list[str]:
-    """What a terminal would show: newline, carriage return, cursor up, clear to the end."""
-    rows, row = [""], 0
-    for token in re.findall(r"\x1b\[\d*[A-Za-z]|\n|\r|[^\x1b\n\r]+", text):
-        if token == "\n":
-            row += 1
-            if row == len(rows):
-                rows.append("")
-        elif token == "\r":
-            pass
-        elif token.endswith("A"):
-            row -= int(token[2:-1])
-        elif token.endswith("J"):
-            rows[row:] = [""]
-        elif token.startswith("\x1b"):
-            pass
-        else:
-            rows[row] += token
-    return rows[:-1] if rows[-1] == "" else rows
 
 
 def test_every_line_has_its_prefix() -> None:
