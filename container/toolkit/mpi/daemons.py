@@ -28,6 +28,12 @@ _PREFIXES = ("OPAL_PREFIX", "PRTE_PREFIX")
 #: The parameters that name the remote shell, in OpenMPI 4 and 5.
 _SHELL_PARAMETERS = ("plm_rsh_agent", "plm_ssh_agent")
 
+#: Variables by which OpenMPI 4 and 5 ask the remote shell which login shell is behind it, instead of assuming the
+#: user's own one: for sh, ksh, csh, tcsh and fish they write lines of other grammars (``setup_shell`` in
+#: ``plm_rsh_module.c``). Ours answers bash, whose lines :func:`command` reads.
+_ASK_FOR_SHELL = {"OMPI_MCA_plm_rsh_assume_same_shell": "0", "PRTE_MCA_plm_ssh_assume_same_shell": "0"}
+_ANSWER = """[ "$2" = 'echo $SHELL' ] && exec echo /bin/bash"""
+
 #: How many descriptors mpirun may have open. Before each remote shell it closes every number up to its limit, one by
 #: one (``ssh_child`` in ``plm_rsh_module.c``): the million of many containers takes a tenth of a second, 2^30 minutes.
 OPEN_FILES = 4096
@@ -154,7 +160,7 @@ def _make_shell(runtime_dir: Path, machine: Machine) -> str:
     shell = runtime_dir / "rsh"
     if not shell.exists():
         program = [machine.python, "-I", "-S", os.path.join(machine.container_package, "__main__.py"), "rsh"]
-        shell.write_text(f'#!/bin/sh\nexec {shlex.join(program)} "$@"\n', encoding="utf-8")
+        shell.write_text(f'#!/bin/sh\n{_ANSWER}\nexec {shlex.join(program)} "$@"\n', encoding="utf-8")
         shell.chmod(0o700)
     return str(shell)
 
@@ -189,7 +195,7 @@ def session_environment(runtime_dir: Path, path: str) -> dict[str, str]:
     """Variables for mpirun and its daemons: a private folder for their session files, which they find by TMPDIR, and
     the folder in which they find the rank wrapper.
 
-    The rank wrapper gives the script its own TMPDIR and PATH back, and its limit of open descriptors
+    The rank wrapper gives the script its own variables back, and its limit of open descriptors
     (:func:`limit_open_files`).
 
     Args:
@@ -204,6 +210,8 @@ def session_environment(runtime_dir: Path, path: str) -> dict[str, str]:
     environment = {
         "PATH": f"{runtime_dir}:{path}",
         "TMPDIR": str(sessions),
+        **_ASK_FOR_SHELL,
+        **{variables.USERS_PREFIX + name: os.environ.get(name, "") for name in _ASK_FOR_SHELL},
         variables.USERS_TMPDIR: os.environ.get("TMPDIR", ""),
     }
     users, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -238,10 +246,11 @@ def limit_open_files(pid: int) -> None:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (OPEN_FILES, most))
 
 
-#: What mpirun says when its child has become a program before mpirun could put it into a group of its own, which the
-#: child does itself as well: harmless, and in every third job or so.
+#: Two harmless warnings of mpirun. Its child has become a program before mpirun could put it into a group of its own,
+#: which the child does itself as well: in every third job or so. And a user's login shell is none, such as nologin.
 _NOISE = re.compile(
-    rb"\[[^\]\s]+\] plm:rsh: Warning: setpgid\(\d+,\d+\) failed in parent with errno=Permission denied\(13\)\r?\n"
+    rb"\[[^\]\s]+\] (?:plm:rsh: Warning: setpgid\(\d+,\d+\) failed in parent with errno=Permission denied\(13\)"
+    rb"|WARNING: local probe returned unhandled shell:.* assuming bash)\r?\n"
 )
 _RULE = re.compile(rb"-{20,}\r?\n")
 _LOST = re.compile(rb"\w+ has lost communication with a remote daemon")
