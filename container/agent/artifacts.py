@@ -195,15 +195,15 @@ def union(folders: Sequence[Folder], *, warn: Callable[[str, str], None]) -> lis
         if skipped:
             warn(
                 folder.host,
-                f"{folder.path}: not packed, because they are links out of the folder or not regular files: "
-                f"{_names(skipped)}.",
+                f"{folder.path}: these entries are not packed: {_names(skipped)}. They are links that lead out of the "
+                "folder, or not regular files.",
             )
     for folder in folders:
         if names := shadowed.get(folder.host):
             warn(
                 folder.host,
-                f"{folder.path}: not packed, because an earlier host has a different file under the same path: "
-                f"{_names(names)}.",
+                f"{folder.path}: these entries are not packed: {_names(names)}. An earlier host has a different file "
+                "under the same path.",
             )
     return sorted(found.values(), key=lambda entry: entry.name.split("/"))
 

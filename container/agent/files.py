@@ -106,7 +106,9 @@ def check_keys(uri: str, items: Sequence[DataObject]) -> None:
             raise sources.SourceError(item.uri, f"its key {problem}", "Use input_mode='Pipe', or rename the object.")
         if item.key in taken:
             raise sources.SourceError(
-                uri, f"{taken[item.key].name} and {item.name} would be the same file, {item.key!r}", "Rename one."
+                uri,
+                f"{taken[item.key].name} and {item.name} would be the same file, {item.key!r}",
+                "Rename one of the objects.",
             )
         taken[item.key] = item
     for item in items:
@@ -115,7 +117,7 @@ def check_keys(uri: str, items: Sequence[DataObject]) -> None:
                 raise sources.SourceError(
                     uri,
                     f"{other.name} would be both a file and the folder of {item.name}",
-                    "Rename one, or use Pipe mode.",
+                    "Rename one of the objects, or use Pipe mode.",
                 )
 
 
@@ -230,8 +232,8 @@ def _check_room(copies: Sequence[_Copy], total: int, channel: HostChannel, hosts
     )
     each = f" for {len(hosts)} hosts" if len(hosts) > 1 else ""
     raise AgentError(
-        f"File mode copies {size(total)}{each} and leaves {size(spare)} free for the job, but the disk of {place} has "
-        f"only {size(free)} free. Free some space, or {remedy}."
+        f"File mode copies {size(total)}{each}, and {size(spare)} must stay free for the job, but the disk of {place} "
+        f"has only {size(free)} free. Free some space, or {remedy}."
     )
 
 

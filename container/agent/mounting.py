@@ -76,7 +76,8 @@ def check() -> str:
         missing.append("/dev/fuse that this user may open (in a container: --device /dev/fuse --cap-add SYS_ADMIN)")
     if missing or rclone is None:
         raise AgentError(
-            f"input mode 'FastFile' of S3 needs {' and '.join(missing)} on this machine. Or use 'File' or 'Pipe'."
+            f"input mode 'FastFile' of S3 needs {' and '.join(missing)}, which this machine lacks. Add what is "
+            "missing, or use input mode 'File' or 'Pipe'."
         )
     return rclone
 
@@ -130,7 +131,7 @@ class Mounts:
             for bucket, pid in self._running.items():
                 if os.waitpid(pid, os.WNOHANG)[0]:
                     del self._running[bucket]
-                    raise AgentError(f"the mount of bucket {bucket!r} went away: rclone ended.")
+                    raise AgentError(f"bucket {bucket!r} is no longer mounted: rclone ended.")
 
     def _mount(self, bucket: str) -> None:
         place = self._folder / bucket

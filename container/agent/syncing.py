@@ -233,7 +233,8 @@ class Uploader:
                 size_there = f"has {there[name]:,} bytes" if name in there else "is missing"
                 raise AgentError(
                     f"the upload of the {self._what} is not complete: {name!r} of {self._folder} has "
-                    f"{size_here:,} bytes, but in {self._prefix} it {size_there}. See whether another job writes there."
+                    f"{size_here:,} bytes, but in {self._prefix} it {size_there}. Check whether another job writes to "
+                    f"{self._prefix}."
                 )
 
     def mark_restored(self) -> None:
@@ -318,7 +319,7 @@ class Uploader:
             _warn(
                 self._tell,
                 self._host,
-                f"{self._folder / name} is not kept: it is a link, and its target is not in that folder.",
+                f"{self._folder / name} is not uploaded: it is a link, and its target is outside {self._folder}.",
             )
 
 

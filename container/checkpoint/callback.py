@@ -25,6 +25,9 @@ _UNUSED = (
     *(f"on_{mode}_{when}" for mode in ("test", "predict") for when in ("begin", "end", "batch_begin", "batch_end")),
 )
 
+#: Why an interrupted epoch starts over where nothing was given that could continue within it.
+_NO_DATA = "callback() was given no data=…, which is needed to continue within an epoch"
+
 
 class CheckpointCallback:
     """Saves as a Checkpointer's interval says; restores when the training begins.
@@ -185,10 +188,8 @@ class CheckpointCallback:
     def _begin_data(self) -> None:
         """Say at the beginning, and not when it is too late, that an epoch that is interrupted begins anew."""
         begin = getattr(self._data, "training_begins", None)
-        if begin is None:
-            why = "" if self._data is not None else "callback(data=…) has no data source that can continue within it"
-        else:
-            why = begin(self.params.get("steps"))
+        no_data = _NO_DATA if self._data is None else ""
+        why = begin(self.params.get("steps")) if begin is not None else no_data
         within = self._implements_train_batch_hooks() and self._checkpointer.every.unit.value != "epochs"
         if why and within:
             self._say(f"after a restart an interrupted epoch starts over: {why}")
@@ -204,7 +205,7 @@ class CheckpointCallback:
         try:
             if progress.batch:
                 if self._data is None:
-                    raise EpochBeginsAnew("the data source cannot continue within it")
+                    raise EpochBeginsAnew(_NO_DATA)
                 if self._data.resume(progress.position):
                     self._skip = progress.batch
                 else:

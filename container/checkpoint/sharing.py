@@ -80,9 +80,9 @@ def surrounding_cluster() -> Cluster:
     if joined is not None:
         return joined
     remedy = (
-        "Call container.distributed.init() before the first use, so that rank 0 saves and all ranks restore the same. "
-        "In a script that saves and restores on one rank alone, use "
-        "Checkpointer(cluster=container.checkpoint.SingleProcess()) there."
+        "Call container.distributed.init() before the first use: rank 0 then saves, and all ranks restore the same "
+        "checkpoint. If only one rank saves and restores, use "
+        "Checkpointer(cluster=container.checkpoint.SingleProcess()) on that rank."
     )
     try:
         size = detection.detect(os.environ).size

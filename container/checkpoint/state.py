@@ -117,7 +117,9 @@ class ArrayState:
             elif isinstance(self._arrays, MutableMapping):
                 self._arrays[name] = type(value)(content[()]) if not isinstance(value, list) else content.tolist()
             else:
-                raise TypeError(f"{name}: a {type(value).__qualname__} cannot be filled in place")
+                raise TypeError(
+                    f"{name}: a {type(value).__qualname__} cannot be restored into a read-only mapping; use a dict"
+                )
 
         return Slot(spec, lambda: np.asarray(self._arrays[name]), fill)
 
@@ -181,8 +183,8 @@ class KerasState:
         saved = facts.get("keras")
         if saved != self._keras:
             raise CheckpointMismatchError(
-                f"the checkpoint is of a {saved or 'mapping'} model, but this model is of {self._keras}: their "
-                "variables differ. TF_USE_LEGACY_KERAS=1 selects tf_keras."
+                f"the checkpoint holds {f'a model of {saved}' if saved else 'no Keras model'}, but this model is of "
+                f"{self._keras}: their variables differ. TF_USE_LEGACY_KERAS=1 selects tf_keras."
             )
 
     def _generators(self) -> list[Any]:
@@ -229,8 +231,12 @@ def compare(group: str, slots: Iterable[Slot], saved: Mapping[str, Array], *, lo
     if not loose and set(saved) != {slot.spec.name for slot in slots}:
         lacking = sorted({slot.spec.name for slot in slots} - set(saved))
         beyond = sorted(set(saved) - {slot.spec.name for slot in slots})
-        parts = [f"lacks {', '.join(lacking[:5])}" if lacking else "", f"has {', '.join(beyond[:5])}" if beyond else ""]
-        raise CheckpointMismatchError(f"the checkpoint is of another {group}: it {' and '.join(filter(None, parts))}.")
+        parts = [
+            f"lacks {', '.join(lacking[:5])}" if lacking else "",
+            f"also has {', '.join(beyond[:5])}" if beyond else "",
+        ]
+        differences = " and ".join(filter(None, parts))
+        raise CheckpointMismatchError(f"the checkpoint does not match the {group}: it {differences}.")
     pairs = zip(slots, saved.items(), strict=False)
     for slot, (name, array) in pairs if loose else [(slot, (slot.spec.name, saved[slot.spec.name])) for slot in slots]:
         ours, theirs = slot.spec, Spec(name, array.dtype.name, tuple(array.shape))
@@ -238,11 +244,11 @@ def compare(group: str, slots: Iterable[Slot], saved: Mapping[str, Array], *, lo
             loose and not _same(group, ours.name, theirs.name)
         ):
             raise CheckpointMismatchError(
-                f"the checkpoint is of another {group}: it has {_text(theirs)} where this one has {_text(ours)}."
+                f"the checkpoint does not match the {group}: it has {_text(theirs)} instead of {_text(ours)}."
             )
     if len(slots) != len(saved):
         raise CheckpointMismatchError(
-            f"the checkpoint is of another {group}: it has {len(saved)} variables, this one has {len(slots)}."
+            f"the checkpoint does not match the {group}: it has {len(saved)} variables instead of {len(slots)}."
         )
 
 

@@ -123,7 +123,7 @@ class StateDicts:
             try:
                 value.load_state_dict(states[name])
             except (RuntimeError, ValueError, KeyError) as error:
-                raise CheckpointMismatchError(f"the checkpoint is of another {name}: {error}") from error
+                raise CheckpointMismatchError(f"the checkpoint does not match {name}: {error}") from error
             for group, rate in zip(value.param_groups if rates else (), rates, strict=False):
                 group["lr"], kept = rate, True
         return kept
@@ -138,12 +138,16 @@ def _compare(name: str, ours: Mapping[str, Any], saved: Mapping[str, Any]) -> No
     """Refuse a module's state that is another one's, before anything is changed."""
     lacking, beyond = sorted(set(ours) - set(saved)), sorted(set(saved) - set(ours))
     if lacking or beyond:
-        parts = [f"lacks {', '.join(lacking[:5])}" if lacking else "", f"has {', '.join(beyond[:5])}" if beyond else ""]
-        raise CheckpointMismatchError(f"the checkpoint is of another {name}: it {' and '.join(filter(None, parts))}.")
+        parts = [
+            f"lacks {', '.join(lacking[:5])}" if lacking else "",
+            f"also has {', '.join(beyond[:5])}" if beyond else "",
+        ]
+        differences = " and ".join(filter(None, parts))
+        raise CheckpointMismatchError(f"the checkpoint does not match {name}: it {differences}.")
     for key, value in ours.items():
         if tuple(getattr(value, "shape", ())) != tuple(getattr(saved[key], "shape", ())):
             raise CheckpointMismatchError(
-                f"the checkpoint is of another {name}: it has {key} {list(saved[key].shape)} where this one has "
+                f"the checkpoint does not match {name}: it has {key} {list(saved[key].shape)} instead of "
                 f"{list(value.shape)}."
             )
 

@@ -202,7 +202,7 @@ class CheckpointStore:
         target = os.path.basename(os.path.realpath(path)) if os.path.islink(path) else name
         if not _NAME.fullmatch(target) or not os.path.isdir(os.path.join(self.directory, target)):
             known = ", ".join([*self.names(), *self.references()]) or "none"
-            raise FileNotFoundError(errno.ENOENT, f"no such checkpoint; there are: {known}", path)
+            raise FileNotFoundError(errno.ENOENT, f"no such checkpoint; existing checkpoints and labels: {known}", path)
         return target
 
     # --- references ---
@@ -252,7 +252,7 @@ class CheckpointStore:
         path = os.path.join(self.directory, label)
         if label not in self.references():
             known = ", ".join(self.references()) or "none"
-            raise FileNotFoundError(errno.ENOENT, f"no such label; there are: {known}", path)
+            raise FileNotFoundError(errno.ENOENT, f"no such label; existing labels: {known}", path)
         os.unlink(path)
 
     # --- writing ---
@@ -453,7 +453,7 @@ class CheckpointStore:
             return "it is not a folder"
         target = os.path.realpath(path)
         if os.path.dirname(target) == os.path.realpath(self.directory):
-            return f"it is a link to {os.path.basename(target)}, which is used under its own name"
+            return f"it is a link to {os.path.basename(target)}, which is read under that name"
         return f"it is a link to {target}, which another program may change; copy that folder here to restore from it"
 
     @contextlib.contextmanager

@@ -154,8 +154,8 @@ class BackgroundWriter(Generic[Job]):
 
     def _say_waiting(self, began: float) -> None:
         print(
-            f"checkpoints: waiting for {self._where}, which has not finished the current write for "
-            f"{time.monotonic() - began:.0f} s",
+            f"checkpoints: still waiting after {time.monotonic() - began:.0f} s for the current write to "
+            f"{self._where} to finish",
             file=sys.stderr,
             flush=True,
         )

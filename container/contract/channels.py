@@ -26,10 +26,10 @@ class InputMode(enum.Enum):
 
 
 class Channel(str):
-    """A channel as a function's argument: the path that ``SM_CHANNEL_<NAME>`` has.
+    """A channel as an argument of a function: the path that ``SM_CHANNEL_<NAME>`` has.
 
-    It is a text, so that ``open()``, ``os.path`` and ``Path()`` take it. In Pipe mode it is the path that FIFOs are
-    named after; :class:`container.pipe_dataset.PipeModeDataset` takes its name.
+    A Channel is a ``str``: ``open()``, ``os.path`` and ``Path()`` accept it. In Pipe mode, the names of the FIFOs begin
+    with this path; :class:`container.pipe_dataset.PipeModeDataset` needs the channel's :attr:`name`.
 
     Args:
         path: The path.
@@ -124,12 +124,12 @@ class HostChannel:
             if self.compression is not Compression.NONE:
                 return (
                     f"compression {self.compression.value!r} is for Pipe mode; in {self.mode.value} mode the script "
-                    "gets the objects as they are: leave it out, or set input_mode='Pipe'."
+                    "gets the objects as they are: leave compression out, or set input_mode='Pipe'."
                 )
             if self.record_wrapping is not RecordWrapping.NONE:
                 return (
                     f"record_wrapping {self.record_wrapping.value!r} is for Pipe mode, but this channel is in "
-                    f"{self.mode.value} mode: leave it out, or set input_mode='Pipe'."
+                    f"{self.mode.value} mode: leave record_wrapping out, or set input_mode='Pipe'."
                 )
             if augmented:
                 return (

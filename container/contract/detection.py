@@ -100,7 +100,7 @@ def detect(environ: Mapping[str, str]) -> Surroundings:
         if started is None:
             raise DistributedError(
                 "the job's strategy is mpi, but this process was not started by mpirun: it would train alone. Start it "
-                "by fit(), mpirun or horovodrun, or take the strategy out of SM_FRAMEWORK_PARAMS."
+                "with fit(), mpirun or horovodrun, or take the strategy out of SM_FRAMEWORK_PARAMS."
             )
         return _started_by_mpirun(environ, started, strategy or MPI(), host)
     if strategy is None and started and config and int(environ[started[0]]) > 1:
@@ -117,7 +117,7 @@ def detect(environ: Mapping[str, str]) -> Surroundings:
     if strategy is not None:
         raise DistributedError(
             f"the job's strategy is {strategy.name}, but TF_CONFIG is not set: this process would train alone. Start "
-            "it by fit(), set TF_CONFIG, or take the strategy out of SM_FRAMEWORK_PARAMS."
+            "it with fit(), set TF_CONFIG, or take the strategy out of SM_FRAMEWORK_PARAMS."
         )
     return Surroundings(host=host)
 
@@ -210,7 +210,7 @@ def _elastic(environ: Mapping[str, str], strategy: Distribution, host: str) -> S
     if environ.get("HOROVOD_ELASTIC") != "1" or not environ.get("HOROVOD_SIZE"):
         raise DistributedError(
             "the job's strategy is elastic_horovod, but this process was not started by Horovod's driver: it would "
-            "train alone. Start it by fit() or horovodrun, or take the strategy out of SM_FRAMEWORK_PARAMS."
+            "train alone. Start it with fit() or horovodrun, or take the strategy out of SM_FRAMEWORK_PARAMS."
         )
     size, rank = _number(environ, "HOROVOD_SIZE", 1), _number(environ, "HOROVOD_RANK", 0)
     ours = variables.ELASTIC_PLANNED in environ
@@ -234,7 +234,7 @@ def _torch(environ: Mapping[str, str], strategy: Distribution, host: str) -> Sur
     if missing:
         raise DistributedError(
             f"the job's strategy is torch_distributed, but {', '.join(missing)} is not set: this process would train "
-            "alone. Start it by fit() or torchrun, or take the strategy out of SM_FRAMEWORK_PARAMS."
+            "alone. Start it with fit() or torchrun, or take the strategy out of SM_FRAMEWORK_PARAMS."
         )
     rank, size = _number(environ, "RANK", 0), _number(environ, "WORLD_SIZE", 1)
     local_rank = _number(environ, "LOCAL_RANK", 0)

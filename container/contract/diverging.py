@@ -50,5 +50,5 @@ def failure(text: str, host: str, rank: int | None) -> Failure:
         host=host,
         rank=rank,
         process=f"rank {rank}" if rank is not None else None,
-        hints=("A lower learning rate, clipped gradients or a look at the data at this step may help.",),
+        hints=("Try a lower learning rate or gradient clipping, and inspect the data of this step.",),
     )

@@ -33,18 +33,18 @@ class Failure:
     """The first failure of a job.
 
     Attributes:
-        cause: What kind it is.
-        message: One or more sentences that name what happened.
-        host: The host on which it happened, if it has one.
-        process: Name of the process (``rank 3``, ``mpirun``), if it was one.
-        rank: The rank, if it was one.
+        cause: The kind of failure.
+        message: What happened, in one or more sentences.
+        host: The host that failed; None if no host did.
+        process: Name of the process that failed (``rank 3``, ``mpirun``); None if no process did.
+        rank: The rank that failed; None if no rank did.
         exit_code: The exit status, if the process exited.
-        signal: The number of the signal that killed it, if one did.
+        signal: The number of the signal that killed the process, if a signal did.
         traceback: The user's traceback, if there was one.
-        log_tail: The last lines that the process printed, when there was no traceback.
-        places: Where each rank was, a line for each, when none made progress.
-        hints: What the user may do about it.
-        attempts: How the earlier attempts of the job ended, a line each.
+        log_tail: The last lines that the process printed, if there was no traceback.
+        places: If no rank made progress: where each rank was, in one line for each rank.
+        hints: What the user can do about the failure.
+        attempts: How the earlier attempts of the job ended, in one line for each attempt.
     """
 
     cause: Cause
@@ -66,16 +66,19 @@ class Failure:
             object.__setattr__(self, field.name, writable(getattr(self, field.name)))
 
     def summary(self) -> str:
-        """Return one line: where, and what."""
+        """Return where the failure happened and what happened, in one line."""
         place = ", ".join(part for part in (self.host, self.process) if part)
         return f"{place}: {self.message}" if place else self.message
 
     def detail(self) -> str:
-        """Return the earlier attempts, then the traceback; without one, where the ranks were and the last lines."""
+        """Return the earlier attempts and the traceback.
+
+        Without a traceback, return where the ranks were, and the last lines that the process printed.
+        """
         return "\n\n".join(text for text in (self.earlier(), self._last_words()) if text)
 
     def earlier(self) -> str:
-        """Return how the earlier attempts ended, under a heading; empty without any."""
+        """Return a heading and how the earlier attempts ended; an empty text if there were none."""
         return "\n".join(("earlier attempts:", *(f"  {line}" for line in self.attempts))) if self.attempts else ""
 
     def _last_words(self) -> str:
@@ -85,11 +88,10 @@ class Failure:
         return "\n\n".join(f"{title}\n{text}" for title, part in parts if (text := (part or "").strip("\n")))
 
     def reason(self, limit: int = REASON_LIMIT) -> str:
-        """Return the text for ``FailureReason`` and ``/opt/ml/output/failure``: the summary as a sentence, then the end
-        of the traceback.
+        """Return the text for ``FailureReason`` and ``/opt/ml/output/failure``.
 
-        The last line of a traceback names the exception, so it is the middle that is cut when ``limit`` characters
-        do not hold everything.
+        The text begins with the summary, and ends with the end of the traceback. If ``limit`` characters are too few,
+        the middle is cut, because the last line of a traceback names the exception.
         """
         text = sentence(self.summary())
         if self.attempts:
@@ -115,7 +117,7 @@ class Failure:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Failure:
-        """Read what :meth:`to_dict` wrote; unknown keys of a later version are left out."""
+        """Read what :meth:`to_dict` wrote. Keys that only a later version knows are ignored."""
         known = {field.name for field in dataclasses.fields(cls)}
         kept = {name: value for name, value in values.items() if name in known}
         kept["cause"] = Cause(kept.get("cause", Cause.INTERNAL.value))
@@ -148,16 +150,16 @@ def no_progress(limit: float, places: Iterable[str], missing: Mapping[int, str],
         places="\n".join(places),
         hints=(
             *stalls,
-            "A rank that waits in a collective waits for a rank that does not take part in it. Every rank's log has "
-            "its stack.",
-            "A job that is silent for long by design needs a longer hang_timeout.",
+            "If a rank waits in a collective operation, another rank has not called that operation. Each rank's stack "
+            "is in the rank's log.",
+            "If the script is silent for so long by design, set a longer hang_timeout.",
         ),
     )
 
 
 def unanswered(host: str) -> str:
     """Return the line for a host that does not report where its processes are."""
-    return f"{host}: its toolkit did not answer (it is stopped, or the machine is overloaded)"
+    return f"{host}: the host's training process did not answer (it is stopped, or the machine is overloaded)"
 
 
 def signal_name(number: int) -> str:

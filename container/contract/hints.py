@@ -60,9 +60,9 @@ class Situation:
 
 #: For scripts that open ``/opt/ml`` by themselves.
 OWN_PATHS = (
-    "/opt/ml is the host's own folder in containers only. Elsewhere, SM_MODEL_DIR, SM_CHECKPOINT_DIR, "
-    "SM_OUTPUT_DATA_DIR and SM_CHANNEL_… name the host's folders, and fleetfit changes paths below /opt/ml in "
-    "hyperparameters and environment= accordingly."
+    "Only in containers does each host have its own /opt/ml. Elsewhere, take the folders from SM_MODEL_DIR, "
+    "SM_CHECKPOINT_DIR, SM_OUTPUT_DATA_DIR and SM_CHANNEL_…. In hyperparameters and environment=, fleetfit replaces "
+    "paths below /opt/ml by paths below the host's folder."
 )
 
 #: What a Python exception says -> hint.
@@ -89,8 +89,8 @@ _SAID: tuple[tuple[str, str], ...] = (
         r"(?:host|hostname|addresses of|for) [('\"]?algo-\d+\b[^\n]{0,80}"
         r"(?:not known|gai error|name resolution|cannot be retrieved)"
         r"|(?:resolve|resolution)[^\n]{0,30} (?:host|hostname|for) ['\"]?algo-\d+\b",
-        "the hosts' names, such as algo-1, resolve on SageMaker and between containers only. Elsewhere, "
-        "FLEETFIT_MASTER_ADDR has the address of the first host, for `torchrun --master_addr` and similar options.",
+        "host names such as algo-1 resolve only on SageMaker and between containers. Elsewhere, use the address of the "
+        "first host, FLEETFIT_MASTER_ADDR, for `torchrun --master_addr` and similar options.",
     ),
     (
         r"ResourceExhaustedError|OOM when allocating",
@@ -123,7 +123,7 @@ _SIGNALS = {
     ),
     signal.SIGILL: "SIGILL: the program was built for another processor than this one.",
     signal.SIGBUS: "SIGBUS is often a full /dev/shm: give the container more shared memory.",
-    signal.SIGABRT: "SIGABRT: a native library gave up; its last lines are in the log.",
+    signal.SIGABRT: "SIGABRT: native code aborted the process; the last lines of the log may say why.",
 }
 
 
@@ -200,8 +200,8 @@ def _of_argparse(text: str) -> str | None:
             return None  # whatever the script was given beside hyperparameters
         if not options:
             return (
-                "a hyperparameter is passed with its value, but an option with store_true takes none: pass such an "
-                "option as arguments=['--NAME'] where it is on, and leave it out where it is off."
+                "a hyperparameter is passed with its value, but an option with store_true takes no value. To switch "
+                "such an option on, pass arguments=['--NAME']; to switch the option off, leave it out."
             )
         return (
             f"every hyperparameter reaches the script as an argument: declare {cut(', '.join(options), 200)} in its "
@@ -227,7 +227,7 @@ def _of_argparse(text: str) -> str | None:
 def _not_installed(package: str, situation: Situation) -> str:
     if situation.elsewhere:
         named = (
-            " An environment that fleetfit makes has the package if a file of the job's code names it."
+            f" If fleetfit makes the environment, it installs {package} if a file of the job's code mentions {package}."
             if package in ("tensorflow", "tf_keras")
             else ""
         )
@@ -243,8 +243,11 @@ def _not_installed(package: str, situation: Situation) -> str:
 
 def _disk(situation: Situation) -> str:
     if situation.elsewhere:
-        return "the host's disk is full: make room there, or name another folder for temporary files (TMPDIR)."
-    return "the disk is full: `fleetfit clean` says what finished jobs hold; --free 5G removes the oldest."
+        return "the host's disk is full: free some space on the host, or set TMPDIR to a folder on another disk."
+    return (
+        "the disk is full: `fleetfit clean` shows how much space finished jobs use; `fleetfit clean --free 5G` removes "
+        "the oldest finished jobs."
+    )
 
 
 def _channel(variable: str, situation: Situation) -> str:
@@ -262,7 +265,8 @@ def _channel(variable: str, situation: Situation) -> str:
 
 def _tf_config(situation: Situation) -> str:
     """Recognise a script that asks for the cluster of TensorFlow's own strategies."""
-    having = f"the job's strategy is {situation.strategy}" if situation.strategy is not None else "the job has none"
+    strategy = situation.strategy
+    having = f"the job's strategy is {strategy}" if strategy is not None else "the job has no strategy"
     return (
         "TF_CONFIG is set by the strategies collective_all_reduce (MultiWorkerMirroredStrategy) and parameter_server; "
         f"{having}."

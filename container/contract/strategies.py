@@ -30,16 +30,16 @@ _NUM_GPUS = "each process has one GPU; set processes_per_host=… of MPI() or Co
 
 
 class Distribution:
-    """Base of the strategies. Subclasses are frozen dataclasses that validate themselves.
+    """Base of the strategies. Subclasses are frozen dataclasses that check their options.
 
     Attributes:
-        name: The strategy's name, as in tables and errors.
-        key: Its key in SageMaker's ``distribution`` dict.
-        launcher: Name of the launcher that starts it.
-        aliases: Other dict keys that are taken.
+        name: The strategy's name in tables and errors.
+        key: The strategy's key in SageMaker's ``distribution`` dict.
+        launcher: Name of the launcher that starts the strategy.
+        aliases: Other accepted keys of the dict.
         synchronous: Whether all ranks make each step together.
-        all_reduce: Whether its ranks, of which a host may have several, add up their gradients among themselves.
-        frameworks: The frameworks whose scripts it can distribute.
+        all_reduce: Whether the ranks sum their gradients among themselves; a host may then have several ranks.
+        frameworks: The frameworks whose scripts the strategy can distribute.
     """
 
     name: ClassVar[str]
@@ -70,15 +70,15 @@ class Distribution:
 
     @classmethod
     def check_option(cls, what: str, name: Any, more: tuple[str, ...] = ()) -> None:
-        """Refuse an unknown option, and say what has taken the place of one that there was.
+        """Refuse an unknown option. For an option of TensorFlow 1, say what to use today.
 
         Args:
-            what: How an error calls it.
+            what: What errors call the option.
             name: The option.
-            more: What is allowed beside the strategy's own.
+            more: Names that are allowed in addition to the strategy's own options.
 
         Raises:
-            OptionError: it is unknown.
+            OptionError: the option is unknown.
         """
         allowed = (*more, *(field.name for field in dataclasses.fields(cls)))  # type: ignore[arg-type]
         if name in allowed:
@@ -97,16 +97,16 @@ class Distribution:
 
     @property
     def ranks_per_host(self) -> int:
-        """How many ranks run on each host."""
+        """The number of ranks on each host."""
         return int(getattr(self, "processes_per_host", 1))
 
     @property
     def fewest_hosts(self) -> int | None:
-        """With how many hosts an attempt may still begin; None: with all of the job's."""
+        """The minimum number of hosts with which an attempt may begin; None: all hosts of the job."""
         return None
 
     def to_hyperparameters(self) -> dict[str, Any]:
-        """Return the hyperparameters that tell a container about the strategy; unset options are left out."""
+        """Return the hyperparameters that tell a container about the strategy, without unset options."""
         values: dict[str, Any] = {self.enabled_parameter: True}
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
@@ -117,7 +117,7 @@ class Distribution:
         return values
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Return SageMaker's dict form, without options that are at its default."""
+        """Return SageMaker's dict form, without options that have their default value."""
         options = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)  # type: ignore[arg-type]
@@ -128,19 +128,22 @@ class Distribution:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class ParameterServer(Distribution):
-    """TensorFlow parameter servers: asynchronous updates of variables that ``ps`` processes hold.
+    """TensorFlow parameter servers: workers update, asynchronously, variables that ``ps`` processes hold.
 
-    ``ParameterServer()`` is TensorFlow 2's cluster. SageMaker's dict, ``{"parameter_server": {"enabled": True}}``, is
-    SageMaker's: ``ParameterServer(cluster_spec="sagemaker")``.
+    ``ParameterServer()`` starts the cluster of TensorFlow 2. SageMaker's dict, ``{"parameter_server": {"enabled":
+    True}}``, starts SageMaker's cluster, which is ``ParameterServer(cluster_spec="sagemaker")``.
 
     Attributes:
-        script_on: ``"all"``: the script runs on the chief and on every worker, as TensorFlow's guide does it;
-            ``"chief"``: on the chief only, for scripts that only coordinate. Of the coordinator's cluster only.
-        cluster_spec: ``"coordinator"``: TensorFlow 2's: on every host a ``ps`` and a ``worker``, on algo-1 the
-            ``chief`` too, which schedules the workers' steps. ``"sagemaker"``: that of SageMaker's TensorFlow
-            container: the script once on each host, as ``master`` on algo-1 and as ``worker`` elsewhere, with a ``ps``
-            beside it; on one host the script alone, without a cluster. Each trains by itself, as scripts of
-            TensorFlow 1's form do; where they call ``distributed.init()``, the master coordinates the workers.
+        script_on: Where the script runs. ``"all"``: on the chief and on every worker, as in TensorFlow's guide;
+            ``"chief"``: only on the chief, for scripts that only coordinate. ``"chief"`` needs
+            ``cluster_spec="coordinator"``.
+        cluster_spec: Which cluster to start.
+            ``"coordinator"``: the cluster of TensorFlow 2. Every host has a ``ps`` and a ``worker``; algo-1 also has
+            the ``chief``, which schedules the workers' steps.
+            ``"sagemaker"``: the cluster of SageMaker's TensorFlow container. The script runs once on each host, as
+            ``master`` on algo-1 and as ``worker`` on the others, each beside a ``ps``. With one host, only the script
+            runs, without a cluster. Scripts in TensorFlow 1's style train on each host separately. If a script calls
+            ``distributed.init()``, the master coordinates the workers.
     """
 
     script_on: str = "all"
@@ -164,26 +167,26 @@ class ParameterServer(Distribution):
         if self.script_on == "chief" and self.cluster_spec == "sagemaker":
             raise ConfigurationError(
                 "ParameterServer(script_on='chief') needs cluster_spec='coordinator': with cluster_spec='sagemaker', "
-                "the default of the dict, the script runs on every host."
+                "the default if distribution is a dict, the script runs on every host."
             )
 
     @property
     def coordinated(self) -> bool:
-        """Whether it is TensorFlow 2's cluster, whose chief is a process beside the workers."""
+        """Whether this is the cluster of TensorFlow 2, which has a chief in addition to the workers."""
         return self.cluster_spec == "coordinator"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class MPI(Distribution):
-    """Horovod's ring all-reduce, or any MPI program: one ``mpirun`` for hosts x ``processes_per_host`` ranks.
+    """Horovod's ring all-reduce, or any MPI program. One ``mpirun`` starts ``processes_per_host`` ranks on every host.
 
     Attributes:
         processes_per_host: Ranks on each host.
-        custom_mpi_options: Further options of mpirun, quoted as for a shell; they win over the defaults.
+        custom_mpi_options: More options for mpirun, quoted as for a shell. They override fleetfit's defaults.
         fusion_threshold_mb: Horovod's tensor fusion buffer in MiB (``HOROVOD_FUSION_THRESHOLD``).
-        cycle_time_ms: Horovod's cycle in milliseconds (``HOROVOD_CYCLE_TIME``).
-        hierarchical_allreduce: ``HOROVOD_HIERARCHICAL_ALLREDUCE``.
-        autotune: ``HOROVOD_AUTOTUNE``.
+        cycle_time_ms: Horovod's cycle time in milliseconds (``HOROVOD_CYCLE_TIME``).
+        hierarchical_allreduce: Horovod's hierarchical all-reduce (``HOROVOD_HIERARCHICAL_ALLREDUCE``).
+        autotune: Horovod's autotuning (``HOROVOD_AUTOTUNE``).
     """
 
     processes_per_host: int = 1
@@ -236,13 +239,13 @@ class MPI(Distribution):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class CollectiveAllReduce(Distribution):
-    """TensorFlow's ``MultiWorkerMirroredStrategy``: every rank runs the script with its TF_CONFIG.
+    """TensorFlow's ``MultiWorkerMirroredStrategy``: every rank runs the script and gets its own TF_CONFIG.
 
     Attributes:
         processes_per_host: Ranks on each host.
         communication: ``"ring"``, ``"nccl"`` or ``"auto"``.
-        bytes_per_pack: Gradients are packed up to this many bytes; 0 lets TensorFlow choose.
-        timeout_seconds: How long a collective may take before it fails; None waits for ever.
+        bytes_per_pack: Maximum size of a pack of gradients, in bytes; 0 lets TensorFlow choose.
+        timeout_seconds: Maximum duration of a collective operation, which then fails; None: no limit.
     """
 
     processes_per_host: int = 1
@@ -259,7 +262,7 @@ class CollectiveAllReduce(Distribution):
     former: ClassVar[Mapping[str, str]] = {
         "allreduce_merge_scope": "gradients are packed by their size now, up to bytes_per_pack=… bytes; 0 lets "
         "TensorFlow choose",
-        "gpu_indices": "each rank has the GPU of its local rank, and the ring goes from rank to rank; set "
+        "gpu_indices": "each rank uses the GPU of its local rank, and the ring follows the order of the ranks; set "
         "processes_per_host=… to the number of GPUs of a host",
         "num_gpus_per_worker": _NUM_GPUS,
         "num_gpus": _NUM_GPUS,
@@ -291,9 +294,9 @@ class Mirrored(Distribution):
     """TensorFlow's ``MirroredStrategy``: one host and one process, with a copy of the model on each device.
 
     Attributes:
-        devices: How many of the host's GPUs; None: all. On a host without GPUs, into how many virtual devices its
-            processor is divided, to try a script; None: one.
-        communication: How gradients are added up: ``"nccl"``, ``"hierarchical_copy"``, ``"one_device"``, or ``"auto"``.
+        devices: Number of GPUs to use; None: all GPUs of the host. On a host without GPUs: number of virtual devices
+            that share the CPU, to try a script; None: one.
+        communication: How gradients are summed: ``"nccl"``, ``"hierarchical_copy"``, ``"one_device"``, or ``"auto"``.
     """
 
     devices: int | None = None
@@ -311,7 +314,7 @@ class Mirrored(Distribution):
     former: ClassVar[Mapping[str, str]] = {
         "num_gpus": "set devices=… instead",
         "num_gpus_per_worker": "set devices=… instead",
-        "gpu_indices": "devices=… takes the first ones; CUDA_VISIBLE_DEVICES in environment={…} chooses others",
+        "gpu_indices": "devices=… uses the first GPUs; to use others, set CUDA_VISIBLE_DEVICES in environment={…}",
         "cross_tower_ops": "set communication='nccl', 'hierarchical_copy', 'one_device' or 'auto' instead",
         "cross_device_ops": "set communication='nccl', 'hierarchical_copy', 'one_device' or 'auto' instead",
     }
@@ -322,7 +325,7 @@ class Mirrored(Distribution):
         _one_of("Mirrored(communication=…)", self.communication, ("auto", "nccl", "hierarchical_copy", "one_device"))
 
     def one_host_only(self, hosts: int) -> str:
-        """Return the error for more hosts than one."""
+        """Return the error for a job with more than one host."""
         return (
             f"Mirrored() is for one host and uses all devices of that host; got instance_count={hosts}. For several "
             "hosts, use CollectiveAllReduce(), or MPI() for Horovod."
@@ -331,13 +334,13 @@ class Mirrored(Distribution):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class TorchDistributed(Distribution):
-    """PyTorch's ``torch.distributed``: every rank runs the script with the variables that torchrun would give it.
+    """PyTorch's ``torch.distributed``: every rank runs the script with the environment variables that torchrun sets.
 
-    Scripts that call ``torch.distributed.init_process_group()`` find each other: DistributedDataParallel, FSDP, and
-    whatever stands on them.
+    The ranks find each other when the script calls ``torch.distributed.init_process_group()``. This is for
+    DistributedDataParallel, FSDP, and the libraries that use them.
 
     Attributes:
-        processes_per_host: Ranks on each host; torchrun's ``--nproc-per-node``.
+        processes_per_host: Ranks on each host, as with torchrun's ``--nproc-per-node``.
     """
 
     processes_per_host: int = 1
@@ -362,30 +365,33 @@ DISCOVERED_BY_CALLER = "@caller"
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Elastic(Distribution):
-    """Base of the strategies whose hosts may come and go while they train. They start at ``instance_count`` hosts.
+    """Base of the strategies that can gain and lose hosts while they train. They start with ``instance_count`` hosts.
 
     Attributes:
         processes_per_host: Workers on each host.
-        discovery: Who else there is: the path of an executable script that prints a line ``host`` or ``host:slots``
-            for each host (as Horovod's ``--host-discovery-script``), of a file of such lines, or, while the caller
-            lives, a function of no arguments that returns names, or a dict from names to slots.
-        slots: The slots of a host whose line does not say them; None: ``processes_per_host``.
-        spares: Hosts that are kept ready beyond the others, to join at once when hosts are added or lost.
-        min_hosts: The training goes on while this many hosts are there; with fewer it waits for ``elastic_timeout``.
-        max_hosts: It never grows beyond this many; None: ``instance_count``.
-        workers: The workers to start with, for which it waits as long; None: those of ``instance_count`` hosts.
-        min_workers: ``min_hosts`` in workers, over it.
-        max_workers: ``max_hosts`` in workers, over it.
-        reset_limit: How often workers may meet anew before the job fails; None for any number.
-        cooldown: ``(shortest, longest)`` time in seconds for which a host whose worker failed is left out; it doubles
-            with each failure of the host.
-        exclusion: Another rule for that: ``path/of/file.py:Name`` or ``package.module:Name`` of a class, made without
-            arguments, whose method ``failed(host, now)`` returns until when the host is left out, both in seconds on a
-            clock that does not go back (``estimators.supervisor.elastic.policy.ExclusionPolicy``).
-        elastic_timeout: How long a training with too few workers waits for others, in seconds.
-        max_join: Hosts that may join at once; None for any number.
-        max_leave: Hosts that may be told to leave at once; None for any number.
-        grow_every: The least time between two growths, in seconds.
+        discovery: Source of the list of available hosts: the path of an executable script that prints a line ``host``
+            or ``host:slots`` for each host (as Horovod's ``--host-discovery-script``), the path of a file with such
+            lines, or a function without arguments that returns a list of names, or a dict from names to slots. A
+            function works only while the calling process lives.
+        slots: Slots of a host whose line has no number of slots; None: ``processes_per_host``.
+        spares: Number of additional hosts that are kept ready, and join at once when hosts are added or lost.
+        min_hosts: Minimum number of hosts. With fewer hosts, the training waits for up to ``elastic_timeout`` seconds.
+        max_hosts: Maximum number of hosts; None: ``instance_count``.
+        workers: Number of workers at the start. The training waits for these for up to ``elastic_timeout`` seconds.
+            None: the workers of ``instance_count`` hosts.
+        min_workers: Minimum number of workers; overrides ``min_hosts``.
+        max_workers: Maximum number of workers; overrides ``max_hosts``.
+        reset_limit: How often the workers may repeat the rendezvous before the job fails; None: no limit.
+        cooldown: ``(shortest, longest)`` time in seconds for which a host is excluded after a worker on it failed. The
+            time doubles with each failure of the host.
+        exclusion: Your own rule for this exclusion: a class, as ``path/of/file.py:Name`` or ``package.module:Name``.
+            The class takes no arguments. Its method ``failed(host, now)`` returns the time until which the host is
+            excluded. Both times are seconds of a monotonic clock
+            (``estimators.supervisor.elastic.policy.ExclusionPolicy``).
+        elastic_timeout: How many seconds a training with too few workers waits for more workers.
+        max_join: Maximum number of hosts that join at once; None: no limit.
+        max_leave: Maximum number of hosts that leave at once on request; None: no limit.
+        grow_every: Minimum time between two increases, in seconds.
     """
 
     processes_per_host: int = 1
@@ -507,13 +513,13 @@ _ELASTIC = {field.name: f"fleetfit_elastic_{field.name}" for field in dataclasse
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class ElasticHorovod(Elastic):
-    """Elastic Horovod: hosts may come and go while it trains. Starts at ``instance_count`` hosts.
+    """Elastic Horovod: hosts can join and leave during the training. Starts with ``instance_count`` hosts.
 
-    The options of every elastic strategy (:class:`Elastic`), and one more.
+    Has the options of every elastic strategy (:class:`Elastic`), and one more:
 
     Attributes:
-        warm: Whether a worker runs the script up to ``hvd.init()`` before it joins, while the others go on training;
-            else it is started when it has its place, as horovodrun does it.
+        warm: If True, a new worker runs the script up to ``hvd.init()`` before it joins; meanwhile, the other workers
+            train. If False, a new worker starts when it has its rank, as with horovodrun.
     """
 
     warm: bool = True
@@ -532,14 +538,14 @@ class ElasticHorovod(Elastic):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class ElasticTorchDistributed(Elastic):
-    """``torch.distributed`` whose hosts may come and go: every rank starts again when they do, as under torchrun.
+    """``torch.distributed`` with hosts that can join and leave. Each change restarts all ranks, as under torchrun.
 
-    The scripts are torchrun's: they load their last checkpoint when they start. The loss of any host, the first
-    included, ends nothing. The options of every elastic strategy (:class:`Elastic`), and one more.
+    The scripts are those for torchrun: they load their last checkpoint at the start. The job survives the loss of any
+    host, also of the first one. Has the options of every elastic strategy (:class:`Elastic`), and one more:
 
     Attributes:
-        max_restarts: How often the script may fail by itself, and start again on all ranks, before the job fails:
-            torchrun's ``--max-restarts``. The loss of a host and a change of their number do not count.
+        max_restarts: How many failures of the script are followed by a restart of all ranks, as torchrun's
+            ``--max-restarts``. After one more failure, the job fails. Lost, added and removed hosts do not count.
     """
 
     max_restarts: int = 3

@@ -97,8 +97,8 @@ def remarks(parser, arguments, values, rest):  # type: ignore[no-untyped-def]
             elif action.nargs == 0 and value in rest and is_true:
                 yield (
                     "",
-                    f"{name} {value} is True in the script, whose parser takes no value for it (store_true). Leave the "
-                    "hyperparameter out where it is off, and pass arguments=[…] where it is on.",
+                    f"{name} {value} is True in the script, whose parser takes no value for it (store_true). To switch "
+                    "the option off, leave the hyperparameter out; to switch it on, pass arguments=[…].",
                 )
 
 

@@ -377,7 +377,7 @@ class _Imported:
             raise RuntimeError(
                 f"{why}, but fleetfit had already imported {name} for this process. Set variables at the top of the "
                 'script, as os.environ["NAME"] = "value", or in environment= of the estimator; or set '
-                'environment={"FLEETFIT_FORK": "0"}, and each process imports its modules itself.'
+                'environment={"FLEETFIT_FORK": "0"}, so that each process imports its modules itself.'
             )
         sys.modules.update(self._hidden.pop(name))
         if not self._hidden:

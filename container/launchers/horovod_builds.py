@@ -59,11 +59,12 @@ def refusal(program: str, needed: frozenset[str], built: frozenset[str], host: s
         return None
     missing, there = (" and ".join(FRAMEWORKS[name] for name in sorted(each)) for each in (needed - built, built))
     command = f"`fleetfit install horovod {' '.join(sorted(needed | built))}`"
-    text = f"{program} needs Horovod for {missing}, but Horovod is built for {there} only"
+    place = f" on {host}" if host else ""
+    text = f"{program} needs Horovod for {missing}, but{place} Horovod is built for {there} only"
     if not host:
-        return f"{text}: {command} builds Horovod for both (once, in some minutes)."
-    where = "on that machine, or on this one if fleetfit makes that machine's environment"
-    return f"{text} on {host}. Run {command} {where}: it builds Horovod for both."
+        return f"{text}: {command} builds Horovod for both (once; this takes some minutes)."
+    where = "on that machine, or on your machine if fleetfit makes the environment of that machine"
+    return f"{text}. Run {command} {where}. The command builds Horovod for both."
 
 
 def check(script: Path, code: Path, folders: Iterable[str | Path], host: str) -> None:

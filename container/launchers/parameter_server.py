@@ -80,11 +80,11 @@ def _notes(strategy: ParameterServer, hosts: int) -> tuple[str, ...]:
     if strategy.coordinated:
         return ()
     if hosts == 1:
-        return ("SageMaker makes no cluster of one host: the script runs alone, without TF_CONFIG and servers.",)
+        return ("With one host, SageMaker makes no cluster: the script runs alone, without TF_CONFIG and servers.",)
     return (
         "SageMaker's cluster: the script runs once on each host, as master on algo-1 and as worker elsewhere. A script "
-        "with distributed.init() trains on the workers, and its master coordinates them. ParameterServer() has a "
-        "worker on algo-1 as well.",
+        "with distributed.init() trains on the workers, and the master coordinates the workers. With "
+        "ParameterServer(), algo-1 runs a worker too.",
     )
 
 

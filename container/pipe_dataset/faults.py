@@ -37,7 +37,7 @@ def of_agent(reader: Reader) -> PipeError | None:
     error = next((note.error for note in notes if note.error), "")
     if not error and (not reader.notes.there or any(note.done for note in notes)):
         return None
-    error = error or "the stream was cut off: the host agent is gone."
+    error = error or "the stream was cut off: fleetfit's process that sends the data (the host agent) has ended."
     return PipeError(f"channel {reader.channel!r}, epoch {reader.epoch}: {error}")
 
 
@@ -55,8 +55,8 @@ def at(reader: Reader, offset: int, record: int, cause: str, *, framed: bool = F
     if not notes:
         return PipeError(
             f"channel {reader.channel!r}, epoch {reader.epoch}: record {record + 1:,} of the stream, at its byte "
-            f"{offset:,}: {cause}. The stream does not mark where an object begins; the object with this byte is "
-            "damaged, or not in the format that record_format names."
+            f"{offset:,}: {cause}. The object with this byte is damaged, or not in the format that record_format "
+            "names. Which object this is cannot be told, because the stream does not mark where an object begins."
         )
     last = notes[-1]
     if not last.plain:

@@ -48,8 +48,8 @@ def pipe_folder(channel: str, environ: Mapping[str, str]) -> Path:
     if not own.is_dir():
         raise PipeError(
             f"channel {channel!r}: {ranks} ranks of this host would read one FIFO, and each would get pieces of "
-            f"records: {own} does not exist. Where the platform makes one FIFO for a host, use processes_per_host=1, "
-            "or input_mode='File' or 'FastFile'."
+            f"records. The folder with the FIFOs of this rank, {own}, does not exist. If the platform makes one FIFO "
+            "for a host, use processes_per_host=1, or input_mode='File' or 'FastFile'."
         )
     return own
 

@@ -392,4 +392,4 @@ class Tolerant:
         self._in_a_row += 1
         if self._in_a_row > self._tolerated:
             raise fault
-        print(f"PipeModeDataset: left out: {fault}", file=sys.stderr, flush=True)
+        print(f"PipeModeDataset: skipped a record: {fault}", file=sys.stderr, flush=True)

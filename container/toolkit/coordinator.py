@@ -126,7 +126,8 @@ class Coordinator:
         self.fail(
             Failure(
                 cause=Cause.HOST_LOST,
-                message=f"the host was lost: {reason}. Its toolkit was killed, or its machine or network is gone.",
+                message=f"the host was lost: {reason}. Its training process was killed, or its machine or network "
+                "failed.",
                 host=host,
             )
         )

@@ -24,7 +24,7 @@ from container.system.progress import DUMP_TIME
 STACK_SIGNAL = int(signal.SIGURG)
 
 #: Where a process is that is stopped.
-STOPPED = "it is stopped (SIGSTOP); SIGCONT lets it go on"
+STOPPED = "it is stopped (SIGSTOP); SIGCONT resumes it"
 
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+)')
 _HEADER = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+(?: \[[^\]]*\])? \(most recent call first\):")
@@ -183,7 +183,7 @@ def where(pid: int, wrapper: int | None, text: str, code_dir: Path, *, asked: bo
         return STOPPED
     place = (waiting_in(text, code_dir) if asked else None) or without_stack(pid, asked=asked)
     if wrapper is not None and processes.is_stopped(wrapper):
-        place += f"; its wrapper (pid {wrapper}) is stopped (SIGSTOP) and cannot report the rank's end"
+        place += f"; the process that started it (pid {wrapper}) is stopped (SIGSTOP) and cannot report the rank's end"
     return place
 
 
@@ -205,15 +205,15 @@ def without_stack(pid: int, *, asked: bool) -> str:
         return f"it did not answer within {DUMP_TIME:g} s ({name}{_kernel(pid)})"
     if _is_python(pid):
         return (
-            "it has no stack to show: Python has ended there and waits for the others, as in MPI_Finalize, or it was "
-            "started with -S or -I"
+            "it has no stack to show: Python has already shut down in this process and waits for the other ranks (as "
+            "in MPI_Finalize), or Python was started with -S or -I"
         )
     below = [
         f"{processes.name(found)}{', which is stopped (SIGSTOP)' if processes.is_stopped(found) else ''}"
         for found in processes.descendants(pid)[:3]
     ]
     runs = f", which runs {', '.join(below)}" if below else ""
-    return f"it has no stack to show: it is not Python (any more), but {name}{runs}"
+    return f"it has no stack to show: the process is not Python but {name}{runs}"
 
 
 def _kernel(pid: int) -> str:

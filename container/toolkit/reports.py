@@ -39,8 +39,8 @@ _OPENING = ("(", "[", "{")
 
 
 IMPORTER_GONE = (
-    "The kernel kills it when memory runs out (see `dmesg`), or somebody has. With environment={'FLEETFIT_FORK': '0'} "
-    "there is none: each rank imports its modules itself."
+    "The kernel kills that process when memory runs out (see `dmesg`), or a `kill -9` ended it. With "
+    "environment={'FLEETFIT_FORK': '0'}, fleetfit starts no such process: each rank imports its modules itself."
 )
 
 
@@ -78,9 +78,9 @@ def of_member(member: Member, host: str, situation: Situation | None = None) -> 
         )
     end = describe_end(member.exit_code, member.signal)
     if member.vanished:
-        end = "was killed by SIGKILL together with its wrapper"
+        end = "was killed by SIGKILL together with the process that started it"
     if member.importer_gone:
-        end = "ended with the process that had imported for the ranks of its machine, which is gone"
+        end = "was killed together with the process that imports modules for the ranks of its machine"
     timed_out = collective_timeouts.describe(text, traceback)
     headline = timed_out or _headline(traceback, member.exception)
     if member.exit_code is None and member.signal is None:
@@ -128,7 +128,7 @@ def of_launcher(member: Member, host: str, waiting: list[str]) -> Failure:
             failure,
             message=f"rank {improper[1]} exited with code 0 without MPI_Finalize, and mpirun ended the others.",
             log_tail=None,
-            hints=(f"Rank {improper[1]} must end like the others: no os._exit(), and MPI (or Horovod) shut down.",),
+            hints=(f"Rank {improper[1]} must shut down MPI (or Horovod) before it ends, and not call os._exit().",),
         )
     message = describe_end(member.exit_code, member.signal)
     if member.exit_code == 0:
@@ -136,10 +136,10 @@ def of_launcher(member: Member, host: str, waiting: list[str]) -> Failure:
     if waiting:
         message += f" before {', '.join(waiting)} started"
     elif (lost := daemons.lost_daemon(text)) is not None:
-        message = f"lost its daemon on {lost}, which was ended or cannot be reached, and ended the ranks."
+        message = f"lost its daemon on {lost}, and ended the ranks. The daemon was ended or cannot be reached."
         failure = dataclasses.replace(failure, log_tail=None)
     elif member.exit_code != 0 and not text.strip():
-        message += " without a word, which it does when somebody tells it to stop (SIGTERM or SIGINT)."
+        message += " and printed nothing, as after a request to stop (SIGTERM or SIGINT)."
     return dataclasses.replace(failure, cause=Cause.LAUNCH, message=message, traceback=None)
 
 
@@ -165,8 +165,8 @@ def lost_ranks(failure: Failure, plan: Plan) -> Failure:
     if not lost:
         return failure
     hint = (
-        f"TensorFlow heard nothing more of {'; '.join(lost)}: what went wrong there is in its log. It crashed, was "
-        "stopped, or got no processor time."
+        f"TensorFlow lost contact with {'; '.join(lost)}. A lost rank crashed, was stopped, or got no processor time: "
+        "see its log."
     )
     return dataclasses.replace(failure, hints=(hint, *failure.hints))
 

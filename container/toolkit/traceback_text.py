@@ -79,7 +79,7 @@ def shorten(traceback: str) -> str:
     left_out = len(lines) - first - 2 * _KEPT_LINES if first is not None else 0
     if first is None or left_out < _KEPT_LINES:
         return traceback
-    middle = f"… {left_out} lines, which the log has …"
+    middle = f"… {left_out} lines left out; the log has them …"
     return "\n".join([*lines[: first + _KEPT_LINES], middle, *lines[-_KEPT_LINES:]]) + "\n"
 
 

@@ -41,12 +41,13 @@ class FakeOutcome:
     """What a job on ``local_fake`` does.
 
     Attributes:
-        seconds: How long it trains. Its lines come evenly over that time.
-        lines: What its ranks print: texts are rank 0's, ``(rank, text)`` another's. ``metric_definitions`` apply.
-        metrics: Name -> values that rank 0 reports, in their order.
-        failure: What it fails with; None for a job that completes.
-        exit_code: Short for a failure of rank 0 with this exit code.
-        model: Path -> text of the files in ``model.tar.gz``; there is none without files.
+        seconds: How long the job trains. The lines are printed at even intervals over this time.
+        lines: What the ranks print: a text is a line of rank 0, ``(rank, text)`` a line of another rank.
+            ``metric_definitions`` find metrics in these lines.
+        metrics: Metric name -> values that rank 0 reports, in this order.
+        failure: The failure with which the job ends; None: the job completes.
+        exit_code: Short form of ``failure``: rank 0 exits with this code.
+        model: Path -> text of each file in ``model.tar.gz``. Without files, there is no model.
     """
 
     seconds: float = 0.0
@@ -67,7 +68,7 @@ class FakeOutcome:
         object.__setattr__(self, "lines", tuple(_line(line) for line in self.lines))
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-serialisable form; :meth:`from_dict` reads it back."""
+        """Return a JSON-serialisable form; :meth:`from_dict` reads it back."""
         return {
             "seconds": self.seconds,
             "lines": [list(line) if isinstance(line, tuple) else line for line in self.lines],
@@ -94,11 +95,11 @@ class FakeOutcome:
         return cls(**given)
 
     def run_options(self, **options: Any) -> RunOptions:
-        """The RunOptions that give this to the backend; ``options`` are further ones."""
+        """Return RunOptions with this outcome for the backend; ``options`` are further RunOptions."""
         return RunOptions(backend_options=self.to_dict(), **options)
 
     def failure_of(self, host: str) -> Failure | None:
-        """The failure that the first host reports, if there is one."""
+        """Return the failure that the first host reports; None if the job completes."""
         if self.failure is not None:
             return dataclasses.replace(self.failure, host=self.failure.host or host)
         if self.exit_code == 0:

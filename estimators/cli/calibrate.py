@@ -25,25 +25,27 @@ def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "calibrate", help="measure the cost of each strategy, for recommend()",
         description="Measures the costs that recommend() uses. Runs short trainings of a small and a large network: "
-        "with one process, then with two and with four processes under each strategy. Fits the costs to these runs and "
-        "saves them. To show the error of the fit, also trains with three processes, and trains a network of medium "
-        "size. Run nothing else on the machine meanwhile.",
+        "with one process, then with two and with four processes under each strategy. Fits the costs to these runs, "
+        "and saves the costs. To show the error of the fit, also trains a network of medium size, and trains with "
+        "three processes. Run nothing else on the machine meanwhile.",
     )  # fmt: skip
     parser.add_argument(
-        "-t", "--instance-type", default=fleets.DEFAULT, metavar="TYPE", help=f"default: {fleets.DEFAULT}"
-    )
+        "-t", "--instance-type", default=fleets.DEFAULT, metavar="TYPE",
+        help=f"where the hosts come from (default: {fleets.DEFAULT})",
+    )  # fmt: skip
     parser.add_argument(
         "-s", "--strategy", action="append", default=[], metavar="NAME",
         help="mpi, collective_all_reduce or parameter_server; may be repeated (default: all)",
     )  # fmt: skip
     parser.add_argument(
-        "--seconds", type=float, default=1.0, metavar="S", help="seconds of timed steps for each network (default: 1)"
-    )
+        "--seconds", type=float, default=1.0, metavar="S",
+        help="time the steps of each network for S seconds (default: 1)",
+    )  # fmt: skip
     parser.add_argument(
         "--processes", type=parsing.count, action="append", default=[], metavar="N",
-        help="number of processes for the fit; may be repeated (default: 2 and 4)",
+        help="train with N processes for the fit; may be repeated (default: 2 and 4)",
     )  # fmt: skip
-    parser.add_argument("--no-check", action="store_true", help="do not run the trainings that only check the fit")
+    parser.add_argument("--no-check", action="store_true", help="skip the trainings that check the fit")
     parser.add_argument("--json", action="store_true", help="print the calibration as JSON")
     parser.set_defaults(run=run)
 

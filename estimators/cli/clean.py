@@ -390,7 +390,7 @@ def _unused_pools(home: str | Path | None) -> list[Item]:
 
     folder = jobs_folder(home).parent / "warm"
     return [
-        Item(kind=ItemKind.FOLDER, name=f"warm/{name}", path=folder / name, why="its containers are no longer kept")
+        Item(kind=ItemKind.FOLDER, name=f"warm/{name}", path=folder / name, why="no kept container uses this folder")
         for name in names_in(folder)
         if not warm.is_used(folder / name)
     ]

@@ -34,35 +34,38 @@ def add(subparsers: Any) -> None:
     parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"{jobnames.HELP}; or the path of a result.json")
     running = parser.add_argument_group("running a script")
     running.add_argument("--script", metavar="SCRIPT", help="entry point to run under each strategy")
-    running.add_argument("--source-dir", metavar="DIR", help="folder of the script and of the modules that it imports")
+    running.add_argument("--source-dir", metavar="DIR", help="folder with the script and its modules")
     running.add_argument(
         "-s", "--strategy", action="append", default=[], metavar="NAME",
-        help=f"one of {', '.join(jobargs.STRATEGIES)}; may be repeated",
+        help=f"distribution strategy: one of {', '.join(jobargs.STRATEGIES)}; may be repeated",
     )  # fmt: skip
     jobargs.add_framework(running)
     running.add_argument(
-        "-n", "--hosts", default="2", metavar="N[,N…]", help="numbers of hosts for the runs (default: 2)"
+        "-n", "--hosts", default="2", metavar="N[,N…]", help="run with each of these numbers of hosts (default: 2)"
     )
     running.add_argument("-p", "--processes", type=parsing.count, metavar="N", help="processes per host (default: 1)")
     running.add_argument(
-        "-t", "--instance-type", default=fleets.DEFAULT, metavar="TYPE", help=f"default: {fleets.DEFAULT}"
-    )
-    running.add_argument(
-        "-H", "--hyperparameters", metavar="NAME=VALUE", action="append", default=[],
-        help="a hyperparameter, a JSON object, or @FILE with a JSON object; may be repeated",
+        "-t", "--instance-type", default=fleets.DEFAULT, metavar="TYPE",
+        help=f"where the hosts come from (default: {fleets.DEFAULT})",
     )  # fmt: skip
     running.add_argument(
-        "-i", "--input", metavar="[CHANNEL=]PATH", action="append", default=[], help="input channel; may be repeated"
-    )
+        "-H", "--hyperparameters", metavar="NAME=VALUE", action="append", default=[],
+        help="one hyperparameter as NAME=VALUE, several as a JSON object, or @FILE to read a JSON object from a file; "
+        "may be repeated",
+    )  # fmt: skip
+    running.add_argument(
+        "-i", "--input", metavar="[CHANNEL=]PATH", action="append", default=[],
+        help="input channel: its name (default: training) and the path or URI of its data; may be repeated",
+    )  # fmt: skip
     running.add_argument(
         "--repeat", type=parsing.count, default=1, metavar="N", help="number of runs of each combination (default: 1)"
     )
-    running.add_argument("--logs", action="store_true", help="show the jobs' logs")
+    running.add_argument("--logs", action="store_true", help="show the logs of the jobs")
     shown = parser.add_argument_group("output")
     shown.add_argument("--report", metavar="FILE", help="write a single HTML file with the table and plots")
     shown.add_argument(
         "--price", metavar="TYPE=DOLLARS", action="append", default=[],
-        help="dollars per host and hour of an instance type; may be repeated",
+        help="price of an instance type, in dollars per host and hour; may be repeated",
     )  # fmt: skip
     shown.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.set_defaults(run=run)

@@ -32,7 +32,7 @@ def add(subparsers: Any) -> None:
         "completion", help="print a shell's completion script", epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter, description="Prints the completion script of a shell.",
     )  # fmt: skip
-    completion.add_argument("shell", choices=SHELLS)
+    completion.add_argument("shell", choices=SHELLS, help="the shell")
     completion.set_defaults(run=run, commands=subparsers)
 
 

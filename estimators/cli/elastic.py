@@ -34,12 +34,14 @@ def add(subparsers: Any) -> None:
     resize = subparsers.add_parser(
         "resize", help="add or remove hosts of an elastic job", epilog=_RESIZE_EXAMPLES,
         formatter_class=formatter,
-        description="Shows or changes the hosts of a job that runs with ElasticHorovod or ElasticTorchDistributed.",
+        description="Shows or changes the hosts of a job with the strategy ElasticHorovod or ElasticTorchDistributed.",
     )  # fmt: skip
     resize.add_argument("job", metavar="JOB", help=jobnames.HELP)
     what = resize.add_mutually_exclusive_group()
     what.add_argument("--add", type=parsing.count, metavar="N", help="add N hosts")
-    what.add_argument("--to", type=parsing.count, metavar="N", help="resize to N hosts: add hosts or remove the newest")
+    what.add_argument(
+        "--to", type=parsing.count, metavar="N", help="add hosts, or remove the newest hosts, until there are N"
+    )
     what.add_argument("--remove", metavar="HOST", help="remove a host")
     what.add_argument("--interrupt", metavar="HOST", help="simulate a spot interruption of a host")
     resize.add_argument(
@@ -58,7 +60,7 @@ def add(subparsers: Any) -> None:
     run.add_argument("-np", "--num-proc", type=parsing.count, metavar="N", help="number of processes (required)")
     run.add_argument(
         "--min-np", "--min-num-proc", type=parsing.count, metavar="N",
-        help="minimum number of processes; with fewer, the training pauses",
+        help="minimum number of processes (default: -np); with fewer processes, the training pauses",
     )  # fmt: skip
     run.add_argument(
         "--max-np", "--max-num-proc", type=parsing.count, metavar="N",
@@ -67,32 +69,40 @@ def add(subparsers: Any) -> None:
     run.add_argument(
         "--slots", "--slots-per-host", type=parsing.count, metavar="N", help="processes on each host (default: 1)"
     )
-    run.add_argument("--host-discovery-script", metavar="FILE", help="script that prints lines `host` or `host:slots`")
     run.add_argument(
-        "--reset-limit", type=parsing.whole, metavar="N", help="how many times the workers may repeat the rendezvous"
+        "--host-discovery-script", metavar="FILE",
+        help="script that prints a line `host` or `host:slots` for each available host",
+    )  # fmt: skip
+    run.add_argument(
+        "--reset-limit", type=parsing.whole, metavar="N",
+        help="fail the job if the workers repeat the rendezvous more than N times",
+    )  # fmt: skip
+    run.add_argument(
+        "--elastic-timeout", type=parsing.count, metavar="S", help="how many seconds to wait for enough workers"
     )
-    run.add_argument("--elastic-timeout", type=parsing.count, metavar="S", help="seconds to wait for enough workers")
     run.add_argument(
         "--blacklist-cooldown-range",
         type=float,
         nargs=2,
         metavar=("MIN", "MAX"),
-        help="shortest and longest time to exclude a host after a failure, in seconds",
+        help="shortest and longest time in seconds for which a host is excluded after a failure",
     )
     named = run.add_mutually_exclusive_group()
     named.add_argument(
         "-H", "--hosts", metavar="H:N,…",
-        help="hosts and their slots: process groups on this machine, or machines with -t ssh",
+        help="hosts, each with its number of processes: process groups on this machine, or machines with -t ssh",
     )  # fmt: skip
-    named.add_argument("-hostfile", "--hostfile", metavar="FILE", help="file of the hosts, in lines `HOST slots=N`")
+    named.add_argument("-hostfile", "--hostfile", metavar="FILE", help="file with a line `HOST slots=N` for each host")
     controller = run.add_mutually_exclusive_group()
     controller.add_argument("--gloo", action="store_true", help="use Gloo (only for elastic jobs)")
     controller.add_argument("--mpi", action="store_true", help="use MPI (only for jobs of a fixed size)")
     run.add_argument(
-        "--mpi-args", metavar="OPTIONS", default="", help="further options of mpirun: --mpi-args='--map-by …'"
+        "--mpi-args", metavar="OPTIONS", default="", help="more options for mpirun, such as --mpi-args='--map-by …'"
     )
-    run.add_argument("--binding-args", metavar="OPTIONS", default="", help="options of mpirun for binding processes")
-    run.add_argument("--disable-cache", action="store_true", help="ignored, because nothing is cached between runs")
+    run.add_argument(
+        "--binding-args", metavar="OPTIONS", default="", help="options for mpirun that bind processes to cores"
+    )
+    run.add_argument("--disable-cache", action="store_true", help="no effect, because nothing is cached between runs")
     horovodrun.add(run)
     run.add_argument(
         "-t", "--instance-type", default=fleets.DEFAULT, metavar="TYPE",

@@ -80,7 +80,7 @@ REFUSED: tuple[tuple[tuple[str, ...], bool, str], ...] = (
         "leave the option out; processes of one machine connect over loopback",
     ),
     (("--jsrun",), False, "fleetfit does not support LSF; leave the option out (mpirun), or add --min-np (Gloo)"),
-    (("--tcp",), False, "on one machine there is no fabric to turn off; --mpi-args='…' passes options to mpirun"),
+    (("--tcp",), False, "choose the transport with --mpi-args='…', which passes options to mpirun"),
     (("--start-timeout",), True, "use RunOptions(start_timeout=…), in Python"),
     (("--gloo-timeout-seconds",), True, "--elastic-timeout sets how long workers wait"),
     (("--output-filename",), True, "each rank's output is in the job's record: `fleetfit logs JOB --rank R`"),

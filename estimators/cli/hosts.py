@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """\
 examples:
-  fleetfit hosts add node-1 ann@node-2 --slots 4     add machines for jobs that name no hosts
+  fleetfit hosts add node-1 ann@node-2 --slots 4     machines for jobs that name no hosts
   fleetfit hosts list
-  fleetfit hosts check                               show the machines, and whether they reach each other
-  fleetfit hosts prepare                             make the Python environment before the first job
+  fleetfit hosts check                               check whether the machines can run jobs
+  fleetfit hosts prepare                             install Python and its packages in advance
   fleetfit hosts shell node-1
   fleetfit hosts remove node-2
 
-The hosts are those in $FLEETFIT_HOSTS, or those that you have added. fleetfit logs in as `ssh HOST` does, with the
-names, keys, jump hosts and agents of ~/.ssh/config.
+If $FLEETFIT_HOSTS is set, it names the hosts. Otherwise the hosts are those of `fleetfit hosts add`. fleetfit logs in
+as `ssh HOST` does: with the host names, keys, jump hosts and agents of ~/.ssh/config.
 """
 
 
@@ -43,26 +43,28 @@ def add(subparsers: Any) -> None:
             name, help=text, description=f"{text[0].upper()}{text[1:]}."
         )
         if names:
-            made.add_argument("hosts", nargs=names, metavar="HOST", help="[user@]host[:slots]")
+            made.add_argument(
+                "hosts", nargs=names, metavar="HOST", help="[user@]host[:slots]; slots is a number of processes"
+            )
         made.add_argument("--fleet", default="default", metavar="NAME", help="the fleet's name (default: %(default)s)")
         if config:
-            made.add_argument("--host-file", metavar="FILE", help="use the hosts in this file (mpirun's format)")
+            made.add_argument("--host-file", metavar="FILE", help="file that lists the hosts, in mpirun's format")
             made.add_argument("--ssh-config", metavar="FILE", help="ssh configuration to use instead of ~/.ssh/config")
         made.set_defaults(run=run)
         return made
 
-    command("list", run_list, "list the machines").add_argument("--json", action="store_true", help="as JSON")
+    command("list", run_list, "list the machines").add_argument("--json", action="store_true", help="print as JSON")
     check = command(
-        "check", run_check, "check the machines: Python, cores, GPUs, disk, clocks, and which machine reaches which",
+        "check", run_check, "check Python, cores, GPUs, disk and clock of each machine, and the network between them",
         names="*",
     )  # fmt: skip
-    check.add_argument("--json", action="store_true", help="as JSON")
+    check.add_argument("--json", action="store_true", help="print as JSON")
     added = command("add", run_add, "add machines to the fleet", names="+", config=False)
     added.add_argument(
-        "--slots", type=parsing.whole, metavar="N", help="how many processes of a job each machine takes"
+        "--slots", type=parsing.whole, metavar="N", help="number of processes that a job runs on each machine"
     )
     command("remove", run_remove, "remove machines from the fleet", names="+", config=False)
-    prepare = command("prepare", run_prepare, "make the Python environment on the machines", names="*")
+    prepare = command("prepare", run_prepare, "create the Python environment on the machines", names="*")
     content = prepare.add_mutually_exclusive_group()
     content.add_argument(
         "--requirement",
@@ -77,7 +79,9 @@ def add(subparsers: Any) -> None:
         help="framework to install on the machines, in the version installed here; may be repeated (default: "
         "tensorflow)",
     )
-    command("shell", run_shell, "log in to a machine as jobs do").add_argument("host", metavar="HOST")
+    command("shell", run_shell, "log in to a machine as jobs do").add_argument(
+        "host", metavar="HOST", help="[user@]host"
+    )
 
 
 def options(args: argparse.Namespace, *, named: bool = True) -> SshOptions:

@@ -11,8 +11,8 @@ from estimators.cli import Exit, console
 _EXAMPLES = """\
 examples:
   fleetfit image build                    build fleetfit-training on Docker Hub's slim Python
-  sudo fleetfit image base                make a base image of Debian's packages, for machines without a registry
-  fleetfit image build --base IMAGE       use a base image that has this Python's minor version, with venv
+  sudo fleetfit image base                make a base image from Debian packages, without a registry
+  fleetfit image build --base IMAGE       use this base image; it needs venv and the same Python version (3.x)
   fleetfit image build --gpu              include CUDA, from an environment made with FLEETFIT_TENSORFLOW=gpu
   fleetfit image push                     push the image to your registry on AWS, for instance_type='ml.…'
 
@@ -33,11 +33,11 @@ def add(subparsers: Any) -> None:
     build.add_argument(
         "--base", metavar="IMAGE", help="base image (default: fleetfit-base if it exists; else Docker Hub's Python)"
     )
-    build.add_argument("--tag", metavar="NAME", help="the image's name (default: fleetfit-training)")
+    build.add_argument("--tag", metavar="NAME", help="name of the new image (default: fleetfit-training)")
     build.add_argument("--gpu", action="store_true", help="include TensorFlow's CUDA libraries")
     build.set_defaults(run=run_build)
-    base = verbs.add_parser("base", help="make a base image without a registry (debootstrap; needs root)")
-    base.add_argument("--tag", metavar="NAME", help="the image's name (default: fleetfit-base)")
+    base = verbs.add_parser("base", help="make a base image with debootstrap, without a registry (needs root)")
+    base.add_argument("--tag", metavar="NAME", help="name of the new image (default: fleetfit-base)")
     base.add_argument(
         "--release", metavar="NAME",
         help="Debian's release (default: the release with the Python version that runs fleetfit)",
@@ -46,10 +46,10 @@ def add(subparsers: Any) -> None:
     base.set_defaults(run=run_base)
     push = verbs.add_parser(
         "push", help="push the image to ECR, for jobs on SageMaker",
-        description="Pushes the image to your registry on AWS (ECR). Creates the repository if there is none. Jobs "
-        "with instance_type 'ml.…' find the image there by default. Prints the image's address, for image_uri.",
+        description="Pushes the image to your registry on AWS (ECR). Creates the repository if necessary. Jobs "
+        "with instance_type 'ml.…' use this image by default. Prints the image's address, for image_uri.",
     )  # fmt: skip
-    push.add_argument("image", nargs="?", metavar="IMAGE", help="the image (default: fleetfit-training)")
+    push.add_argument("image", nargs="?", metavar="IMAGE", help="image to push (default: fleetfit-training)")
     push.add_argument("--repository", metavar="NAME", help="the repository's name (default: fleetfit-training)")
     push.add_argument("--tag", metavar="TAG", help="tag in the registry (default: latest; gpu if built with --gpu)")
     push.add_argument("--region", metavar="NAME", help="AWS region (default: AWS_REGION, or the profile's region)")

@@ -126,38 +126,46 @@ def _strategy(match: re.Match[str]) -> str:
 def add(parser: argparse.ArgumentParser) -> None:
     """Add them to a command's parser."""
     parser.add_argument(
-        "script", metavar="SCRIPT", nargs="?", help="entry point: a .py or .sh file, or a module of --source-dir"
+        "script", metavar="SCRIPT", nargs="?", help="entry point: a .py or .sh file, or a module in --source-dir"
     )
     parser.add_argument(
         "script_arguments",
         nargs="*",
         metavar="-- ARGUMENT …",
-        help="everything behind `--` is passed to the script unchanged; each `--name value` is also recorded as a "
-        "hyperparameter",
+        help="arguments for the script: everything after `--` is passed unchanged, and each `--name value` is also "
+        "recorded as a hyperparameter",
     )
     files = parser.add_argument_group("job files (docs/job-files.md)")
     files.add_argument(
         "-f", "--file", metavar="FILE",
         help="read the job from a YAML file (`-`: standard input); options on the command line override the file",
     )  # fmt: skip
-    files.add_argument("--save", metavar="FILE", help="before the start, write the job to a new YAML file")
+    files.add_argument("--save", metavar="FILE", help="write the job to a new YAML file before anything starts")
     what = parser.add_argument_group("the script")
-    what.add_argument("--source-dir", metavar="DIR", help="folder of the script and of the modules that it imports")
     what.add_argument(
-        "--dependency", metavar="DIR", action="append", default=[], help="another folder of code; may be repeated"
+        "--source-dir", metavar="DIR", help="folder with the script and the modules that the script imports"
     )
     what.add_argument(
+        "--dependency", metavar="DIR", action="append", default=[],
+        help="another folder of code for the script; may be repeated",
+    )  # fmt: skip
+    what.add_argument(
         "-H", "--hyperparameters", metavar="NAME=VALUE", action="append", default=[],
-        help="a hyperparameter, a JSON object, or @FILE with a JSON object; may be repeated",
+        help="one hyperparameter as NAME=VALUE, several as a JSON object, or @FILE to read a JSON object from a file; "
+        "may be repeated",
     )  # fmt: skip
     what.add_argument(
         "--env", metavar="NAME=VALUE", action="append", default=[],
         help="environment variable for the script; may be repeated",
     )  # fmt: skip
-    what.add_argument("--model-dir", metavar="PATH", help="passed to the script as --model_dir (default: not passed)")
+    what.add_argument(
+        "--model-dir", metavar="PATH", help="pass PATH to the script as --model_dir (default: pass no --model_dir)"
+    )
 
     where = parser.add_argument_group("strategy and hosts")
-    where.add_argument("-s", "--strategy", metavar="NAME", help=f"one of {', '.join(STRATEGIES)}")
+    where.add_argument(
+        "-s", "--strategy", metavar="NAME", help=f"distribution strategy: one of {', '.join(STRATEGIES)}"
+    )
     add_framework(where)
     where.add_argument("-n", "--hosts", type=parsing.count, metavar="N", help="number of hosts (default: 1)")
     where.add_argument("-p", "--processes", type=parsing.count, metavar="N", help="processes per host (default: 1)")
@@ -176,23 +184,23 @@ def add(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parsing.add_dispatcher(
         where,
-        "machine (reached by ssh) that runs the job's supervisor, so that the job continues without this machine "
-        "(docs/fleet.md); or ray (docs/ray.md)",
+        "run the supervisor, the process that manages the job, on HOST over ssh (docs/fleet.md) or on a Ray cluster "
+        "(docs/ray.md); the job then continues when this machine is switched off",
     )
-    where.add_argument("--image", metavar="URI", help="container image")
+    where.add_argument("--image", metavar="URI", help="container image of the job")
     where.add_argument("--role", metavar="ARN", help="IAM role, for ml.* types")
 
     data = parser.add_argument_group("data and results")
     data.add_argument(
         "-i", "--input", metavar="[CHANNEL=]PATH", action="append", default=[],
-        help="input channel (default name: training); may be repeated",
+        help="input channel: its name (default: training) and the path or URI of its data; may be repeated",
     )  # fmt: skip
     data.add_argument("--input-mode", metavar="MODE", help="File, Pipe or FastFile (default: File)")
     data.add_argument("-o", "--output-path", metavar="PATH", help="folder or S3 URI for the model and the outputs")
     data.add_argument("--checkpoints", metavar="PATH", help="folder or S3 URI of the checkpoints")
     data.add_argument(
         "-m", "--metric", metavar="NAME=REGEX", action="append", default=[],
-        help="metric in the logs; the first group of the regular expression is the value; may be repeated",
+        help="read a metric from the logs: the first group of the regular expression is the value; may be repeated",
     )  # fmt: skip
 
     run = parser.add_argument_group("the run")
@@ -219,7 +227,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--stop-grace",
         type=parsing.whole,
         metavar="S",
-        help="seconds for the script to save after a stop (default: 120)",
+        help="seconds that the script has to save its state when the job is stopped (default: 120)",
     )
 
     failures = parser.add_argument_group("when hosts or ranks fail (docs/failures.md)")
@@ -231,12 +239,12 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--failure-policy", metavar="NAME=VALUE", action="append", default=[],
         help="option of FailurePolicy, such as min_hosts=1 or max_preemptions=3; may be repeated",
     )  # fmt: skip
-    failures.add_argument("--spot", action="store_true", help="use spot capacity, which may be interrupted")
+    failures.add_argument("--spot", action="store_true", help="use spot instances, which may be interrupted")
     failures.add_argument(
         "--max-wait",
         type=parsing.duration,
         metavar="TIME",
-        help="stop the job after this time, including the time spent waiting for hosts",
+        help="stop the job after this time, which includes the time spent waiting for hosts",
     )
     failures.add_argument(
         "--spot-market", metavar="NAME=VALUE", action="append", default=[],
@@ -244,8 +252,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     failures.add_argument(
         "--chaos", metavar="FAULT", action="append", default=[],
-        help="a fault to inject: kill:rank=1,at_step=50, remove_host:host=algo-2,at_s=20, "
-        "interrupt:host=algo-2,notice_s=10,at_line=REGEX; may be repeated",
+        help="inject a fault, such as `kill:rank=1,at_step=50`, `remove_host:host=algo-2,at_s=20` or "
+        "`interrupt:host=algo-2,notice_s=10,at_line=REGEX`; may be repeated",
     )  # fmt: skip
     turns = parser.add_argument_group("queue")
     turns.add_argument("--queue", metavar="NAME", help="wait in this queue until the machine has room for the job")
@@ -253,12 +261,13 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--priority", type=int, metavar="N", help="priority in the queue; higher priorities start first (default: 0)"
     )
     turns.add_argument(
-        "--preemptible", action="store_true", help="make room for jobs of a higher priority, and continue afterwards"
-    )
+        "--preemptible", action="store_true",
+        help="interrupt this job if a job with a higher priority needs the resources; this job continues afterwards",
+    )  # fmt: skip
     turns.add_argument(
         "--needs", metavar="NAME=VALUE", action="append", default=[],
-        help="resources that the job needs: cores, gpus or memory_gb (default: a core for each rank, all GPUs); may be "
-        "repeated",
+        help="resource that the job needs: cores, gpus or memory_gb (default: one core for each rank, and all GPUs); "
+        "may be repeated",
     )  # fmt: skip
 
 

@@ -38,10 +38,10 @@ def add(subparsers: Any) -> None:
         "list", help="list the jobs, newest first", description="Lists the jobs, newest first."
     )
     listing.add_argument("--status", choices=_STATUSES, help="only jobs with this status")
-    listing.add_argument("-l", "--limit", type=parsing.count, metavar="N", help="only the newest N")
+    listing.add_argument("-l", "--limit", type=parsing.count, metavar="N", help="list only the newest N jobs")
     form = listing.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="as JSON")
-    form.add_argument("-q", "--quiet", action="store_true", help="names only")
+    form.add_argument("--json", action="store_true", help="print the list as JSON")
+    form.add_argument("-q", "--quiet", action="store_true", help="print only the names")
     listing.set_defaults(run=run_list)
 
     describe = subparsers.add_parser(
@@ -55,8 +55,9 @@ def add(subparsers: Any) -> None:
     what.add_argument(
         "--reproduce", nargs="?", const="commands", metavar="PART",
         choices=("commands", "patch", "requirements", "conda", "cell", "session", "function"),
-        help="print one PART of what runs the job again: commands (default), patch, requirements, conda, cell (the "
-        "notebook's cell), session (its cells so far) or function",
+        help="print what is needed to run the job again: commands (default), patch (the uncommitted changes), "
+        "requirements, conda, cell (the notebook cell that started the job), session (all cells up to this cell) or "
+        "function (the source of the entry point)",
     )  # fmt: skip
     what.add_argument(
         "--as-file", action="store_true", help="print a job file that runs the job again (docs/job-files.md)"
@@ -66,7 +67,7 @@ def add(subparsers: Any) -> None:
 
     attach = subparsers.add_parser(
         "attach", help="show a job's logs until it ends", formatter_class=formatter,
-        description="Shows a job's logs from the beginning until the job ends, and then the job's table. Ctrl-C ends "
+        description="Shows a job's logs from the beginning until the job ends, then a table of the result. Ctrl-C ends "
         "this command, not the job. The exit status says how the job ended.",
         epilog="examples:\n  fleetfit attach JOB\n  fleetfit attach JOB --dispatcher ann@login-1\n",
     )  # fmt: skip
@@ -85,10 +86,11 @@ def add(subparsers: Any) -> None:
         "-f", "--follow", action="store_true", help="follow the logs until the job ends; Ctrl-C ends only this command"
     )
     logs.add_argument("-r", "--rank", type=parsing.whole, metavar="N", help="show only this rank's lines")
-    logs.add_argument("-n", "--tail", type=parsing.whole, metavar="N", help="show only the last N lines at first")
+    logs.add_argument("-n", "--tail", type=parsing.whole, metavar="N", help="begin with the last N lines")
     logs.add_argument(
-        "--all", action="store_true", help="include TensorFlow's start-up lines, and lines that several ranks repeat"
-    )
+        "--all", action="store_true",
+        help="also show TensorFlow's start-up lines, and lines that another rank has already printed",
+    )  # fmt: skip
     _add_dispatcher(logs)
     logs.set_defaults(run=run_logs)
 
@@ -98,10 +100,10 @@ def add(subparsers: Any) -> None:
         description="Stops jobs: sends SIGTERM, then gives the scripts time to save (120 s unless set otherwise).",
     )
     stop.add_argument("jobs", nargs="+", metavar="JOB", help=jobnames.HELP)
-    stop.add_argument("-w", "--wait", action="store_true", help="return when the jobs have ended")
+    stop.add_argument("-w", "--wait", action="store_true", help="wait until the jobs have ended")
     grace = stop.add_mutually_exclusive_group()
-    grace.add_argument("--now", action="store_true", help="give the scripts no time to save")
-    grace.add_argument("--grace", type=parsing.whole, metavar="S", help="seconds for the scripts to save")
+    grace.add_argument("--now", action="store_true", help="end the jobs at once; the scripts get no time to save")
+    grace.add_argument("--grace", type=parsing.whole, metavar="S", help="seconds that the scripts have to save")
     _add_dispatcher(stop)
     stop.set_defaults(run=run_stop)
 
@@ -109,7 +111,7 @@ def add(subparsers: Any) -> None:
         "resume", help="resume a job that failed, was stopped, or lost its supervisor",
         epilog="examples:\n  fleetfit resume JOB\n  fleetfit resume JOB --no-wait && fleetfit logs -f JOB\n",
         formatter_class=formatter,
-        description="Starts another attempt of a job, in its record. The script continues from its last checkpoint.",
+        description="Starts a job again, under the same name. The script continues from its last checkpoint.",
     )  # fmt: skip
     resume.add_argument("job", metavar="JOB", help=jobnames.HELP)
     resume.add_argument("--no-wait", action="store_true", help="return at once; the job continues")
@@ -118,18 +120,19 @@ def add(subparsers: Any) -> None:
 
     wait = subparsers.add_parser(
         "wait", help="wait until jobs have ended",
-        description="Waits until jobs have ended. The exit status is that of the first job that did not complete.",
+        description="Waits until jobs have ended. The exit status is 0 if all jobs completed. Otherwise, the exit "
+        "status tells how the first job that did not complete has ended.",
     )  # fmt: skip
     wait.add_argument("jobs", nargs="+", metavar="JOB", help=jobnames.HELP)
     wait.add_argument(
-        "--timeout", type=parsing.duration, metavar="TIME", help="give up after this time: 90 (seconds), 15m, 2h"
+        "--timeout", type=parsing.duration, metavar="TIME", help="stop waiting after this time: 90 (seconds), 15m, 2h"
     )
     _add_dispatcher(wait)
     wait.set_defaults(run=run_wait)
 
 
 def _add_dispatcher(parser: argparse.ArgumentParser) -> None:
-    parsing.add_dispatcher(parser, "dispatcher of a job that was started on another machine")
+    parsing.add_dispatcher(parser, "where the job's supervisor runs, if the job was started from another machine")
 
 
 def _attach(name: str, args: argparse.Namespace | None = None) -> TrainingJob:

@@ -180,8 +180,9 @@ def add_logs(parser: argparse._ActionsContainer) -> None:
     """Add what says how much of the logs is shown while waiting."""
     parser.add_argument("--no-logs", action="store_true", help="wait without showing the logs")
     parser.add_argument(
-        "--all", action="store_true", help="show TensorFlow's start-up lines too, and lines that several ranks repeat"
-    )
+        "--all", action="store_true",
+        help="also show TensorFlow's start-up lines, and lines that another rank has already printed",
+    )  # fmt: skip
 
 
 def add_dispatcher(parser: argparse._ActionsContainer, what: str) -> None:

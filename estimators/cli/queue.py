@@ -29,7 +29,7 @@ def add(subparsers: Any) -> None:
         "resources that each job needs. `fleetfit train --queue NAME` or RunOptions(queue=…) puts a job into a queue.",
     )  # fmt: skip
     command.add_argument("name", nargs="?", metavar="NAME", help="show only this queue")
-    command.add_argument("--json", action="store_true", help="as JSON")
+    command.add_argument("--json", action="store_true", help="print the queues as JSON")
     command.set_defaults(run=run)
 
 
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     if args.name is not None:
         if args.name not in names:
             raise ConfigurationError(
-                f"there is no queue {args.name!r}: {', '.join(names) or 'no job has been put into one yet'}."
+                f"there is no queue {args.name!r}; queues: {', '.join(names) or 'none, since no job was queued yet'}."
             )
         names = [args.name]
     found = {name: Queue(name).entries() for name in names}

@@ -14,11 +14,12 @@ def add(subparsers: Any) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
         "report", help="write a job's report as one HTML file",
-        description="Writes one HTML file with a job's table, plots, ranks and provenance. The file needs no network.",
+        description="Writes one HTML file with a job's table, plots, ranks and provenance. The file can be opened "
+        "without a network.",
     )  # fmt: skip
     parser.add_argument("job", metavar="JOB", help=f"{jobnames.HELP}; or the path of a result.json")
     parser.add_argument("-o", "--output", metavar="FILE", help="file to write (default: JOB.html)")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON instead")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON, and write no file")
     parser.set_defaults(run=run)
 
 

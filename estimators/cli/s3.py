@@ -35,13 +35,15 @@ AWS command line and fleetfit's jobs use the server.
 def add(subparsers: Any) -> None:
     """Add the command."""
     command = subparsers.add_parser(
-        "s3", help="serve a folder as an S3 server", epilog=_EXAMPLES,
+        "s3", help="serve a folder over the S3 API", epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Serves a folder of this machine as an S3 server, to try jobs whose data is in S3.",
+        description="Serves a folder of this machine over the S3 API, so that you can try jobs whose data is in S3.",
     )  # fmt: skip
     command.add_argument("folder", metavar="DIR", help="the folder that contains the buckets")
     command.add_argument("--port", type=parsing.port, default=0, metavar="N", help="port (default: a free port)")
-    command.add_argument("--env", action="store_true", help="leave the server running; print the variables for eval")
+    command.add_argument(
+        "--env", action="store_true", help="start the server in the background, and print the variables for eval"
+    )
     command.set_defaults(run=run)
 
 

@@ -26,9 +26,9 @@ examples:
                                           for scripts and CI: write the variables for clients to a file
   fleetfit serve --backend docker --image-map '*/tensorflow-training:2.*=my-training:1'
 
-boto3, the aws command line and the SageMaker SDK launch their jobs here, unchanged: as processes of this machine, or in
-containers. The endpoint listens on loopback and accepts only requests that are signed with its own keys. Jobs continue
-when the endpoint ends; the next endpoint finds these jobs again.
+Scripts that use boto3, the aws command line or the SageMaker SDK work unchanged: their jobs run on this machine, as
+processes or in containers. The endpoint listens on loopback and accepts only requests that are signed with its own
+keys. Jobs continue when the endpoint ends, and the next endpoint finds these jobs again.
 """
 
 
@@ -41,8 +41,8 @@ def add(subparsers: Any) -> None:
     command = subparsers.add_parser(
         "serve", help="serve SageMaker's training API", epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Serves SageMaker's training API on this machine, with the parts of CloudWatch, STS and S3 that "
-        "clients need, and runs the jobs here.",
+        description="Serves SageMaker's training API on this machine, and runs the jobs here. Also serves the parts of "
+        "CloudWatch, STS and S3 that clients need.",
     )  # fmt: skip
     command.add_argument(
         "--port", type=parsing.port, default=8666, metavar="N", help="port; 0: a free port (default: 8666)"
@@ -59,18 +59,18 @@ def add(subparsers: Any) -> None:
     )  # fmt: skip
     command.add_argument(
         "--image-map", action="append", default=[], metavar="PATTERN=IMAGE",
-        help="local image to use for image URIs that match PATTERN, with --backend docker; may be repeated. By "
-        "default, fleetfit's own image replaces AWS's TensorFlow images",
+        help="with --backend docker: run the local IMAGE when a job names an image URI that matches PATTERN; may be "
+        "repeated. By default, fleetfit's own image replaces AWS's TensorFlow images",
     )  # fmt: skip
     command.add_argument(
         "--without", action="append", default=[], metavar="MEMBER",
-        help="ignore this member of a request instead of refusing the job, for members that only AWS supports, such "
-        "as VpcConfig; may be repeated",
+        help="ignore this member of requests, such as VpcConfig; may be repeated. By default, jobs with members that "
+        "only AWS supports are refused",
     )  # fmt: skip
     command.add_argument(
         "--max-jobs", type=parsing.count, metavar="N",
-        help="number of jobs that run at once (default: 1); with --queue, number of jobs that run or wait in the queue "
-        "(default: 16)",
+        help="maximum number of jobs that run at once (default: 1); with --queue, maximum number of jobs that run or "
+        "wait in the queue (default: 16)",
     )  # fmt: skip
     command.add_argument(
         "--queue", metavar="NAME",
@@ -86,8 +86,8 @@ def add(subparsers: Any) -> None:
     command.add_argument(
         "--no-sdk-config", action="store_true",
         help="do not write the SageMaker SDK's configuration to ~/.config/sagemaker/config.yaml. By default, the "
-        "endpoint keeps this file while the endpoint runs, unless you have such a file. Without the file, AWS_PROFILE "
-        "alone is not enough for the SDK",
+        "endpoint writes this file and removes the file at its end; a file of your own is not changed. Without the "
+        "file, the SDK also needs SAGEMAKER_USER_CONFIG_OVERRIDE",
     )  # fmt: skip
     command.add_argument(
         "--env-file", metavar="FILE",
@@ -137,7 +137,8 @@ def run(args: argparse.Namespace) -> int:
             console.say(
                 f"SageMaker at {address.endpoint}, S3 at {address.s3_endpoint} ({service.storage.folder}), default "
                 f"bucket {address.bucket}; jobs run as {'processes' if args.backend == 'process' else 'containers'}, "
-                f"{most} at once{f' in the queue {args.queue}' if args.queue else ''}. Ctrl-C ends the endpoint."
+                f"at most {most} at a time{f' in the queue {args.queue}' if args.queue else ''}. Ctrl-C ends the "
+                "endpoint."
             )
             while not told.wait(0.5):  # a signal in the moment in which the wait begins would not end it
                 pass
@@ -158,7 +159,7 @@ def _installed(args: argparse.Namespace, place: EndpointFiles, address: Address,
         return False
     path = profile.user_sdk_config()
     if not profile.install_sdk_config(place, address, path):
-        console.say(f"{path} is your own file and is not changed; therefore the SDK needs the second variable.")
+        console.say(f"{path} is your own file and is not changed: set the second variable too, for the SDK.")
         return False
     ended.callback(profile.remove_sdk_config, place, address, path)
     return True

@@ -13,8 +13,8 @@ examples:
   fleetfit shard all.tfrecord data/train --shards 8
   fleetfit shard s3://bucket/all.tfrecord data/train --shards 64 --manifest
 
-With ShardedByS3Key, each host gets whole files of a channel. If the number of files is a multiple of the number of
-hosts, all hosts get about the same amount of data.
+With ShardedByS3Key, each host of a job gets some files of a channel. If the number of files is a multiple of the number
+of hosts, all hosts get about the same amount of data.
 """
 
 
@@ -25,10 +25,12 @@ def add(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Splits a TFRecord, RecordIO or text file into files with equal numbers of records.",
     )  # fmt: skip
-    shard.add_argument("source", metavar="SRC", help="a path, file:// URL or s3://bucket/key")
+    shard.add_argument("source", metavar="SRC", help="file to split: a path, file:// URL or s3://bucket/key")
     shard.add_argument("target", metavar="DST", help="the folder for the new files")
     shard.add_argument("--shards", type=parsing.whole, metavar="N", required=True, help="number of files")
-    shard.add_argument("--manifest", action="store_true", help="also write DST.manifest, a ManifestFile of the files")
+    shard.add_argument(
+        "--manifest", action="store_true", help="also write DST.manifest, a ManifestFile that lists the new files"
+    )
     shard.set_defaults(run=run_shard)
 
 

@@ -21,15 +21,17 @@ def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "simulate", help="predict a job's time and cost on other hosts and on a spot market", epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Predicts the time and the cost of a job that has run, if it ran on other hosts and on a spot "
-        "market. Starts nothing.",
+        description="Predicts how long an earlier job would take, and how much it would cost, on other hosts and on a "
+        "spot market. Starts nothing.",
     )  # fmt: skip
     parser.add_argument("job", metavar="JOB", help=f"{jobnames.HELP}; or the path of a result.json")
     parser.add_argument(
         "-n", "--hosts", required=True, metavar="N|LEAST:MOST", help="number of hosts; a range means an elastic job"
     )
     parser.add_argument("-p", "--processes", type=parsing.count, help="processes on each host (default: the job's)")
-    parser.add_argument("--epochs", type=float, help="epochs to train, if the job has a hyperparameter `epochs`")
+    parser.add_argument(
+        "--epochs", type=float, help="number of epochs to train; the job must have a hyperparameter `epochs`"
+    )
     parser.add_argument(
         "--records", type=float, help="total number of records to train on, over all epochs (instead of --epochs)"
     )
@@ -39,24 +41,27 @@ def add(subparsers: Any) -> None:
         help="seconds from the notice to the interruption (default: 120)",
     )  # fmt: skip
     parser.add_argument(
-        "--return-after", type=float, default=60.0, metavar="S", help="seconds until a host is replaced (default: 60)"
-    )
+        "--return-after", type=float, default=60.0, metavar="S",
+        help="seconds until an interrupted host is replaced (default: 60)",
+    )  # fmt: skip
     parser.add_argument(
         "--spot-market", metavar="NAME=VALUE", action="append", default=[],
-        help="further option of SpotMarket, such as refusals=0.5 or outages='[[3600, 7200]]'; may be repeated",
+        help="another option of SpotMarket, such as refusals=0.5 or outages='[[3600, 7200]]'; may be repeated",
     )  # fmt: skip
     parser.add_argument(
         "--on-demand-base", type=parsing.whole, default=0, metavar="N",
-        help="on-demand hosts, which are never interrupted (default: 0)",
+        help="number of on-demand hosts, which are never interrupted (default: 0)",
     )  # fmt: skip
-    parser.add_argument("--prices", metavar="SPOT,ON_DEMAND", help="dollars per host and hour")
-    parser.add_argument("--commit-every", default="auto", metavar="S", help="seconds between commits (default: auto)")
+    parser.add_argument("--prices", metavar="SPOT,ON_DEMAND", help="prices of a host, in dollars per hour")
+    parser.add_argument(
+        "--commit-every", default="auto", metavar="S", help="seconds between commits or checkpoints (default: auto)"
+    )
     parser.add_argument(
         "--start", type=float, default=1.0, metavar="S", help="seconds that a new host takes to start (default: 1)"
     )
     parser.add_argument("--runs", type=parsing.count, default=1000, help="number of simulated runs (default: 1000)")
     parser.add_argument("--seed", type=parsing.whole, default=0, help="seed of the first run (default: 0)")
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("--json", action="store_true", help="print the prediction as JSON")
     parser.set_defaults(run=run)
 
 

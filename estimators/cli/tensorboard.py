@@ -13,7 +13,7 @@ def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "tensorboard", help="open TensorBoard on all jobs",
         description="Runs TensorBoard on the event files of all jobs, or of the named jobs. Adds jobs that start "
-        "meanwhile. Looks for event files in $SM_OUTPUT_DIR/tensorboard of rank 0, where cluster.callbacks() writes "
+        "later. Looks for event files in $SM_OUTPUT_DIR/tensorboard of rank 0, where cluster.callbacks() writes "
         "these files.",
     )  # fmt: skip
     parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"only these jobs: {jobnames.HELP}")

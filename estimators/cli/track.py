@@ -23,8 +23,8 @@ def add(subparsers: Any) -> None:
     track = subparsers.add_parser(
         "track", help="send jobs to MLflow, Weights & Biases or TensorBoard", epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Sends jobs to a tracker: jobs that ran without the tracker, and the missing rest of jobs that "
-        "ended while the tracker was down.",
+        description="Sends jobs to a tracker. Use this command for jobs that ran without the tracker, and for jobs "
+        "that ended while the tracker was down: only the missing data is sent.",
     )  # fmt: skip
     track.add_argument("tracker", metavar="TRACKER", help="mlflow[=URI], wandb[=PROJECT] or tensorboard[=FOLDER]")
     track.add_argument("jobs", nargs="+", metavar="JOB", help=f"{jobnames.HELP}; or a tuning job's name")

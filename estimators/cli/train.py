@@ -40,7 +40,7 @@ def add(subparsers: Any) -> None:
     formatter = argparse.RawDescriptionHelpFormatter
     train = subparsers.add_parser(
         "train", help="run a training job", epilog=_EXAMPLES, formatter_class=formatter,
-        description="Runs a script as a training job. Shows the job's logs and, at the end, a table.",
+        description="Runs a script as a training job. Shows the job's logs, and at the end a table of the result.",
     )  # fmt: skip
     jobargs.add(train)
     run = train.add_argument_group("this command")
@@ -53,13 +53,13 @@ def add(subparsers: Any) -> None:
     )  # fmt: skip
     run.add_argument(
         "--notify", metavar="COMMAND|URL", action="append", default=[],
-        help="run a command, or post to a URL, when the job ends or stalls, when a metric is NaN or when a loss "
+        help="run a command, or send a POST request to a URL, when the job ends or stalls, a metric is NaN or a loss "
         "diverges; may be repeated",
     )  # fmt: skip
     run.add_argument(
         "--debug",
         action="store_true",
-        help="run one process in the foreground with the job's environment, so that pdb works",
+        help="run the script as one process in the foreground, with the job's environment, so that pdb works",
     )
     run.add_argument("--dry-run", action="store_true", help="show the plan and start nothing")
     run.add_argument("--json", action="store_true", help="print the result as JSON; with --dry-run, the plan as JSON")
@@ -71,9 +71,9 @@ def add(subparsers: Any) -> None:
     )  # fmt: skip
     jobargs.add(plan)
     form = plan.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="as JSON")
-    form.add_argument("--schema", action="store_true", help="print the JSON schema of job files instead, for editors")
-    plan.add_argument("--whole", action="store_true", help="show every host and process, not a summary")
+    form.add_argument("--json", action="store_true", help="print the plan as JSON")
+    form.add_argument("--schema", action="store_true", help="print the JSON schema of job files, for editors")
+    plan.add_argument("--whole", action="store_true", help="show every host and process instead of a summary")
     plan.set_defaults(run=run_plan)
 
 

@@ -53,7 +53,7 @@ def add(subparsers: Any) -> None:
     formatter = argparse.RawDescriptionHelpFormatter
     tune = subparsers.add_parser(
         "tune", help="search hyperparameters with many jobs", epilog=_EXAMPLES, formatter_class=formatter,
-        description="Runs a script with many combinations of hyperparameters, each as a job, and finds the best.",
+        description="Runs a script with many combinations of hyperparameters, one job for each, and finds the best.",
     )  # fmt: skip
     search = tune.add_argument_group("the search")
     search.add_argument(
@@ -69,19 +69,28 @@ def add(subparsers: Any) -> None:
         "--max-jobs",
         type=parsing.count,
         metavar="N",
-        help="number of trials (default: 10; grid: all points; with --fleet: until --max-time)",
+        help="maximum number of trials (default: 10; with --search grid: all points; with --fleet: as many as "
+        "--max-time allows)",
     )
     search.add_argument(
         "--parallel", type=parsing.count, default=1, metavar="N", help="trials that run at once (default: 1)"
     )
-    search.add_argument("--seed", type=parsing.whole, metavar="N", help="make the search repeatable")
-    ends = tune.add_argument_group("when trials and the search end")
-    ends.add_argument("--early-stopping", action="store_true", help="stop trials that are worse than the median")
-    ends.add_argument(
-        "--min-resource", type=parsing.count, metavar="N", help="hyperband, asha: reports before a trial may be stopped"
+    search.add_argument(
+        "--seed", type=parsing.whole, metavar="N", help="seed of the random numbers, which makes the search repeatable"
     )
-    ends.add_argument("--max-resource", type=parsing.count, metavar="N", help="hyperband: reports of a full training")
-    ends.add_argument("--population", type=parsing.count, metavar="N", help="pbt: number of members (default: 4)")
+    ends = tune.add_argument_group("when trials and the search end")
+    ends.add_argument(
+        "--early-stopping", action="store_true", help="stop trials that are worse than the median of the other trials"
+    )
+    ends.add_argument(
+        "--min-resource", type=parsing.count, metavar="N",
+        help="hyperband, asha: number of values that a trial reports of the objective before it may be stopped",
+    )  # fmt: skip
+    ends.add_argument(
+        "--max-resource", type=parsing.count, metavar="N",
+        help="hyperband: number of values that a complete trial reports of the objective",
+    )  # fmt: skip
+    ends.add_argument("--population", type=parsing.count, metavar="N", help="pbt: size of the population (default: 4)")
     ends.add_argument(
         "--resource", metavar="NAME", help="pbt: the hyperparameter that sets a training's length (default: epochs)"
     )
@@ -98,10 +107,10 @@ def add(subparsers: Any) -> None:
     ends.add_argument("--max-time", type=parsing.duration, metavar="TIME", help="stop the search after this time")
     ends.add_argument(
         "--fleet", type=parsing.count, metavar="N",
-        help="run elastic trials that share N hosts, and give better trials more hosts; needs --max-time",
+        help="let elastic trials share N hosts; better trials get more hosts; needs --max-time",
     )  # fmt: skip
-    ends.add_argument("--repeats", action="store_true", help="allow trials with the same hyperparameters")
-    ends.add_argument("--max-failures", type=parsing.count, metavar="N", help="give up after N failed trials")
+    ends.add_argument("--repeats", action="store_true", help="allow several trials with the same hyperparameters")
+    ends.add_argument("--max-failures", type=parsing.count, metavar="N", help="end the search after N failed trials")
     shown = tune.add_argument_group("this command")
     shown.add_argument(
         "--no-wait", action="store_true", help="print the tuning job's name and return; the tuning job continues"
@@ -112,7 +121,7 @@ def add(subparsers: Any) -> None:
     )  # fmt: skip
     shown.add_argument("--report", metavar="FILE", help="at the end, write a report as an HTML file")
     shown.add_argument(
-        "--json", action="store_true", help="print the tuning job's description as JSON, with the best trial"
+        "--json", action="store_true", help="print a description of the tuning job and of its best trial as JSON"
     )
     jobargs.add(tune)
     tune.set_defaults(run=run_tune)
@@ -125,7 +134,7 @@ def add(subparsers: Any) -> None:
     tuning.add_argument("--follow", action="store_true", help="show the tuning job until it ends")
     tuning.add_argument("--stop", action="store_true", help="stop the tuning job and its trials")
     tuning.add_argument("--report", metavar="FILE", help="write a report as an HTML file with plots")
-    tuning.add_argument("--json", action="store_true", help="as JSON")
+    tuning.add_argument("--json", action="store_true", help="print as JSON")
     tuning.set_defaults(run=run_tuning)
 
 

@@ -26,7 +26,7 @@ examples:
   fleetfit clean --ec2                    also remove leftovers on EC2 of jobs that no longer run
   fleetfit clean --caches                 also remove the caches: built wheels, listings, digests
 
-Running jobs are never removed, and neither are trials of a tuning job that has not ended. The record of a tuning job is
+Running jobs are never removed. Trials are not removed before their tuning job has ended. The record of a tuning job is
 removed together with the last of its trials.
 """
 
@@ -37,7 +37,7 @@ examples:
   fleetfit install docker                 only the extra docker
   fleetfit install horovod                only Horovod, from the cache or built for this environment
   fleetfit install horovod tensorflow torch
-                                          Horovod for both frameworks; or name one of them
+                                          Horovod for TensorFlow and PyTorch
 """
 
 #: Extras that `fleetfit install` adds one by one. TensorFlow, whose builds must not meet, has a step of its own.
@@ -56,14 +56,15 @@ def add(subparsers: Any) -> None:
         "doctor", help="show what is installed and what is missing",
         description="Shows what is installed, what each strategy and backend lacks, and the remedy.",
     )  # fmt: skip
-    doctor.add_argument("--json", action="store_true", help="as JSON")
+    doctor.add_argument("--json", action="store_true", help="print as JSON")
     doctor.add_argument("--deep", action="store_true", help="also import Horovod and start two ranks (takes seconds)")
-    doctor.add_argument("--hosts", action="store_true", help="also check the machines that jobs reach by ssh")
+    doctor.add_argument("--hosts", action="store_true", help="also check the machines on which jobs run over ssh")
     doctor.set_defaults(run=run_doctor)
 
     clean = subparsers.add_parser(
         "clean", help="remove old jobs, caches and leftovers", epilog=_CLEAN_EXAMPLES, formatter_class=formatter,
-        description="Lists leftovers with their sizes, and asks before removing them. Options add old jobs and caches.",
+        description="Lists leftovers of crashes with their sizes, asks, and removes them. With options, also removes "
+        "old jobs and caches.",
     )  # fmt: skip
     clean.add_argument("--older-than", metavar="AGE", help="remove jobs that ended at least this long ago: 12h, 7d, 2w")
     clean.add_argument("--keep", type=parsing.whole, metavar="N", help="remove all finished jobs except the newest N")
@@ -83,14 +84,14 @@ def add(subparsers: Any) -> None:
             f"--{name}", nargs="?", const="", metavar="REGION",
             help=f"remove leftovers on {name.upper()} of jobs that no longer run",
         )  # fmt: skip
-    clean.add_argument("--dry-run", action="store_true", help="list the items, and remove nothing")
+    clean.add_argument("--dry-run", action="store_true", help="only list the items, and remove nothing")
     clean.add_argument("-y", "--yes", action="store_true", help="do not ask")
     clean.set_defaults(run=run_clean)
 
     install = subparsers.add_parser(
         "install", help="install what training needs", epilog=_INSTALL_EXAMPLES, formatter_class=formatter,
-        description="Installs what training needs and this environment lacks, or installs one part. Without PART, the "
-        "command takes the options of `python -m estimators.provision`.",
+        description="Installs the packages that training needs and that are missing here. With PART, installs only "
+        "this part. Without PART, also accepts the options of `python -m estimators.provision`.",
     )  # fmt: skip
     install.add_argument(
         "what", nargs="?", choices=INSTALLABLE, default="all", metavar="PART",

@@ -28,10 +28,10 @@ class TrainingJobAnalytics:
     def dataframe(self, force_refresh: bool = False) -> pandas.DataFrame:
         """Return a row per value: ``timestamp`` (seconds since the first value), ``metric_name``, ``value``.
 
-        The values of all ranks are in it; ``job.metrics()`` says which is whose.
+        The rows hold the values of all ranks; ``job.metrics()`` also has the rank of each value.
 
         Args:
-            force_refresh: Taken for the SDK's sake: nothing is cached here.
+            force_refresh: No effect, because nothing is cached; accepted as in the SDK.
         """
         del force_refresh
         metrics = self._job.metrics()
@@ -43,4 +43,4 @@ class TrainingJobAnalytics:
         return frame.reset_index(drop=True)
 
     def clear_cache(self) -> None:
-        """Nothing is cached."""
+        """Do nothing, because nothing is cached."""

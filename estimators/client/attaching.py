@@ -51,7 +51,7 @@ def find_job(
         return adopting.adopt(name, session, not_here=error)
     if dispatcher is not None and job.dispatcher != dispatcher:
         raise ConfigurationError(
-            f"training job {name!r} on record here runs "
+            f"a training job named {name!r} is already on record here, and it runs "
             f"{f'at {job.dispatcher}' if job.dispatcher else 'on this machine'}, not at {dispatcher}. To attach to the "
             f"job at {dispatcher}, set FLEETFIT_HOME to another folder."
         )

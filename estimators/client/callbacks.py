@@ -28,15 +28,15 @@ _AT_ONCE = 2000
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
-    """A value that a rank reported, or that a regular expression found in its output.
+    """A value that a rank reported, or that a regular expression found in a process's output.
 
     Attributes:
         name: The metric's name.
         value: The value.
-        rank: The rank, or None for a process that is none.
+        rank: The rank; None if the process is not a rank.
         host: The host.
         time: Seconds since the epoch.
-        attempt: Which start of the job, from 0.
+        attempt: The number of the job's attempt, from 0.
     """
 
     name: str
@@ -48,16 +48,16 @@ class Metric:
 
 
 class Callback:
-    """What a caller may want to know while it waits. Every method does nothing by itself."""
+    """Base of the callbacks that ``fit()`` and ``wait()`` call. Override any method; by default, each does nothing."""
 
     def on_metric(self, job: TrainingJob, metric: Metric) -> None:
-        """A metric has a new value."""
+        """Called for each new value of a metric."""
 
     def on_event(self, job: TrainingJob, event: Event) -> None:
-        """Anything that is on record happened: phases, processes, checkpoints, metrics too."""
+        """Called for each event in the job's record: phases, processes, checkpoints, and also metrics."""
 
     def on_end(self, job: TrainingJob) -> None:
-        """The job is over, however it ended; called before ``fit()`` returns or raises."""
+        """Called when the job has ended, in any status, before ``fit()`` returns or raises."""
 
 
 def check_callbacks(value: Any) -> tuple[Callback, ...]:

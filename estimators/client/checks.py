@@ -132,8 +132,8 @@ def check_queue(spec: TrainingJobSpec, options: RunOptions) -> None:
     hosts = fleets.capabilities(spec.instance_type)
     if not hosts.shared_machine and not hosts.simulated:
         raise UnsupportedError(
-            f"RunOptions(queue={options.queue!r}): a queue shares out this machine only, and jobs with instance_type="
-            f"{spec.instance_type!r} run on other machines. Leave queue out."
+            f"RunOptions(queue={options.queue!r}): a queue is for jobs that run on this machine, and jobs with "
+            f"instance_type={spec.instance_type!r} run on other machines. Leave queue out."
         )
 
 
@@ -230,7 +230,8 @@ def check_data(spec: TrainingJobSpec, python: str) -> None:
         raise ConfigurationError(f"python={python!r} cannot be started: {error.strerror}.") from error
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
-        raise ConfigurationError(lines[-1] if lines else f"the data could not be checked (exit {done.returncode}).")
+        unexplained = f"the data could not be checked (exit code {done.returncode})."
+        raise ConfigurationError(lines[-1] if lines else unexplained)
 
 
 def version_warnings(framework_version: str | None, py_version: str | None, framework: str = "tensorflow") -> list[str]:
@@ -359,7 +360,7 @@ def refuse_disturbances(instance_type: str, options: RunOptions) -> None:
     """
     asked = {
         "fit(chaos=…)": (bool(options.chaos), f"rehearse on {fleets.PROCESSES!r} or {fleets.CONTAINERS!r}"),
-        "RunOptions(spot_market=…)": (options.spot_market is not None, "there, AWS itself interrupts spot instances"),
+        "RunOptions(spot_market=…)": (options.spot_market is not None, "AWS itself interrupts the spot instances"),
         "RunOptions(failure_policy=…)": (
             options.failure_policy != FailurePolicy(),
             "use max_retry_attempts, the number of times that SageMaker restarts a job",

@@ -30,19 +30,19 @@ _FIRST, _LAST = 2, 1
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClusterPlan:
-    """What a job would start. ``print(plan)`` shows it; in a notebook it is HTML; secrets are ``***`` in both.
+    """What a job would start. ``print(plan)`` shows it as text, a notebook as HTML; both show secrets as ``***``.
 
-    Of more than 16 hosts, and of more than 16 processes of a host, both show the first two and the last one:
-    ``print(plan.text(whole=True))`` shows all, and :meth:`to_dict` has them as data.
+    If there are more than 16 hosts, or more than 16 processes on a host, only the first two and the last one are shown.
+    ``print(plan.text(whole=True))`` shows all, and :meth:`to_dict` returns all as data.
 
     Attributes:
         spec: The job.
-        options: How it would be run.
-        plan: Every host's processes, as data.
-        entry_points: Host -> the command of its toolkit or container.
-        gpus: The GPUs of each host; where hosts share this machine, those of the machine.
-        preparations: The commands that would come before them: a network for the containers.
-        warnings: What the user should know before it runs.
+        options: The run options of the job.
+        plan: The processes of every host, as data.
+        entry_points: Host -> the command that starts its toolkit or container.
+        gpus: Number of GPUs of each host; if all hosts are on one machine, the number of GPUs of this machine.
+        preparations: The commands that would run first, such as for the network of containers.
+        warnings: What the user should know before the job runs.
     """
 
     spec: TrainingJobSpec
@@ -60,7 +60,7 @@ class ClusterPlan:
 
     @property
     def hosts(self) -> tuple[HostPlan, ...]:
-        """What each host runs, in rank order."""
+        """What each host would run, in rank order."""
         return self.plan.hosts
 
     @property
@@ -70,13 +70,13 @@ class ClusterPlan:
 
     @property
     def devices(self) -> int:
-        """How many GPUs the hosts have together, whatever the strategy uses of them."""
+        """Number of GPUs of all hosts together, whether or not the strategy uses them."""
         return self.gpus * (1 if self._capabilities.shared_machine else len(self.hosts))
 
     def devices_of(self, process: ProcessPlan) -> tuple[int, ...]:
-        """The numbers of the GPUs that a process trains on, among those of its host, once it has joined the others.
+        """Return the numbers of the GPUs that a process trains on, counted on its host.
 
-        A script that does not call ``distributed.init()`` sees all of them, and chooses by itself.
+        This is for scripts that call ``distributed.init()``. Other scripts see all GPUs, and choose by themselves.
         """
         strategy = self.spec.strategy
         if not self.gpus or process.role is not Role.RANK or strategy is None:
@@ -111,9 +111,9 @@ class ClusterPlan:
 
     @property
     def ring(self) -> tuple[ProcessPlan, ...]:
-        """The ranks in the order in which a ring goes through them, the last to the first; empty where there is none.
+        """The ranks in the order of the all-reduce ring; the last rank sends to the first. Empty without a ring.
 
-        It is TensorFlow's ring, and Horovod's without NCCL and MPI, which may choose other ways.
+        This is the ring of TensorFlow, and of Horovod with Gloo. NCCL and MPI may choose other orders.
         """
         strategy = self.spec.strategy
         if strategy is None or not strategy.all_reduce or len(self.plan.ranks) < 2:
@@ -122,7 +122,7 @@ class ClusterPlan:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What there is to see of how it runs: the devices, the ring."""
+        """Remarks about the run: the devices, the ring."""
         found = list(self.plan.notes)
         if self.devices:
             known = instances.describe(self.spec.instance_type)
@@ -152,7 +152,7 @@ class ClusterPlan:
         return self.plan.mpirun
 
     def environment(self, host: str, process: str | None = None) -> dict[str, str]:
-        """Return the variables of a host (the user's and ``SM_*``), or of one of its processes.
+        """Return the environment variables (the user's and ``SM_*``) of a host, or of one of its processes.
 
         Raises:
             KeyError: there is no such host or process.
@@ -175,7 +175,7 @@ class ClusterPlan:
         return {host.name: host for host in self.hosts}
 
     def tf_config(self, host: str, process: str) -> dict[str, Any] | None:
-        """Return the TF_CONFIG of a process, decoded; None where the strategy needs none."""
+        """Return the decoded TF_CONFIG of a process; None if the strategy needs none."""
         text = self.environment(host, process).get(TF_CONFIG)
         return None if text is None else dict(json.loads(text))
 
@@ -221,7 +221,7 @@ class ClusterPlan:
         """Return the plan as text, with secrets masked.
 
         Args:
-            whole: Every host and process of a large plan, and every command in its length, in place of a summary.
+            whole: Whether to show every host, every process and every command in full, instead of a summary.
         """
         lines = [self._title(), *(f"warning: {warning}" for warning in self.warnings)]
         lines += [f"note: {note}" for note in self.notes]

@@ -24,7 +24,7 @@ _POLL_SECONDS = 0.05
 
 
 class ComparisonWarning(UserWarning):
-    """Runs are compared that differ in more than they should."""
+    """The compared runs differ in more than their configuration, such as in their data."""
 
 
 def compare(
@@ -35,28 +35,28 @@ def compare(
     prices: Mapping[str, float] | None = None,
     logs: bool = False,
 ) -> Comparison:
-    """Set runs side by side.
+    """Compare runs in a table.
 
-    Estimators run one after another, never two at once; with ``repeat`` the order of every second round is reversed,
-    so that a machine that slows down or speeds up meanwhile favours none. A run that fails is kept, with its cause, and
-    the others go on.
+    Estimators run one after another, never at the same time. With ``repeat``, every second round runs in reverse order,
+    so that a machine that becomes slower or faster favours no estimator. If a run fails, the comparison keeps the run
+    and its cause, and continues.
 
     Args:
-        what: Estimators; or functions, each of which is the entry point of one: that of its ``@remote`` where it is
-            decorated, else one process of this machine; or jobs: handles, names or results
-            (:class:`~estimators.Result`) or paths to a ``result.json``; or one mapping from names to these. They may be
-            mixed. What ``Estimator.attach(name)`` gave is that job, until one of its arguments is changed.
-        inputs: The channels of the estimators' jobs, as ``fit()`` takes them.
-        repeat: How often each estimator runs.
-        names: What the table calls each; those of the same name are one row.
-        prices: Instance type -> US dollars per host and hour, instead of the published ones.
+        what: What to compare, in any combination: estimators; functions; jobs, as handles, names, results
+            (:class:`~estimators.Result`) or paths of a ``result.json``. Alternatively, a single mapping from names to
+            these. A function runs with the settings of its ``@remote`` decorator, or else as one process of this
+            machine. An estimator from ``Estimator.attach(name)`` stands for its job, until an argument changes.
+        inputs: The channels of the estimators' jobs, as in ``fit()``.
+        repeat: Number of runs of each estimator.
+        names: Names for the table, one for each item; items with the same name form one row.
+        prices: Instance type -> US dollars per host and hour, instead of the published prices.
         logs: Whether to print the jobs' logs.
 
     Warns:
-        ComparisonWarning: the runs had different data or global batch sizes; the table marks them.
+        ComparisonWarning: the runs had different data or global batch sizes; the table marks these rows.
 
     Raises:
-        ConfigurationError: nothing to compare, something that cannot be compared, or a wrong option.
+        ConfigurationError: there is nothing to compare, an item cannot be compared, or an option is wrong.
         JobNotFoundError: there is no job of that name.
     """
     things, given = _things(what, names)
@@ -72,9 +72,9 @@ def compare(
             thing.plan(inputs)  # what is wrong with one is said before any of them runs
     found: list[list[Result]] = [[] if isinstance(thing, Estimator) else [_result(thing)] for thing in things]
     if inputs is not None and not any(isinstance(thing, Estimator) for thing in things):
-        raise ConfigurationError("compare(inputs=…) is for estimators only: jobs are not run again. Leave inputs= out.")
+        raise ConfigurationError("compare(inputs=…) is for estimators only. Jobs are not run again: leave inputs= out.")
     if repeat > 1 and not any(isinstance(thing, Estimator) for thing in things):
-        raise ConfigurationError("compare(repeat=…) is for estimators only: jobs are not run again. Leave repeat= out.")
+        raise ConfigurationError("compare(repeat=…) is for estimators only. Jobs are not run again: leave repeat= out.")
     turns = _turns([isinstance(thing, Estimator) for thing in things], repeat)
     with Progress(len(turns)) as progress:
         for index in turns:

@@ -41,8 +41,8 @@ def run_estimator(estimator: Estimator, inputs: Any, job_name: str | None) -> An
     """Run an estimator's entry point in this terminal; see ``Estimator.debug()``."""
     if in_jupyter():
         raise ConfigurationError(
-            "debug() needs a terminal, and a notebook has none. Call the function itself, which then runs as the only "
-            "process of its cluster, and use %debug."
+            "debug() needs a terminal, which a notebook does not have. Instead, call the function directly and use "
+            "%debug: the function then runs in this kernel, as the only process of its cluster."
         )
     check(estimator.instance_type, "debug()")
     alone = copy.copy(estimator)

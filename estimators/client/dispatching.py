@@ -1,12 +1,12 @@
-"""The program at a dispatcher, which whoever sends a job there starts: it takes the job, or tells how it stands.
+"""The program that the sender of a job starts at a dispatcher: accepts the job, or reports its progress.
 
-    … submit [--home FOLDER]          a parcel comes in: a header, which is a message, and a tar of files
-    … follow JOB [--home FOLDER]      messages come in and go out until the job is over
+    … submit [--home FOLDER]          read a job: a header, which is a message, and a tar archive of files
+    … follow JOB [--home FOLDER]      exchange messages until the job has ended
 
-It speaks in messages (:mod:`container.contract.messages`) over its standard input and output. ``submit`` says ``done``
-or ``refused``. ``follow`` is first told what the copy has (``have``); then it says what is new in the record
-(:mod:`estimators.records.replication`) and at last ``end``, and hands what it is asked (``ask``) to the job's
-supervisor. It ends when its input does, or when nobody has said anything for a while; the job does not.
+The program exchanges messages (:mod:`container.contract.messages`) over standard input and output. ``submit`` answers
+``done`` or ``refused``. ``follow`` first reads what the copy already has (``have``). Then it sends what is new in the
+record (:mod:`estimators.records.replication`), and finally ``end``; it passes requests (``ask``) to the job's
+supervisor. ``follow`` ends when its input ends, or when there has been no message for a while; the job continues.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="estimators.client.dispatching", description=__doc__)
     parser.add_argument("command", choices=("submit", "follow"))
     parser.add_argument("job", nargs="?")
-    parser.add_argument("--home", help=f"instead of ${HOME_VARIABLE}")
+    parser.add_argument("--home", help=f"use this folder instead of ${HOME_VARIABLE}")
     arguments = parser.parse_args(argv)
     if arguments.home is not None:
         os.environ[HOME_VARIABLE] = os.path.expanduser(arguments.home)

@@ -88,38 +88,39 @@ def _is_hyperparameter(name: str, value: Any) -> str:
 class Estimator:
     """Trains: takes the arguments of the SageMaker SDK 2.x, starts training jobs, and keeps their handles.
 
-    Names, meanings and defaults are the SDK's; ``docs/sagemaker-arguments.md`` lists every argument and what is
-    different. The names of the SDK 1.x are taken with a DeprecationWarning. Arguments can be read and set as
-    attributes; setting one checks it as the constructor does.
+    Names, meanings and defaults are those of the SDK; ``docs/sagemaker-arguments.md`` lists every argument and all
+    differences. Names of the SDK 1.x still work, with a DeprecationWarning. Arguments can be read and set as
+    attributes; setting one checks the value as the constructor does.
 
     Args:
-        image_uri: The container image; names the job; processes of this machine do not use it.
+        image_uri: The container image. Jobs are named after it; processes of this machine do not use it.
         role: IAM role of jobs on SageMaker.
         instance_count: Number of hosts.
-        instance_type: Where to run: processes of this machine (the default), ``local`` or ``local_gpu``
-            (containers on it), ``ml.*`` (Amazon SageMaker).
-        **arguments: The others, among them
+        instance_type: Where to run: processes of this machine (the default), ``local`` or ``local_gpu`` (containers on
+            this machine), ``ml.*`` (Amazon SageMaker), or one of the other backends.
+        **arguments: All other arguments, such as
 
             - ``entry_point``: the script (``.py``, ``.sh``), module (``pkg.module``) or folder with a ``__main__.py``;
-              relative to ``source_dir`` where that is given;
-            - ``source_dir``, ``dependencies``: the folder with the code, and what is put beside it. Each job keeps a
-              copy. A ``requirements.txt`` at its top is installed for the job, never into this environment;
+              relative to ``source_dir`` if this is given;
+            - ``source_dir``, ``dependencies``: the folder with the code, and additional files and folders. Each job
+              keeps a copy. A ``requirements.txt`` at the top of ``source_dir`` is installed for the job, never into
+              this environment;
             - ``hyperparameters``: become arguments of the script; values keep their types;
-            - ``arguments``: words that the script gets behind them as they are: ``["--fp16", "--layers", "64", "32"]``;
+            - ``arguments``: more arguments of the script, passed unchanged: ``["--fp16", "--layers", "64", "32"]``;
             - ``distribution``: the strategy, ``MPI(processes_per_host=2)`` or SageMaker's dict
               ``{"mpi": {"enabled": True, "processes_per_host": 2}}``;
-            - ``environment``: variables for the script;
-            - ``output_path``: the model ends up in ``<output_path>/<job>/output/model.tar.gz``; a path, ``file://`` or
-              ``s3://`` URI. Default: the folder of the job's record;
-            - ``checkpoint_s3_uri``: where checkpoints are kept; also a path;
-            - ``max_run``: seconds after which the job is stopped (86,400);
+            - ``environment``: environment variables for the script;
+            - ``output_path``: a path, ``file://`` or ``s3://`` URI. The model is saved as
+              ``<output_path>/<job>/output/model.tar.gz``. Default: the folder of the job's record;
+            - ``checkpoint_s3_uri``: where checkpoints are kept: an S3 URI or a path;
+            - ``max_run``: seconds after which the job is stopped (default: 86,400);
             - ``metric_definitions``: ``[{"Name": "loss", "Regex": "loss: ([0-9.]+)"}]``;
             - ``base_job_name``: jobs are named ``<base>-<time>``;
-            - ``sagemaker_session``: a boto3 session or one of the SageMaker SDK.
+            - ``sagemaker_session``: a session of boto3 or of the SageMaker SDK.
 
     Raises:
-        ConfigurationError: an argument is wrong (it is a ValueError too).
-        ArgumentNameError: there is no such argument (it is a TypeError too).
+        ConfigurationError: an argument is wrong (this error is also a ValueError).
+        ArgumentNameError: there is no such argument (this error is also a TypeError).
         UnsupportedError: the argument is not available; the message says why.
 
     Attributes:
@@ -232,15 +233,15 @@ class Estimator:
 
     @property
     def settings(self) -> Settings:
-        """All arguments as one frozen value."""
+        """All arguments, as one immutable value."""
         return self._settings
 
     # --- hyperparameters ---
 
     def hyperparameters(self) -> dict[str, str]:
-        """Return the hyperparameters as a job is sent them: texts, with the strategy's and ``model_dir`` among them.
+        """Return the hyperparameters as texts, as a job gets them: also those of the strategy and ``model_dir``.
 
-        What depends on a job's name is that of the latest job, and missing before the first.
+        Hyperparameters that depend on a job's name are those of the latest job; before the first job, they are missing.
         """
         values = request_builder.build_hyperparameters(
             self.settings, name=None, code=None, passes_model_dir=self._passes_model_dir
@@ -251,7 +252,7 @@ class Estimator:
         return values
 
     def set_hyperparameters(self, **values: Any) -> None:
-        """Add or change hyperparameters of the jobs to come."""
+        """Add or change hyperparameters of future jobs."""
         merged = {**self._settings.hyperparameters, **values}
         self._settings = dataclasses.replace(self._settings, hyperparameters=merged)
 
@@ -271,28 +272,30 @@ class Estimator:
         """Start a training job.
 
         Args:
-            inputs: The data: a path, a URI, a TrainingInput (all of which are the channel ``training``), or a dict of
-                channel names to these.
-            wait: Whether to wait for the end, with the job ending if this process does. Without it the job goes on
-                by itself. A job on SageMaker always does: an interrupt ends the waiting only, and ``stop()`` the job.
-            logs: Whether to show the job's output while waiting; also the SDK's ``"All"``, ``"Training"``, ``"None"``.
-                TensorFlow's start-up lines are left out, and a line that several ranks print at once is shown once:
-                ``"All"`` shows every line.
-            job_name: The job's name, used once. Default: ``<base_job_name>-<time>``.
-            callbacks: An :class:`estimators.Callback` or a list of them: told of metrics and events as they come.
+            inputs: The data: a path, a URI or a TrainingInput for the channel ``training``; or a dict from channel
+                names to these.
+            wait: True: wait until the job ends; the job ends if this process ends. False: return at once; the job
+                continues without this process. A job on SageMaker or with a dispatcher always continues: an interrupt
+                ends only the waiting, ``stop()`` ends the job.
+            logs: Whether to show the job's output while waiting. TensorFlow's start-up lines are hidden, and a line
+                that several ranks print is shown once. ``"All"`` shows every line. The SDK's ``"Training"`` and
+                ``"None"`` are also accepted.
+            job_name: The job's name, which can be used only once. Default: ``<base_job_name>-<time>``.
+            callbacks: An :class:`estimators.Callback` or a list of callbacks, which are told of metrics and events.
             experiment_config: SageMaker Experiments, for jobs on SageMaker.
-            chaos: Faults to order, to see how the job takes them: a list of :class:`estimators.Kill`,
+            chaos: Faults to inject, to test how the job handles them: a list of :class:`estimators.Kill`,
                 :class:`estimators.RemoveHost` and :class:`estimators.Interrupt`.
 
         Returns:
-            The job's handle, also as ``latest_training_job``.
+            The job's handle, also available as ``latest_training_job``.
 
         Raises:
-            ConfigurationError: something is wrong; nothing has been started.
-            UnsupportedError: something is not available; nothing has been started.
+            ConfigurationError: an argument is wrong; nothing has been started.
+            UnsupportedError: a feature is not available; nothing has been started.
             JobExistsError: the name is taken.
-            TrainingJobError: the job failed (without ``wait=True`` only where SageMaker did not take it).
-            KeyboardInterrupt: it was interrupted, and has been stopped; on SageMaker it goes on.
+            TrainingJobError: the job failed; with ``wait=False``, SageMaker or the dispatcher refused the job.
+            KeyboardInterrupt: the waiting was interrupted, and the job was stopped. A job on SageMaker or with a
+                dispatcher continues.
         """
         show_logs = _parse_logs(logs)
         checked = check_callbacks(callbacks)
@@ -317,10 +320,10 @@ class Estimator:
             job_name: As for :meth:`fit`.
 
         Returns:
-            The plan: every host's processes with their commands and environment. It prints readably.
+            The plan: the processes of every host, with their commands and environment. ``print()`` shows it as text.
 
         Raises:
-            ConfigurationError: something is wrong.
+            ConfigurationError: an argument is wrong.
             UnsupportedError: the strategy is not available.
         """
         return self._draft(inputs, job_name).plan()
@@ -328,18 +331,18 @@ class Estimator:
     def debug(self, inputs: Any = None, job_name: str | None = None) -> Any:
         """Run the entry point as one process in this terminal, so that ``breakpoint()`` and ``pdb`` work.
 
-        It is a job of one host and without a strategy, whatever the estimator has, and nothing of it is supervised.
+        The job always has one host and no strategy. No supervisor watches the process.
 
         Args:
             inputs: As for :meth:`fit`.
             job_name: As for :meth:`fit`.
 
         Returns:
-            What the entry point returned if it is a function, else None.
+            The return value of a function as entry point; None for a script.
 
         Raises:
-            ConfigurationError: something is wrong, or there is no terminal, as in a notebook.
-            TrainingJobError: it failed; raised from the function's own exception, if it raised one.
+            ConfigurationError: an argument is wrong, or there is no terminal, as in a notebook.
+            TrainingJobError: the entry point failed; the cause is the function's own exception, if it raised one.
         """
         from estimators.client import debugging
 
@@ -355,16 +358,17 @@ class Estimator:
         dispatcher_options: Mapping[str, Any] | None = None,
         **_: Any,
     ) -> E:
-        """Return the estimator and job of an earlier run, also of another process.
+        """Return an estimator for an existing job, which another process may have started.
 
-        A job on SageMaker that is not on record here, since it was started elsewhere or by another client, gets a
-        record. Does not wait: ``estimator.latest_training_job.wait()`` does.
+        A job that was started on SageMaker by another client or machine gets a record here. This method does not wait
+        for the job; ``estimator.latest_training_job.wait()`` does.
 
         Args:
             training_job_name: The job's name.
             sagemaker_session: As in the constructor.
-            dispatcher: Where the job's supervisor runs, as of ``RunOptions``, if it was not started from here.
-            dispatcher_options: How that is reached.
+            dispatcher: Where the job's supervisor runs, as in ``RunOptions``, if the job was started from another
+                machine.
+            dispatcher_options: How to reach the dispatcher.
 
         Raises:
             JobNotFoundError: there is no such job; the message has the nearest name.
@@ -383,7 +387,10 @@ class Estimator:
 
     @property
     def stands_for_its_job(self) -> bool:
-        """Whether it is as :meth:`attach` made it: ``compare()`` takes its job then, and does not start another."""
+        """Whether the estimator is still as :meth:`attach` returned it.
+
+        ``compare()`` then uses the existing job, and does not start another one.
+        """
         return self._attached is self._settings and len(self.jobs) == 1
 
     def _launch(
@@ -468,12 +475,12 @@ class Estimator:
 
     @property
     def model_data(self) -> str | None:
-        """Where the latest job's ``model.tar.gz`` is; None before the first job, and where it left no model."""
+        """Where the latest job's ``model.tar.gz`` is; None if there is no job yet, or if the job left no model."""
         return self.latest_training_job.model_data if self.latest_training_job is not None else None
 
     @property
     def training_job_analytics(self) -> TrainingJobAnalytics:
-        """The latest job's metrics, in the SDK's form: ``.dataframe()``.
+        """The metrics of the latest job, as in the SDK: ``.dataframe()``.
 
         Raises:
             ConfigurationError: there is no job yet.
@@ -483,7 +490,7 @@ class Estimator:
         return TrainingJobAnalytics(self._job())
 
     def result(self) -> Result:
-        """Return what has come of the latest job so far.
+        """Return the result of the latest job so far.
 
         Raises:
             ConfigurationError: there is no job yet.
@@ -491,7 +498,7 @@ class Estimator:
         return self._job().result()
 
     def logs(self) -> None:
-        """Show the latest job's logs, until it ends.
+        """Show the logs of the latest job until the job ends.
 
         Raises:
             ConfigurationError: there is no job yet.
@@ -508,14 +515,15 @@ class TensorFlow(Estimator):
     """Trains TensorFlow scripts; see :class:`Estimator` for the arguments that all estimators take.
 
     Args:
-        py_version: The Python version that is wanted; processes of this machine run this one, and
-            a warning says so when they differ.
-        framework_version: The TensorFlow version that is wanted; likewise.
-        model_dir: What the script is passed as ``--model_dir``. Default: ``/opt/ml/model`` with MPI, else
-            ``<output_path>/<job>/model``. False passes none.
+        py_version: The desired Python version. Processes of this machine run the Python of this process, and warn if
+            the versions differ.
+        framework_version: The desired TensorFlow version. Processes of this machine run the installed version, and warn
+            if the versions differ.
+        model_dir: The value that the script gets as ``--model_dir``. Default: ``/opt/ml/model`` with MPI, else
+            ``<output_path>/<job>/model``. False: the script gets no ``--model_dir``.
         image_uri: The container image.
         distribution: The strategy.
-        **arguments: As :class:`Estimator`'s.
+        **arguments: The other arguments, as for :class:`Estimator`.
     """
 
     _owners = (Owner.ESTIMATOR, Owner.FRAMEWORK, Owner.TENSORFLOW)
@@ -530,16 +538,17 @@ class PyTorch(Estimator):
 
     Args:
         entry_point: The script.
-        framework_version: The PyTorch version that is wanted; processes of this machine run the installed one, and
-            a warning says so when they differ.
-        py_version: The Python version that is wanted; likewise.
+        framework_version: The desired PyTorch version. Processes of this machine run the installed version, and warn if
+            the versions differ.
+        py_version: The desired Python version. Processes of this machine run the Python of this process, and warn if
+            the versions differ.
         source_dir: The folder with the code.
         hyperparameters: Become arguments of the script.
         image_uri: The container image.
-        distribution: ``TorchDistributed(processes_per_host=2)`` or SageMaker's ``{"torch_distributed": {"enabled":
-            True}}`` starts the script as torchrun does; ``ElasticTorchDistributed(…)`` does so with hosts that come
-            and go; ``MPI(…)`` and ``ElasticHorovod(…)`` are for scripts with ``horovod.torch``.
-        **arguments: As :class:`Estimator`'s.
+        distribution: The strategy. ``TorchDistributed(processes_per_host=2)`` or SageMaker's ``{"torch_distributed":
+            {"enabled": True}}`` starts the script as torchrun does. ``ElasticTorchDistributed(…)`` also allows hosts to
+            join and leave. ``MPI(…)`` and ``ElasticHorovod(…)`` are for scripts with ``horovod.torch``.
+        **arguments: The other arguments, as for :class:`Estimator`.
     """
 
     _owners = (Owner.ESTIMATOR, Owner.FRAMEWORK)

@@ -30,7 +30,8 @@ def lines(answer: Any) -> str:
         return "".join(f"{name}:{int(slots)}\n" for name, slots in answer.items())
     if isinstance(answer, str) or not isinstance(answer, Iterable):
         raise ConfigurationError(
-            f"discovery=…: the function must return names, or a dict from names to slots; got {answer!r}."
+            f"discovery=…: the function must return a list of host names, or a dict of host names and their slots; "
+            f"got {answer!r}."
         )
     return "".join(f"{name}\n" for name in answer)
 

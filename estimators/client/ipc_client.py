@@ -72,7 +72,7 @@ def request(record: JobRecord, message: dict[str, Any], timeout: float | None = 
                 ) from error
             if not record.is_supervised():
                 raise JobUnreachableError(
-                    f"training job {record.name!r} has no supervisor (any more): its status is "
+                    f"no supervisor process is running for training job {record.name!r}: its status is "
                     f"{record.read_status()['TrainingJobStatus']}."
                 ) from error
             cause: Exception = error

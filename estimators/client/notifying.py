@@ -43,17 +43,19 @@ _REASON_LIMIT = 1000
 class NotifyCallback(Callback):
     """Runs a command or posts to a URL when a job ends, fails or stalls, or when a metric is NaN or a loss diverges.
 
-    The command gets the news as JSON on standard input, and ``FLEETFIT_JOB`` and ``FLEETFIT_OCCASION`` in its
-    environment; the URL gets the same JSON, whose ``text`` is a sentence (as chat webhooks take it). Neither holds up
-    the job or what waits for it, but for some seconds at the end; what fails is said, and nothing else.
+    The command gets the message as JSON on standard input, and ``FLEETFIT_JOB`` and ``FLEETFIT_OCCASION`` as
+    environment variables. The URL gets the same JSON; its ``text`` is a sentence, as chat webhooks expect. A slow
+    command or URL does not delay the job, and delays ``fit()`` by a few seconds at most, at the end. If a notification
+    fails, fleetfit prints a message, and the job continues.
 
     Args:
         command: A program with its arguments, as a list.
         url: An http or https URL.
-        on: For what: of :data:`OCCASIONS`; default: all.
-        stall: Without a sign of the job for so many seconds it has stalled; None: stalls are not looked for.
-        diverged: A metric with "loss" in its name has diverged when three values in a row are above its least value
-            times this; None: divergence is not looked for. Losses below zero are left alone.
+        on: The occasions to notify of, from :data:`OCCASIONS`; default: all.
+        stall: Number of seconds without a sign of life after which a job counts as stalled; None: do not look for
+            stalls.
+        diverged: A loss (a metric with "loss" in its name) has diverged if three values in a row are above its lowest
+            value times this factor. Negative losses are ignored. None: do not look for divergence.
 
     Raises:
         ConfigurationError: an argument is wrong.
@@ -85,7 +87,7 @@ class NotifyCallback(Callback):
         self._watches: dict[str, _Watch] = {}
 
     def on_event(self, job: TrainingJob, event: Event) -> None:
-        """Take it as a sign of the job."""
+        """Take the event as a sign of life of the job."""
         if event.kind == "resources":
             return  # of hosts, which look at their ranks whatever these do
         self._watch(job).sign()
@@ -93,7 +95,7 @@ class NotifyCallback(Callback):
             self._tell_once(job, "nan", f"metric {event.data.get('name')} is not a number")
 
     def on_metric(self, job: TrainingJob, metric: Metric) -> None:
-        """See whether it is a number, and whether a loss grows."""
+        """Check whether the value is a number, and whether a loss diverges."""
         where = f" on rank {metric.rank}" if metric.rank is not None else ""
         if math.isnan(metric.value) or (math.isinf(metric.value) and "loss" in metric.name.lower()):
             self._tell_once(job, "nan", f"metric {metric.name} is {metric.value}{where}")
@@ -105,7 +107,7 @@ class NotifyCallback(Callback):
             self._tell_once(job, "diverged", text)
 
     def on_end(self, job: TrainingJob) -> None:
-        """Tell how it ended, and wait a little until that is sent."""
+        """Notify of the job's end, and wait a few seconds until the notification is sent."""
         status = str(job.status)
         reason = job.describe().get("FailureReason") or ""
         text = f"training job {job.name}: {status}" + (f". {cut(str(reason), _REASON_LIMIT)}" if reason else "")
@@ -121,7 +123,7 @@ class NotifyCallback(Callback):
         return self._watches[job.name]
 
     def stalled(self, job: TrainingJob, seconds: float) -> None:
-        """Tell that nothing has been heard of a job for so long."""
+        """Notify that there has been no sign of life of a job for this many seconds."""
         self._tell(job, "stalled", f"training job {job.name}: no sign of life for {seconds:.0f} s")
 
     def _tell_once(self, job: TrainingJob, occasion: str, text: str) -> None:
@@ -145,7 +147,7 @@ class NotifyCallback(Callback):
         )
 
     def send(self, news: dict[str, Any]) -> None:
-        """Send news by every way that there is; what fails is said."""
+        """Send a notification to the command and the URL; print a message for each failure."""
         body = strict_json.dumps(news).encode()
         for way in (self._run, self._post):
             try:

@@ -203,7 +203,7 @@ def _memory(demand: Demand, machine: MachineFacts) -> str | None:
         return None
     return (
         f"{_count(demand.processes, 'process', 'processes')} of TensorFlow need about {format_bytes(needed)} of memory "
-        f"before the model and the data, and {format_bytes(machine.memory_available_bytes)} of "
+        f"even without the model and the data, but only {format_bytes(machine.memory_available_bytes)} of "
         f"{format_bytes(machine.memory_bytes)} are available: the kernel may kill a rank. "
         "Use fewer processes or hosts, or end other programs."
     )

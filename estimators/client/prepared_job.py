@@ -135,8 +135,8 @@ class Draft:
         market = self.settings.run_options.spot_market
         if self.spec.spot and not self.settings.capabilities.spot and (market is None or not market.interrupts):
             found.append(
-                "use_spot_instances=True: nothing will interrupt this job. To simulate interruptions, set "
-                "RunOptions(spot_market=SpotMarket(…))."
+                f"use_spot_instances=True causes no interruptions with instance_type={self.spec.instance_type!r}. To "
+                "simulate interruptions, set RunOptions(spot_market=SpotMarket(…))."
             )
         return tuple(found)
 
@@ -246,8 +246,8 @@ class Draft:
         dispatchers.load(place).check(place, options.dispatcher_options)
         if self.settings.capabilities.managed:
             raise UnsupportedError(
-                f"dispatcher={place!r}: a job with instance_type {self.spec.instance_type!r} does not need this "
-                "machine after its start. Leave dispatcher out."
+                f"dispatcher={place!r}: a job with instance_type {self.spec.instance_type!r} continues without this "
+                "machine once it has started, and needs no dispatcher. Leave dispatcher out."
             )
         refusals = parcels.refusals(self.spec)
         if refusals:

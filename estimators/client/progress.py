@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 _STATUSES: dict[str, str] = {
     SecondaryStatus.STARTING: "launching",
     SecondaryStatus.PENDING: "waiting for hosts",
-    SecondaryStatus.DOWNLOADING_TRAINING_IMAGE: "bringing the image",
-    SecondaryStatus.DOWNLOADING: "bringing the data",
+    SecondaryStatus.DOWNLOADING_TRAINING_IMAGE: "pulling the image",
+    SecondaryStatus.DOWNLOADING: "preparing the data",
     SecondaryStatus.UPDATING: "resizing the cluster",
     SecondaryStatus.INTERRUPTED: "interrupted",
     SecondaryStatus.RESTARTING: "restarting",

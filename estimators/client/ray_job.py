@@ -1,15 +1,15 @@
-"""Our program as a job of Ray's, which ``RunOptions(dispatcher="ray")`` submits: a training job, or who tells of one.
+"""The program of the Ray jobs that ``RunOptions(dispatcher="ray")`` submits: runs a training job, or reports on one.
 
-    … run                             takes the parcel in the working directory, and waits for the training job
-    … follow JOB HAVE                 tells what is new in its record, from what the copy has, an encoded message
-    … ask JOB MESSAGE                 hands an encoded message to its supervisor, and says the answer
+    … run                             starts the training job whose files are in the working directory, and waits
+    … follow JOB HAVE                 prints what is new in the job's record; HAVE encodes what the copy already has
+    … ask JOB MESSAGE                 passes an encoded message to the job's supervisor, and prints the answer
 
-All take ``--home FOLDER``. Ray gives such a program no input, and keeps its output in a file from which it is read over
-HTTP. So ``follow`` says at most for an hour what it has to say, then that another one is to go on (``again``). When it
-is stopped, it empties the file.
+All commands accept ``--home FOLDER``. Ray gives such a program no input, and keeps its output in a file that is read
+over HTTP. Therefore ``follow`` prints for one hour at most, then asks for another ``follow`` (``again``). When it is
+stopped, it empties the file.
 
-The training job ends with ``run``, and ``run`` with it. Ray stops a job by signalling all descendants of its process:
-the supervisor is none, so that it can end the scripts in order.
+If ``run`` ends, the training job ends, and vice versa. Ray stops a job by signalling all descendants of its process.
+The supervisor is not a descendant, so that it can end the scripts in order.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("command", choices=("run", "follow", "ask"))
     parser.add_argument("job", nargs="?", default="")
     parser.add_argument("message", nargs="?", default="")
-    parser.add_argument("--home", help=f"instead of ${HOME_VARIABLE}")
+    parser.add_argument("--home", help=f"use this folder instead of ${HOME_VARIABLE}")
     arguments = parser.parse_args(argv)
     if arguments.home is not None:
         os.environ[HOME_VARIABLE] = os.path.expanduser(arguments.home)
@@ -115,7 +115,7 @@ def _taken(parcel: Path, theirs: socket.socket) -> Message:
     with os.fdopen(read, "rb") as pipe:
         line = pipe.read()
     os.wait()
-    return decode(line) if line else {"op": "refused", "error": "the process that was to start the job was killed."}
+    return decode(line) if line else {"op": "refused", "error": "the process that was starting the job was killed."}
 
 
 def _take(parcel: Path, tied: tuple[socket.socket, int]) -> Message:

@@ -162,8 +162,9 @@ def build_hyperparameters(
     if passes_model_dir and settings.model_dir is not False:
         if codec.MODEL_DIR in user:
             raise ConfigurationError(
-                f"hyperparameter {codec.MODEL_DIR!r}: give model_dir={user[codec.MODEL_DIR]!r} instead, or add "
-                "model_dir=False to pass the hyperparameter itself."
+                f"hyperparameter {codec.MODEL_DIR!r}: the estimator's argument model_dir sets this hyperparameter. "
+                f"Give model_dir={user[codec.MODEL_DIR]!r} instead, or add model_dir=False to pass the hyperparameter "
+                "itself."
             )
         model_dir = default_model_dir(settings, name, home) if settings.model_dir is None else settings.model_dir
         if model_dir is not None:

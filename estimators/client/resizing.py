@@ -57,17 +57,16 @@ class JobHosts:
 
 
 class RandomResize(Callback):
-    """Adds or removes hosts every now and then, up or down at random.
+    """Adds or removes hosts at regular intervals, at random.
 
     Args:
-        step: Hosts that come or go at once.
-        interval: Seconds between changes, from the first step on.
-        min: The least number of hosts.
-        max: The largest.
-        seed: For the choices: the same seed makes the same ones.
-        changes: How many changes there are; None for as many as there is time for.
-        hosts: What is resized, where hosts come and go with something else, such as the nodes of a cluster; None for
-            the job.
+        step: Number of hosts that are added or removed at once.
+        interval: Seconds between changes, counted from the first membership.
+        min: Minimum number of hosts.
+        max: Maximum number of hosts.
+        seed: Seed of the random choices; the same seed makes the same choices.
+        changes: Maximum number of changes; None: no limit.
+        hosts: What to resize instead of the job, such as the nodes of a cluster that provides the hosts; None: the job.
 
     Raises:
         ConfigurationError: an argument is out of range.
@@ -98,13 +97,13 @@ class RandomResize(Callback):
         self.sizes: list[int] = []
 
     def on_event(self, job: TrainingJob, event: Event) -> None:
-        """Begin with the first membership."""
+        """Start when the job has its first membership."""
         if event.kind == "resized" and self._thread is None:
             self._thread = threading.Thread(target=self._run, args=(job,), daemon=True, name="fleetfit-resize")
             self._thread.start()
 
     def on_end(self, job: TrainingJob) -> None:
-        """The job is over."""
+        """Stop when the job has ended."""
         self._over.set()
 
     def _run(self, job: TrainingJob) -> None:
@@ -123,11 +122,11 @@ class RandomResize(Callback):
 
 
 class GrowWithEpochs(Callback):
-    """Asks for more hosts as epochs pass: ``GrowWithEpochs({30: 4, 60: 8})`` has 4 from epoch 30 on, 8 from epoch 60.
+    """Adds hosts after some epochs: ``GrowWithEpochs({30: 4, 60: 8})`` asks for 4 from epoch 30, for 8 from epoch 60.
 
     Args:
-        sizes: Finished epochs -> hosts.
-        hosts: What is resized; see :class:`RandomResize`.
+        sizes: Number of finished epochs -> number of hosts.
+        hosts: What to resize; see :class:`RandomResize`.
 
     Raises:
         ConfigurationError: an epoch or a size is out of range.
@@ -142,7 +141,7 @@ class GrowWithEpochs(Callback):
         self._hosts = hosts or JobHosts()
 
     def on_metric(self, job: TrainingJob, metric: Metric) -> None:
-        """See whether an epoch has passed."""
+        """Check whether an epoch has finished."""
         if metric.name != "epoch":
             return
         due = [size for epoch, size in self._left if metric.value >= epoch]

@@ -149,14 +149,15 @@ class Source:
                 if name.rpartition("/")[2] in ignoring.NEVER:
                     yield (
                         f"source_dir: {name} is not part of the job's code, because the file may contain secrets. Pass "
-                        f"them in the job's environment, or add the line `!{name}` to a {ignoring.OWN}."
+                        f"secrets in the job's environment. To include the file, add the line `!{name}` to "
+                        f"{ignoring.OWN} in source_dir."
                     )
             modules = [name for name in names if name.endswith((".py", "requirements.txt"))]
             if modules:
                 are = "is" if len(modules) == 1 else "are"
                 yield (
-                    f"source_dir: {_some(modules)} {are} not part of the job's code, because of {file}. Edit or create "
-                    f"{ignoring.OWN} in source_dir, which replaces .gitignore files."
+                    f"source_dir: {_some(modules)} {are} not part of the job's code, because of {file}. To change "
+                    f"this, edit or create the file {ignoring.OWN} in source_dir: this file replaces .gitignore files."
                 )
 
     def notes(self) -> list[str]:

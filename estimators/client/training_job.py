@@ -51,11 +51,11 @@ _NOT_DESCRIBED = ("Tags", "SessionChainingConfig")
 
 
 class TrainingJob:
-    """A training job, running or over.
+    """A training job, running or ended.
 
-    It holds nothing but the name: everything is read from the job's record when it is asked for, so a handle from
-    another process (``Estimator.attach(name)``) says the same. The handle that started a job with ``wait=True`` also
-    holds the tie that ends the job with this process.
+    The handle holds only the name and reads everything else from the job's record, so a handle from another process
+    (``Estimator.attach(name)``) returns the same. If ``wait=True`` started the job, the handle also holds the
+    connection that ends the job when this process ends.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class TrainingJob:
         tie: ipc_client.Tie | None = None,
         process: subprocess.Popen[bytes] | None = None,
     ) -> None:
-        """Use :meth:`attach`, or what :func:`estimators.client.launch.launch` returns.
+        """Use :meth:`attach`, or the handle that ``fit()`` returns.
 
         Args:
             record: The job's record.
             tie: The connection that ties the job to this process.
-            process: The supervisor, where this process started it.
+            process: The supervisor, if this process started it.
         """
         self.record = record
         self._tie = tie
@@ -77,9 +77,9 @@ class TrainingJob:
 
     @classmethod
     def attach(cls, name: str, home: str | Path | None = None) -> TrainingJob:
-        """Return the handle of a job of this or an earlier process.
+        """Return the handle of a job, which another process may have started.
 
-        ``Estimator.attach(name, dispatcher=…)`` also finds one that was started on another machine.
+        ``Estimator.attach(name, dispatcher=…)`` also finds a job that was started from another machine.
 
         Raises:
             JobNotFoundError: there is no such job; the message has the nearest name.
@@ -112,22 +112,23 @@ class TrainingJob:
 
     @property
     def status(self) -> TrainingJobStatus:
-        """The primary status; it equals its string: ``job.status == "Completed"``.
+        """The primary status, which equals its text: ``job.status == "Completed"``.
 
         Raises:
-            RecordError: a newer fleetfit wrote a status that this one does not know.
+            RecordError: a newer fleetfit wrote a status that this version does not know.
         """
         value = self._status()["TrainingJobStatus"]
         try:
             return TrainingJobStatus(value)
         except ValueError:
             raise RecordError(
-                f"training job {self.name!r} has the status {value!r}, which this fleetfit does not know: upgrade it."
+                f"training job {self.name!r} has the status {value!r}, which this version of fleetfit does not know: "
+                "upgrade fleetfit."
             ) from None
 
     @property
     def secondary_status(self) -> SecondaryStatus | str:
-        """What the job is doing; a plain string where a newer fleetfit wrote one that this one does not know."""
+        """What the job is doing; a plain string if a newer fleetfit wrote a status that is unknown here."""
         value = str(self._status()["SecondaryStatus"])
         try:
             return SecondaryStatus(value)
@@ -136,17 +137,17 @@ class TrainingJob:
 
     @property
     def failure(self) -> Failure | None:
-        """Why it failed, as data; None when it did not."""
+        """Why the job failed, as data; None if it did not fail."""
         return statuses.failure_of(self._status())
 
     @property
     def warnings(self) -> list[str]:
-        """What the user was warned of, before the start and since."""
+        """The warnings before and since the start of the job."""
         return list(self._status().get(statuses.OWN, {}).get("warnings") or [])
 
     @property
     def hosts(self) -> list[str]:
-        """The hosts' names, in rank order: all that it has had, or those of an elastic job that are there."""
+        """The names of the hosts, in rank order. For an elastic job: only the current hosts."""
         there = [str(host["name"]) for host in self.membership if host["state"] not in ("gone", "spare")]
         if there:
             return sorted(there, key=natural_key)
@@ -156,18 +157,18 @@ class TrainingJob:
 
     @property
     def model_data(self) -> str | None:
-        """Where the model is (``model.tar.gz``); None while there is none."""
+        """Where the model is (``model.tar.gz``); None if there is no model yet."""
         return outputs.model_data(self.record)
 
     @property
     def checkpoints(self) -> str:
-        """Where the checkpoints are: the job's ``checkpoint_s3_uri``, or a folder of its record."""
+        """Where the checkpoints are: the job's ``checkpoint_s3_uri``, or a folder in its record."""
         return outputs.checkpoints(self.record)
 
     def describe(self) -> dict[str, Any]:
-        """What SageMaker's DescribeTrainingJob would answer, times as seconds since the epoch; secrets are ``***``.
+        """Return the job as SageMaker's DescribeTrainingJob does. Times are seconds since the epoch, secrets ``***``.
 
-        The key ``Fleetfit`` has what SageMaker has no name for: failure, warnings, attempt.
+        The key ``Fleetfit`` has what SageMaker's response does not have: failure, warnings, attempt.
         """
         from estimators.job.secrets import mask_request
 
@@ -176,15 +177,17 @@ class TrainingJob:
         return mask_request({**answer, **self._status()})
 
     def phases(self) -> dict[str, float | None]:
-        """Seconds per phase: launch, import, rendezvous, first_step, training, teardown; None where unknown."""
+        """Seconds per phase: launch, import, rendezvous, first_step, training, teardown; None if unknown."""
         return phases(self.record.events())
 
     def metrics(self, kind: str = "script") -> pandas.DataFrame:
-        """Every value of every metric: time, elapsed_s (since the job's creation), attempt, rank, name, value, host.
+        """Return every value of every metric.
+
+        The columns are time, elapsed_s (since the job's creation), attempt, rank, name, value and host.
 
         Args:
-            kind: ``"script"``: what the script reports; ``"system"``: what each rank uses of CPU and memory, and each
-                host of its network and GPUs.
+            kind: ``"script"``: the metrics of the script; ``"system"``: CPU and memory of each rank, and network and
+                GPUs of each host.
 
         Raises:
             ConfigurationError: there is no such kind.
@@ -196,21 +199,21 @@ class TrainingJob:
         return metrics_frame(found, start=self._status().get("CreationTime"))
 
     def result(self) -> Result:
-        """Return what has come of the job so far; of a job that is over, as it was saved with it."""
+        """Return the result of the job so far; for a job that has ended, the result that was saved."""
         from estimators.results import saving
 
         return saving.result_of(self.record)
 
     def value(self) -> Any:
-        """Return what the function returned on rank 0, in a job whose entry point is a function; waits for its end.
+        """Wait for a job whose entry point is a function, and return the function's return value on rank 0.
 
-        A path below the job's model or output folder comes back as one of this machine, with what is there.
+        A path in the job's model or output folder is returned as a path on this machine, where its files are.
 
         Raises:
-            ConfigurationError: its entry point is a script, which returns nothing.
-            TrainingJobError: the job failed for something else than an exception of the function.
-            RecordError: there is no value, since the job was stopped, or it cannot be unpacked here.
-            Exception: what the function raised, with the traceback on its host as its cause.
+            ConfigurationError: the entry point is a script, which returns nothing.
+            TrainingJobError: the job failed, but not because of an exception of the function.
+            RecordError: the job was stopped and has no value, or the value cannot be unpickled here.
+            Exception: the exception that the function raised; its cause has the traceback on the host.
         """
         from estimators.client.functions import values
 
@@ -229,7 +232,7 @@ class TrainingJob:
 
     @property
     def lives_elsewhere(self) -> bool:
-        """Whether the job is on SageMaker or at a dispatcher, where it goes on without anybody on this machine."""
+        """Whether the job is on SageMaker or at a dispatcher, where it continues without this machine."""
         return statuses.lives_elsewhere(self.record.stored_status())
 
     @property
@@ -239,10 +242,10 @@ class TrainingJob:
         return str(found) if found is not None else None
 
     def ensure_followed(self, env: Mapping[str, str] | None = None) -> None:
-        """Follow a job that lives elsewhere again where nobody does, since its supervisor was killed; else do nothing.
+        """Start a new supervisor for a job on SageMaker or at a dispatcher, if the old one was killed; else do nothing.
 
         Args:
-            env: The new supervisor's environment; default: this process's.
+            env: The environment of the new supervisor; default: the environment of this process.
 
         Raises:
             BackendError: the supervisor cannot be started.
@@ -267,10 +270,10 @@ class TrainingJob:
         return statuses.last_seen(self.record.stored_status())
 
     def wait_until_taken(self) -> None:
-        """Wait until SageMaker or the dispatcher has taken the job, or refused it; others have been taken already.
+        """Wait until SageMaker or the dispatcher has accepted or refused the job. For other jobs, return at once.
 
         Raises:
-            TrainingJobError: it was refused, or did not get there.
+            TrainingJobError: the job was refused, or could not be sent.
         """
         while True:
             self.ensure_followed()
@@ -292,11 +295,11 @@ class TrainingJob:
     def logs(self, rank: int | None = None, follow: bool = False, all: bool = False) -> None:
         """Print the logs.
 
-        TensorFlow's start-up lines are left out, and a line that several ranks print at once is shown once.
+        TensorFlow's start-up lines are hidden, and a line that several ranks print is shown once.
 
         Args:
-            rank: Only this rank's.
-            follow: Go on until the job is over. An interrupt ends this, not the job.
+            rank: Print only the lines of this rank.
+            follow: Continue until the job ends. An interrupt ends the printing, not the job.
             all: Show every line.
 
         Raises:
@@ -313,10 +316,10 @@ class TrainingJob:
             yield from lines
 
     def check_rank(self, rank: int) -> None:
-        """See that the job has a rank of that number.
+        """Check that the job has this rank.
 
         Raises:
-            ConfigurationError: it has none.
+            ConfigurationError: the job has no such rank.
         """
         known = ranks.known(self.record)
         if known and rank not in known:
@@ -362,14 +365,14 @@ class TrainingJob:
     # --- ending it ---
 
     def stop(self, wait: bool = False, *, grace: float | None = None) -> None:
-        """Ask the job to end; the script gets SIGTERM and time to save. Nothing happens to a job that is over.
+        """Ask the job to end. The script gets SIGTERM, and time to save. A job that has ended is left unchanged.
 
         Args:
-            wait: Return when it has ended.
+            wait: Whether to wait until the job has ended.
             grace: Seconds that the script has to save; default: the job's ``stop_grace`` (120 s).
 
         Raises:
-            UnsupportedError: ``grace`` for a job on SageMaker, which gives every script 120 s.
+            UnsupportedError: ``grace`` was given for a job on SageMaker, which gives every script 120 s.
             JobUnreachableError: the job's supervisor does not answer, or does not end the job.
         """
         ending = ENDING_SECONDS
@@ -390,8 +393,8 @@ class TrainingJob:
                 if time.monotonic() > until:
                     raise JobUnreachableError(
                         f"training job {self.name!r} was told to stop and has not ended after "
-                        f"{seconds + ending:g} s: its supervisor (pid {self._supervisor_pid()}) may be "
-                        "stopped."
+                        f"{seconds + ending:g} s: its supervisor process (pid {self._supervisor_pid()}) may be "
+                        "suspended (SIGSTOP), or the machine is overloaded."
                     )
                 time.sleep(_POLL_SECONDS / 5)
             self._reap()
@@ -417,7 +420,7 @@ class TrainingJob:
 
     @property
     def membership(self) -> list[dict[str, Any]]:
-        """The hosts that an elastic job has had: for each its ``name``, ``state`` and ``ranks``, as they are now.
+        """The present and former hosts of an elastic job, each with its ``name``, current ``state`` and ``ranks``.
 
         States: ``starting``, ``ready``, ``leaving``, ``gone``, ``spare``. Empty for a job that is not elastic.
         """
@@ -425,42 +428,42 @@ class TrainingJob:
         return [dict(host) for host in noted] if isinstance(noted, list) else []
 
     def add_hosts(self, count: int = 1) -> list[str]:
-        """Start more hosts for an elastic job. The others go on training until they are able to join.
+        """Start more hosts for an elastic job. The training continues until the new hosts can join.
 
         Args:
-            count: How many.
+            count: Number of hosts to add.
 
         Returns:
-            Their names.
+            The names of the new hosts.
 
         Raises:
-            ConfigurationError: the job cannot have that many, or is not elastic.
-            JobUnreachableError: its supervisor does not answer.
+            ConfigurationError: the job cannot have that many hosts, or is not elastic.
+            JobUnreachableError: the job's supervisor does not answer.
         """
         return [str(name) for name in self._ask({"op": "add_hosts", "count": count})["hosts"]]
 
     def remove_host(self, name: str) -> None:
-        """Let a host of an elastic job leave: the others go on without it from their next look on.
+        """Remove a host from an elastic job. The others continue without it as soon as they notice the change.
 
         Args:
             name: The host, such as ``algo-2``.
 
         Raises:
             ConfigurationError: there is no such host, too few would be left, or the job is not elastic.
-            JobUnreachableError: its supervisor does not answer.
+            JobUnreachableError: the job's supervisor does not answer.
         """
         self._ask({"op": "remove_host", "host": name})
 
     def interrupt(self, name: str, notice_s: float = 120.0) -> None:
-        """Interrupt a host of an elastic job as the spot market does: it leaves, or is killed when the notice is over.
+        """Simulate a spot interruption of an elastic job's host, which leaves or is killed at the end of the notice.
 
         Args:
             name: The host.
-            notice_s: The notice, in seconds.
+            notice_s: Seconds from the notice to the kill.
 
         Raises:
             ConfigurationError: there is no such host, or the job is not elastic.
-            JobUnreachableError: its supervisor does not answer.
+            JobUnreachableError: the job's supervisor does not answer.
         """
         self._ask({"op": "interrupt", "host": name, "notice_s": notice_s})
 
@@ -470,7 +473,8 @@ class TrainingJob:
             error = str(answer.get("error", answer))
             if error.startswith("unknown operation"):
                 error = (
-                    "its hosts cannot come and go: the strategy is neither ElasticHorovod nor ElasticTorchDistributed."
+                    "its hosts cannot be added, removed or interrupted: its strategy is neither ElasticHorovod nor "
+                    "ElasticTorchDistributed."
                 )
             raise ConfigurationError(f"training job {self.name!r}: {error}")
         return answer
@@ -478,12 +482,12 @@ class TrainingJob:
     # --- going on with it ---
 
     def resume(self, wait: bool = True, logs: bool | str = True, callbacks: Any = None) -> TrainingJob:
-        """Go on with a job that failed, was stopped, or lost its supervisor: another attempt, with the same record.
+        """Continue a job that failed, was stopped, or lost its supervisor: start another attempt with the same record.
 
-        Scripts go on from their last checkpoint. Failures are counted anew, and so is ``max_run``.
+        Scripts continue from their last checkpoint. The counts of failures and the time of ``max_run`` start again.
 
         Args:
-            wait: Whether to wait for the end, with the job ending if this process does.
+            wait: Whether to wait until the job ends; if True, the job ends if this process ends.
             logs: Whether to show the job's output while waiting; as for :meth:`wait`.
             callbacks: As for :meth:`wait`.
 
@@ -491,9 +495,9 @@ class TrainingJob:
             A new handle of the job.
 
         Raises:
-            ConfigurationError: the job runs, or has completed.
-            BackendError: it cannot be started.
-            TrainingJobError: it failed again (only with ``wait=True``).
+            ConfigurationError: the job is running, or has completed.
+            BackendError: the job cannot be started.
+            TrainingJobError: the job failed again (only with ``wait=True``).
         """
         job = TrainingJob(*launch.resume(JobRecord(self.record.path), attached=wait))
         if wait:
@@ -503,24 +507,25 @@ class TrainingJob:
     # --- waiting for it ---
 
     def wait(self, logs: bool | str = True, timeout: float | None = None, callbacks: Any = None) -> None:
-        """Wait until the job is over.
+        """Wait until the job has ended.
 
         An interrupt (Ctrl-C, a notebook's stop button) ends a job that is tied to this process: the script has
-        ``interrupt_grace`` (5 s) to save; a second interrupt ends it at once. A job that is not tied goes on, as all
-        jobs on SageMaker do. In both cases KeyboardInterrupt is raised, when the job has ended or at once.
+        ``interrupt_grace`` (5 s) to save; a second interrupt ends the job at once. KeyboardInterrupt is raised when the
+        job has ended. Other jobs, such as all jobs on SageMaker, continue after an interrupt: KeyboardInterrupt is
+        raised at once.
 
         Args:
-            logs: Whether to print the logs, and a table at the end. ``"All"`` prints every line, also those that
-                :meth:`logs` leaves out.
-            timeout: Give up waiting after this many seconds; the job goes on.
-            callbacks: An :class:`estimators.client.callbacks.Callback`, or a list of them.
+            logs: Whether to print the logs, and a table at the end. ``"All"`` also prints the lines that :meth:`logs`
+                hides.
+            timeout: Stop waiting after this many seconds; the job continues.
+            callbacks: An :class:`estimators.client.callbacks.Callback`, or a list of callbacks.
 
         Raises:
-            ConfigurationError: a callback is none.
+            ConfigurationError: ``callbacks`` has something that is not a callback.
             TrainingJobError: the job failed.
-            KeyboardInterrupt: see above.
-            BrokenPipeError: nobody reads the standard output any more; a tied job has been stopped.
-            TimeoutError: it is not over after ``timeout`` seconds.
+            KeyboardInterrupt: the waiting was interrupted; see above.
+            BrokenPipeError: nobody reads the standard output any more; a job that is tied to this process was stopped.
+            TimeoutError: the job has not ended after ``timeout`` seconds.
         """
         checked = check_callbacks(callbacks)
         deadline = time.monotonic() + timeout if timeout is not None else None

@@ -188,7 +188,7 @@ class Output:
                 raise
             self.silence()
             said = error.strerror if isinstance(error, OSError) else str(error)
-            text = f"fleetfit: the log is shown no more ({str(said).rstrip('.')}); the job goes on.\n"
+            text = f"fleetfit: the log is no longer shown ({str(said).rstrip('.')}); the job goes on.\n"
             with contextlib.suppress(OSError, ValueError):
                 if stream is not sys.stderr:
                     write_text(sys.stderr, text)
@@ -338,17 +338,17 @@ class Wait:
             return
         text = f"the supervisor of training job {job.name} (pid {job._supervisor_pid()}) does not answer"
         if job._tie is None:
-            raise JobUnreachableError(f"{text}: it is stopped, or the machine is overloaded.")
-        self._output.message(f"{text}; it is ended, and the job with it.")
+            raise JobUnreachableError(f"{text}: the process is suspended (SIGSTOP), or the machine is overloaded.")
+        self._output.message(f"{text}: fleetfit ends this process and the job.")
         self._kill()
 
     def _interrupted(self) -> None:
         job = self._job
         if job._tie is None:
             with contextlib.suppress(BrokenPipeError):
-                bill = " at SageMaker, which bills it" if job.lives_elsewhere else ""
+                bill = " on SageMaker and is billed" if job.lives_elsewhere else ""
                 bill = f" at {place}" if (place := job.dispatcher) is not None else bill
-                self._output.message(f"training job {job.name} goes on{bill}; its stop() ends it.")
+                self._output.message(f"training job {job.name} continues{bill}; its stop() method ends the job.")
             raise KeyboardInterrupt
         if self._heeded == 1:
             grace = job._interrupt_grace()

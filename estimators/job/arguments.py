@@ -64,7 +64,6 @@ class ArgumentNameError(ConfigurationError, TypeError):
 
 
 _CARRIED, _CHANGED, _AWS, _REFUSED, _OWN = Treatment
-_DEBUGGER = "SageMaker Debugger is a service of AWS"
 _TF = Owner.TENSORFLOW
 _FRAMEWORK = Owner.FRAMEWORK
 
@@ -77,18 +76,23 @@ ARGUMENTS: tuple[Argument, ...] = (
         "get_execution_role()",
     ),
     Argument(
-        name="instance_count", treatment=_CHANGED, v1_name="train_instance_count", note="the default is 1, not an error"
+        name="instance_count",
+        treatment=_CHANGED,
+        v1_name="train_instance_count",
+        note="default: 1 (the SDK has no default and raises an error)",
     ),
     Argument(
         name="instance_type",
         treatment=_CHANGED,
         v1_name="train_instance_type",
-        note=f"selects the backend; the default is {DEFAULT!r} (processes on this machine), not an error",
+        note=f"selects the backend; default: {DEFAULT!r} (processes on this machine); the SDK has no default and "
+        "raises an error",
     ),
     Argument(
         name="keep_alive_period_in_seconds",
         treatment=_CARRIED,
-        note=f"keeps local containers for the next job; with {PROCESSES} and ssh, the imported framework",
+        note=f"keeps local containers for the next job; {PROCESSES} and ssh keep a process that has imported "
+        "the framework",
     ),
     Argument(name="instance_groups", treatment=_REFUSED, note="heterogeneous clusters are not supported yet"),
     Argument(
@@ -101,27 +105,32 @@ ARGUMENTS: tuple[Argument, ...] = (
         name="volume_kms_key",
         treatment=_AWS,
         v1_name="train_volume_kms_key",
-        note="keys of AWS KMS encrypt AWS's volumes only; use an encrypted disk",
+        note="AWS KMS keys can encrypt only volumes on AWS; for local jobs, use an encrypted disk",
     ),
-    Argument(name="training_plan", treatment=_AWS, note="training plans reserve capacity of AWS"),
+    Argument(name="training_plan", treatment=_AWS, note="training plans reserve AWS capacity"),
     Argument(name="instance_placement_config", treatment=_AWS, note="places instances in AWS's UltraServers"),
     # code
     Argument(
         name="entry_point",
         treatment=_CHANGED,
-        note="also a function; also a module ('pkg.module') or a folder with a __main__.py, neither needs a setup.py",
+        note="also a function, a module ('pkg.module') or a folder with a __main__.py; modules and folders need no "
+        "setup.py",
     ),
     Argument(
         name="source_dir",
         treatment=_CHANGED,
-        note="code on S3 (a .tar.gz) is for jobs on SageMaker only; left out: .env, and files that .fleetfitignore or "
-        "else .gitignore names",
+        note="code on S3 (a .tar.gz) works only for jobs on SageMaker; fleetfit leaves out .env, and the files that "
+        ".fleetfitignore lists (or .gitignore, if there is no .fleetfitignore)",
     ),
-    Argument(name="dependencies", treatment=_CHANGED, note="refused when one would overwrite a name of the source"),
+    Argument(
+        name="dependencies",
+        treatment=_CHANGED,
+        note="a dependency with the same name as a file or folder of the code is refused",
+    ),
     Argument(
         name="git_config",
         treatment=_REFUSED,
-        note="fleetfit clones no repositories: clone it yourself and give its folder as source_dir",
+        note="fleetfit clones no repositories: clone the repository yourself and pass its folder as source_dir",
     ),
     Argument(
         name="code_location",
@@ -139,13 +148,13 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="container_entry_point",
         treatment=_AWS,
-        note="also for local containers; processes on this machine have no container: use entry_point",
+        note="works in local containers too; processes on this machine have no container: use entry_point",
         containers=True,
     ),
     Argument(
         name="container_arguments",
         treatment=_AWS,
-        note="also for local containers; processes on this machine have no container: use hyperparameters",
+        note="works in local containers too; processes on this machine have no container: use hyperparameters",
         containers=True,
     ),
     # image
@@ -153,7 +162,8 @@ ARGUMENTS: tuple[Argument, ...] = (
         name="image_uri",
         treatment=_CARRIED,
         v1_name="image_name",
-        note=f"names the job; without effect on {PROCESSES}, which runs this Python",
+        note="the default job name starts with the image's name; otherwise without effect on "
+        f"{PROCESSES}, which runs this Python",
     ),
     Argument(
         name="framework_version",
@@ -161,12 +171,12 @@ ARGUMENTS: tuple[Argument, ...] = (
         owner=_FRAMEWORK,
         note=f"optional; {PROCESSES} runs the installed version, and warns if you ask for another one",
     ),
-    Argument(name="py_version", treatment=_CHANGED, owner=_FRAMEWORK, note="as framework_version"),
+    Argument(name="py_version", treatment=_CHANGED, owner=_FRAMEWORK, note="the same as for framework_version"),
     Argument(
         name="compiler_config",
         treatment=_REFUSED,
         owner=_FRAMEWORK,
-        note="SageMaker Training Compiler is part of AWS's images, which no longer have it",
+        note="current AWS images no longer contain SageMaker Training Compiler",
     ),
     Argument(name="training_repository_access_mode", treatment=_AWS, note="tells SageMaker where to pull images from"),
     Argument(
@@ -177,16 +187,20 @@ ARGUMENTS: tuple[Argument, ...] = (
     # data and output
     Argument(name="input_mode", treatment=_CARRIED, note="'File', 'Pipe' and 'FastFile', on every backend"),
     Argument(
-        name="model_uri", treatment=_CHANGED, note="also a path; locally the channel is treated like any other one"
+        name="model_uri",
+        treatment=_CHANGED,
+        note="also a path; locally, fleetfit treats this channel like any other channel",
     ),
     Argument(name="model_channel_name", treatment=_CARRIED),
     Argument(
         name="output_path",
         treatment=_CHANGED,
-        note="also a path or file:// URI; the default locally is the folder of job records",
+        note="also a path or file:// URI; for local jobs, the default is the folder of job records",
     ),
     Argument(
-        name="output_kms_key", treatment=_AWS, note="keys of AWS KMS encrypt S3 objects only; use an encrypted disk"
+        name="output_kms_key",
+        treatment=_AWS,
+        note="AWS KMS keys can encrypt only objects on S3; for local jobs, use an encrypted disk",
     ),
     Argument(
         name="disable_output_compression",
@@ -198,7 +212,8 @@ ARGUMENTS: tuple[Argument, ...] = (
         name="model_dir",
         treatment=_CHANGED,
         owner=_TF,
-        note="the same rules; <output_path>/<job>/model is a plain path where the output is local",
+        note="the same rules as in the SDK, except that <output_path>/<job>/model is a plain path if the "
+        "output is local",
     ),
     # limits and spot
     Argument(name="max_run", treatment=_CARRIED, v1_name="train_max_run"),
@@ -212,29 +227,37 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="max_retry_attempts",
         treatment=_CHANGED,
-        note="locally also after a failure of the script, unless a retry would fail in the same way; "
+        note="local jobs are also retried after a failure of the script, unless a retry would fail in the same way; "
         "`RunOptions(failure_policy=FailurePolicy(…))` has more options",
     ),
     Argument(
-        name="checkpoint_s3_uri", treatment=_CHANGED, note="also a path or file:// URI; the default is the job's record"
+        name="checkpoint_s3_uri",
+        treatment=_CHANGED,
+        note="also a path or file:// URI; for local jobs, the default is a folder in the job's record",
     ),
     Argument(
         name="checkpoint_local_path",
         treatment=_CHANGED,
-        note=f"{PROCESSES} takes '/opt/ml/checkpoints' only: scripts find the folder in SM_CHECKPOINT_DIR",
+        note=f"{PROCESSES} accepts only '/opt/ml/checkpoints'; scripts find the path of the actual folder in "
+        "SM_CHECKPOINT_DIR",
     ),
     # observability
     Argument(
         name="metric_definitions",
         treatment=_CHANGED,
-        note="the first group of a regex is the number; a regex without one is refused",
+        note="the first group of a regex is the number; a regex without a group is refused",
     ),
     Argument(name="enable_sagemaker_metrics", treatment=_CARRIED, note="without effect locally: all metrics are kept"),
-    Argument(name="rules", treatment=_REFUSED, note=f"{_DEBUGGER}, as are its rules", neutral=(None, [])),
+    Argument(
+        name="rules",
+        treatment=_REFUSED,
+        note="rules belong to SageMaker Debugger, which is a service of AWS",
+        neutral=(None, []),
+    ),
     Argument(
         name="debugger_hook_config",
         treatment=_REFUSED,
-        note=f"{_DEBUGGER}; None and False are taken",
+        note="SageMaker Debugger is a service of AWS; only None and False are accepted",
         neutral=(None, False),
     ),
     Argument(
@@ -256,7 +279,7 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="enable_remote_debug",
         treatment=_AWS,
-        note="opens a session in a container of AWS; a local process can be debugged on its own machine",
+        note="opens a session in a container on AWS; a local process can be debugged on its own machine",
         neutral=(None, False),
     ),
     # network and security
@@ -271,7 +294,7 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="enable_network_isolation",
         treatment=_AWS,
-        note="also for local containers; processes of this machine share its network",
+        note="works for local containers too; processes of this machine share its network",
         neutral=(None, False),
         containers=True,
     ),
@@ -292,8 +315,8 @@ ARGUMENTS: tuple[Argument, ...] = (
         name="distribution",
         treatment=_CHANGED,
         v1_name="distributions",
-        note="also a strategy (MPI(processes_per_host=2)); unknown keys, two strategies, a missing 'enabled' and "
-        "strategies for another framework are refused; smdistributed and pytorchxla are not available",
+        note="also a strategy object, such as MPI(processes_per_host=2); unknown keys, two strategies, a missing "
+        "'enabled' and strategies for another framework are refused; smdistributed and pytorchxla are not available",
     ),
     Argument(name="base_job_name", treatment=_CARRIED),
     Argument(
@@ -312,19 +335,20 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="hang_timeout",
         treatment=_OWN,
-        note="the job fails after this many seconds without a sign of life from any rank, and logs every rank's stack; "
-        "default: none",
+        note="if no rank prints or reports anything for this many seconds, every rank's stack is logged and the job "
+        "fails; default: none",
     ),
     Argument(
         name="capture_limit",
         treatment=_OWN,
-        note="maximum size in bytes of the values that a function as entry_point captures; default: 10,000,000",
+        note="if entry_point is a function: the maximum size, in bytes, of the values that the function captures; "
+        "default: 10,000,000",
     ),
     Argument(
         name="run_options",
         treatment=_OWN,
-        note="RunOptions: grace times, the interpreter, the backend's options, the reaction to NaN and to ranks that "
-        "train apart",
+        note="RunOptions: grace times, the interpreter, the backend's options, the reaction to metrics that are NaN "
+        "and to ranks that do not train together",
     ),
 )
 

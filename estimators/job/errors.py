@@ -68,11 +68,11 @@ FleetfitError._render_traceback_ = _in_ipython  # type: ignore[attr-defined]  # 
 class TrainingJobError(FleetfitError):
     """A training job failed.
 
-    The message says where and what, then the hints, then where the logs are; the user's traceback comes last, as it
-    does when the script is run by hand.
+    The message says where and what happened, then the hints, then where the logs are. The user's traceback comes last,
+    as when the script runs without fleetfit.
 
     Attributes:
-        job: The job's handle, or its name where there is no handle.
+        job: The job's handle, or the job's name if there is no handle.
         failure: The first failure of the job, as data.
     """
 
@@ -91,12 +91,12 @@ class TrainingJobError(FleetfitError):
 
     @property
     def host(self) -> str | None:
-        """The host on which it happened, if it has one."""
+        """The host that failed; None if no host did."""
         return self.failure.host
 
     @property
     def rank(self) -> int | None:
-        """The rank that failed first, if it was one."""
+        """The rank that failed first; None if no rank did."""
         return self.failure.rank
 
     @property
@@ -106,7 +106,7 @@ class TrainingJobError(FleetfitError):
 
     @property
     def signal(self) -> int | None:
-        """The number of the signal that killed a process, if one did."""
+        """The number of the signal that killed a process, if a signal did."""
         return self.failure.signal
 
     @property
@@ -116,20 +116,20 @@ class TrainingJobError(FleetfitError):
 
     @property
     def hints(self) -> tuple[str, ...]:
-        """What the user may do about it."""
+        """What the user can do about the failure."""
         return self.failure.hints
 
 
 class TuningJobError(FleetfitError):
-    """A tuning job failed: its trials did, or never reported the objective."""
+    """A tuning job failed: its trials failed, or never reported the objective."""
 
 
 class JobExistsError(FleetfitError):
-    """The name of a job is taken: a job's name is used once."""
+    """The name of a new job is already taken. A name can be used only once."""
 
 
 class JobNotFoundError(FleetfitError, LookupError):
-    """There is no record of a job of that name."""
+    """There is no job of that name."""
 
 
 class JobUnreachableError(FleetfitError):
@@ -137,7 +137,7 @@ class JobUnreachableError(FleetfitError):
 
 
 class RecordError(FleetfitError):
-    """A job's record cannot be read or written: a full disk, missing permissions, a newer version's format."""
+    """A job's record cannot be read or written: the disk is full, permissions are missing, or the format is newer."""
 
 
 class BackendError(FleetfitError):
@@ -145,11 +145,11 @@ class BackendError(FleetfitError):
 
 
 class UnsupportedError(ConfigurationError):
-    """What was asked for exists, but not on this backend or with this strategy."""
+    """A feature exists, but not with this backend or this strategy."""
 
 
 class PreflightWarning(UserWarning):
-    """The job will run, but perhaps not as it was meant to."""
+    """The job will run, but perhaps not as intended."""
 
 
 def _message(job: Any, failure: Failure) -> str:

@@ -57,7 +57,7 @@ class Cooldown:
         for value in (self.lower, self.upper):
             if not is_seconds(value):
                 raise ConfigurationError(
-                    f"cooldown: each must be a number of seconds, {range_text(value)}; got {shown(value)}."
+                    f"cooldown: each pause must be a number of seconds, {range_text(value)}; got {shown(value)}."
                 )
         if self.upper < self.lower:
             raise ConfigurationError(
@@ -71,16 +71,17 @@ class Cooldown:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FailurePolicy:
-    """What becomes of a job whose attempt failed or was preempted.
+    """What happens to a job after a failed or preempted attempt.
 
     Attributes:
-        max_failures: How many failed attempts are followed by another one. None: ``max_retry_attempts`` of the
-            estimator, or 0 without it.
-        max_preemptions: The same for preempted attempts. None: as many as there are, as on SageMaker.
-        cooldown: Seconds of the first pause before an attempt that follows a failure, and of the longest one: the pause
-            doubles while attempts fail without a new checkpoint. After a preemption there is none.
-        min_hosts: The fewest hosts to go on with when some are gone. None: all of them, so that the job waits for a
-            host that comes back and fails when one does not.
+        max_failures: Number of failed attempts after which another attempt starts. None: the estimator's
+            ``max_retry_attempts``, or 0 if this is not set.
+        max_preemptions: Number of preempted attempts after which another attempt starts. None: no limit, as on
+            SageMaker.
+        cooldown: ``(first, longest)`` pause in seconds after a failed attempt. The pause doubles with each failure that
+            follows without a new checkpoint. After a preemption, there is no pause.
+        min_hosts: Minimum number of hosts with which the job continues if some hosts are lost. None: all hosts; the job
+            waits for lost hosts to return, and fails if they do not return.
     """
 
     max_failures: int | None = None

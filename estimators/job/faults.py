@@ -93,14 +93,14 @@ class Fault:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Kill(Fault):
-    """A rank gets a signal.
+    """Send a signal to a rank.
 
-    ``at_step`` is exact: the rank kills itself when it has finished that step. ``at_line`` looks at what this rank
-    prints.
+    With ``at_step``, the rank sends the signal to itself when it has finished exactly this step. With ``at_line``, only
+    the lines of this rank count.
 
     Attributes:
         rank: The rank.
-        signal: Its name or number: SIGKILL as a crash, SIGSTOP as a hang.
+        signal: Name or number of the signal: SIGKILL simulates a crash, SIGSTOP a hang.
     """
 
     rank: int
@@ -124,11 +124,11 @@ class Kill(Fault):
 
 @dataclasses.dataclass(frozen=True)
 class RemoveHost(Fault):
-    """A host is gone without a notice, as if its machine had lost its power.
+    """Remove a host without a notice, as after a power failure.
 
     Attributes:
         host: The host.
-        return_after_s: Seconds until it is back; None for never.
+        return_after_s: Seconds until the host returns; None: never.
     """
 
     host: str
@@ -143,12 +143,12 @@ class RemoveHost(Fault):
 
 @dataclasses.dataclass(frozen=True)
 class Interrupt(Fault):
-    """A host is taken away as spot instances are: a notice, then the kill.
+    """Interrupt a host as a spot instance: first a notice, then the kill.
 
     Attributes:
         host: The host.
-        notice_s: Seconds between the two.
-        return_after_s: Seconds from the kill until it is back; None for never.
+        notice_s: Seconds from the notice to the kill.
+        return_after_s: Seconds from the kill until the host returns; None: never.
     """
 
     host: str
@@ -181,7 +181,7 @@ def check(value: Any) -> tuple[Fault, ...]:
             item = from_dict(item)
         if not isinstance(item, Fault) or not item.name:
             raise ConfigurationError(
-                f"chaos: each must be a Kill(…), RemoveHost(…) or Interrupt(…); got {shown(item)}."
+                f"chaos: each fault must be a Kill(…), RemoveHost(…) or Interrupt(…); got {shown(item)}."
             )
         found.append(item)
     return tuple(found)
@@ -195,7 +195,7 @@ def check_against(faults: Iterable[Fault], *, hosts: Sequence[str], size: int) -
     """
     for fault in faults:
         if isinstance(fault, Kill) and fault.rank >= size:
-            raise ConfigurationError(f"chaos: {fault}: the job's ranks are 0 to {size - 1}.")
+            raise ConfigurationError(f"chaos: {fault}: there is no such rank; the job's ranks are 0 to {size - 1}.")
         if isinstance(fault, RemoveHost | Interrupt) and fault.host not in hosts:
             raise ConfigurationError(f"chaos: {fault}: {unknown('host of the job', fault.host, hosts)}")
 

@@ -43,24 +43,25 @@ class ShuffleConfig:
 
 
 class TrainingInput:
-    """Where a channel's data is and how it is read.
+    """Where a channel's data is, and how the script reads it.
 
     Args:
-        s3_data: ``s3://bucket/prefix``, ``file:///folder`` or a path; relative paths are those of this process.
-        distribution: ``"FullyReplicated"``: every host sees everything; ``"ShardedByS3Key"``: each host sees its share
-            of the objects.
-        compression: ``"Gzip"`` in Pipe mode.
+        s3_data: ``s3://bucket/prefix``, ``file:///folder`` or a path. A relative path begins at the working directory
+            of this process.
+        distribution: ``"FullyReplicated"``: every host gets all objects; ``"ShardedByS3Key"``: each host gets a part of
+            the objects.
+        compression: ``"Gzip"`` to decompress objects, in Pipe mode only.
         content_type: MIME type, for the script.
-        record_wrapping: ``"RecordIO"`` in Pipe mode.
+        record_wrapping: ``"RecordIO"`` to wrap objects in records, in Pipe mode only.
         s3_data_type: ``"S3Prefix"``, ``"ManifestFile"`` or ``"AugmentedManifestFile"``.
         instance_groups: Names of the instance groups that get the data.
-        input_mode: ``"File"``, ``"Pipe"`` or ``"FastFile"``, over the estimator's.
+        input_mode: ``"File"``, ``"Pipe"`` or ``"FastFile"``; overrides the estimator's.
         attribute_names: The attributes to read from an augmented manifest.
-        target_attribute_name: Carried for SageMaker AutoML only; refused by ``CreateTrainingJob``.
-        shuffle_config: Shuffles.
+        target_attribute_name: For SageMaker AutoML; refused, because training jobs do not have it.
+        shuffle_config: Shuffles the order of the objects.
 
     Attributes:
-        config: The channel as ``CreateTrainingJob`` has it, without its name.
+        config: The channel in the form of ``CreateTrainingJob``, without the channel's name.
     """
 
     def __init__(
@@ -124,25 +125,26 @@ class TrainingInput:
         distribution: str = "ShardedByS3Key",
         **arguments: Any,
     ) -> TrainingInput:
-        """Have Spark's executors write a DataFrame to files, with a manifest of them, and return these as a channel.
+        """Let Spark's executors write a DataFrame to files and a manifest, and return these as a channel.
 
-        What has been written is known by its content (rows in any order, schema, number of shards), and not written
-        again.
+        The same content (rows in any order, schema, number of shards) is written only once.
 
         Args:
-            dataframe: The frame, of a classic session.
-            format: ``"tfrecord"``: Examples of TensorFlow's, a feature for each column, which needs TensorFlow on the
+            dataframe: The DataFrame, of a classic session (not Spark Connect).
+            format: ``"tfrecord"``: TensorFlow Examples with a feature for each column, which need TensorFlow on the
                 executors; or ``"parquet"``.
-            shards: How many files; None: one for each of the frame's partitions.
-            path: The folder for frames, which all executors and this process see. Default: the session's
-                ``spark.fleetfit.store``; with ``local`` masters, a folder beside the jobs' records.
-            distribution: ``"ShardedByS3Key"``: each host has its share of the files; ``"FullyReplicated"``: all.
-            arguments: More of a ``TrainingInput``.
+            shards: Number of files; None: one file for each partition of the DataFrame.
+            path: The folder for the files; all executors and this process must be able to use it. Default: the
+                session's ``spark.fleetfit.store``; with ``local`` masters, a folder beside the jobs' records.
+            distribution: ``"ShardedByS3Key"``: each host gets a part of the files; ``"FullyReplicated"``: each host
+                gets all.
+            arguments: More arguments of ``TrainingInput``.
 
         Raises:
-            ConfigurationError: it is no DataFrame, or it cannot be written so: the message names the column.
-            UnsupportedError: it is of Spark Connect, or streams.
-            BackendError: Spark has failed.
+            ConfigurationError: the argument is not a DataFrame, or a column cannot be written; the message names the
+                column.
+            UnsupportedError: the DataFrame is from Spark Connect, or is a stream.
+            BackendError: Spark failed.
         """
         for name in ("s3_data", "s3_data_type"):
             if name in arguments:
@@ -162,12 +164,12 @@ class FileSystemInput:
     Args:
         file_system_id: ``fs-…``.
         file_system_type: ``"EFS"`` or ``"FSxLustre"``.
-        directory_path: The folder, absolute.
+        directory_path: The absolute path of the folder.
         file_system_access_mode: ``"ro"`` or ``"rw"``.
         content_type: MIME type, for the script.
 
     Attributes:
-        config: The channel as ``CreateTrainingJob`` has it, without its name.
+        config: The channel in the form of ``CreateTrainingJob``, without the channel's name.
     """
 
     def __init__(

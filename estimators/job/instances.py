@@ -63,7 +63,7 @@ _PRICE_SOURCES: Mapping[str, str] = {
     "ml.c5.xlarge": _WIKI, "ml.c5.2xlarge": _WIKI, "ml.c5.9xlarge": _WIKI, "ml.g5.4xlarge": _WIKI,
 }  # fmt: skip
 #: Of the other prices no source that could be read says more.
-_UNVERIFIED = "as remembered of 2024, not verified"
+_UNVERIFIED = "from memory, as of 2024, not verified"
 #: Where the spot prices are from.
 SPOT_PRICES = "EC2 spot, the cheapest zone of us-east-1, as in skypilot-catalog's v8/aws/vms.csv, commit 00148f2"
 

@@ -126,7 +126,9 @@ def _parse_one(item: Any) -> MetricDefinition:
     if isinstance(item, MetricDefinition):
         return item
     if not isinstance(item, Mapping):
-        raise ConfigurationError(f"metric_definitions: each must be {{'Name': …, 'Regex': …}}; got {shown(item)}.")
+        raise ConfigurationError(
+            f"metric_definitions: each definition must be {{'Name': …, 'Regex': …}}; got {shown(item)}."
+        )
     for key in item:
         if key not in ("Name", "Regex"):
             raise ConfigurationError(unknown("key of a metric definition", key, ("Name", "Regex")))
@@ -260,8 +262,9 @@ class MetricExtractor:
             events.append(line.event("metric", data))
         if (value is None or whole is not None) and definition.name not in self._complained:
             self._complained.add(definition.name)
-            text = f"metric {definition.name!r}: the regex {definition.regex!r} caught {cut(caught.text, 80)!r}"
-            text += ", which is not a number." if whole is None else f", a part of {whole!r}: use the group {GROUP}."
+            text = f"metric {definition.name!r}: the regex {definition.regex!r} captured {cut(caught.text, 80)!r}"
+            part = f", only a part of {whole!r}: use the group {GROUP}."
+            text += ", which is not a number." if whole is None else part
             events.append(line.event("warning", {"message": text}))
         return events
 

@@ -372,27 +372,27 @@ class Tag(_Shape):
 class TrainingJobSpec(_Shape):
     """A training job: a ``CreateTrainingJob`` request as a value.
 
-    It is not checked here; :func:`estimators.job.validation.check_request` does that on the rendered form, which is
-    also what clients of other languages send.
+    The values are not checked here. :func:`estimators.job.validation.check_request` checks the finished request, which
+    clients in other languages also send.
 
     Attributes:
         name: The job's name.
-        role: ARN of the IAM role; a placeholder locally.
-        algorithm: What runs.
-        hyperparameters: Name -> text, verbatim (JSON text where the client was fleetfit or SageMaker's SDK 2.x).
+        role: ARN of the IAM role; a placeholder for local jobs.
+        algorithm: The image and the input mode.
+        hyperparameters: Name -> text, unchanged (JSON text from fleetfit and from SageMaker's SDK 2.x).
         inputs: The channels.
-        output: Where outputs go.
-        resources: What it runs on.
+        output: Where outputs are saved.
+        resources: The hosts.
         vpc: The private network on AWS.
-        stopping: How long it may take.
+        stopping: The time limits.
         tags: Tags.
-        network_isolation: No network for the containers.
-        encrypt_traffic: Encrypt the traffic between hosts.
-        spot: Use spot capacity.
+        network_isolation: Whether containers have no network.
+        encrypt_traffic: Whether to encrypt the traffic between hosts.
+        spot: Whether to use spot capacity.
         checkpoint: Where checkpoints are kept.
-        environment: Variables for the containers.
-        retry: Retries.
-        present: The hosts of an attempt that has not all of them; not part of the request.
+        environment: Environment variables for the containers.
+        retry: The retry strategy.
+        present: The hosts of an attempt that runs on only some of the hosts; not part of the request.
     """
 
     name: str = _member("TrainingJobName", default="")
@@ -417,7 +417,7 @@ class TrainingJobSpec(_Shape):
         """Return the job on some of its hosts, which keep their names.
 
         Args:
-            hosts: In rank order.
+            hosts: The names of these hosts, in rank order.
         """
         resources = dataclasses.replace(self.resources, instance_count=len(hosts))
         return dataclasses.replace(self, resources=resources, present=hosts)
@@ -449,10 +449,10 @@ class TrainingJobSpec(_Shape):
 
     @functools.cached_property
     def strategy(self) -> Distribution | None:
-        """The distribution strategy, or None; it is read once.
+        """The distribution strategy, or None. The hyperparameters are read only once.
 
         Raises:
-            ValueError: the hyperparameters enable several, or an option is out of range.
+            ValueError: the hyperparameters enable several strategies, or an option is out of range.
         """
         return strategy_from_hyperparameters(self.decoded_hyperparameters)
 
@@ -464,18 +464,18 @@ class TrainingJobSpec(_Shape):
 
     @property
     def program(self) -> str | None:
-        """The entry point, relative to the source; None when the image brings its own."""
+        """The entry point, relative to the source; None if the image has its own entry point."""
         return codec.program(self.hyperparameters, self.environment)
 
     @property
     def hang_timeout(self) -> float | None:
-        """Seconds without a sign of life of any rank after which the job fails, if it does."""
+        """Seconds without a sign of life from any rank after which the job fails; None: no limit."""
         value = codec.decode_value(self.hyperparameters.get(codec.HANG_TIMEOUT))
         return float(value) if value else None
 
     @property
     def submit_directory(self) -> str | None:
-        """Where the source is (``file://`` of the record's ``source/``, or an archive on S3), if there is one."""
+        """Where the source is: the URI of ``source/`` in the record, or of an archive on S3; None without source."""
         return codec.submit_directory(self.hyperparameters, self.environment)
 
 
@@ -503,36 +503,36 @@ _OPTION_READERS: Mapping[str, Callable[[Any], Any]] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What only the supervisor and the backend need to run a job.
+    """Options that the supervisor and the backend need to run a job, in addition to SageMaker's request.
 
     Attributes:
         backend: Name of the backend.
-        python: Interpreter for the toolkit and the user's script, where the backend uses this machine's.
-        stop_grace: Seconds that the script has to save after ``stop()``, ``max_run`` and SageMaker's stop.
-        interrupt_grace: The same after Ctrl-C or a kernel interrupt.
-        start_timeout: Seconds in which all hosts must have come up.
-        warnings: What the user was told before the start; kept in the job's status.
-        framework_version: The framework version that was asked for; backends with images choose by it.
-        py_version: The Python version that was asked for.
-        frameworks: Which of ``tensorflow`` and ``torch`` environments have that are made for the job on other machines.
-            It is set from what the job names, whatever is given here.
-        backend_options: What only that backend understands; it checks them itself.
-        asked_instance_type: The instance type that a client of the endpoint asked for, and scripts are told; None: the
-            one that the job runs on.
-        failure_policy: What becomes of the job when an attempt fails or is preempted.
-        spot_market: With ``use_spot_instances``, when hosts are interrupted.
-        chaos: Faults to order, as of ``fit(chaos=…)``.
-        on_undistributed: ``warn`` or ``fail`` when the ranks of a strategy never join each other, or exchange nothing.
-        on_nan: ``warn`` or ``fail`` when a reported metric is not a number, or a loss infinite.
-        dispatcher: Where the job's supervisor runs, if not on this machine: ``user@host`` for a machine that ssh
-            reaches, ``ray`` for the head of a Ray cluster. The job then goes on without this machine.
-        dispatcher_options: What only that dispatcher understands; it checks them itself.
-        queue: The queue of this machine in which the job waits for its turn; None starts it at once.
-        priority: Its priority there, from -1000 to 1000; higher ones go first.
-        needs: What it needs of the machine while it runs: ``cores``, ``gpus``, ``memory_gb``. Without them a core for
-            each rank, and every GPU that there is.
-        preemptible: Whether it makes room for a job of higher priority in its queue: its attempt ends as at a spot
-            interruption, with ``stop_grace`` to save, and another one follows when it is its turn again.
+        python: Interpreter for the toolkit and the script, if the backend uses an interpreter of this machine.
+        stop_grace: Seconds that the script has to save after ``stop()``, ``max_run`` or SageMaker's stop.
+        interrupt_grace: Seconds that the script has to save after Ctrl-C or an interrupt of the notebook's kernel.
+        start_timeout: Seconds within which all hosts must have started.
+        warnings: Warnings before the start; kept in the job's status.
+        framework_version: The desired framework version, by which backends with images choose the image.
+        py_version: The desired Python version.
+        frameworks: The frameworks (``tensorflow``, ``torch``) in environments that are created for the job on other
+            machines. Always set from the job; a value that you give is ignored.
+        backend_options: Options for this backend only, which checks them.
+        asked_instance_type: The instance type that a client of the endpoint requested, and that scripts see; None: the
+            instance type on which the job runs.
+        failure_policy: What happens when an attempt fails or is preempted.
+        spot_market: When hosts are interrupted, with ``use_spot_instances``.
+        chaos: Faults to inject, as in ``fit(chaos=…)``.
+        on_undistributed: ``warn`` or ``fail`` if the ranks of a strategy never connect, or exchange nothing.
+        on_nan: ``warn`` or ``fail`` if a reported metric is NaN, or a loss is infinite.
+        dispatcher: Where the job's supervisor runs, if not on this machine: ``user@host`` for a machine that is reached
+            by ssh, ``ray`` for the head of a Ray cluster. The job then continues without this machine.
+        dispatcher_options: Options for this dispatcher only, which checks them.
+        queue: The queue of this machine in which the job waits; None: the job starts at once.
+        priority: The priority in the queue, from -1000 to 1000; higher priorities start first.
+        needs: Resources of the machine that the job needs: ``cores``, ``gpus``, ``memory_gb``. Default: one core for
+            each rank, and all GPUs.
+        preemptible: Whether a job with a higher priority in the queue may interrupt this job. The script then has
+            ``stop_grace`` to save, and another attempt follows later, as after a spot interruption.
     """
 
     backend: str = fleets.DEFAULT
@@ -632,7 +632,7 @@ class RunOptions:
         """Read what :meth:`to_json` wrote.
 
         Raises:
-            ConfigurationError: it is not JSON, or see :meth:`from_dict`.
+            ConfigurationError: the text is not JSON, or :meth:`from_dict` raises it.
         """
         try:
             return cls.from_dict(json.loads(text))
@@ -641,10 +641,10 @@ class RunOptions:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunOptions:
-        """Read what :meth:`to_dict` gave.
+        """Read what :meth:`to_dict` returned.
 
         Raises:
-            ConfigurationError: an option that this version does not know, or one out of range.
+            ConfigurationError: this version does not know an option, or an option is out of range.
         """
         if not isinstance(values, Mapping):
             raise ConfigurationError(f"run options must be a JSON object, got {shown(values)}.")

@@ -278,7 +278,7 @@ class Settings:
         if self.max_retry_attempts is not None and policy.max_failures is not None:
             raise ConfigurationError(
                 f"max_retry_attempts={self.max_retry_attempts} and FailurePolicy(max_failures={policy.max_failures}) "
-                "say the same thing; leave one of them out."
+                "both set the number of restarts; leave one of them out."
             )
         if policy.min_hosts is not None and policy.min_hosts > self.instance_count:
             raise ConfigurationError(
@@ -407,7 +407,7 @@ def _check_text(name: str, value: Any, *, path: bool) -> None:
     if "\0" in value:
         raise ConfigurationError(f"{name}: a NUL character cannot be passed to a process; got {shown(value)}.")
     if size > _MAX_PATH or (path and "://" not in value and max(map(len, value.split("/"))) > _MAX_PART):
-        parts = f", {_MAX_PART} between slashes" if path else ""
+        parts = f", and at most {_MAX_PART} between two slashes" if path else ""
         raise ConfigurationError(f"{name}: the value has {size:,} bytes; at most {_MAX_PATH:,} are possible{parts}.")
 
 
@@ -469,6 +469,6 @@ def _parse_tags(value: Any) -> tuple[Tag, ...]:
             or set(item) != {"Key", "Value"}
             or not all(isinstance(part, str) for part in item.values())
         ):
-            raise ConfigurationError(f"tags: each must be {{'Key': text, 'Value': text}}, got {shown(item)}.")
+            raise ConfigurationError(f"tags: each tag must be {{'Key': text, 'Value': text}}, got {shown(item)}.")
         tags.append(Tag(key=item["Key"], value=item["Value"]))
     return tuple(tags)

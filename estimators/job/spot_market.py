@@ -39,23 +39,24 @@ class Interruption:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SpotMarket:
-    """When hosts are interrupted. All of its sources of interruptions may be used together.
+    """When hosts are interrupted: at listed times, at random, or by price. You can combine these.
 
     Attributes:
-        trace: Interruptions as ``(seconds, host)`` or ``(seconds, host, return_after_s)``, the seconds since the job's
-            training began.
-        rate: Interruptions of each host in an hour, on average, at random moments (a Poisson process).
+        trace: Interruptions as ``(seconds, host)`` or ``(seconds, host, return_after_s)``. ``seconds`` counts from the
+            start of the job's training.
+        rate: Mean number of random interruptions per host and hour (a Poisson process).
         notice_s: Seconds between the notice (SIGTERM) and the kill; 120 on AWS.
-        return_after_s: Seconds from the kill until there is a host again; None for never.
-        refusals: Of the requests for another host, the share that is refused, at random: 0 to less than 1.
-        retry_s: Seconds from a refused request to the next one.
-        outages: ``(from, until)`` in seconds since the job's training began: no host comes back in that time, but at
-            its end.
-        price_history: ``(seconds, price)``: the price of a host-hour from that moment on.
-        max_price: What is paid at most: above it, all hosts are interrupted, and they return when it falls.
-        on_demand_price: The price of a host-hour on demand. With a price history, billable time is the time that ran
-            times its price's part of this one, as on AWS; without, all time that ran.
-        seed: Of the random moments.
+        return_after_s: Seconds from the kill until the host is replaced; None: never.
+        refusals: Share of the requests for another host that are refused at random, from 0 to less than 1.
+        retry_s: Seconds from a refused request to the next request.
+        outages: ``(from, until)`` in seconds from the start of the job's training. In this time no host returns; hosts
+            that are due return at its end.
+        price_history: ``(seconds, price)``: the price per host and hour from this time on.
+        max_price: Maximum price. While the price is higher, all hosts are interrupted; they return when the price
+            falls.
+        on_demand_price: The on-demand price per host and hour. With a price history, billable time is the running time,
+            multiplied by price ÷ on-demand price, as on AWS. Without a price history, all running time is billable.
+        seed: Seed of the random numbers.
     """
 
     trace: tuple[tuple[Any, ...], ...] = ()
@@ -107,7 +108,7 @@ class SpotMarket:
 
     @property
     def interrupts(self) -> bool:
-        """Whether it can take a host away at all."""
+        """Whether this market can interrupt a host at all."""
         return bool(self.trace or self.rate or self.max_price is not None)
 
     def hosts(self) -> set[str]:
@@ -225,7 +226,7 @@ def _traced(item: Any) -> tuple[Any, ...]:
     entry = tuple(item) if isinstance(item, list | tuple) else ()
     if len(entry) not in (2, 3) or not isinstance(entry[1], str):
         raise ConfigurationError(
-            "SpotMarket(trace=…): each must be (seconds, host) or (seconds, host, return_after_s), such as "
+            "SpotMarket(trace=…): each item must be (seconds, host) or (seconds, host, return_after_s), such as "
             f"(20, 'algo-2'); got {shown(item)}."
         )
     _check("trace", entry[0])
@@ -238,7 +239,7 @@ def _pairs(name: str, what: str, value: Any) -> tuple[tuple[float, float], ...]:
     found: list[tuple[float, float]] = []
     for item in _items(name, value):
         if not isinstance(item, list | tuple) or len(item) != 2:
-            raise ConfigurationError(f"SpotMarket({name}=…): each must be {what}; got {shown(item)}.")
+            raise ConfigurationError(f"SpotMarket({name}=…): each item must be {what}; got {shown(item)}.")
         for number in item:
             _check(name, number)
         found.append((item[0], item[1]))

@@ -275,8 +275,8 @@ def _rules(request: Mapping[str, Any]) -> Iterator[str]:
     max_run, max_wait = stopping.get("MaxRuntimeInSeconds"), stopping.get("MaxWaitTimeInSeconds")
     if max_wait is not None and max_run is not None and max_wait < max_run:
         yield (
-            f"StoppingCondition.MaxWaitTimeInSeconds (max_wait) is {max_wait}, less than MaxRuntimeInSeconds "
-            f"(max_run), {max_run}: the wait includes the run."
+            f"StoppingCondition.MaxWaitTimeInSeconds (max_wait) is {max_wait}, which is less than MaxRuntimeInSeconds "
+            f"(max_run), {max_run}; max_wait includes the run itself."
         )
     names = [channel.get("ChannelName") for channel in request.get("InputDataConfig") or ()]
     for name in sorted({name for name in names if names.count(name) > 1}):

@@ -11,7 +11,7 @@ if sys.version_info < (3, 10):
     sys.exit(
         # No f-string, which Python 3.5 lacks.
         "fleetfit: Python %d.%d is too old: TensorFlow 2.21 has wheels for 3.10 to 3.13. "
-        "Install one of them and name it: `make train PYTHON=python3.12`." % sys.version_info[:2]
+        "Install one of these versions and name it: `make train PYTHON=python3.12`." % sys.version_info[:2]
     )
 
 from pathlib import Path

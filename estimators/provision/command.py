@@ -43,13 +43,17 @@ def parser(here: Path | None = None) -> argparse.ArgumentParser:
     )
     made.add_argument("--venv", type=Path, default=venv, help=f"folder of the environment (default: {venv})")
     made.add_argument("--extras", default="", help="extras of fleetfit to install too, such as test,notebook")
-    made.add_argument("--no-editable", action="store_true", help="install the checkout as a wheel, not as editable")
+    made.add_argument(
+        "--no-editable", action="store_true", help="install fleetfit as a wheel instead of an editable install"
+    )
     made.add_argument(
         "--small-torch",
         action="store_true",
-        help="install PyTorch too, unless a machine without a GPU would get the CUDA build",
+        help="also install PyTorch; on a machine without a GPU, only if there is a build without CUDA",
     )
-    made.add_argument("--newest", action="store_true", help="install the newest versions, not those in constraints.txt")
+    made.add_argument(
+        "--newest", action="store_true", help="install the newest versions instead of those in constraints.txt"
+    )
     made.add_argument("--lock", action="store_true", help="only write the newest versions into constraints.txt")
     group = made.add_mutually_exclusive_group()
     group.add_argument("--no-horovod", action="store_true", help="do not install Horovod")

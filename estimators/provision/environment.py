@@ -424,7 +424,7 @@ def _fitting_tensorflow(installed: Mapping[str, str]) -> TensorFlowBuild:
         return TensorFlowBuild(asked)
     if asked != "auto":
         raise ProvisionError(
-            f"FLEETFIT_TENSORFLOW is {asked!r}",
+            f"FLEETFIT_TENSORFLOW has an unknown value, {asked!r}",
             f"Set it to one of auto, {', '.join(allowed)}, or leave it out.",
         )
     has_gpu = Path("/proc/driver/nvidia/version").exists() or Path("/dev/nvidia0").exists()

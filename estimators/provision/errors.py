@@ -140,7 +140,7 @@ def diagnosis(lines: Sequence[str], *, log: Path, what: str) -> ProvisionError:
     if version:
         return RequirementUnavailable(
             f"{what} failed: the package index has no {wanted} for this Python and platform",
-            f"Use a Python that has it, or check {settings}, {again}.",
+            f"Use a Python for which the index has {wanted}, or check {settings}, {again}.",
         )
     tail = [line for line in lines if line.strip()][-15:]
     return CommandFailed(f"{what} failed", f"The whole output is in {log}.", log=log, tail=tail)

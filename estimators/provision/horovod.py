@@ -266,7 +266,8 @@ def asked() -> frozenset[str]:
     named = frozenset(name.strip() for name in os.environ.get(FRAMEWORKS, "").lower().split(",") if name.strip())
     if unknown := named - set(strategies.FRAMEWORKS):
         raise RequirementUnavailable(
-            f"{FRAMEWORKS} is {os.environ[FRAMEWORKS]!r}; Horovod is not built for {', '.join(sorted(unknown))} here",
+            f"{FRAMEWORKS} is {os.environ[FRAMEWORKS]!r}, but fleetfit does not build Horovod for "
+            f"{', '.join(sorted(unknown))}",
             "Set it to tensorflow, to torch or to tensorflow,torch, or leave it out.",
         )
     return named

@@ -24,8 +24,8 @@ def restored(data: Mapping[str, Any]) -> str:
 def lost(data: Mapping[str, Any]) -> str:
     """Return the words for a ``state_lost``."""
     return (
-        "all workers with the training's state were lost before another worker had received it: back to the checkpoint "
-        f"of step {number(data, 'step')}"
+        "all workers with the training's state were lost before another worker had received the state: back to the "
+        f"checkpoint of step {number(data, 'step')}"
     )
 
 

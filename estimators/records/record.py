@@ -100,7 +100,7 @@ class JobRecord:
                 jobs.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 jobs.mkdir(mode=0o700, exist_ok=True)
             except FileNotFoundError as error:  # a file system in which nobody can make folders
-                raise OSError(errno.EACCES, "no folder can be made there") from error
+                raise OSError(errno.EACCES, "the file system does not allow new folders") from error
             if path.exists():
                 raise _taken(path)
             aside.mkdir(mode=0o700)

@@ -249,7 +249,7 @@ def _write(path: Path, at: int, data: bytes) -> None:
     descriptor = open_private(path, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if at == 0 else 0))
     try:
         if os.fstat(descriptor).st_size != at:
-            raise OSError(0, f"it does not end at {at}")
+            raise OSError(0, f"the file does not end at byte {at}")
         os.lseek(descriptor, at, os.SEEK_SET)
         view = memoryview(data)
         while view:

@@ -10,7 +10,7 @@ import enum
 
 
 class TrainingJobStatus(str, enum.Enum):
-    """The primary status. A member equals its string: ``job.status == "Completed"``."""
+    """The primary status. A member equals its text: ``job.status == "Completed"``."""
 
     IN_PROGRESS = "InProgress"
     COMPLETED = "Completed"
@@ -20,7 +20,7 @@ class TrainingJobStatus(str, enum.Enum):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether the job is over."""
+        """Whether the job has ended."""
         return self in _TERMINAL
 
     def __str__(self) -> str:
@@ -28,7 +28,7 @@ class TrainingJobStatus(str, enum.Enum):
 
 
 class SecondaryStatus(str, enum.Enum):
-    """What a job is doing, in more detail. A member equals its string."""
+    """What a job is doing, in more detail than the primary status. A member equals its text."""
 
     STARTING = "Starting"
     PENDING = "Pending"
@@ -48,21 +48,21 @@ class SecondaryStatus(str, enum.Enum):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether the job is over."""
+        """Whether the job has ended."""
         return not TRANSITIONS[self]
 
     def primary(self, current: TrainingJobStatus = TrainingJobStatus.IN_PROGRESS) -> TrainingJobStatus:
-        """Return the primary status that goes with it.
+        """Return the primary status for this secondary status.
 
         Args:
-            current: The primary status so far: a job that is being stopped stays ``Stopping`` while it uploads.
+            current: The primary status so far. A job that is being stopped stays ``Stopping`` while it uploads.
         """
         if self in _PRIMARY:
             return _PRIMARY[self]
         return TrainingJobStatus.STOPPING if current is TrainingJobStatus.STOPPING else TrainingJobStatus.IN_PROGRESS
 
     def can_become(self, following: SecondaryStatus) -> bool:
-        """Return whether the table of transitions has a step from this one to ``following``."""
+        """Return whether a job may change from this status to ``following``."""
         return following in TRANSITIONS[self]
 
     def __str__(self) -> str:

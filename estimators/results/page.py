@@ -40,7 +40,7 @@ def facts(result: Result) -> list[tuple[str, str]]:
         text = f"{count_text(result.model.parameters)} parameters"
         found.append(("model", f"{text}, {bytes_text(result.model.gradient_bytes)} of gradients per step"))
     if result.link_bytes is not None:
-        text = f"{bytes_text(result.link_bytes)} per step and rank at least"
+        text = f"at least {bytes_text(result.link_bytes)} per step and rank"
         if result.exchange_s is not None and result.bus_bandwidth is not None:
             text += f"; waited for {time_text(result.exchange_s)}, {bytes_text(result.bus_bandwidth)}/s"
         found.append(("exchanged", text))

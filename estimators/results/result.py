@@ -143,46 +143,49 @@ class Checkpoints:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
-    """What came of a job.
+    """The result of a job.
 
     Attributes:
         job_name: The job's name.
         status: ``Completed``, ``Failed``, ``Stopped`` …
-        secondary_status: In more detail: ``MaxRuntimeExceeded`` …
-        seconds: From the job's creation to its end, or None while it runs.
-        phases: Seconds per phase, None where unknown.
+        secondary_status: The status in more detail: ``MaxRuntimeExceeded`` …
+        seconds: Seconds from the job's creation to its end; None while the job runs.
+        phases: Seconds per phase; None if unknown.
         metrics: The last value of each metric.
         model_data: Where the model is, or None.
-        checkpoints: Where the checkpoints are, or None when there are none.
+        checkpoints: Where the checkpoints are; None if there are none.
         logs: The folder of the hosts' logs.
-        failure_reason: Why it failed, or None.
-        strategy: The strategy's name; None for a script that runs on each host by itself.
-        instance_type: Where it ran.
-        hosts: How many hosts.
-        processes: How many ranks compute gradients (workers, with parameter servers).
-        processes_per_host: Of them on each host.
-        attempts: How often it was started.
-        created: When, in seconds since the epoch.
-        training_s: SageMaker's TrainingTimeInSeconds; None while it runs.
-        billable_s: SageMaker's BillableTimeInSeconds; None while it runs.
-        hyperparameters: The script's; secrets are ``***``.
-        global_batch_size: Records of one step of all ranks; with parameter servers, of a worker's. None if unknown.
-        steps: Steps of the last attempt, of all ranks together one each; with parameter servers, the workers' own.
-        steps_per_second: Of them, without the first one and what happens between epochs; None if unknown.
-        samples_per_second: Records of these steps per second; None if unknown.
-        model: What is known of the model, or None.
-        ranks: What is known of each rank.
-        series: The values of the metrics, in the order in which they came; of over 50,000, evenly distributed ones.
-        series_left_out: How many values it therefore lacks; ``job.metrics()`` has all.
-        moments: What happened to an elastic job: workers that joined and left, resizes, exclusions, commits, restores.
-        checkpointing: What checkpointing took; None without.
-        data: Channel -> ``uri``: where it is, and ``digest``: of its contents, or None.
-        spot: Whether spot capacity was asked for.
-        paid: What its hosts have cost, where their backend has bought them: ``total`` and ``on_demand`` (for the same
-            time without spot capacity, or None) in US dollars, ``host_s``, ``complete``.
+        failure_reason: Why the job failed, or None.
+        strategy: The strategy's name; None for a script that runs on each host separately.
+        instance_type: The instance type of the hosts.
+        hosts: Number of hosts.
+        processes: Number of ranks that compute gradients; with parameter servers, number of workers.
+        processes_per_host: Number of these on each host.
+        attempts: How many times the job was started.
+        created: Time of the job's creation, in seconds since the epoch.
+        training_s: SageMaker's TrainingTimeInSeconds; None while the job runs.
+        billable_s: SageMaker's BillableTimeInSeconds; None while the job runs.
+        hyperparameters: The script's hyperparameters; secrets are ``***``.
+        global_batch_size: Number of records in one step of all ranks; with parameter servers, in one step of a worker.
+            None if unknown.
+        steps: Number of steps in the last attempt. One step of all ranks counts once; with parameter servers, each
+            step of a worker counts.
+        steps_per_second: Steps per second, without the first step and the time between epochs; None if unknown.
+        samples_per_second: Records per second in these steps; None if unknown.
+        model: Facts about the model, or None.
+        ranks: Facts about each rank.
+        series: The values of the metrics in chronological order. Of more than 50,000 values, a part is kept at even
+            intervals.
+        series_left_out: Number of values that are not in ``series``; ``job.metrics()`` has all values.
+        moments: Events of an elastic job: workers that joined and left, resizes, exclusions, commits, restores.
+        checkpointing: Number, size and durations of the checkpoints; None without checkpoints.
+        data: Channel -> ``uri``: where the data is, and ``digest``: digest of the data, or None.
+        spot: Whether the job used spot capacity.
+        paid: The price that was paid for the hosts, if the backend bought hosts for the job: ``total`` and
+            ``on_demand`` (for the same time on demand, or None) in US dollars, ``host_s``, ``complete``.
         provenance: Versions, commit and machine.
-        endings: Of a job that was started again: how its attempts ended that did not complete, a line each.
-        warnings: What was noticed while it ran, a text each; ``job.warnings`` also has what was said before the start.
+        endings: For a job with several attempts: how the attempts ended that did not complete, in one line each.
+        warnings: Warnings during the run; ``job.warnings`` also has the warnings before the start.
     """
 
     job_name: str
@@ -234,33 +237,36 @@ class Result:
 
     @property
     def step_times(self) -> Durations:
-        """The distribution of the steps' times over all ranks."""
+        """The distribution of the step times of all ranks."""
         return Durations.sum(rank.steps for rank in self.ranks)
 
     @property
     def to_first_step_s(self) -> float | None:
-        """Seconds from the start to the end of the last rank's first step: its own time, and the phases before it."""
+        """Seconds from the start of the job until every rank has finished its first step.
+
+        The sum of the phases up to and including ``first_step``.
+        """
         if self.phases.get("first_step") is None:
             return None
         return sum(self.phases.get(name) or 0.0 for name in UNTIL_FIRST_STEP)
 
     @property
     def peak_memory_bytes(self) -> int | None:
-        """The most memory that a rank had at once; None if unknown."""
+        """The highest memory usage of any rank, in bytes; None if unknown."""
         return max((rank.peak_memory_bytes for rank in self.ranks if rank.peak_memory_bytes), default=None)
 
     @property
     def reduced_bytes(self) -> int | None:
-        """Bytes of gradients that are reduced over the ranks in a step; None where nothing is, or it is not known."""
+        """Bytes of gradients that the ranks reduce in a step; None if the ranks reduce nothing, or if unknown."""
         if self.model is None or self.processes < 2 or self.strategy not in _SYNCHRONOUS:
             return None
         return self.model.gradient_bytes // (2 if self.model.compression == "fp16" else 1)
 
     @property
     def link_bytes(self) -> float | None:
-        """The bytes of a step that each rank must send at least: 2(N−1)/N · S for ring all-reduce.
+        """The minimum number of bytes that each rank sends in a step: 2(N−1)/N · S for ring all-reduce.
 
-        With parameter servers: what a worker reads and what it sends, a whole set of weights each.
+        With parameter servers: the bytes that a worker reads and sends, each a full set of weights.
         """
         if self.strategy == "parameter_server":
             return 2.0 * self.model.gradient_bytes if self.model is not None else None
@@ -270,9 +276,10 @@ class Result:
 
     @property
     def exchange_s(self) -> float | None:
-        """Mean seconds of a step that the last rank to be ready waited for reduced gradients; None if unknown.
+        """Mean seconds per step that the slowest rank waited for reduced gradients; None if unknown.
 
-        The others also wait for that one. What was reduced while gradients were still being computed is not in it.
+        The other ranks also wait for the slowest rank, so their waits are longer. Gradients that are reduced while
+        others are still computed do not count.
         """
         return min((rank.exchange_s for rank in self.ranks if rank.exchange_s is not None), default=None)
 
@@ -280,7 +287,7 @@ class Result:
     def bus_bandwidth(self) -> float | None:
         """Bytes per second on each rank's link, 2(N−1)/N · S ÷ :attr:`exchange_s`; None if unknown.
 
-        More than the link carries means that part of the exchange was hidden behind computing.
+        If the value exceeds the bandwidth of the link, a part of the exchange overlapped with computing.
         """
         if self.link_bytes is None or not self.exchange_s or self.strategy == "parameter_server":
             return None
@@ -288,9 +295,10 @@ class Result:
 
     @property
     def straggler(self) -> RankResult | None:
-        """The rank that all others wait for, if there is one.
+        """The rank for which all others wait; None if there is no such rank.
 
-        Its own work takes a fifth longer than the others', and it was the slowest in two epochs of three.
+        Its own work takes over a fifth longer than the work of the other ranks, and it was the slowest rank in at
+        least two of three epochs.
         """
         measured = [rank for rank in self.ranks if rank.epochs_own_s]
         if len(measured) < 2:
@@ -308,7 +316,7 @@ class Result:
 
     @property
     def spot_savings(self) -> float | None:
-        """Managed spot savings in percent as SageMaker reckons them: (1 − billable ÷ training time) · 100."""
+        """Managed spot savings in percent, as on SageMaker: (1 − billable time ÷ training time) · 100."""
         if not self.training_s or self.billable_s is None:
             return None
         from estimators.job.spot_market import savings
@@ -316,12 +324,12 @@ class Result:
         return savings(self.training_s, self.billable_s)
 
     def efficiency(self, baseline: Result) -> float | None:
-        """Scaling efficiency: samples/s per process, ÷ those of one process.
+        """Return the scaling efficiency: samples per second of each process, relative to the baseline.
 
-        None where it is not known, and for hosts without a strategy: each trains by itself, and nothing scales.
+        None if unknown, and for several hosts without a strategy: each host trains separately, so nothing scales.
 
         Args:
-            baseline: The same training with one process (or fewer).
+            baseline: The result of the same training with one process (or fewer processes than here).
         """
         if self.strategy is None and self.hosts > 1:
             return None
@@ -330,14 +338,14 @@ class Result:
         return (self.samples_per_second / self.processes) / (baseline.samples_per_second / baseline.processes)
 
     def cost(self, *, per_hour: float | None = None) -> Cost | None:
-        """What the job costs, or would have cost.
+        """Return what the job costs, or would have cost.
 
         Args:
-            per_hour: Price of one host per hour. Default: what was paid, where hosts were bought for the job; else
+            per_hour: Price per host and hour. Default: the price that was paid, if hosts were bought for the job; else
                 the published on-demand price of the instance type (:mod:`estimators.job.instances`).
 
         Returns:
-            None while the job runs, and for a type without a price.
+            The cost; None while the job runs, and for an instance type without a price.
         """
         from estimators.results.costs import cost_of, paid_cost
 
@@ -354,7 +362,7 @@ class Result:
     # --- other forms ---
 
     def to_frame(self) -> pandas.DataFrame:
-        """Return the series as a DataFrame: name, value, rank, host, attempt, elapsed_s, samples; a row per value."""
+        """Return the series as a DataFrame, a row per value: name, value, rank, host, attempt, elapsed_s, samples."""
         import pandas
 
         columns = [field.name for field in dataclasses.fields(Point)]
@@ -362,7 +370,7 @@ class Result:
         return frame.astype({"rank": "Int64", "samples": "Int64", "value": "float64", "elapsed_s": "float64"})
 
     def summary(self) -> dict[str, Any]:
-        """One flat row of numbers and texts, as :func:`estimators.compare` shows it."""
+        """Return numbers and texts in one flat row, as in the table of :func:`estimators.compare`."""
         from estimators.results.summary import summary
 
         return summary(self)
@@ -382,15 +390,15 @@ class Result:
         return found
 
     def to_json(self) -> str:
-        """The JSON text of :meth:`to_dict`; what is not finite (a loss that diverged) is ``"NaN"`` and the like."""
+        """Return the JSON text of :meth:`to_dict`. Numbers that are not finite become texts, such as ``"NaN"``."""
         return strict_json.dumps(self.to_dict())
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Result:
-        """Read what :meth:`to_dict` gave; what a later version added is left out.
+        """Read what :meth:`to_dict` returned. Fields that only a later version knows are ignored.
 
         Raises:
-            RecordError: it is something else, or of a format that this version cannot read.
+            RecordError: the data is not a result, or has a format that this version cannot read.
         """
         if not isinstance(values, Mapping) or not isinstance(values.get("format"), int):
             raise RecordError("this is not the result of a training job.")
@@ -428,10 +436,10 @@ class Result:
 
     @classmethod
     def load(cls, path: str | Path) -> Result:
-        """Read a ``result.json``, or the one in a job's folder.
+        """Read a ``result.json``; the path may also be a job's folder.
 
         Raises:
-            RecordError: there is none, or it cannot be read.
+            RecordError: the file does not exist, or cannot be read.
         """
         file = Path(path)
         if file.is_dir():
@@ -444,7 +452,7 @@ class Result:
             raise RecordError(f"{file} cannot be read: {error}.") from error
 
     def save(self, path: str | Path) -> Path:
-        """Write it as JSON; :meth:`load` reads it."""
+        """Write the result as JSON; :meth:`load` reads it."""
         file = Path(path)
         file.write_text(self.to_json(), encoding="utf-8")
         return file

@@ -83,7 +83,8 @@ class Queue:
                     self._running[record.name] = record
             self._waiting.sort(key=lambda item: item.since)
             if self._running or self._waiting:
-                self._tell(f"jobs of the last endpoint: {len(self._running)} running, {len(self._waiting)} waiting.")
+                running, waiting = len(self._running), len(self._waiting)
+                self._tell(f"jobs of the previous endpoint: {running} running, {waiting} waiting.")
             self._fill()
         self._thread.start()
 

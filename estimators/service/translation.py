@@ -58,12 +58,13 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "AlgorithmSpecification.EnableSageMakerMetricsTimeSeries": "all metrics are kept",
     "AlgorithmSpecification.TrainingImageConfig": "images are this machine's",
     "DebugHookConfig": "the SDK 2.x sends it with every job; tensors are not collected",
-    "EnableManagedSpotTraining": "the job runs at once and is not interrupted; MaxWaitTimeInSeconds holds in the queue",
+    "EnableManagedSpotTraining": "the job runs at once and is not interrupted; MaxWaitTimeInSeconds limits the wait in "
+    "the queue",
     "ExperimentConfig": "SageMaker Experiments is a service of AWS",
     "ProfilerConfig": "the SDK 2.x sends it with every job; jobs are not profiled",
     "ResourceConfig.VolumeSizeInGB": "jobs share the machine's disk",
     "RetryStrategy": "these retries are for failures of AWS's platform",
-    "RoleArn": "a fleetfit endpoint has no permissions to assume",
+    "RoleArn": "jobs of a fleetfit endpoint assume no role",
     "StoppingCondition.MaxPendingTimeInSeconds": "this limit belongs to training plans",
 }
 

@@ -124,7 +124,7 @@ class DispatchedJob:
         elif operation == "status":
             self._described(message["status"])
         elif operation == "missing":
-            text = self._why or "the connection was lost before the job had arrived there"
+            text = self._why or "the connection was lost before the dispatcher had received the job"
             self._keep(missing=True)
             self._fail(
                 Failure(
@@ -188,8 +188,8 @@ class DispatchedJob:
         lost = time.monotonic() - self._lost_since if self._lost_since is not None else 0.0
         if message["op"] == "ping":
             text = (
-                f"the dispatcher {self._place} has not been reached for {lost:.0f} s ({self._why}); the job may be "
-                "running."
+                f"the dispatcher {self._place} has not been reached for {lost:.0f} s ({self._why}); the job may still "
+                "be running."
             )
             answer({"ok": True} if lost < _TELL_AFTER_S else {"ok": False, "error": text})
         elif message["op"] == "stop" and not statuses.lives_elsewhere(self._status):
@@ -214,7 +214,7 @@ class DispatchedJob:
     def _end(self) -> None:
         self.over = True
         for message, answer in self._waiting:
-            answer({"ok": False, "error": f"{message['op']}: the job is over."})
+            answer({"ok": False, "error": f"{message['op']}: the job has already ended."})
         self._waiting = []
 
     def _let_go(self) -> None:

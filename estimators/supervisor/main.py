@@ -24,12 +24,14 @@ from estimators.supervisor.supervisor import Supervisor
 def main(argv: list[str] | None = None) -> int:
     """Run a job's supervisor."""
     parser = argparse.ArgumentParser(prog="estimators.supervisor.main", description=__doc__)
-    parser.add_argument("--record", required=True, help="the job's record")
-    parser.add_argument("--lock-fd", type=int, required=True, help="descriptor that holds the record's lock")
-    parser.add_argument("--attached-fd", type=int, help="socket to the caller that waits")
-    parser.add_argument("--caller-pid", type=int, help="the caller's pid")
-    parser.add_argument("--head-start-fd", type=int, help="socket to what the caller does for the job already")
-    parser.add_argument("--resume", action="store_true", help="go on with a job that is on record")
+    parser.add_argument("--record", required=True, help="folder of the job's record")
+    parser.add_argument("--lock-fd", type=int, required=True, help="file descriptor that holds the lock of the record")
+    parser.add_argument("--attached-fd", type=int, help="socket to the process that waits for the job")
+    parser.add_argument("--caller-pid", type=int, help="pid of the process that starts the job")
+    parser.add_argument(
+        "--head-start-fd", type=int, help="socket to the preparations that the caller has already begun"
+    )
+    parser.add_argument("--resume", action="store_true", help="start a new attempt of the job in the record")
     arguments = parser.parse_args(argv)
     record = JobRecord.adopt(arguments.record, arguments.lock_fd)
     umask = os.umask(0o077)  # the record is the user's only

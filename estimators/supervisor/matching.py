@@ -121,7 +121,10 @@ class Matching:
         self._size = 0
         self._end_process()
         if self._dropped:
-            self._warn(f"metrics: {self._dropped:,} lines were not searched: they were printed faster than searched.")
+            self._warn(
+                f"metrics: {self._dropped:,} lines were not searched, because lines were printed faster than they can "
+                "be searched."
+            )
             self._dropped = 0
 
     # --- one portion after the other ---
@@ -234,9 +237,10 @@ class Matching:
             pattern.strikes += 1
             self._left_out.add(index)
             over = pattern.strikes >= _STRIKES
+            skipped = " on some lines, which are skipped for this metric"
             self._warn(
                 f"metric {definition.name!r}: the regex {definition.regex!r} {what}"
-                + ("; the metric is not searched for any more" if over else " on some lines, which are skipped for it")
+                + ("; the metric is not searched for any more" if over else skipped)
                 + _remedy(pattern, translated)
             )
         self._ask()

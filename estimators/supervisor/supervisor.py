@@ -798,7 +798,10 @@ class Supervisor:
                     Failure(
                         cause=Cause.CONFIGURATION,
                         message=str(error),
-                        hints=("`fleetfit clean` says what finished jobs hold; --free 5G removes the oldest.",),
+                        hints=(
+                            "`fleetfit clean` shows how much space finished jobs use; `fleetfit clean --free 5G` "
+                            "removes the oldest jobs.",
+                        ),
                     )
                 ),
             )

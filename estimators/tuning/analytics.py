@@ -26,8 +26,8 @@ class HyperparameterTuningJobAnalytics:
     """The trials of one tuning job.
 
     Args:
-        hyperparameter_tuning_job_name: Its name.
-        sagemaker_session: Taken for the SDK's sake.
+        hyperparameter_tuning_job_name: The name of the tuning job.
+        sagemaker_session: No effect; accepted as in the SDK.
 
     Raises:
         JobNotFoundError: there is no such tuning job.
@@ -49,36 +49,36 @@ class HyperparameterTuningJobAnalytics:
 
     @property
     def tuning_ranges(self) -> dict[str, dict[str, Any]]:
-        """The ranges by hyperparameter, as a request has them."""
+        """The ranges of the hyperparameters, in the form of a request."""
         lists = self._record.spec.parameter_ranges.values()
         return {item["Name"]: dict(item) for items in lists for item in items}
 
     def description(self, force_refresh: bool = False) -> dict[str, Any]:
-        """Return DescribeHyperParameterTuningJob's answer, times as seconds since the epoch.
+        """Return the response of DescribeHyperParameterTuningJob, with times as seconds since the epoch.
 
         Args:
-            force_refresh: Taken for the SDK's sake: nothing is cached.
+            force_refresh: No effect, because nothing is cached; accepted as in the SDK.
         """
         del force_refresh
         return describe(self._record)
 
     def training_job_summaries(self, force_refresh: bool = False) -> list[dict[str, Any]]:
-        """Return ListTrainingJobsForHyperParameterTuningJob's answer.
+        """Return the response of ListTrainingJobsForHyperParameterTuningJob.
 
         Args:
-            force_refresh: Taken for the SDK's sake.
+            force_refresh: No effect, because nothing is cached; accepted as in the SDK.
         """
         del force_refresh
         return summaries(self._record)
 
     def dataframe(self, force_refresh: bool = False) -> pandas.DataFrame:
-        """Return a row per trial: its hyperparameters, and the SDK's columns from ``TrainingJobName`` on.
+        """Return a row per trial: its hyperparameters, and the columns of the SDK, from ``TrainingJobName`` on.
 
-        Beyond the SDK's: ``TrialState`` (``Completed``, ``Pruned``, ``Failed``, ``Stopped`` or ``Running``), and
+        Additional columns: ``TrialState`` (``Completed``, ``Pruned``, ``Failed``, ``Stopped`` or ``Running``), and
         ``Reason``.
 
         Args:
-            force_refresh: Taken for the SDK's sake.
+            force_refresh: No effect, because nothing is cached; accepted as in the SDK.
         """
         import pandas
 
@@ -101,12 +101,12 @@ class HyperparameterTuningJobAnalytics:
         """Write the data frame to a file.
 
         Args:
-            filename: Where.
+            filename: The file to write.
         """
         self.dataframe().to_csv(filename)
 
     def clear_cache(self) -> None:
-        """Nothing is cached."""
+        """Do nothing, because nothing is cached."""
 
 
 def describe(record: TuningRecord) -> dict[str, Any]:

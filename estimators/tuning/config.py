@@ -26,14 +26,14 @@ _MOST_POINTS = 10_000
 
 
 class WarmStartTypes(enum.Enum):
-    """How an earlier tuning job's trials are used: SageMaker's names."""
+    """How to use the trials of an earlier tuning job, with SageMaker's names."""
 
     IDENTICAL_DATA_AND_ALGORITHM = "IdenticalDataAndAlgorithm"
     TRANSFER_LEARNING = "TransferLearning"
 
 
 class WarmStartConfig:
-    """Start with what earlier tuning jobs have found out.
+    """Starts a tuning job with the trials of earlier tuning jobs.
 
     Args:
         warm_start_type: One of :class:`WarmStartTypes`.
@@ -52,7 +52,7 @@ class WarmStartConfig:
 
     @classmethod
     def from_job_desc(cls, warm_start_config: Mapping[str, Any] | None) -> WarmStartConfig | None:
-        """Read it from DescribeHyperParameterTuningJob's ``WarmStartConfig``."""
+        """Read the ``WarmStartConfig`` of a DescribeHyperParameterTuningJob response."""
         if not warm_start_config:
             return None
         parents = [item["HyperParameterTuningJobName"] for item in warm_start_config["ParentHyperParameterTuningJobs"]]
@@ -67,11 +67,11 @@ class WarmStartConfig:
 
 
 class HyperbandStrategyConfig:
-    """How long Hyperband trains: in values of the objective that a trial has reported, an epoch each as a rule.
+    """How long Hyperband trains a trial. The unit is one reported value of the objective, usually one epoch.
 
     Args:
-        max_resource: After so many a trial has had its full training.
-        min_resource: Before so many no trial is stopped.
+        max_resource: Number of reported values after which a trial is complete.
+        min_resource: Number of reported values before which no trial is stopped.
     """
 
     def __init__(self, max_resource: int, min_resource: int) -> None:
@@ -80,7 +80,7 @@ class HyperbandStrategyConfig:
 
     @classmethod
     def from_job_desc(cls, hyperband_strategy_config: Mapping[str, Any]) -> HyperbandStrategyConfig:
-        """Read it from a description."""
+        """Read the configuration of a description."""
         return cls(hyperband_strategy_config["MaxResource"], hyperband_strategy_config["MinResource"])
 
     def to_input_req(self) -> dict[str, Any]:
@@ -89,10 +89,10 @@ class HyperbandStrategyConfig:
 
 
 class StrategyConfig:
-    """The configuration of a strategy.
+    """The configuration of a search strategy.
 
     Args:
-        hyperband_strategy_config: That of Hyperband, and of ASHA.
+        hyperband_strategy_config: The configuration of Hyperband, also used by ASHA.
     """
 
     def __init__(self, hyperband_strategy_config: HyperbandStrategyConfig) -> None:
@@ -100,7 +100,7 @@ class StrategyConfig:
 
     @classmethod
     def from_job_desc(cls, strategy_config: Mapping[str, Any]) -> StrategyConfig:
-        """Read it from a description."""
+        """Read the configuration of a description."""
         return cls(HyperbandStrategyConfig.from_job_desc(strategy_config["HyperbandStrategyConfig"]))
 
     def to_input_req(self) -> dict[str, Any]:
@@ -110,14 +110,16 @@ class StrategyConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PopulationConfig:
-    """Population-based training: ours, for the strategy ``PBT``.
+    """Population-based training, for the strategy ``PBT``. SageMaker does not have this strategy.
 
     Attributes:
-        size: Members of the population.
-        resource: The hyperparameter that says for how long a script trains in all; the tuner sets it.
-        interval: How much of it a generation trains: the first up to ``interval``, the second up to twice that.
-        quantile: This share of the members, the worst, goes on from one of the best as many.
-        resample_probability: How often a hyperparameter is drawn anew, rather than changed by a fifth.
+        size: Number of members of the population.
+        resource: The hyperparameter that sets the total length of a training; the tuner changes it.
+        interval: Length of a generation, in units of ``resource``: the first generation trains up to ``interval``, the
+            second up to twice ``interval``.
+        quantile: Share of the members that are replaced after a generation: each of the worst continues from the
+            checkpoint of one of the best, of which there are equally many.
+        resample_probability: Probability that a hyperparameter is drawn anew, instead of changed by ±20 %.
     """
 
     size: int = 4
@@ -139,12 +141,13 @@ class PopulationConfig:
 
 
 class TuningJobCompletionCriteriaConfig:
-    """When a tuning job is over before its last trial.
+    """When a tuning job ends before its last trial.
 
     Args:
-        max_number_of_training_jobs_not_improving: After so many trials in a row that were no better than the best.
-        complete_on_convergence: When trials have stopped to improve by more than a thousandth.
-        target_objective_metric_value: When a trial is this good.
+        max_number_of_training_jobs_not_improving: End after this many trials in a row that do not improve the best
+            value.
+        complete_on_convergence: Whether to end when trials no longer improve the best value by more than a thousandth.
+        target_objective_metric_value: End when a trial reaches this value.
     """
 
     def __init__(
@@ -159,7 +162,7 @@ class TuningJobCompletionCriteriaConfig:
 
     @classmethod
     def from_job_desc(cls, completion_criteria_config: Mapping[str, Any]) -> TuningJobCompletionCriteriaConfig:
-        """Read it from a description."""
+        """Read the criteria of a description."""
         converged = completion_criteria_config.get("ConvergenceDetected") or {}
         not_improving = completion_criteria_config.get("BestObjectiveNotImproving") or {}
         complete = converged.get("CompleteOnConvergence")
@@ -214,7 +217,7 @@ class Goal:
                 return cls(match[1], match[2] == ">=", value)
         except ValueError:
             pass
-        raise ConfigurationError(f"objective {objective!r}: write time_to:METRIC>=VALUE, or <=.")
+        raise ConfigurationError(f"objective {objective!r}: write time_to:METRIC>=VALUE or time_to:METRIC<=VALUE.")
 
     def reached(self, value: float) -> bool:
         """Return whether a value of the metric is good enough."""
@@ -330,7 +333,8 @@ class TuningSpec:
         if self.strategy == "PBT" or self.goal is not None:
             what = "strategy PBT" if self.strategy == "PBT" else f"objective {self.objective!r}"
             raise ConfigurationError(
-                f"shared_fleet is not possible with the {what}: hosts go to trials by the last values of their metric."
+                f"shared_fleet is not possible with the {what}: shared_fleet assigns hosts by the last value of each "
+                "trial's metric."
             )
 
     @property

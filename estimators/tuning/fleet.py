@@ -17,12 +17,12 @@ from estimators.job.errors import ConfigurationError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SharedFleetConfig:
-    """A fleet that trials share until the tuning job's ``max_runtime_in_seconds`` is over, which is the deadline.
+    """A fleet that the trials share until a deadline: the tuning job's ``max_runtime_in_seconds``.
 
     Attributes:
-        hosts: The hosts of all trials together. A trial begins with the estimator's ``instance_count``, and has
-            ``max_hosts`` of its ``ElasticHorovod`` at most.
-        explore: In this share of the time trials are begun; afterwards only where hosts would be idle.
+        hosts: Number of hosts of all trials together. A trial starts with the estimator's ``instance_count``, and gets
+            at most ``max_hosts`` of the estimator's ``ElasticHorovod``.
+        explore: Share of the time in which new trials start. Later, new trials start only if hosts would be idle.
     """
 
     hosts: int

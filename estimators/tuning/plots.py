@@ -102,7 +102,7 @@ def importance(record: TuningRecord) -> Plot:
     made, [axes] = style.figure(height=0.9 + 0.3 * len(found))
     names = sorted(found, key=lambda name: found[name])
     axes.barh([style.short(name, 24) for name in names], [found[name] for name in names], color=style.colour(0))
-    style.label(axes, x="share of the differences", title=title)
+    style.label(axes, x="share of the metric's variance", title=title)
     return Plot(made, title)
 
 

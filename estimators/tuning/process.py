@@ -1,6 +1,6 @@
-"""The process of a tuning job, which :mod:`estimators.tuning.running` starts and which its record's lock belongs to.
+"""The process of a tuning job. :mod:`estimators.tuning.running` starts it; it holds the lock of the job's record.
 
-It runs a study of its own, or follows a tuning job of a managed service.
+The process runs a local study, or follows a tuning job of a managed service.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _take(path: Path) -> int | None:
 def main(argv: list[str] | None = None) -> int:
     """Run a tuning job's process; another one that runs already is left alone."""
     parser = argparse.ArgumentParser(prog="estimators.tuning.process", description=__doc__)
-    parser.add_argument("--record", required=True, help="the tuning job's record")
+    parser.add_argument("--record", required=True, help="folder of the tuning job's record")
     arguments = parser.parse_args(argv)
     os.umask(0o077)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

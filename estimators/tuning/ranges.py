@@ -100,11 +100,11 @@ class CategoricalParameter(ParameterRange):
     """A choice among values.
 
     Args:
-        values: A list of values, or a single one. Scripts get them with their types; ``values`` has them as texts, as
-            in the SDK.
+        values: A list of values, or a single value. Scripts get the values with their types. The attribute ``values``
+            has them as texts, as in the SDK.
 
     Raises:
-        ConfigurationError: there is no value, or one twice.
+        ConfigurationError: there is no value, or a value is given twice.
     """
 
     __name__ = "Categorical"
@@ -130,11 +130,11 @@ class CategoricalParameter(ParameterRange):
         return str(value)
 
     def as_tuning_range(self, name: str) -> dict[str, Any]:
-        """Return the range as the request of an image with its own entry point has it: plain texts."""
+        """Return the range as plain texts, for an image with its own entry point."""
         return {"Name": name, "Values": list(self.values)}
 
     def as_json_range(self, name: str) -> dict[str, Any]:
-        """Return the range as a script's request has it: JSON texts, which keep the types."""
+        """Return the range as JSON texts, which keep the types, for a script."""
         return {"Name": name, "Values": [codec.encode_value(name, choice) for choice in self.choices]}
 
 

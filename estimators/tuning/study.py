@@ -390,7 +390,7 @@ class Tuning:
 
     def _stop_trials(self, reason: str) -> None:
         for trial, row, _ in self.unstarted:
-            self._tell(trial, row, STOPPED, None, reason or "the tuning job was over")
+            self._tell(trial, row, STOPPED, None, reason or "the tuning job had ended")
         self.unstarted = []
         for running in self.running.values():
             if running.stopping is None:
@@ -454,7 +454,7 @@ class Tuning:
         good = [row for row in over if row["state"] == COMPLETED]
         failed = [row for row in over if row["state"] == FAILED]
         useful = [row for row in self.rows.values() if row["value"] is not None or row["last"] is not None]
-        last = f" The last one was {failed[-1]['job']}: {failed[-1]['reason']}" if failed else ""
+        last = f" The last failed trial was {failed[-1]['job']}: {failed[-1]['reason']}" if failed else ""
         never = next((row for row in failed if str(row["reason"]).startswith("it never reported")), None)
         if never is not None and not useful:
             self.ending = ("Failed", f"training job {never['job']}: {never['reason']}")

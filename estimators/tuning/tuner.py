@@ -55,40 +55,42 @@ class HyperparameterTuner:
     """Searches hyperparameters: starts many training jobs of an estimator, and finds the best of them.
 
     Names, meanings and defaults are those of the SageMaker SDK 2.x, on every backend. Optuna chooses the
-    hyperparameters and stops trials that are no good; on ``ml.*`` a tuning job of SageMaker's does.
+    hyperparameters and stops bad trials; on ``ml.*``, a tuning job of SageMaker does this.
 
     Args:
-        estimator: What trains; its own hyperparameters are those of all trials.
-        objective_metric_name: The metric: one that the script reports, or of ``metric_definitions``.
-        hyperparameter_ranges: By hyperparameter a :class:`ContinuousParameter`, :class:`IntegerParameter` or
+        estimator: The estimator of the trials; all trials have its hyperparameters.
+        objective_metric_name: The metric to optimise: a metric that the script reports, or a metric of
+            ``metric_definitions``.
+        hyperparameter_ranges: Hyperparameter -> :class:`ContinuousParameter`, :class:`IntegerParameter` or
             :class:`CategoricalParameter`.
-        metric_definitions: As of the estimator, whose own they replace.
-        strategy: ``Bayesian``, ``Random``, ``Hyperband``, ``Grid``; or ``ASHA`` or ``PBT``, which SageMaker does not
-            have.
+        metric_definitions: As for the estimator; they replace the estimator's own.
+        strategy: ``Bayesian``, ``Random``, ``Hyperband``, ``Grid``, ``ASHA`` or ``PBT``. SageMaker does not have the
+            last two.
         objective_type: ``Maximize`` or ``Minimize``.
-        max_jobs: How many trials; 1 if not given, all points of a grid, and as many as there is time for with a shared
-            fleet.
-        max_parallel_jobs: How many at once; with a shared fleet, if it is not given, as many as there is room for.
-        max_runtime_in_seconds: Stop the tuning job after this long.
+        max_jobs: Number of trials. Default: 1; for a grid, all points; with a shared fleet, as many as the time allows.
+        max_parallel_jobs: Number of trials that run at once. Default: 1; with a shared fleet, as many as the hosts
+            allow.
+        max_runtime_in_seconds: Stop the tuning job after this time.
         tags: Tags of the trials' jobs.
-        base_tuning_job_name: The base of its name; default: the estimator's.
+        base_tuning_job_name: Prefix of the tuning job's name; default: the estimator's.
         warm_start_config: Start with the trials of earlier tuning jobs.
-        strategy_config: Of Hyperband and ASHA: when a trial may be stopped first, and how long a full one is.
-        completion_criteria_config: When it is over before its last trial.
-        early_stopping_type: ``Auto`` stops trials that are worse than the median of the others; ``Off``.
-        random_seed: Makes the search repeatable.
-        reduction_factor: Of Hyperband and ASHA, ours: one of so many trials goes on at each rung.
-        population_config: Of PBT, ours.
-        max_failures: Ours: so many failed trials end the tuning job. None: failing trials do not, unless the first
-            five all fail.
-        repeats: Ours: two trials may have the same hyperparameters, as where results differ by chance. Else the tuning
-            job is over when there are no others left.
-        shared_fleet: Ours: the trials share so many hosts until ``max_runtime_in_seconds``, the deadline; the promising
-            ones get more of them. The estimator is to have ``ElasticHorovod(max_hosts=…)``.
-        estimator_name, autotune, hyperparameters_to_keep_static: Of the SDK; refused by name where given.
+        strategy_config: For Hyperband and ASHA: when a trial may be stopped first, and when a trial is complete.
+        completion_criteria_config: When the tuning job ends before its last trial.
+        early_stopping_type: ``Auto`` stops trials that are worse than the median of the other trials; ``Off`` does not.
+        random_seed: Seed of the random numbers, which makes the search repeatable.
+        reduction_factor: For Hyperband and ASHA, not in the SDK: at each rung, one of this many trials continues.
+        population_config: For PBT, not in the SDK.
+        max_failures: Not in the SDK. Number of failed trials that end the tuning job. None: failed trials end it only
+            if the first five all fail.
+        repeats: Not in the SDK. Whether several trials may have the same hyperparameters, for scripts with random
+            results. If False, the tuning job ends when all combinations have been tried.
+        shared_fleet: Not in the SDK. Number of hosts that all trials share until the deadline
+            ``max_runtime_in_seconds``; promising trials get more hosts. The estimator needs
+            ``ElasticHorovod(max_hosts=…)``.
+        estimator_name, autotune, hyperparameters_to_keep_static: Arguments of the SDK, which are refused.
 
     Raises:
-        ConfigurationError: an argument is wrong; it is a ValueError too.
+        ConfigurationError: an argument is wrong (this error is also a ValueError).
         UnsupportedError: an argument is not available here.
 
     Attributes:
@@ -175,7 +177,7 @@ class HyperparameterTuner:
 
     @classmethod
     def create(cls, *_: Any, **__: Any) -> HyperparameterTuner:
-        """Tune several estimators at once: not available.
+        """Tuning of several estimators at once: not available.
 
         Raises:
             UnsupportedError: always.
@@ -191,19 +193,20 @@ class HyperparameterTuner:
         processes_per_host: ranges.ParameterRange | None = None,
         fusion_threshold_mb: ranges.ParameterRange | None = None,
     ) -> None:
-        """Search on what trials run as well: what only the launcher knows of, for an objective of time or speed.
+        """Also search settings of the launcher, for an objective such as time or speed.
 
-        Their names are ``fleet.hosts``, ``fleet.processes_per_host``, ``fleet.fusion_threshold_mb``; scripts do not see
-        them. :meth:`best_estimator` has them as its ``instance_count`` and ``distribution``.
+        The settings are named ``fleet.hosts``, ``fleet.processes_per_host`` and ``fleet.fusion_threshold_mb``. Scripts
+        do not see them. The ``instance_count`` and the ``distribution`` of :meth:`best_estimator` have the best values.
 
         Args:
-            hosts: Default: from 1 to the estimator's, where it has several.
-            processes_per_host: Not searched if not given.
-            fusion_threshold_mb: Horovod's; not searched if not given.
+            hosts: Range of the number of hosts. Default: from 1 to the estimator's ``instance_count``, if this is more
+                than 1.
+            processes_per_host: Range of the processes per host. Default: not searched.
+            fusion_threshold_mb: Range of Horovod's fusion threshold. Default: not searched.
 
         Raises:
-            ConfigurationError: the estimator has one host and nothing is given, a range is none of numbers that are
-                possible, or the strategy does not have what is to be searched.
+            ConfigurationError: no range is given and the estimator has one host, a range has impossible values, or the
+                strategy does not have the setting.
         """
         count = self.estimator.settings.instance_count or 1
         if hosts is None and count > 1:
@@ -226,8 +229,9 @@ class HyperparameterTuner:
                     raise ConfigurationError(f"add_fleet_ranges(hosts={value!r}) must have whole numbers, 1 or more.")
                 continue
             if not hasattr(strategy, name):
-                named = type(strategy).__name__ if strategy is not None else "no distribution"
-                raise ConfigurationError(f"add_fleet_ranges({name}=…): the estimator has {named}, without this option.")
+                named = type(strategy).__name__
+                lacks = "the estimator has none" if strategy is None else f"{named} has no such option"
+                raise ConfigurationError(f"add_fleet_ranges({name}=…) is an option of the distribution: {lacks}.")
             for end in ends:
                 dataclasses.replace(strategy, **{name: end})  # type: ignore[type-var]
         self._hyperparameter_ranges.update({f"{trials.FLEET}{name}": value for name, value in found.items()})
@@ -235,7 +239,7 @@ class HyperparameterTuner:
     # --- starting ---
 
     def hyperparameter_ranges(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the ranges as a request has them."""
+        """Return the ranges in the form of a request."""
         return ranges.to_request(self._hyperparameter_ranges, plain=self.estimator.settings.is_plain)
 
     def fit(
@@ -249,20 +253,20 @@ class HyperparameterTuner:
     ) -> None:
         """Start the tuning job.
 
-        It goes on by itself, whatever becomes of this process; an interrupt ends the waiting only, and
-        :meth:`stop_tuning_job` the tuning job.
+        The tuning job continues even if this process ends. An interrupt ends only the waiting; :meth:`stop_tuning_job`
+        ends the tuning job.
 
         Args:
-            inputs: As of the estimator's ``fit()``, for every trial.
-            job_name: Its name, up to 32 characters. Default: ``<base>-<time>``.
-            include_cls_metadata, estimator_kwargs: Of the SDK, without effect.
-            wait: Whether to wait for its end, showing the trials.
+            inputs: The data of every trial, as for the estimator's ``fit()``.
+            job_name: The tuning job's name, up to 32 characters. Default: ``<base>-<time>``.
+            include_cls_metadata, estimator_kwargs: Arguments of the SDK, without effect.
+            wait: Whether to wait until the tuning job ends, and to show the trials.
 
         Raises:
-            ConfigurationError: something is wrong; nothing has been started.
-            UnsupportedError: something is not available; nothing has been started.
+            ConfigurationError: an argument is wrong; nothing has been started.
+            UnsupportedError: a feature is not available; nothing has been started.
             JobExistsError: the name is taken.
-            TuningJobError: it failed (only with ``wait=True``).
+            TuningJobError: the tuning job failed (only with ``wait=True``).
         """
         del include_cls_metadata, estimator_kwargs
         if kwargs:
@@ -280,15 +284,17 @@ class HyperparameterTuner:
             self.wait()
 
     def plan(self, inputs: Any = None, job_name: str | None = None) -> TuningPlan:
-        """Return what :meth:`fit` would start: on SageMaker the request, else a trial's processes; nothing is started.
+        """Return what :meth:`fit` would start, without starting anything.
+
+        On SageMaker this is the request; otherwise, the processes of a trial.
 
         Args:
-            inputs: As of :meth:`fit`.
-            job_name: As of :meth:`fit`.
+            inputs: As for :meth:`fit`.
+            job_name: As for :meth:`fit`.
 
         Raises:
-            ConfigurationError: something is wrong.
-            UnsupportedError: something is not available.
+            ConfigurationError: an argument is wrong.
+            UnsupportedError: a feature is not available.
         """
         spec, draft = self._draft(job_name if job_name is not None else self._name(), inputs)
         request = request_of(spec, draft.spec.to_request())
@@ -313,8 +319,8 @@ class HyperparameterTuner:
         fixed = sorted(name for name in tuned if codec.option_of(name) in codec.values_in(settings.arguments or ()))
         if fixed:
             raise ConfigurationError(
-                f"arguments set {', '.join(map(codec.option_of, fixed))} for all trials, and the ranges tune it too. "
-                "Remove it from arguments, or from the ranges."
+                f"arguments and hyperparameter_ranges both set {', '.join(map(codec.option_of, fixed))}. Remove the "
+                "option from arguments, or its range."
             )
         values = {key: value for key, value in settings.hyperparameters.items() if key not in tuned}
         changes: dict[str, Any] = {"hyperparameters": values}
@@ -395,8 +401,8 @@ class HyperparameterTuner:
         if not isinstance(strategy, ElasticHorovod):
             named = type(strategy).__name__ if strategy is not None else "no distribution"
             raise ConfigurationError(
-                f"shared_fleet: hosts move between trials, so the estimator needs ElasticHorovod(max_hosts=…), and has "
-                f"{named}."
+                "shared_fleet: hosts move between trials, so the estimator needs the distribution "
+                f"ElasticHorovod(max_hosts=…); it has {named}."
             )
         if strategy.discovery is not None or strategy.spares:
             raise ConfigurationError("shared_fleet decides which hosts a trial has: leave discovery and spares out.")
@@ -432,13 +438,15 @@ class HyperparameterTuner:
         job_details: Any = None,
         estimator_cls: Any = None,
     ) -> HyperparameterTuner:
-        """Return the tuner of an earlier tuning job, also of another process. One that was killed goes on.
+        """Return the tuner of an existing tuning job, which another process may have started.
+
+        A tuning job whose process was killed continues.
 
         Args:
-            tuning_job_name: Its name. One that is not on record here is looked for on SageMaker, where a session is
-                given or a region is configured.
+            tuning_job_name: The tuning job's name. If there is no record of it here, fleetfit looks on SageMaker,
+                provided that a session is given or a region is configured.
             sagemaker_session: For the estimator.
-            job_details, estimator_cls: Of the SDK, without effect.
+            job_details, estimator_cls: Arguments of the SDK, without effect.
 
         Raises:
             JobNotFoundError: there is no such tuning job; the message has the nearest name.
@@ -501,15 +509,15 @@ class HyperparameterTuner:
 
     @property
     def name(self) -> str:
-        """The latest tuning job's name.
+        """The name of the latest tuning job.
 
         Raises:
-            ConfigurationError: there is none.
+            ConfigurationError: there is no tuning job yet.
         """
         return self._record().name
 
     def describe(self) -> dict[str, Any]:
-        """Return what DescribeHyperParameterTuningJob would answer, times as seconds since the epoch."""
+        """Return the response of DescribeHyperParameterTuningJob, with times as seconds since the epoch."""
         return describe(self._record())
 
     def analytics(self) -> HyperparameterTuningJobAnalytics:
@@ -518,19 +526,21 @@ class HyperparameterTuner:
         return HyperparameterTuningJobAnalytics(record.name, home=record.home)
 
     def stop_tuning_job(self) -> None:
-        """Stop the tuning job and its trials; does not wait. One that is over is left alone."""
+        """Stop the tuning job and its trials, without waiting. Do nothing if it has ended."""
         running.stop(self._record(), self._env())
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait for the end of the tuning job, showing its trials as they end. If it was killed, it goes on.
+        """Wait until the tuning job ends, and show its trials as they end.
+
+        A tuning job whose process was killed continues.
 
         Args:
-            timeout: Seconds after which waiting is given up; the tuning job goes on.
+            timeout: Stop waiting after this many seconds; the tuning job continues.
 
         Raises:
-            TuningJobError: it failed.
-            TimeoutError: it is not over after ``timeout`` seconds.
-            KeyboardInterrupt: waiting was interrupted; the tuning job goes on.
+            TuningJobError: the tuning job failed.
+            TimeoutError: the tuning job has not ended after ``timeout`` seconds.
+            KeyboardInterrupt: the waiting was interrupted; the tuning job continues.
         """
         record = self._record()
         show = _Shown(record)
@@ -543,10 +553,10 @@ class HyperparameterTuner:
             raise TuningJobError(f"tuning job {record.name!r} failed: {status.get('FailureReason')}")
 
     def best_training_job(self) -> str:
-        """Return the name of the best trial's job so far.
+        """Return the name of the job of the best trial so far.
 
         Raises:
-            ConfigurationError: no trial has completed with the objective.
+            ConfigurationError: no trial has completed with a value of the objective.
         """
         record = self._record()
         best = record.status().get("Fleetfit", {}).get("best")
@@ -556,17 +566,17 @@ class HyperparameterTuner:
         raise ConfigurationError(f"Best training job not available for tuning job: {record.name}")
 
     def best_estimator(self, best_training_job: Any = None) -> Estimator:
-        """Return the estimator of the best trial, attached to its job: with its hyperparameters and model.
+        """Return an estimator for the job of the best trial, with the trial's hyperparameters and model.
 
         Args:
-            best_training_job: A job's name, or SageMaker's summary of one; default: the best.
+            best_training_job: A job's name, or SageMaker's summary of a job; default: the best trial's job.
         """
         job = best_training_job if best_training_job is not None else self.best_training_job()
         name = job["TrainingJobName"] if isinstance(job, Mapping) else job
         return type(self.estimator).attach(name, self.estimator.settings.sagemaker_session)
 
     def trials(self) -> list[TrainingJob]:
-        """Return the handles of all trials' jobs that have been started."""
+        """Return the handles of the jobs of all trials that have started."""
         record = self._record()
         if record.is_managed:  # their records are made of what is there
             session = self.estimator.settings.sagemaker_session
@@ -574,7 +584,7 @@ class HyperparameterTuner:
         return [TrainingJob.attach(row["job"], record.home) for row in record.trials() if _started(record.home, row)]
 
     def deploy(self, *_: Any, **__: Any) -> Any:
-        """Serve the best model: not available.
+        """Deployment of the best model: not available.
 
         Raises:
             UnsupportedError: always.
@@ -584,7 +594,7 @@ class HyperparameterTuner:
     # --- further ones ---
 
     def identical_dataset_and_algorithm_tuner(self, additional_parents: Any = None) -> HyperparameterTuner:
-        """Return a tuner that goes on from this one's trials: the same estimator and ranges.
+        """Return a tuner that continues from this tuner's trials, with the same estimator and ranges.
 
         Args:
             additional_parents: The names of further tuning jobs.
@@ -594,7 +604,7 @@ class HyperparameterTuner:
     def transfer_learning_tuner(
         self, additional_parents: Any = None, estimator: Estimator | None = None
     ) -> HyperparameterTuner:
-        """Return a tuner that starts with what this one has found out, for other data or another estimator.
+        """Return a tuner that starts with this tuner's results, for other data or another estimator.
 
         Args:
             additional_parents: The names of further tuning jobs.

@@ -94,7 +94,7 @@ def parse_manifest(text: str) -> tuple[Listed, ...]:
         if problem is not None:
             raise ManifestError(line, f"entry {value!r} {problem}")
         if value in lines:
-            raise ManifestError(line, f"entry {value!r} is listed in line {lines[value]} already")
+            raise ManifestError(line, f"entry {value!r} is already listed in line {lines[value]}")
         lines[value] = line
         found.append(Listed(prefix + value, value, line))
     if prefix is None:

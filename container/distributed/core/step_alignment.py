@@ -70,7 +70,7 @@ class Agreement:
                 self._connection.sendall(_SAYS.pack(iteration, number, records, full))
                 total, ranks = _HEARS.unpack(_receive(self._connection, _HEARS.size))
         except OSError as error:
-            raise DistributedError(f"the ranks cannot agree on their batches any more: {error}.") from error
+            raise DistributedError(f"the ranks can no longer agree on their batches: {error}.") from error
         self.records += records
         return (0, 0) if total == LEFT else (total, ranks)
 
@@ -212,8 +212,9 @@ def imbalance(records: Sequence[int]) -> str | None:
         return None
     ranks = f"rank {records.index(most)} read {most:,} records, rank {records.index(least)} read {least:,}"
     return (
-        f"the ranks' shares of the data are uneven: {ranks}. Meanwhile, the other ranks use batches of weight zero. "
-        "Use objects of about the same size, and a multiple of the number of hosts: see `fleetfit shard`."
+        f"the ranks' shares of the data are uneven: {ranks}. A rank without further records uses batches of "
+        "weight zero until all ranks are done. Use objects of about the same size; the number of objects should be a "
+        "multiple of the number of hosts (see `fleetfit shard`)."
     )
 
 
@@ -222,6 +223,6 @@ def _receive(connection: socket.socket, size: int) -> bytes:
     while len(found) < size:
         data = connection.recv(size - len(found))
         if not data:
-            raise OSError("the other side is gone")
+            raise OSError("the other rank closed the connection")
         found += data
     return found

@@ -68,8 +68,8 @@ class Guard:
         groups = [np.flatnonzero(digests == value).tolist() for value in dict.fromkeys(digests.tolist())]
         when = f"after step {step}" if step is not None else "now"
         raise WeightsDifferError(
-            f"the weights of the {len(digests)} ranks should be equal, but differ {when}: "
-            f"{' | '.join(_ranks(group) for group in groups)} have different ones. {cause}".strip()
+            f"the weights of the {len(digests)} ranks should be equal, but differ {when}. Groups of ranks with equal "
+            f"weights: {' | '.join(_ranks(group) for group in groups)}. {cause}".strip()
         )
 
     def _differ_by_rounding(self, weights: Sequence[Any]) -> bool:

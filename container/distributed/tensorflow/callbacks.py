@@ -79,7 +79,7 @@ class Synchronize(Callback):
             # The operations' keys are given to a function when it is called, which Keras 3 does within a loop.
             raise RefusedError(
                 f"steps_per_execution={model.steps_per_execution}: TensorFlow's collective operations cannot run in "
-                "the loop that Keras 3 makes of several steps. Compile with steps_per_execution=1, or use tf_keras or "
+                "the loop in which Keras 3 runs several steps. Compile with steps_per_execution=1, or use tf_keras or "
                 "Horovod."
             )
         if keras_compat.keras_of(model) is Keras.THREE and getattr(model, "jit_compile", False):
@@ -117,8 +117,8 @@ class Synchronize(Callback):
             stopped = ", ".join(str(rank) for rank in np.flatnonzero(choices == 0))
             raise DistributedError(
                 f"rank {stopped} stopped after {self._epochs} epochs while the others continue. A callback that stops "
-                "the training, such as EarlyStopping, must see the same values on every rank. Put that callback after "
-                "those of cluster.callbacks() in fit()'s list, which make the values the same."
+                "the training, such as EarlyStopping, must see the same values on every rank. In the callbacks of "
+                "fit(), put that callback after cluster.callbacks(), which average the values over the ranks."
             )
 
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
@@ -178,8 +178,8 @@ def average_logs(cluster: Cluster, logs: Logs) -> None:
     counts = cluster.collectives.gather_array(np.array([len(names)], np.int64))
     if (counts != len(names)).any():
         raise DistributedError(
-            f"the ranks log different metrics; this rank logs: {', '.join(names) or 'none'}. With validation_data, "
-            "every rank needs its own records; callbacks(validation=…) divides them."
+            f"the ranks log different metrics; this rank logs: {', '.join(names) or 'none'}. If fit() gets "
+            "validation_data, every rank needs some; callbacks(validation=…) divides validation data among the ranks."
         )
     if names:
         # A loss has the weights of its batches in it already.

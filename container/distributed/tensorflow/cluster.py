@@ -209,7 +209,7 @@ class Cluster:
         check_maker(make_dataset)
         if resumable and (repeat or partition == "shuffle"):
             other = "repeat=True" if repeat else "partition='shuffle'"
-            raise RefusedError(f"{other} has no epochs to resume within: leave out resumable=True.")
+            raise RefusedError(f"with {other}, an interrupted epoch cannot be resumed: leave out resumable=True.")
         data.check_partition(partition)
         data.check_remainder(remainder)
         batch_size = data.per_rank_batch(global_batch_size, self.replicas) * (self.replicas // self.size)

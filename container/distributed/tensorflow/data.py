@@ -342,7 +342,7 @@ def count(records: Any) -> int:
 
     known = int(records.cardinality())
     if known == tf.data.INFINITE_CARDINALITY:
-        raise DistributedError("the dataset repeats without end; give make_dataset one that does not.")
+        raise DistributedError("the dataset repeats without end: make_dataset must return a dataset without repeat().")
     if known >= 0:
         return known
     return int(records.reduce(tf.constant(0, tf.int64), lambda total, *_: total + 1))

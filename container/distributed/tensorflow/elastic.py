@@ -479,8 +479,8 @@ class ElasticCluster(Cluster):
         found = checkpointer.restore(model) if checkpointer is not None else None
         if lost and found is None:
             raise DistributedError(
-                "every worker that had the training's state was lost before another one had taken it, and there is no "
-                "checkpoint to resume from: cluster.fit(…, checkpointer=Checkpointer()) saves after each epoch."
+                "all workers that had the training's state were lost before another worker had copied it, and there is "
+                "no checkpoint to resume from: cluster.fit(…, checkpointer=Checkpointer()) saves after each epoch."
             )
         if found is not None:
             state.saved = max(state.saved, found.serial)

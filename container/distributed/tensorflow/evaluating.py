@@ -60,7 +60,7 @@ def mean_over_ranks(collectives: Collectives, found: Mapping[str, float], record
     """
     text = json.dumps(sorted(found)).encode() if records else b""
     if len(text) > _NAMES_BYTES:
-        raise DistributedError(f"the names of the metrics have {len(text):,} bytes; evaluate() takes {_NAMES_BYTES:,}.")
+        raise DistributedError(f"the metrics' names have {len(text):,} bytes, but evaluate() allows {_NAMES_BYTES:,}.")
     padded = np.frombuffer(text.ljust(_NAMES_BYTES, b"\0"), np.uint8).astype(np.int32)
     said = [bytes(row.astype(np.uint8)).rstrip(b"\0") for row in collectives.gather_array(padded)]
     first = next((row for row in said if row), None)

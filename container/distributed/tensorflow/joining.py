@@ -57,7 +57,7 @@ def _import_tensorflow() -> None:
     except ImportError as error:
         raise DistributedError(
             f"TensorFlow cannot be imported: {error}. distributed.init() needs TensorFlow, or PyTorch with "
-            "framework='torch'; scripts with neither use their own libraries, such as mpi4py."
+            "framework='torch'. A script that uses neither must connect its ranks itself, for example with mpi4py."
         ) from error
 
 

@@ -221,16 +221,16 @@ def why_apart(optimizer: Any) -> str:
     """Return the likely cause of weights that differ, from the model's optimizer; a sentence."""
     if is_inside_loss_scaling(optimizer):
         return (
-            "The model's optimizer is a LossScaleOptimizer around the distributed one (Keras puts it there under the "
-            "policy mixed_float16), and skips steps on one rank but not on others: compile with "
+            "The model's optimizer is a LossScaleOptimizer around the distributed optimizer (Keras adds it under the "
+            "policy mixed_float16). It skips steps on one rank but not on others: compile with "
             "cluster.optimizer(LossScaleOptimizer(…)) instead."
         )
     if is_horovods(optimizer):
         return "The optimizer is Horovod's; something other than its gradients changed the weights on some ranks."
     if optimizer is None or reduction_of(optimizer) is None:
         return (
-            "The model's optimizer is not distributed, so every rank trains by itself: compile with "
-            "cluster.optimizer(…) around it."
+            "The model's optimizer is not distributed, so every rank trains by itself: compile the "
+            "model with cluster.optimizer(optimizer)."
         )
     return (
         "The optimizer is distributed, so something else changed the weights on some ranks: weights that are assigned, "

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from container.distributed.core.step_alignment import Agreement
 
 NO_WEIGHTS = (
-    "remainder='pad' gives weights to the records, so they must be (x, y) or (x, y, sample_weight); got {}. Use "
+    "remainder='pad' gives weights to the records, so each record must be (x, y) or (x, y, sample_weight); got {}. Use "
     "parse=…, or remainder='drop'."
 )
 
@@ -126,8 +126,8 @@ def agreed(records: Any, agreement: Agreement, *, batch_size: int, drop: bool) -
         shape = leaf.shape.as_list() if leaf.shape.rank is not None else [None]
         if None in shape:
             raise ValueError(
-                f"a rank that has no records left adds records of weight zero, so their shapes must be known; got "
-                f"{leaf}. Use tf.ensure_shape in parse, or remainder='drop'."
+                f"a rank that has no records left adds records of weight zero, so the shapes of records must be known; "
+                f"got {leaf}. Use tf.ensure_shape in parse, or remainder='drop'."
             )
         return tf.zeros([1, *shape], leaf.dtype)
 

@@ -189,8 +189,9 @@ class ParameterServerCluster(Cluster):
 
 
 _NO_KERAS_3 = (
-    "parameter_server needs tf_keras: Keras 3's fit() takes no parameter servers, and its optimizers lose updates of "
-    "their iteration counter there. Set TF_USE_LEGACY_KERAS=1 before TensorFlow is imported, and use tf.keras."
+    "parameter_server needs tf_keras: fit() of Keras 3 does not support parameter servers, and with parameter servers, "
+    "optimizers of Keras 3 lose updates of their iteration counter. Set TF_USE_LEGACY_KERAS=1 before TensorFlow is "
+    "imported, and use tf.keras."
 )
 
 

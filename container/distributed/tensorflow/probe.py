@@ -1,8 +1,8 @@
 """A short training on random records whose steps are timed: what ``fleetfit calibrate`` and benchmarks run.
 
-The models are perceptrons, trained one after another, since starting the processes takes longer than timing them.
-Nothing is learned. Of each model, every rank reports ``gradient_bytes``, ``step_s`` (one step; with parameter servers,
-of a worker) and, where waiting for gradients is timed, ``own_s`` (a step without that).
+The models are perceptrons, which are trained one after another, because starting processes takes longer than
+timing steps. Nothing is learned. For each model, every rank reports ``gradient_bytes``, ``step_s`` (time of a step;
+with parameter servers, of a worker's step) and, if waits for gradients are timed, ``own_s`` (without these waits).
 """
 
 from __future__ import annotations
@@ -65,10 +65,11 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse the hyperparameters, which come as arguments."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--layers", default="64,300,256,10", help="units of a perceptron's layers, the input first; / between models"
-    )
-    parser.add_argument("--batch-size", type=int, default=32, help="records of each process's step")
-    parser.add_argument("--seconds", type=float, default=0.6, help="of timed steps of each model")
+        "--layers", default="64,300,256,10",
+        help="units of each layer of a perceptron, from the input on; separate several models by /",
+    )  # fmt: skip
+    parser.add_argument("--batch-size", type=int, default=32, help="number of records in a step of each process")
+    parser.add_argument("--seconds", type=float, default=0.6, help="time the steps of each model for this many seconds")
     options, _ = parser.parse_known_args(arguments)
     return options
 

@@ -65,12 +65,15 @@ class Loader:
             _check_stream(dataset, shuffle=shuffle, workers=options.get("num_workers", 0))
             if options.get("persistent_workers"):
                 raise ValueError(
-                    "loader(persistent_workers=True): leave it out, since the reader of a stream must begin anew in "
-                    "each epoch, at the place that all ranks have reached."
+                    "loader(persistent_workers=True): in each epoch, the reader of a stream must start again where all "
+                    "ranks have arrived. Leave persistent_workers out."
                 )
         for name in ("batch_size", "sampler", "batch_sampler", "drop_last"):
             if name in options:
-                raise TypeError(f"loader({name}=…): the loader itself divides the records; give global_batch_size.")
+                raise TypeError(
+                    f"loader({name}=…): the loader itself divides the records. Leave {name} out, and give "
+                    "global_batch_size."
+                )
         if isinstance(global_batch_size, bool) or not isinstance(global_batch_size, int):
             raise TypeError(f"loader(global_batch_size=…) must be a whole number, got {global_batch_size!r}.")
         if global_batch_size < collectives.size:
@@ -179,7 +182,7 @@ class Loader:
         """
         if state["records"] != self._records:
             raise ValueError(
-                f"the saved place is of a dataset with {_counted(state['records'])}, but this dataset has "
+                f"the saved position is of a dataset with {_counted(state['records'])}, but this dataset has "
                 f"{_counted(self._records)}."
             )
         self.epoch, self.position, self._seed = state["epoch"], state["position"], state["seed"]
@@ -249,7 +252,10 @@ def _check_stream(dataset: Any, *, shuffle: bool, workers: int) -> None:
             "divides the records."
         )
     if shuffle:
-        raise ValueError("loader(shuffle=True): a stream comes in its own order; ShuffleConfig shuffles a channel.")
+        raise ValueError(
+            "loader(shuffle=True): the loader cannot shuffle a stream. Leave shuffle out; to shuffle a channel, set "
+            "ShuffleConfig."
+        )
     if workers > 1:
         raise ValueError(f"loader(num_workers={workers}): a stream has one reader; use 1, or 0.")
 

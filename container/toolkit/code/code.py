@@ -362,6 +362,6 @@ def _missing(program: str, code_dir: Path) -> CodeError:
     hint = f" Did you mean {guess!r}?" if guess else ""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return CodeError(
-        f"there is no entry point {program!r} in {code_dir}.{hint} There are: "
+        f"there is no entry point {program!r} in {code_dir}.{hint} The folder has: "
         f"{', '.join(repr(name) for name in names[:_SHOWN])}{more}."
     )

@@ -79,7 +79,7 @@ _REMEDIES = (
     (
         r"subprocess-exited-with-error|metadata-generation-failed|Failed (to build|building)|error: command ",
         "a package could not be built here; choose a version that has a wheel for this Python ({python}), or install "
-        "the requirements of its build.",
+        "what its build needs.",
     ),
     (r"Invalid requirement|Invalid URL|is not a valid editable", "a line is not a requirement; correct that line."),
 )

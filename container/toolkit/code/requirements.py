@@ -171,7 +171,7 @@ def _lock(file: Path, log: Callable[[str], None]) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            log("requirements: another host or job is installing the same; waiting for it")
+            log("requirements: another host or job is installing the same packages; waiting for it")
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
@@ -352,8 +352,8 @@ class _Installation:
         causes = [line for line in lines if re.match(r"[\w.]*([Ee]rror|Exception)\b", line)] or lines[-1:]
         why = f" ({causes[-1][:300].rstrip('.')})" if causes else ""
         self.warnings.append(
-            f"the package in source_dir could not be built{why}, so it is not installed. The script runs from its "
-            f"folder, and {got}."
+            f"the package in source_dir could not be built{why}, so it is not installed. The script runs from "
+            f"source_dir, and {got}."
         )
         return needed
 

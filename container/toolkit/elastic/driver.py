@@ -279,7 +279,7 @@ def handler(driver: Driver, workers: Workers) -> Any:
 
 class _PlainUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"a worker sent {module}.{name}, where only plain values are taken")
+        raise pickle.UnpicklingError(f"a worker sent {module}.{name}, where only plain values are allowed")
 
 
 def load_plain(data: bytes) -> Any:
@@ -308,15 +308,15 @@ class _Supervisor:
 def main(argv: list[str]) -> int:
     """Drive one attempt of a job."""
     parser = argparse.ArgumentParser(prog="python -m container elastic")
-    parser.add_argument("--address", required=True, help="where workers reach the rendezvous")
-    parser.add_argument("--interface", required=True, help="the workers' network interface, or their address")
-    parser.add_argument("--initial", type=int, required=True, help="workers to start with")
-    parser.add_argument("--planned", type=int, required=True, help="workers that the job was planned for")
-    parser.add_argument("--least", type=int, required=True)
-    parser.add_argument("--most", type=int, required=True)
-    parser.add_argument("--timeout", type=float, required=True, help="in seconds")
-    parser.add_argument("--reset-limit", type=int)
-    parser.add_argument("--warm", action="store_true", help="whether workers are started before they get a place")
+    parser.add_argument("--address", required=True, help="address at which workers reach the rendezvous")
+    parser.add_argument("--interface", required=True, help="network interface or address of the workers")
+    parser.add_argument("--initial", type=int, required=True, help="number of workers at the start")
+    parser.add_argument("--planned", type=int, required=True, help="number of workers for which the job was planned")
+    parser.add_argument("--least", type=int, required=True, help="minimum number of workers")
+    parser.add_argument("--most", type=int, required=True, help="maximum number of workers")
+    parser.add_argument("--timeout", type=float, required=True, help="seconds to wait for enough workers")
+    parser.add_argument("--reset-limit", type=int, help="maximum number of repeated rendezvous")
+    parser.add_argument("--warm", action="store_true", help="start workers before they get a rank")
     arguments = parser.parse_args(argv)
     logging.basicConfig(level=logging.WARNING, format="driver: %(message)s", stream=sys.stderr)
     logging.getLogger().setLevel(os.environ.get("FLEETFIT_ELASTIC_LOG", "ERROR"))

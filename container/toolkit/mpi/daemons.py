@@ -107,7 +107,8 @@ def of_host(
         return list(argv), dict(added)
     daemon = f"{ours}/bin/{os.path.basename(argv[0])}"
     if not os.path.exists(daemon):
-        raise ValueError(f"algo-1's OpenMPI starts {os.path.basename(argv[0])}, but the OpenMPI in {ours} has none")
+        program = os.path.basename(argv[0])
+        raise ValueError(f"algo-1's OpenMPI starts {program}, but the OpenMPI in {ours} has no {program}")
     moved = {}
     for name, value in added.items():
         first, colon, rest = value.partition(":")  # what mpirun has put in front of this host's own

@@ -213,7 +213,7 @@ class RayDispatcher(Dispatcher):
             if package.stat().st_size > _LARGEST:
                 refused(
                     f"the job's files on this machine have {package.stat().st_size >> 20} MiB, but Ray's Jobs API "
-                    f"accepts {_LARGEST >> 20}. Put the data on S3."
+                    f"accepts at most {_LARGEST >> 20} MiB. Put the data on S3."
                 )
                 return
             say(f"{self.place}: sending the job there")

@@ -51,7 +51,7 @@ def check(spec: TrainingJobSpec, options: RunOptions) -> None:
     if launchers.of(spec.strategy).membership_changes:
         if not containers.runs_toolkit(spec, labels):
             raise UnsupportedError(
-                f"{type(spec.strategy).__name__} needs fleetfit's toolkit, and {_without_toolkit(spec, labels)}."
+                f"{type(spec.strategy).__name__} needs fleetfit's toolkit, but {_without_toolkit(spec, labels)}."
             )
         if spec.resources.keep_alive_s:
             raise UnsupportedError(
@@ -71,7 +71,8 @@ def check(spec: TrainingJobSpec, options: RunOptions) -> None:
     if local.mounted(spec) and os.geteuid() != 0 and not others_may_read_mounts():
         raise UnsupportedError(
             "FastFile mode of S3 in containers needs the line `user_allow_other` in /etc/fuse.conf for users other "
-            "than root: without that line, the engine may not read your mounts. Or use input_mode='File' or 'Pipe'."
+            "than root: without that line, the engine may not read your mounts. Add the line, or use input_mode='File' "
+            "or 'Pipe'."
         )
     if spec.resources.keep_alive_s and not ownership.is_root(image.user):
         raise UnsupportedError(
@@ -87,7 +88,7 @@ def check(spec: TrainingJobSpec, options: RunOptions) -> None:
         )
     if spec.resources.keep_alive_s and not containers.runs_toolkit(spec, labels):
         raise UnsupportedError(
-            f"keep_alive_period_in_seconds needs fleetfit's toolkit, and {_without_toolkit(spec, labels)}. Or leave "
+            f"keep_alive_period_in_seconds needs fleetfit's toolkit, but {_without_toolkit(spec, labels)}, or leave "
             "keep_alive_period_in_seconds out."
         )
 
@@ -95,9 +96,9 @@ def check(spec: TrainingJobSpec, options: RunOptions) -> None:
 def _without_toolkit(spec: TrainingJobSpec, labels: Mapping[str, str]) -> str:
     """Why our toolkit does not run in a job's containers, and the remedy."""
     if containers.TOOLKIT_LABEL in labels:
-        return "the job runs a program of its own: leave container_entry_point and container_arguments out"
+        return "the job starts a program of its own instead: leave container_entry_point and container_arguments out"
     image = containers.image_of(spec)
-    return f"image {image!r} does not have it: build the image on {containers.IMAGE!r}"
+    return f"image {image!r} does not contain the toolkit: build the image on {containers.IMAGE!r}"
 
 
 def others_may_read_mounts(settings: Path = Path("/etc/fuse.conf")) -> bool:

@@ -65,7 +65,7 @@ def _unreachable(text: str, address: str) -> str:
     if "FileNotFoundError" in text or "No such file" in text:
         return (
             f"there is no container engine at {address}. Install and start Docker, or set DOCKER_HOST to the socket of "
-            "a compatible engine; instance_type='local_process' needs none."
+            "a compatible engine; instance_type='local_process' needs no engine."
         )
     if "Connection refused" in text:
         return f"the container engine at {address} is not running. Start it (`sudo systemctl start docker`)."

@@ -44,8 +44,8 @@ def end_failure(host: str, ended: Ended, tail: bytes, *, toolkit: bool, said: st
             host=host,
             exit_code=ended.exit_code,
             hints=(
-                "Give the container more with RunOptions(backend_options={'memory': '8g'}), or let the script need "
-                "less: smaller batches, fewer processes per host.",
+                "Give the container more memory with RunOptions(backend_options={'memory': '8g'}), or reduce the "
+                "script's memory use: smaller batches, fewer processes per host.",
             ),
         )
     if ended.exit_code == 128 + signal.SIGKILL:

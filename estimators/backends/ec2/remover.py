@@ -1,8 +1,8 @@
-"""Removes a fleet when its supervisor lets go of it or is gone: ``python -m estimators.backends.ec2.remover``.
+"""Removes a fleet when its supervisor releases it or ends: ``python -m estimators.backends.ec2.remover``.
 
-Its input is a pipe whose other end only the supervisor has; when that ends, however it does, the fleet's instances are
-terminated and everything else is removed. It needs the supervisor's machine and credentials that still count: where
-either is lost, the timers on the hosts end them, and ``fleetfit clean --ec2`` removes the rest.
+The input is a pipe whose other end only the supervisor has. When the input ends, for whatever reason, the fleet's
+instances are terminated, and everything else is removed. This needs the supervisor's machine and valid credentials. If
+either is lost, the timers on the hosts end the hosts, and ``fleetfit clean --ec2`` removes the rest.
 """
 
 from __future__ import annotations

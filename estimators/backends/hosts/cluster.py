@@ -329,8 +329,8 @@ class HostCluster(Backend):
                 found(f"{address}:{port}")
             elif launchers.of(self.spec.strategy).connects or bridge is None:
                 text = (
-                    f"{said}, and the processes of strategy {launcher!r} connect the hosts with each other. Open the "
-                    "ports between the hosts, or give the address that they reach each other by."
+                    f"{said}, but the processes of strategy {launcher!r} need direct connections between the hosts. "
+                    "Open the ports between the hosts, or set the address at which the hosts reach each other."
                 )
                 self.fail(problem(text, Cause.LAUNCH))
             else:
@@ -342,7 +342,7 @@ class HostCluster(Backend):
             if way:
                 found(f"127.0.0.1:{way}")
             else:
-                self.fail(problem(f"{said}, and its connection cannot be forwarded: {reason}.", Cause.LAUNCH))
+                self.fail(problem(f"{said}, and fleetfit cannot forward the connection: {reason}.", Cause.LAUNCH))
 
         member.there.reach(address, port, reached)
 
@@ -443,7 +443,7 @@ class HostCluster(Backend):
         """A host is gone."""
         if self._closed:
             return
-        what = "the host was lost" if member.host is not None else "there is no host for it"
+        what = "the host was lost" if member.host is not None else "no machine was found for this host"
         failure = Failure(cause=Cause.HOST_LOST, message=f"{what}: {reason}.", host=member.name)
         elastic = launchers.of(self.spec.strategy).membership_changes
         others = any(other.trains or other.preparing for other in self._members.values() if not other.lost)

@@ -268,7 +268,7 @@ def prepare(shell: Shell, environment: PythonEnvironment, say: Callable[[str], N
         say(f"installing {len(files)} packages from its package index")
         code, lines = make("--quiet")
     if code != 0:
-        say(f"its package index does not serve them ({_last(lines)}); sending the wheels, {size >> 20} MiB")
+        say(f"its package index does not serve the packages ({_last(lines)}); sending the wheels, {size >> 20} MiB")
         _send(shell, folder, files, say)
         say(f"installing {len(files)} packages")
         code, lines = make("--no-index")

@@ -126,7 +126,7 @@ class RemoteHost:
             ready, self._ready = self._ready, None
             if message.get("protocol") != PROTOCOL:
                 self._link.close()
-                self._lost("it has another version of fleetfit; install the version of this machine there")
+                self._lost("the host has another version of fleetfit; install this machine's version on the host")
                 return
             known = {field: message[field] for field in MachineFacts.__dataclass_fields__ if field in message}
             self.facts = MachineFacts(**known)

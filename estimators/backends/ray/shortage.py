@@ -54,9 +54,9 @@ def reason(
         return f"Ray has {len(able)} of {apart} nodes for {wanted}; the job waits until more nodes join the cluster"
     there = free()
     if there is None:
-        return f"the job waits for {wanted}; free are {_amounts(available())}"
+        return f"the job waits for {wanted}; available now: {_amounts(available())}"
     room = [node for node in able if _fits(bundle, there.get(node["NodeID"], {}))]
-    return f"the job waits for {wanted}: {len(room)} of {len(able)} nodes of that size have this free"
+    return f"the job waits for {wanted}: {len(room)} of {len(able)} nodes of that size have enough free"
 
 
 def split_python(python: str, runtime_env: Mapping[str, Any]) -> str | None:

@@ -192,7 +192,7 @@ class SageMakerBackend(ManagedService):
 
     def _not_created(self, error: Exception) -> None:
         if is_taken(error):
-            text = f"SageMaker has a training job named {self.spec.name!r} already: choose another job_name."
+            text = f"SageMaker already has a training job named {self.spec.name!r}: choose another job_name."
             self._refused(Failure(cause=Cause.CONFIGURATION, message=text))
             return
         hint = "SageMaker may have received the request: check with `aws sagemaker list-training-jobs`."
@@ -332,7 +332,7 @@ class SageMakerBackend(ManagedService):
             kind = "was denied" if is_denied(error) else "failed"
             self._warn_once(
                 "unreachable",
-                f"a request to SageMaker {kind}: {explain(error)} The job goes on there; fleetfit asks again.",
+                f"a request to SageMaker {kind}: {explain(error)} The job goes on at SageMaker; fleetfit tries again.",
             )
         self._again(self._pace.next_look(0.0, self._failures))
 

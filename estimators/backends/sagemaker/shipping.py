@@ -160,7 +160,7 @@ def check(spec: TrainingJobSpec, options: RunOptions) -> None:
     own = [name for name in spec.hyperparameters if name.startswith("fleetfit_")]
     if own:
         raise UnsupportedError(
-            f"image {image!r} would start the script by itself, and its toolkit does not know "
+            f"image {image!r} would start the script with its own toolkit, which does not know "
             f"{', '.join('arguments=' if name == codec.ARGUMENTS else name for name in own)}: "
             f"{remedy}."
         )
@@ -215,7 +215,7 @@ def _check_run_options(options: RunOptions) -> None:
     defaults = RunOptions()
     for name in ("interrupt_grace", "start_timeout", "python", "failure_policy", "spot_market", "chaos"):
         if getattr(options, name) != getattr(defaults, name):
-            instead = "; max_retry_attempts and use_spot_instances are SageMaker's" if name in _THEIRS else ""
+            instead = "; on SageMaker, use max_retry_attempts and use_spot_instances" if name in _THEIRS else ""
             raise UnsupportedError(
                 f"RunOptions({name}={getattr(options, name)!r}) is for jobs of this machine; on SageMaker it has no "
                 f"effect: leave it out{instead}."

@@ -97,7 +97,7 @@ class SageMakerTuning:
             there = self.describe(name)
             if there is None or not _is_of(there, request, since):
                 raise JobExistsError(
-                    f"SageMaker has a tuning job named {name!r} already: choose another job_name."
+                    f"SageMaker already has a tuning job named {name!r}: choose another job_name."
                 ) from error
 
     def describe(self, name: str) -> dict[str, Any] | None:

@@ -149,7 +149,10 @@ def _write_files(frame: Any, file_format: str, folder: Path, rows: int) -> None:
             names, kinds = [name for name, _ in frame.dtypes], [str(_list_of(kind)) for _, kind in frame.dtypes]
             written = frame.rdd.mapPartitionsWithIndex(_recording(str(folder), names, kinds)).sum()
             if written != rows:
-                raise OSError(f"{written} rows were written, not {rows}: the DataFrame differs at each computation")
+                raise OSError(
+                    f"{written} rows were written, but {rows} were counted: the DataFrame differs each time it is "
+                    "computed"
+                )
         for file in folder.iterdir():
             if file.name.startswith((".", "_")):  # Hadoop's checksums, and its sign of success
                 file.unlink()

@@ -94,7 +94,7 @@ class SparkProvider(ArrivingProvider):
         """End the stage's other hosts, as Spark does, so that the next attempt does not reuse them."""
         for other in host.group:
             if other is not host:
-                other.end(f"its barrier stage has ended with {host.name}, which was lost: {reason}")
+                other.end(f"Spark ended the barrier stage of all hosts because {host.name} was lost: {reason}")
 
     @classmethod
     def diagnose(cls) -> list[Finding]:

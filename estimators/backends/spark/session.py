@@ -23,8 +23,8 @@ def refusal() -> str | None:
         if str(context.getConf().get(_DYNAMIC, "false")).lower() != "true":
             return None
         return (
-            f"{_DYNAMIC} is true: then Spark has no barrier stages, and removes executors that seem idle. Set this to "
-            "false, and spark.executor.instances to the number of hosts."
+            f"{_DYNAMIC} is true: with dynamic allocation, Spark supports no barrier stages, and removes executors "
+            f"that seem idle. Set {_DYNAMIC} to false, and spark.executor.instances to the number of hosts."
         )
     connect = sys.modules.get("pyspark.sql.connect.session")
     if connect is not None and connect.SparkSession.getActiveSession() is not None:

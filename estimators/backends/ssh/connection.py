@@ -57,7 +57,7 @@ class Finished:
 _LATE_S, _GIVE_UP_S = 2.0, 120.0
 _LATE = (
     "the login has not succeeded yet. The network is slow, or the login shell's rc files wait for something or start "
-    "another shell (`exec fish`): `ssh HOST true` has to return"
+    "another shell (`exec fish`): `ssh HOST true` must return"
 )
 
 

@@ -269,7 +269,7 @@ class SshProvider:
         ways = [self._open.get(machine.name) for machine in (self._taken[host.name], self._taken[other.name])]
         near, far = ways
         if near is None or far is None:
-            done(0, "the connection to one of the two was lost")
+            done(0, "the connection to one of the two hosts was lost")
             return
         self._bridges += 1
         here = near.folder / f"bridge-{self._bridges}"

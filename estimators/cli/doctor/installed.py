@@ -78,8 +78,8 @@ def torch(found: Mapping[str, str]) -> ReportLine:
             name="PyTorch",
             state=Verdict.ABSENT,
             text="not installed",
-            remedy="Run `fleetfit install torch`; for a build without CUDA, from PyTorch's own index, set "
-            "UV_TORCH_BACKEND=cpu in the environment.",
+            remedy="Run `fleetfit install torch`. To get a build without CUDA, set UV_TORCH_BACKEND=cpu in the "
+            "environment.",
         )
     return ReportLine(name="PyTorch", state=Verdict.OK, text=found["torch"])
 
@@ -94,18 +94,18 @@ def keras(found: Mapping[str, str], environment: Mapping[str, str]) -> ReportLin
             name="Keras",
             state=Verdict.WARNING if tensorflow is not None else Verdict.ABSENT,
             text=text or "not installed",
-            remedy="Horovod's Keras callbacks and parameter servers with `fit` need tf_keras. " + _PROVISION,
+            remedy="Horovod's Keras callbacks need tf_keras, and so do parameter servers with `fit`. " + _PROVISION,
         )
     if tensorflow is not None and legacy.split(".")[:2] != tensorflow.split(".")[:2]:
         return ReportLine(
             name="Keras",
             state=Verdict.WARNING,
             text=text,
-            remedy=f"tf_keras {legacy} does not fit TensorFlow {tensorflow}: `pip install --no-deps "
+            remedy=f"tf_keras {legacy} does not match TensorFlow {tensorflow}: run `pip install --no-deps "
             f"tf_keras=={'.'.join(tensorflow.split('.')[:2])}.*`.",
         )
     if environment.get("TF_USE_LEGACY_KERAS") == "0":
-        text += "; with TF_USE_LEGACY_KERAS=0, tf.keras is Keras 3"
+        text += "; tf.keras is Keras 3, because TF_USE_LEGACY_KERAS=0"
     return ReportLine(name="Keras", state=Verdict.OK, text=text)
 
 
@@ -118,7 +118,7 @@ def openmpi(mpirun: Path | None, said: tuple[str, str] | None) -> ReportLine:
         return ReportLine(
             name="OpenMPI",
             state=Verdict.MISSING,
-            text=f"{mpirun} does not answer to --version",
+            text=f"`{mpirun} --version` fails",
             remedy="This OpenMPI is broken: remove it from PATH, or install it again.",
         )
     name, version = said
@@ -253,8 +253,8 @@ def compiler(environment: Mapping[str, str]) -> ReportLine:
         return ReportLine(
             name="g++",
             state=Verdict.ABSENT,
-            text="not found; needed to build Horovod and the fast Pipe mode reader",
-            remedy="To build these here, install g++ (Debian and Ubuntu: `apt install g++`).",
+            text="not found; Horovod and the fast Pipe mode reader are built with g++",
+            remedy="Install g++ to build them here (Debian and Ubuntu: `apt install g++`).",
         )
     return ReportLine(name="g++", state=Verdict.OK, text=compiler)
 

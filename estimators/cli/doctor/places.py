@@ -42,9 +42,9 @@ def machine(environment: Mapping[str, str]) -> tuple[ReportLine, ...]:
             ReportLine(
                 name="Kept",
                 state=Verdict.INFO,
-                text=f"for the next job: {one}",
-                remedy="`fleetfit clean` ends this process. Otherwise the process ends when its time is over, or when "
-                "memory is short.",
+                text=f"reused by the next job: {one}",
+                remedy="`fleetfit clean` ends this process. Otherwise the process ends after its keep-alive period, or "
+                "when memory is short.",
             )
             for one in kept.find(folder.parent)
         ),
@@ -86,7 +86,7 @@ def strategies(
             continue
         text = "; ".join(f"{need.name}: {need.text}" for need in lacking)
         if strategy.name == "mpi" and openmpi.state is not Verdict.MISSING:
-            text += "; MPI programs without Horovod run"
+            text += "; MPI programs that do not use Horovod work"
         remedies = dict.fromkeys(need.remedy for need in lacking if need.remedy is not None)
         remedy = " ".join(remedies) or None
         # What only the other framework's users lack is in nobody's way.
@@ -134,7 +134,7 @@ def ssh_hosts() -> list[ReportLine]:
         state = Verdict.OK if not warnings else Verdict.MISSING if report.problem else Verdict.WARNING
         text = "; ".join(warnings) or first.partition(report.machine.name)[2].strip()
         findings.append(ReportLine(name=report.machine.name, state=state, text=text))
-    return findings or [ReportLine(name="hosts", state=Verdict.INFO, text="none; add hosts with `fleetfit hosts add`")]
+    return findings or [ReportLine(name="hosts", state=Verdict.INFO, text="none; `fleetfit hosts add` adds hosts")]
 
 
 def _asked(names: Iterable[str]) -> list[ReportLine]:

@@ -91,7 +91,7 @@ def mpirun(program: Path, python: str) -> ReportLine:
         name="mpirun runs",
         state=Verdict.MISSING,
         text=f"{text} ({ranks} of 2 ranks started)",
-        remedy=f"Run mpirun by hand: `{program} -np 2 hostname`.",
+        remedy=f"To see the error, run `{program} -np 2 hostname`.",
     )
 
 

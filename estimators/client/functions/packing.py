@@ -86,11 +86,13 @@ def check(function: Any) -> None:
         raise ConfigurationError(f"entry_point: {inner.__name__} is a class; give a function or a method.")
     if inspect.isgeneratorfunction(inner):
         raise ConfigurationError(
-            f"entry_point: {name_of(inner)}() is a generator, and a call runs none of its code; return the values "
-            "instead."
+            f"entry_point: {name_of(inner)}() is a generator, and calling a generator does not run its code; return "
+            "the values instead of yielding them."
         )
     if inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner):
-        raise ConfigurationError(f"entry_point: {name_of(inner)}() is async; give a function that calls asyncio.run().")
+        raise ConfigurationError(
+            f"entry_point: {name_of(inner)}() is async; give a function that runs it with asyncio.run()."
+        )
 
 
 def check_call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -248,7 +250,7 @@ def describe(
             if required and parameter.kind is parameter.POSITIONAL_ONLY:
                 raise ConfigurationError(
                     f"entry_point: {name}() takes {parameter.name!r} by position only, but hyperparameters are passed "
-                    "by name; let the parameter be passed by name."
+                    "by name; remove the `/` from the function's parameters."
                 )
             continue
         kind = _type_name(parameter.annotation)
@@ -434,9 +436,9 @@ def _too_large(name: str, function: Any, size: int, limit: int, dumps: Callable[
         f"{key} ({length / 1e6:.1f} MB)" for key, length in sorted(sizes.items(), key=lambda item: -item[1])
     )
     return (
-        f"entry_point: {name}() captures {size / 1e6:.1f} MB of values, and the limit is {limit / 1e6:.1f} MB: "
-        f"{largest or 'many small values'}. Pass data as a channel and load it in the function, or raise the limit "
-        "with capture_limit=… (in bytes)."
+        f"entry_point: {name}() captures {size / 1e6:.1f} MB of values, and the limit is {limit / 1e6:.1f} MB. The "
+        f"values are: {largest or 'many small values'}. Pass data as a channel and load it in the function, or raise "
+        "the limit with capture_limit=… (in bytes)."
     )
 
 

@@ -48,8 +48,8 @@ _NAMES = {
 
 #: What the SDK's decorator has besides, and what to do instead.
 _NOT_OURS = {
-    "pre_execution_commands": "run them in the image, or at the beginning of the function",
-    "pre_execution_script": "run it in the image, or at the beginning of the function",
+    "pre_execution_commands": "run the commands when you build the image, or at the beginning of the function",
+    "pre_execution_script": "run the script when you build the image, or at the beginning of the function",
     "job_conda_env": "name the environment's Python: RunOptions(python=…), or an image_uri",
     "custom_file_filter": "fleetfit finds the project's modules through the function's imports",
     "spark_config": "the function runs on Spark's executors, but is not a Spark application",
@@ -66,7 +66,7 @@ _starting = threading.Lock()
 
 
 def remote(function: Callable[..., Any] | None = None, /, **arguments: Any) -> Callable[..., Any]:
-    """Make a function run as a training job when it is called.
+    """Run a function as a training job when it is called.
 
     ::
 
@@ -76,11 +76,12 @@ def remote(function: Callable[..., Any] | None = None, /, **arguments: Any) -> C
 
         accuracy = train(0.1, epochs=4)
 
-    A call starts the job, shows its output, waits, and returns what the function returned on rank 0.
+    A call starts the job, shows its output, waits, and returns the return value of rank 0.
 
     Args:
-        function: The function, where the decorator is written without parentheses.
-        **arguments: Those of the SageMaker SDK's ``@remote``, and ``distribution``, ``run_options``, ``capture_limit``.
+        function: The function, if the decorator is written without parentheses.
+        **arguments: The arguments of the SageMaker SDK's ``@remote``, and ``distribution``, ``run_options`` and
+            ``capture_limit``.
 
     Raises:
         ConfigurationError: an argument is wrong.
@@ -147,10 +148,10 @@ class RemoteFunction:
 
 
 class RemoteFuture(concurrent.futures.Future[Any]):
-    """What a submitted function will return: a ``concurrent.futures.Future``, with its training job.
+    """The future return value of a submitted function: a ``concurrent.futures.Future`` with its training job.
 
     Args:
-        estimator: What starts the job.
+        estimator: The estimator that starts the job.
     """
 
     def __init__(self, estimator: Estimator) -> None:
@@ -159,20 +160,20 @@ class RemoteFuture(concurrent.futures.Future[Any]):
 
     @property
     def job(self) -> TrainingJob | None:
-        """Its training job, or None until that has been started."""
+        """The training job; None if the job has not started yet."""
         return self._estimator.latest_training_job
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until it is over, however that is.
+        """Wait until the job has ended, in any status.
 
         Raises:
-            TimeoutError: it is not, after ``timeout`` seconds.
+            TimeoutError: the job has not ended after ``timeout`` seconds.
         """
         if not concurrent.futures.wait([self], timeout).done:
             raise TimeoutError(f"the job has not ended within {timeout} s")
 
     def cancel(self) -> bool:
-        """Take it out of the queue, or stop its job; returns False where it is over."""
+        """Remove the function from the queue, or stop its job; return False if the job has ended."""
         if super().cancel():
             return True
         if self.job is None or self.done():
@@ -182,7 +183,7 @@ class RemoteFuture(concurrent.futures.Future[Any]):
 
 
 class RemoteExecutor(concurrent.futures.Executor):
-    """Runs functions as training jobs, several at once.
+    """Runs functions as training jobs, several at the same time.
 
     ::
 
@@ -191,7 +192,7 @@ class RemoteExecutor(concurrent.futures.Executor):
             accuracies = [future.result() for future in futures]
 
     Args:
-        max_parallel_jobs: How many jobs may run at once; others wait.
+        max_parallel_jobs: Maximum number of jobs that run at the same time; further jobs wait.
         **arguments: As for :func:`remote`.
 
     Raises:
@@ -211,11 +212,11 @@ class RemoteExecutor(concurrent.futures.Executor):
         self._closed = False
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> RemoteFuture:
-        """Have a function run with these arguments.
+        """Start a job that calls a function with these arguments, as soon as fewer than ``max_parallel_jobs`` jobs run.
 
         Raises:
             TypeError: the function does not take these arguments.
-            ConfigurationError: the function, or an argument, cannot be sent to another process.
+            ConfigurationError: the function or an argument cannot be sent to another process.
             RuntimeError: the executor has been shut down.
         """
         self._check_open()
@@ -238,17 +239,17 @@ class RemoteExecutor(concurrent.futures.Executor):
     def map(  # type: ignore[override]
         self, function: Callable[..., Any], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
     ) -> list[Any]:
-        """Return what a function returns for each item, as the built-in ``map`` pairs them, in that order.
+        """Call a function for each item, each call as a job, and return the return values in the order of the items.
 
         Args:
             function: The function.
-            *iterables: Its arguments, one of each a job.
-            timeout: Seconds to wait for all.
-            chunksize: Without meaning here: each item is a job.
+            *iterables: The arguments of the calls, paired as by the built-in ``map``.
+            timeout: Seconds to wait for all jobs.
+            chunksize: No effect: each item is a job.
 
         Raises:
-            TimeoutError: not all were over in time; those that run are stopped.
-            Exception: the first that a function raised; the others are stopped.
+            TimeoutError: some jobs have not ended in time; the running jobs are stopped.
+            Exception: the first exception that a function raised; the other jobs are stopped.
         """
         futures = [self.submit(function, *items) for items in zip(*iterables, strict=False)]
         try:
@@ -264,11 +265,11 @@ class RemoteExecutor(concurrent.futures.Executor):
                 future.cancel()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more functions.
+        """Accept no more functions.
 
         Args:
-            wait: Whether to wait for those that were submitted.
-            cancel_futures: Whether to stop those instead.
+            wait: Whether to wait for the submitted functions.
+            cancel_futures: Whether to stop the submitted functions first.
         """
         with self._lock:
             self._closed = True
@@ -410,5 +411,8 @@ def _distribution(asked: Mapping[str, Any]) -> dict[str, Any]:
     if kinds == ["use_torchrun"]:
         return {"distribution": TorchDistributed(**({"processes_per_host": each} if each else {}))}
     if each is not None:
-        raise ConfigurationError("nproc_per_node is for use_mpirun and use_torchrun; distribution has its own option.")
+        raise ConfigurationError(
+            "nproc_per_node is for use_mpirun and use_torchrun only; set the number of processes in distribution "
+            "instead."
+        )
     return {}

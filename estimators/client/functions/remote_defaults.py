@@ -74,7 +74,7 @@ def _text(place: str, variable: str | None) -> str | None:
     except (OSError, ValueError) as error:
         if isinstance(error, FileNotFoundError | NotADirectoryError) and variable is None:
             return None
-        named = f", which {variable} names," if variable is not None else ""
+        named = f" (set by {variable})" if variable is not None else ""
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ConfigurationError(f"{path}{named} cannot be read: {reason}.") from error
 

@@ -45,15 +45,15 @@ def convert(kind: str, value: Any) -> Any:
         if isinstance(value, bool):
             return value
         if str(value).lower() not in _TRUTH:
-            raise ValueError(f"{value!r} is neither true nor false")
+            raise ValueError(f"{value!r} is neither True nor False")
         return _TRUTH[str(value).lower()]
     if kind == "int":
         if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
-            raise ValueError(f"{value!r} is no whole number")
+            raise ValueError(f"{value!r} is not a whole number")
         return int(value)
     if kind == "float":
         if isinstance(value, bool):
-            raise ValueError(f"{value!r} is no number")
+            raise ValueError(f"{value!r} is not a number")
         return float(value)
     if kind == "str" and not isinstance(value, str):
         return value if value is None else str(value)
@@ -89,7 +89,7 @@ def arguments(description: Mapping[str, Any], hyperparameters: Mapping[str, Any]
         elif parameter["required"]:
             missing.append(f"hyperparameter {name!r}")
     if missing:
-        raise TypeError(f"{description['name']}() needs {', '.join(missing)}, which the job does not have")
+        raise TypeError(f"{description['name']}() cannot be called: the job has no {', no '.join(missing)}")
     if description["takes_others"]:
         others = {name: value for name, value in hyperparameters.items() if not name.startswith("sagemaker_")}
         others.pop("model_dir", None)
@@ -127,8 +127,9 @@ def main() -> None:
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
     if description["python"] != here:
         sys.exit(
-            f"{description['name']}() was packed by Python {description['python']}, and this host has Python {here}: "
-            "compiled code is not the same in both. Let the hosts have the caller's Python, or give a script."
+            f"{description['name']}() was packed by Python {description['python']}, but this host has Python {here}: a "
+            f"packed function needs the same version. Use Python {description['python']} on the hosts, or give a "
+            "script as the entry point."
         )
     _show_sources(folder / SOURCES, description["files"])
     cloudpickle = _cloudpickle(folder)
@@ -308,7 +309,7 @@ def _keep(name: str, said: dict[str, Any], cloudpickle: Any) -> None:
         of = said.pop("value", said.pop("error", None))
         problem = f"{type(of).__name__} cannot be packed: {type(error).__name__}: {error}"
         packed = cloudpickle.dumps({**said, "problem": problem})
-        print(f"fleetfit: what the function gave back is lost: {problem}", file=sys.stderr)
+        print(f"fleetfit: the function's return value is lost: {problem}", file=sys.stderr)
     folder.mkdir(parents=True, exist_ok=True)
     whole = folder / f".{name}.{os.getpid()}"
     whole.write_bytes(packed)

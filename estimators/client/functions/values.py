@@ -115,7 +115,7 @@ def value_of(record: JobRecord) -> Any:
         )
     said = found[0].load()
     if "problem" in said:
-        raise FleetfitError(f"job {record.name}: the value of the function was lost: {said['problem']}.")
+        raise FleetfitError(f"job {record.name}: the function's return value was lost: {said['problem']}.")
     value = said["value"]
     if isinstance(value, tuple) and len(value) == 3 and value[0] == "fleetfit:path":
         return _bring(record, value[1], value[2])
@@ -166,7 +166,7 @@ def debugged_value(record: JobRecord) -> Any:
     """
     said = next((said.load() for said in _in_tree(record) if said.name == runner.VALUE), {"value": None})
     if "problem" in said:
-        raise FleetfitError(f"the value of the function was lost: {said['problem']}.")
+        raise FleetfitError(f"the function's return value was lost: {said['problem']}.")
     value = said["value"]
     if isinstance(value, tuple) and len(value) == 3 and value[0] == "fleetfit:path":
         tree = record.tree(record.hosts[0])

@@ -67,7 +67,7 @@ def check_names(document: Document) -> None:
         if argument is None and name not in OWN_KEYS:
             former = next((item.name for item in ARGUMENTS if item.v1_name == name), None)
             if former is not None:
-                raise ConfigurationError(f"{place}{name} is called {former} in the SageMaker SDK 2.x, and here.")
+                raise ConfigurationError(f"{place}{name} is a name of the SageMaker SDK 1.x; use {former}.")
             raise ConfigurationError(place + unknown("argument", name, known))
     for name in _options_given(document):
         if name not in option_names():
@@ -158,7 +158,9 @@ def estimator_for(framework: str | None, given: dict[str, Any], *, model_dir: st
     if framework == "tensorflow":
         return estimator.TensorFlow(**given, model_dir=model_dir)
     if model_dir is not False:
-        raise ConfigurationError("model_dir is for TensorFlow scripts; other scripts find the folder in SM_MODEL_DIR.")
+        raise ConfigurationError(
+            "model_dir is for TensorFlow scripts only; other scripts find the folder in SM_MODEL_DIR."
+        )
     return estimator.PyTorch(**given)
 
 
@@ -201,7 +203,7 @@ def _channel(document: Document, name: str, value: Any) -> Any:
         seed = given["shuffle_config"]
         if not isinstance(seed, Mapping) or set(seed) != {"seed"}:
             place = document.place(("inputs", name, "shuffle_config"))
-            raise ConfigurationError(f"{place}shuffle_config must be {{seed: 7}}, got {shown(seed)}.")
+            raise ConfigurationError(f"{place}shuffle_config must be a mapping such as {{seed: 7}}, got {shown(seed)}.")
         given["shuffle_config"] = ShuffleConfig(seed["seed"])
     return kind(**given)
 

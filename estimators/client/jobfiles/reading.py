@@ -246,7 +246,8 @@ class _Reader:
         if match["escaped"]:
             return match[0][1:]
         if not _VARIABLE_NAME.fullmatch(name):
-            raise self._error(node, f"{shown(match[0])} names no variable: write ${{env:NAME}}, or $${{ for a text")
+            problem = f"{shown(match[0])} is not a valid variable: write ${{env:NAME}}, or $${{ for a literal ${{"
+            raise self._error(node, problem)
         if name not in os.environ:
             raise self._error(node, f"the environment variable {name} is not set; export it, or write the value")
         return os.environ[name]

@@ -212,7 +212,7 @@ def of_record(record: JobRecord) -> tuple[dict[str, Any], list[str]]:
         values["inputs"] = channels
     kept, variables = without_secrets(values)
     if variables:
-        comments.append(f"Set these variables first, whose values looked secret: {', '.join(variables)}.")
+        comments.append(f"Set these variables first (their values looked secret): {', '.join(variables)}.")
     return kept, comments
 
 

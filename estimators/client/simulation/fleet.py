@@ -34,13 +34,13 @@ _FEW_RUNS = 40
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class FleetRecommendation:
-    """Which fleet to take on a spot market, and which others were considered.
+    """The recommended fleet on a spot market, and the other fleets that were considered.
 
     Attributes:
-        options: A forecast of each fleet, the best first.
-        worse: That of the best one, if hosts are taken three times as often.
-        reasons: Why it is the best, in sentences.
-        instance_type: Of the hosts, or None.
+        options: A forecast for each fleet, the best first.
+        worse: A forecast for the best fleet, if hosts are interrupted three times as often.
+        reasons: Why the first fleet is the best, in sentences.
+        instance_type: The instance type of the hosts, or None.
     """
 
     options: tuple[Forecast, ...]
@@ -50,22 +50,22 @@ class FleetRecommendation:
 
     @property
     def choice(self) -> Forecast:
-        """The forecast of the fleet to take."""
+        """The forecast for the recommended fleet."""
         return self.options[0]
 
     @property
     def strategy(self) -> str:
-        """The strategy to take: ``elastic_horovod``, or ``mpi`` for a job that restarts from its checkpoints."""
+        """The recommended strategy: ``elastic_horovod``, or ``mpi`` for a job that restarts from checkpoints."""
         return _strategy(self.choice)
 
     @property
     def hosts(self) -> tuple[int, int]:
-        """The least and the most hosts."""
+        """The minimum and the maximum number of hosts."""
         return self.choice.job.least, self.choice.job.most
 
     @property
     def on_demand_base(self) -> int:
-        """Of the hosts, how many to take on demand."""
+        """Number of hosts to buy on demand."""
         return self.choice.job.on_demand
 
     @property
@@ -74,7 +74,7 @@ class FleetRecommendation:
         return self.choice.job.every_s
 
     def rows(self) -> list[list[str]]:
-        """The comparison as cells, a row of titles first."""
+        """Return the comparison as rows of texts; the first row is the heading."""
         found = [["strategy", "hosts", "on demand", "time (90 % range)", "cost (90 % range)", "goodput"]]
         for one in self.options:
             cost = one.cost
@@ -136,34 +136,37 @@ def recommend(  # type: ignore[misc] # the overloads say what is returned for wh
     timings: Timings | None = None,
     runs: int = 200,
 ) -> Recommendation | FleetRecommendation:
-    """Say which strategy to take, by what a step will take under each; with ``spot``, which fleet.
+    """Recommend a strategy, by predicting the time of a step under each one; with ``spot``, recommend a fleet.
 
     Args:
-        model: A :class:`~estimators.Result` of a run (best of one process), a Keras model, the name of a published one
-            (``vgg16``, ``resnet50`` …), or a number of parameters.
-        hosts: How many hosts there are; with ``spot``, at most. With an ``instance_type`` of which there is a bigger
-            one, that one is considered as well, alone.
-        processes_per_host: Processes (devices) on each; default: the type's GPUs, else 1.
-        instance_type: SageMaker's type, for devices, network and prices.
-        bandwidth_gbps: Of a host's link, in Gbit/s; default: the instance type's.
-        device: ``"cpu"`` or ``"gpu"``; default: what the instance type has, else ``"cpu"``.
-        compute_s: Seconds that one process needs for its part of a step, alone. Default: what the result says.
-        batch_size: Records of one process's part of a step. Default: what the result says, else 1.
-        strategies: Those to choose from, without ``spot``.
-        constants: What machines and libraries are like, instead of the assumptions for the device.
-        calibration: What ``fleetfit calibrate`` measured; default: that of the instance type, if there is one.
-        spot: Whether hosts may be taken away: then fleets are simulated, and a :class:`FleetRecommendation` returned.
-        deadline: Seconds within which 95 % of the runs shall end.
-        budget: US dollars which 95 % of the runs shall not exceed.
-        market: When hosts are taken.
-        prices: Dollars of a host's hour: ``(spot, on demand)``; on demand may be None where the type's is known.
-        records: What the job trains on, all epochs together; see :func:`~estimators.simulate`.
-        epochs: In its place, where ``model`` is a result.
-        timings: How long things take.
-        runs: Of the chosen fleet.
+        model: A :class:`~estimators.Result` of a run (preferably with one process), a Keras model, the name of a
+            published model (``vgg16``, ``resnet50`` …), or a number of parameters.
+        hosts: Number of hosts; with ``spot``, the maximum. If one host of a larger instance type has as many
+            devices as all hosts, this host is also considered.
+        processes_per_host: Processes (devices) on each host; default: the GPUs of the instance type, else 1.
+        instance_type: SageMaker's instance type, which sets devices, network and prices.
+        bandwidth_gbps: Bandwidth of a host's link in Gbit/s; default: the instance type's.
+        device: ``"cpu"`` or ``"gpu"``; default: the device of the instance type, else ``"cpu"``.
+        compute_s: Seconds that one process needs to compute its part of a step, if nothing else runs. Default: from the
+            result.
+        batch_size: Number of records in one process's part of a step. Default: from the result, else 1.
+        strategies: The strategies to choose from, without ``spot``.
+        constants: Constants of machines and libraries, instead of the assumptions for the device.
+        calibration: The measurements of ``fleetfit calibrate``; default: those for the instance type, if there are any.
+        spot: Whether hosts may be interrupted. If True, fleets are simulated, and a :class:`FleetRecommendation` is
+            returned.
+        deadline: Maximum duration in seconds, which 95 % of the runs must keep.
+        budget: Maximum cost in US dollars, which 95 % of the runs must keep.
+        market: When hosts are interrupted.
+        prices: ``(spot, on demand)`` in dollars per host and hour; the second may be None if the price of the instance
+            type is known.
+        records: Number of records to train on, over all epochs; see :func:`~estimators.simulate`.
+        epochs: Number of epochs, instead of ``records``, if ``model`` is a result.
+        timings: Durations of the job's phases.
+        runs: Number of simulated runs of the recommended fleet.
 
     Raises:
-        ConfigurationError: something is missing, unknown or out of range; the message says what.
+        ConfigurationError: an argument is missing, unknown or out of range; the message says which.
     """
     if not spot:
         given = {

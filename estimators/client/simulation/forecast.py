@@ -63,15 +63,14 @@ class Quantiles:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Forecast:
-    """What the runs came to. ``print(forecast)`` shows it; in a notebook it is HTML.
+    """The outcome of the simulated runs. ``print(forecast)`` shows it as text, a notebook as HTML.
 
     Attributes:
         job: The job that was simulated.
         runs: All runs.
-        elastic: Whether hosts come and go while it trains.
-        spot_price: Of an hour of a host that may be taken away, in US dollars; None: not known, or the market's
-            price history has it.
-        on_demand_price: Of an hour of another one.
+        elastic: Whether hosts join and leave during the training.
+        spot_price: Price of a spot host in US dollars per hour; None: unknown, or set by the market's price history.
+        on_demand_price: Price of an on-demand host in US dollars per hour; None: unknown.
     """
 
     job: SimulatedJob
@@ -87,12 +86,12 @@ class Forecast:
 
     @property
     def seconds(self) -> Quantiles:
-        """From the first request for a host to the end, in seconds."""
+        """Seconds from the first request for a host to the end of the run."""
         return Quantiles.of([run.seconds for run in self.runs])
 
     @property
     def cost(self) -> Quantiles | None:
-        """Of all hosts, in US dollars; None without prices."""
+        """Cost of all hosts in US dollars; None if prices are unknown."""
         dollars = [self._dollars(run) for run in self.runs]
         known = [one for one in dollars if one is not None]
         return Quantiles.of(known) if len(known) == len(dollars) else None
@@ -110,7 +109,7 @@ class Forecast:
 
     @property
     def on_demand_cost(self) -> float | None:
-        """What the same costs on hosts that nobody takes away: the undisturbed training and its start."""
+        """Cost of the same training, without interruptions, on on-demand hosts; None if the price is unknown."""
         if self.on_demand_price is None:
             return None
         timings = self.job.timings
@@ -119,21 +118,22 @@ class Forecast:
 
     @property
     def goodput(self) -> Quantiles:
-        """The speed of a run, ÷ that of a training on all hosts that nothing disturbs."""
+        """The speed of a run, relative to a training without interruptions on all hosts."""
         undisturbed = self.job.undisturbed_s()
         return Quantiles.of([undisturbed / run.seconds if run.completed else 0.0 for run in self.runs])
 
     @property
     def resizes(self) -> Quantiles:
-        """Memberships (or attempts) after the first."""
+        """Number of times that the membership changed, or that the job was started again."""
         return Quantiles.of([float(run.resizes) for run in self.runs])
 
     @property
     def lost_to(self) -> dict[str, float]:
-        """What the time of a run goes to on average, as shares that add up to 1.
+        """Shares of the time of an average run; they add up to 1.
 
-        ``training``: what all hosts would have needed; ``fewer hosts``: more, since some were away; ``done again``:
-        since the last commit; ``commits``; ``nobody trains``: starts, resizes, losses, waiting for hosts.
+        ``training``: the time that all hosts would need; ``fewer hosts``: additional time because hosts were missing;
+        ``done again``: work that was repeated after a loss; ``commits``: saving; ``nobody trains``: starts, resizes,
+        losses, waiting for hosts.
         """
         completed = [run for run in self.runs if run.completed] or list(self.runs)
         total = sum(run.seconds for run in completed)
@@ -166,7 +166,7 @@ class Forecast:
         }
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return what is shown: what, and its value."""
+        """Return the rows of the table: a name, and its value."""
         job = self.job
         kind = f"elastic, {job.least} to {job.most} hosts" if self.elastic else f"restarts, {job.most} hosts"
         what = "commit" if self.elastic else "checkpoint"
@@ -221,34 +221,34 @@ def simulate(
     bandwidth_gbps: float | None = None,
     runs: int = 1000,
 ) -> Forecast:
-    """Simulate a job on hosts that a market takes away; starts nothing.
+    """Simulate a job on hosts that a spot market interrupts; starts nothing.
 
-    The membership of an elastic job, and the attempts of another, are decided by the code that decides them in a real
-    job; only the clock and the hosts are simulated. A host that was taken comes back after the market's
-    ``return_after_s``, as another one. When nobody is left of an elastic job, it begins again with its last commit.
+    Only the clock and the hosts are simulated: the code of real jobs decides on the membership of an elastic job, and
+    on the attempts of other jobs. An interrupted host returns as a new host after the market's ``return_after_s``. If
+    an elastic job loses all workers, it starts again from its last commit.
 
     Args:
-        job: The result of a job whose speed was measured, or a workload for the cost model of :func:`recommend`.
-        hosts: ``(least, most)`` of an elastic job, which begins with the most; a number: a job that restarts.
-        market: Its seed is that of the first run; each further run has the next one.
-        records: What it trains on, all epochs together. None: what the job of the result did.
-        epochs: In place of ``records``: so many times an epoch of that job, whose hyperparameter ``epochs`` says of how
-            many it had.
-        processes_per_host: Workers on each host. None: as the job of the result, or 1.
-        prices: Dollars of a host's hour: ``(spot, on demand)``. With the market's ``price_history``, which says what
-            spot hosts cost at each moment: ``(None, on demand)``; None: its ``on_demand_price``.
-        on_demand_base: How many hosts nobody takes away.
-        commit_every: Seconds between two commits (checkpoints of a job that restarts); ``"auto"``: the square root of
-            twice the cost of one and the mean time between two interruptions (Young's).
-        strategy: Limits of an elastic job beside its hosts: ``max_join``, ``max_leave``, ``grow_every``.
-        failure_policy: Of a job that restarts.
-        timings: How long things take.
-        constants: Of the cost model.
-        bandwidth_gbps: Of a host's link, in Gbit/s, for the cost model. None: 10.
-        runs: How many.
+        job: The result of a job with a measured speed, or a workload for the cost model of :func:`recommend`.
+        hosts: ``(least, most)`` for an elastic job, which starts with ``most`` hosts; a number for a job that restarts.
+        market: The spot market. Its seed is the seed of the first run; each further run uses the next seed.
+        records: Number of records to train on, over all epochs. None: as many as the job of the result.
+        epochs: Number of epochs to train, instead of ``records``. The job of the result must have a hyperparameter
+            ``epochs``.
+        processes_per_host: Workers on each host. None: as in the job of the result, or 1.
+        prices: ``(spot, on demand)`` in dollars per host and hour. If the market has a ``price_history``, which sets
+            the spot price: ``(None, on demand)``. None: no spot price, and the market's ``on_demand_price``.
+        on_demand_base: Number of hosts that are never interrupted.
+        commit_every: Seconds between two commits (for a job that restarts: checkpoints). ``"auto"``: Young's formula,
+            the square root of 2 · (cost of a commit) · (mean time between interruptions).
+        strategy: Further limits of an elastic job: ``max_join``, ``max_leave``, ``grow_every``.
+        failure_policy: The policy of a job that restarts.
+        timings: Durations of the job's phases.
+        constants: Constants of the cost model.
+        bandwidth_gbps: Bandwidth of a host's link in Gbit/s, for the cost model. None: 10.
+        runs: Number of simulated runs.
 
     Raises:
-        ConfigurationError: something is out of range, or the result tells no speed; or SimPy is missing.
+        ConfigurationError: an argument is out of range, the result has no speed, or SimPy is not installed.
     """
     least, most = _hosts(hosts)
     timings = timings or Timings()
@@ -337,7 +337,7 @@ def _records(job: Result | Workload, records: Any, epochs: Any) -> float:
     if not isinstance(job, Result) or not job.steps or not job.global_batch_size:
         raise ConfigurationError(
             "simulate() needs records=, the number of records in all epochs together, because the given result or "
-            "workload does not tell the steps and the batch size."
+            "workload does not contain the steps and the batch size."
         )
     done = float(job.steps * job.global_batch_size)
     if epochs is None:

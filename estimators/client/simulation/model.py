@@ -15,19 +15,19 @@ from estimators.job.spot_market import Interruption, SpotMarket, interruptions, 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Timings:
-    """How long things take, in seconds. The defaults are those of ``python -m benchmarks elastic`` on processes.
+    """Durations of a job's phases, in seconds. Defaults: measured by ``python -m benchmarks elastic`` with processes.
 
     Attributes:
-        start_s: From asking for a host to its toolkit: minutes on EC2.
-        import_s: A worker's imports.
-        rendezvous_s: From the first workers' imports to the training of all; None: as ``resize_s``.
-        look_s: Until workers notice that hosts come or go. None: they do at the next commit, as those of scripts that
-            use Horovod's own ``state.commit()``.
-        resize_s: From when they noticed to the training of another membership.
-        loss_s: From a worker's loss to the next step of the others.
+        start_s: From the request for a host to the start of its toolkit; on EC2, this takes minutes.
+        import_s: The imports of a worker.
+        rendezvous_s: From the imports of the first workers to the training of all; None: as ``resize_s``.
+        look_s: Until workers notice that hosts join or leave. None: until the next commit, as in scripts that use
+            Horovod's own ``state.commit()``.
+        resize_s: From this moment to the training of the new membership.
+        loss_s: From the loss of a worker to the next step of the others.
         commit_s: A commit.
-        checkpoint_s: A checkpoint of a job that is not elastic, on a notice as well.
-        restart_s: From the end of an attempt that another follows to its first step.
+        checkpoint_s: A checkpoint of a job that is not elastic, also after an interruption notice.
+        restart_s: From the end of an attempt to the first step of the next attempt.
     """
 
     start_s: float = 1.0
@@ -50,7 +50,7 @@ class Timings:
 
     @property
     def first_s(self) -> float:
-        """From the first workers' imports to the training of all."""
+        """From the imports of the first workers to the training of all."""
         return self.resize_s if self.rendezvous_s is None else self.rendezvous_s
 
 

@@ -84,8 +84,9 @@ class Tracker(Callback, abc.ABC):
     """Sends a job's parameters, metrics, end and model to an experiment tracker.
 
     Args:
-        ranks: ``"first"``: metrics of rank 0, and of what is no rank; ``"all"``: of the others too.
-        patience: How long the end of ``fit()`` may wait for a tracker that is slow, in seconds.
+        ranks: Whose metrics to send. ``"first"``: those of rank 0, and of processes that are not ranks; ``"all"``: also
+            those of the other ranks.
+        patience: How many seconds ``fit()`` may wait at its end for a slow tracker.
 
     Raises:
         ConfigurationError: an argument is wrong, or the tracker's library is missing.

@@ -24,18 +24,17 @@ _TAG = "fleetfit.job"
 
 
 class MLflowCallback(Tracker):
-    """Has a run of MLflow for each job: parameters, metrics, status, and the model as an artifact.
+    """Logs each job as an MLflow run: parameters, metrics, status, and the model as an artifact.
 
-    It speaks to MLflow by its client: nothing is logged by itself, and the caller's own active run is left alone. A job
-    that is resumed goes on in its run. A tracker that does not answer holds up nothing.
+    fleetfit uses MLflow's client: nothing is logged automatically, and your own active run is not changed. A resumed
+    job continues its run. A tracker that does not answer delays nothing.
 
     Args:
-        tracking_uri: The tracking server or store; default: what MLflow's own settings say (MLFLOW_TRACKING_URI).
-        experiment: The experiment, which is made if it does not exist; default: MLFLOW_EXPERIMENT_NAME, or
-            ``fleetfit``.
+        tracking_uri: The tracking server or store; default: MLflow's own setting (MLFLOW_TRACKING_URI).
+        experiment: The experiment, which is created if necessary; default: MLFLOW_EXPERIMENT_NAME, or ``fleetfit``.
         tags: More tags of the run.
-        model: Whether the model is logged, where it is on this machine.
-        **options: As of :class:`~estimators.client.trackers.base.Tracker`.
+        model: Whether to log the model; a model is logged only if it is on this machine.
+        **options: Options of :class:`~estimators.client.trackers.base.Tracker`.
     """
 
     title = "MLflow"
@@ -62,7 +61,7 @@ class MLflowCallback(Tracker):
         return f"{self._uri} {self._experiment}"
 
     def open(self, job: TrainingJob, run: str | None, parent: str | None) -> _Run:
-        """Begin a run, or set one running again."""
+        """Begin a run, or continue the job's run."""
         client = self._client()
         facts = {f"fleetfit.{name}": value for name, value in facts_of(job).items()}
         tags = {**facts, **self._tags, **({"mlflow.parentRunId": parent} if parent else {})}
@@ -76,7 +75,7 @@ class MLflowCallback(Tracker):
         return _Run(client, found, self.logs_model)
 
     def open_study(self, name: str, run: str | None) -> str | None:
-        """Begin the run of which the trials' runs are children."""
+        """Begin the run of a tuning job, which is the parent of the trials' runs."""
         return self._run(self._client(), name, run, {_TAG: name, **self._tags})
 
     def close_study(self, run: str | None, status: str) -> None:

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class TensorBoardCallback(Tracker):
-    """Writes each job's metrics and hyperparameters into a folder of its own, for TensorBoard.
+    """Writes the metrics and hyperparameters of each job for TensorBoard, into one folder per job.
 
-    It is for scripts that write no event files themselves, and for what ``metric_definitions`` find in their output.
+    Use it for scripts that write no event files, and for metrics that ``metric_definitions`` find in the logs.
 
     Args:
-        folder: Where the jobs' folders go.
-        **options: As of :class:`~estimators.client.trackers.base.Tracker`.
+        folder: The folder that contains the jobs' folders.
+        **options: Options of :class:`~estimators.client.trackers.base.Tracker`.
     """
 
     title = "TensorBoard"
@@ -37,7 +37,7 @@ class TensorBoardCallback(Tracker):
         return self._folder
 
     def open(self, job: TrainingJob, run: str | None, parent: str | None) -> _Run:
-        """Begin another event file of the job."""
+        """Begin another event file for the job."""
         folder = os.path.join(self._folder, *([parent] if parent else []), job.name)
         os.makedirs(folder, exist_ok=True)
         opened = _Run(folder)
@@ -46,7 +46,7 @@ class TensorBoardCallback(Tracker):
         return opened
 
     def open_study(self, name: str, run: str | None) -> str | None:
-        """Return the name of the trials' folder."""
+        """Return the name of the folder for the trials."""
         return name
 
 

@@ -19,20 +19,20 @@ _MODES = ("offline", "online")
 
 
 class WandbCallback(Tracker):
-    """Has a run of Weights & Biases for each job: configuration, metrics, state, and the model as an artifact.
+    """Logs each job as a run of Weights & Biases: configuration, metrics, state, and the model as an artifact.
 
-    A job that is resumed goes on in its run. A tracker that does not answer holds up nothing.
+    A resumed job continues its run. A tracker that does not answer delays nothing.
 
     Args:
         project: The project.
-        mode: ``"offline"``: the run is written below ``folder``, and ``wandb sync`` sends it; ``"online"``.
-        folder: Where files go; default: ``wandb`` in the working directory, as wandb has it.
+        mode: ``"online"``; or ``"offline"``: the run is written to ``folder``, and ``wandb sync`` sends it later.
+        folder: Where files are written; default: ``wandb`` in the working directory, as in wandb.
         entity: The user or team.
-        model: Whether the model is logged, where it is on this machine.
-        **options: As of :class:`~estimators.client.trackers.base.Tracker`.
+        model: Whether to log the model; a model is logged only if it is on this machine.
+        **options: Options of :class:`~estimators.client.trackers.base.Tracker`.
 
     Raises:
-        ConfigurationError: an argument is wrong, or wandb is missing.
+        ConfigurationError: an argument is wrong, or wandb is not installed.
     """
 
     title = "Weights & Biases"
@@ -63,7 +63,7 @@ class WandbCallback(Tracker):
         return f"{self._mode} {self._entity} {self._project} {self._folder if self._mode == 'offline' else ''}"
 
     def open(self, job: TrainingJob, run: str | None, parent: str | None) -> _Run:
-        """Begin a run, or go on with it."""
+        """Begin a run, or continue the job's run."""
         import wandb
 
         Path(self._folder).mkdir(parents=True, exist_ok=True)
@@ -88,7 +88,7 @@ class WandbCallback(Tracker):
         return _Run(begun, self.logs_model)
 
     def open_study(self, name: str, run: str | None) -> str | None:
-        """Return the group's name: groups need not be made."""
+        """Return the name of the group; groups need not be created."""
         return name
 
 

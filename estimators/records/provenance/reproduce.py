@@ -39,7 +39,7 @@ def why_missing(name: str, facts: Mapping[str, Any]) -> str:
     """Return why :func:`part` is None, as the end of a sentence."""
     share = {"patch": "git", "requirements": "packages", "conda": "packages"}.get(name)
     if share is not None and share in (facts.get("pending") or []):
-        return ": the job ended before it was collected"
+        return ": the job ended before this part was collected"
     if share is not None and share in (facts.get("errors") or {}):
         return f": {facts['errors'][share]}"
     if name == "patch":

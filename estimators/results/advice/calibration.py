@@ -213,7 +213,7 @@ class Calibration:
             return cls(**{**values, "points": points})
         except (KeyError, TypeError, AttributeError) as error:
             raise RecordError(
-                f"the calibration is not of this version of fleetfit: {error}. Run `fleetfit calibrate` again."
+                f"the calibration was made by another version of fleetfit: {error}. Run `fleetfit calibrate` again."
             ) from error
 
     def save(self, home: str | Path | None = None) -> Path:

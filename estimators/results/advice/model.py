@@ -27,14 +27,14 @@ FUSION_BYTES = 128 << 20
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Workload:
-    """A model, and what one process computes in a step.
+    """A model, and the work of one process in a step.
 
     Attributes:
-        compute_s: Seconds that one process needs for its part of a step, alone.
-        gradient_bytes: All gradients of a step.
-        largest_bytes: The largest variable's.
-        tensors: How many there are.
-        batch_size: Records of one process's part of a step.
+        compute_s: Seconds that one process needs to compute its part of a step, if nothing else runs.
+        gradient_bytes: Size of all gradients of a step.
+        largest_bytes: Size of the largest gradient.
+        tensors: Number of gradients.
+        batch_size: Number of records in one process's part of a step.
     """
 
     compute_s: float

@@ -54,11 +54,11 @@ class Option:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Recommendation:
-    """What to take, and what else was considered.
+    """The recommended configuration, and the other configurations that were considered.
 
     Attributes:
-        options: All of them, the best first.
-        reasons: Why the first one, in sentences.
+        options: All configurations, the best first.
+        reasons: Why the first one is the best, in sentences.
     """
 
     options: tuple[Option, ...]
@@ -66,17 +66,17 @@ class Recommendation:
 
     @property
     def choice(self) -> Option:
-        """What to take."""
+        """The recommended configuration."""
         return self.options[0]
 
     @property
     def strategy(self) -> str:
-        """The strategy to take."""
+        """The name of the recommended strategy."""
         return self.choice.strategy
 
     @property
     def distribution(self) -> Any:
-        """What to give to an estimator as ``distribution``; None for a single process."""
+        """The value for an estimator's ``distribution``; None for a single process."""
         from container.contract.strategies import MPI, CollectiveAllReduce, ParameterServer
 
         if self.choice.hosts * self.choice.processes_per_host == 1:
@@ -90,7 +90,7 @@ class Recommendation:
         return f"<Recommendation: {self.choice.title}>"
 
     def rows(self) -> list[list[str]]:
-        """Return the table as texts, its head first."""
+        """Return the rows of the table as texts; the first row is the heading."""
         found = [["", "step", "waiting", "exchange", "samples/s", "efficiency", "limited by", "$ per million"]]
         for option in self.options:
             one = option.prediction
@@ -109,7 +109,7 @@ class Recommendation:
         return "\n".join([f"take {self.choice.title}", *reasons, "", tables.numbers(head, rows, width)])
 
     def plot(self) -> Plot:
-        """Return a bar for each option: what its step is made of.
+        """Return a plot with a bar for each configuration, which shows the parts of a step's time.
 
         Raises:
             UnsupportedError: matplotlib is not installed.
@@ -141,25 +141,26 @@ def recommend(
     constants: Constants | None = None,
     calibration: calibrations.Calibration | None = None,
 ) -> Recommendation:
-    """Say which strategy to take, by what a step will take under each.
+    """Recommend a strategy, by predicting the time of a step under each one.
 
     Args:
-        model: A :class:`~estimators.Result` of a run (best of one process), a Keras model, the name of a published one
-            (``vgg16``, ``resnet50`` …), or a number of parameters.
-        hosts: How many hosts there are. With an ``instance_type`` of which there is a bigger one, that one is
-            considered as well, alone.
-        processes_per_host: Processes (devices) on each; default: the type's GPUs, else 1.
-        instance_type: SageMaker's type, for devices, network and prices.
-        bandwidth_gbps: Of a host's link, in Gbit/s; default: the instance type's.
-        device: ``"cpu"`` or ``"gpu"``; default: what the instance type has, else ``"cpu"``.
-        compute_s: Seconds that one process needs for its part of a step, alone. Default: what the result says.
-        batch_size: Records of one process's part of a step. Default: what the result says, else 1.
-        strategies: Those to choose from.
-        constants: What machines and libraries are like, instead of the assumptions for the device.
-        calibration: What ``fleetfit calibrate`` measured; default: that of the instance type, if there is one.
+        model: A :class:`~estimators.Result` of a run (preferably with one process), a Keras model, the name of a
+            published model (``vgg16``, ``resnet50`` …), or a number of parameters.
+        hosts: Number of hosts. If one host of a larger instance type has as many devices as all hosts, this host is
+            also considered.
+        processes_per_host: Processes (devices) on each host; default: the GPUs of the instance type, else 1.
+        instance_type: SageMaker's instance type, which sets devices, network and prices.
+        bandwidth_gbps: Bandwidth of a host's link in Gbit/s; default: the instance type's.
+        device: ``"cpu"`` or ``"gpu"``; default: the device of the instance type, else ``"cpu"``.
+        compute_s: Seconds that one process needs to compute its part of a step, if nothing else runs. Default: from the
+            result.
+        batch_size: Number of records in one process's part of a step. Default: from the result, else 1.
+        strategies: The strategies to choose from.
+        constants: Constants of machines and libraries, instead of the assumptions for the device.
+        calibration: The measurements of ``fleetfit calibrate``; default: those for the instance type, if there are any.
 
     Raises:
-        ConfigurationError: something is missing, unknown or out of range; the message says what.
+        ConfigurationError: an argument is missing, unknown or out of range; the message says which.
     """
     workload = workload_of(model, compute_s, batch_size)
     known = instances.describe(instance_type) if instance_type is not None else None

@@ -123,17 +123,18 @@ def _parameters(result: Result) -> float | None:
 
 
 class Comparison:
-    """Runs side by side.
+    """A comparison of runs.
 
-    It shows itself: as text, as HTML in a notebook, as a single file by :meth:`report`, as plots by :meth:`plot`.
+    ``print()`` shows it as text, a notebook shows it as HTML. :meth:`report` writes one HTML file, :meth:`plot` draws
+    plots.
 
     Args:
-        groups: The runs, by configuration.
-        prices: Instance type -> US dollars per host and hour, instead of the published ones.
+        groups: The runs, grouped by configuration.
+        prices: Instance type -> US dollars per host and hour, instead of the published prices.
 
     Attributes:
-        groups: The runs, by configuration.
-        warnings: What keeps rows from being compared, in words.
+        groups: The runs, grouped by configuration.
+        warnings: Why some rows cannot be compared, as sentences.
     """
 
     def __init__(self, groups: Sequence[Group], *, prices: Mapping[str, float] | None = None) -> None:
@@ -162,12 +163,15 @@ class Comparison:
         return self._marks[group.name]
 
     def cost(self, result: Result) -> float | None:
-        """What a run cost, in US dollars."""
+        """Return what a run cost, in US dollars; None if unknown."""
         found = result.cost(per_hour=self.prices.get(result.instance_type or ""))
         return found.total if found is not None else None
 
     def baseline(self, group: Group) -> Group | None:
-        """The group of one process that a group's scaling is held against: of the same kind of host and model."""
+        """Return the group of one process with which a group's scaling is compared; None if there is none.
+
+        Both groups have the same instance type and the same model.
+        """
         mine = group.first
         singles = [
             other
@@ -182,9 +186,9 @@ class Comparison:
         return found[0] if found else None
 
     def efficiency(self, group: Group) -> Spread | None:
-        """Scaling efficiency against one process, by the medians; None without a run of one process.
+        """Return a group's scaling efficiency against one process, by medians; None without a run of one process.
 
-        Hosts without a strategy each train by themselves: nothing scales there.
+        Also None for several hosts without a strategy: each host trains separately, so nothing scales.
         """
         if group.first.strategy is None and group.first.hosts > 1:
             return None
@@ -204,7 +208,7 @@ class Comparison:
 
     @functools.cached_property
     def columns(self) -> tuple[Column, ...]:
-        """The columns that have something in them."""
+        """The columns that have at least one value."""
         metrics: dict[str, None] = {}
         for result in self.results:
             for name in result.metrics:
@@ -228,7 +232,7 @@ class Comparison:
         )
 
     def rows(self) -> tuple[list[str], list[list[str]]]:
-        """Return the table as texts: the head, and a row for each group."""
+        """Return the table as texts: the heading, and a row for each group."""
         scaled = [self.efficiency(group) for group in self.groups]
         head = ["", "hosts × processes", "runs", *(column.title for column in self.columns)]
         if any(scaled):
@@ -251,20 +255,20 @@ class Comparison:
         return head, rows
 
     def notes(self) -> list[str]:
-        """What the marks in the table mean, who holds the others up, and why runs failed."""
+        """Return what the marks in the table mean, which ranks slow others down, and why runs failed."""
         used = "".join(self._marks.values())
         lines = [f"{mark} {text}" for mark, text in MARKS.items() if mark in used]
         for group in self.groups:
             for result in group.completed:
                 if (slow := result.straggler) is not None:
                     lines.append(
-                        f"{group.name}: rank {slow.rank} on {slow.host} held the others up ({result.job_name})"
+                        f"{group.name}: rank {slow.rank} on {slow.host} slowed the other ranks down ({result.job_name})"
                     )
             lines += [f"{group.name}: {result.job_name} {cause(result)}" for result in group.failed]
         return lines
 
     def table(self) -> pandas.DataFrame:
-        """Medians, a row for each group, numbers in plain units (seconds, bytes, US dollars)."""
+        """Return a row of medians for each group, in plain units (seconds, bytes, US dollars)."""
         import pandas
 
         rows = []
@@ -292,7 +296,10 @@ class Comparison:
         return pandas.DataFrame(rows).set_index("name") if rows else pandas.DataFrame()
 
     def to_frame(self) -> pandas.DataFrame:
-        """Every value of every metric of every run: the columns of ``Result.to_frame`` and ``group``, ``job``."""
+        """Return every value of every metric of every run.
+
+        The columns are those of ``Result.to_frame``, and ``group`` and ``job``.
+        """
         import pandas
 
         frames = [
@@ -315,10 +322,10 @@ class Comparison:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Comparison:
-        """Read what :meth:`to_dict` gave.
+        """Read what :meth:`to_dict` returned.
 
         Raises:
-            RecordError: it is something else.
+            RecordError: ``values`` is not the data of a comparison.
         """
         from estimators.job.errors import RecordError
 
@@ -359,12 +366,12 @@ class Comparison:
         """Return a plot: ``curves``, ``throughput``, ``phases``, ``scaling`` or ``steps``.
 
         Args:
-            kind: Which.
-            options: ``curves`` takes ``metrics`` (names; default: losses and accuracies) and ``against``
+            kind: The name of the plot.
+            options: Options of ``curves``: ``metrics`` (names; default: losses and accuracies) and ``against``
                 (``"time"``, ``"samples"``; default: both).
 
         Raises:
-            ValueError: there is no such plot; the message has the nearest one.
+            ValueError: there is no such plot; the message has the nearest name.
             UnsupportedError: matplotlib is not installed.
         """
         from estimators.results.plots import KINDS
@@ -374,10 +381,10 @@ class Comparison:
         return KINDS[kind](self, **options)
 
     def report(self, path: str | Path) -> Path:
-        """Write a single HTML file with the table and all plots; it needs nothing else, and no network.
+        """Write one HTML file with the table and all plots, which can be opened without a network.
 
         Args:
-            path: Where to.
+            path: The file to write.
         """
         from estimators.results.comparison.report import report_html
 

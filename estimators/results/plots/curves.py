@@ -49,7 +49,7 @@ def draw(
     names = [name for name in asked if any(_has(comparison, name, kind) for kind in chosen)]
     chosen = [kind for kind in chosen if any(_has(comparison, name, kind) for name in names)]
     if not names:
-        told = f"no run tells its {' or '.join(asked)}" if asked else "no run reported metrics"
+        told = f"no run reported {' or '.join(asked)}" if asked else "no run reported metrics"
         return style.nothing("Curves", told)
     made, axes = style.figure(len(names), len(chosen), height=0.9 + 2.1 * len(names))
     from matplotlib.ticker import EngFormatter
@@ -74,7 +74,7 @@ def draw(
                 one.xaxis.set_major_formatter(EngFormatter(sep="\u202f"))  # 20 k, 3 M
             style.label(one, x=AGAINST[kind] if last_row else "", y=metric if column == 0 else "")
             if not drawn:
-                style.say(one, f"no run tells its {metric} against {kind}")
+                style.say(one, f"no run has data for {metric} against {kind}")
     for column in range(len(chosen)):
         _align([one for one in axes[column :: len(chosen)] if one.get_lines()])
     style.legend(made, max(axes, key=lambda one: len(one.get_lines())))

@@ -40,7 +40,7 @@ def draw(comparison: Comparison) -> Plot:
         if group.failed and not group.completed:
             axes.text(left, place, " failed", va="center", color=INK, fontsize=8, style="italic")
     if not drawn:
-        return style.nothing("Phases", "no run tells its phases")
+        return style.nothing("Phases", "no run has recorded its phases")
     axes.set_yticks(range(len(groups)), [style.short(group.name) for group in groups])
     axes.set_ylim(len(groups) - 0.45, -0.55)
     axes.grid(False, axis="y")

@@ -20,7 +20,7 @@ def draw(comparison: Comparison) -> Plot:
             strategies[name] = group.strategy
     counts = sorted({count for found in series.values() for count in found})
     if not counts:
-        return style.nothing("Scaling", "no run tells its speed")
+        return style.nothing("Scaling", "no run has recorded its speed")
     alone: dict[str, float] = {}
     singles = [found[1].median for found in series.values() if 1 in found]
     looks = style.looks(list(strategies.values()))

@@ -37,10 +37,10 @@ def draw(comparison: Comparison) -> Plot:
         axes.plot(x, y, label=style.short(group.name), **looks[place].line(len(x) + 100))
         drawn += x
     if not drawn:
-        return style.nothing("Step times", "no run tells its steps' times")
+        return style.nothing("Step times", "no run has recorded step times")
     axes.set_ylim(0, 101)
     _scale(axes, drawn)
-    style.label(axes, x="time of a step (ms)", y="steps at most so long (%)")
+    style.label(axes, x="time of a step (ms)", y="steps up to this time (%)")
     style.legend(made, axes)
     return Plot(made, "Step times")
 

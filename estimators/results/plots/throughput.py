@@ -16,7 +16,7 @@ def draw(comparison: Comparison) -> Plot:
         spreads = [group.spread(lambda result: result.steps_per_second) for group in groups]
         unit = "steps/s"
     if not any(spreads):
-        return style.nothing("Throughput", "no run tells its speed")
+        return style.nothing("Throughput", "no run has recorded its speed")
     longest = max(spread.high for spread in spreads if spread is not None)
     looks = style.looks([group.strategy for group in groups])
     for place, (group, spread) in enumerate(zip(groups, spreads, strict=True)):

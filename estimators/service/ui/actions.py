@@ -74,7 +74,7 @@ def rerun(record: JobRecord, form: Form) -> str:
     options = RunOptions.from_dict(record.read_options())
     if capabilities(spec.instance_type).managed or options.dispatcher is not None:
         raise UnsupportedError(
-            f"training job {record.name!r} ran elsewhere: start it again with fit(), or by `fleetfit describe "
+            f"training job {record.name!r} ran elsewhere: start it again with fit() or `fleetfit describe "
             f"{record.name} --reproduce`."
         )
     check_local(spec)

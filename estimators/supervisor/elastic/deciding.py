@@ -152,7 +152,7 @@ def refuse_more(roster: Roster, places: Places | None, count: int, *, most: int,
         ValueError: there would be more than the job may have, or there are no places for them.
     """
     if places is not None and places.decide and located:
-        raise ValueError(f"{places.title} decides which hosts the job has: to add a host, name it there.")
+        raise ValueError(f"{places.title} decides which hosts the job has: to add a host, name it in {places.title}.")
     if len(roster.staying) + count > most:
         raise ValueError(
             f"{len(roster.staying)} hosts and {count} more are above max_hosts={most}; "
@@ -178,8 +178,9 @@ def refuse_fewer(roster: Roster, name: str, limits: Limits, *, per_host: int, le
     """
     left = [other for other in roster.staying if other != name]
     if len(left) * per_host < limits.least:
+        needed = f"{least_hosts} host{'' if least_hosts == 1 else 's'}"
         raise ValueError(
-            f"without {name}, {len(left)} of at least {least_hosts} needed hosts would be left; call add_hosts() "
+            f"the job needs at least {needed}, and would have {len(left)} without {name}; call add_hosts() "
             "first, or stop() the job."
         )
 

@@ -31,14 +31,15 @@ class Wording:
     def late(self, start_timeout: float) -> str | None:
         """Who has not come up in time; None if all have."""
         if self.places is not None and not self.places.known:
-            return f"{self.places.title} has named no host within {start_timeout:g} s; waiting for it."
+            return f"{self.places.title} has named no host within {start_timeout:g} s; the training waits for hosts."
         late = [host.name for host in self._roster.present_hosts if host.state is HostState.STARTING and not host.up]
         return f"{', '.join(late)} did not come up within {start_timeout:g} s." if late else None
 
     def too_few_left(self, there: int, limits: Limits) -> str:
         """A training waits for others."""
+        needed = f"{limits.least} worker{'' if limits.least == 1 else 's'}"
         return (
-            f"{there} of at least {limits.least} needed workers are left: the training waits for more, up to "
+            f"the training needs at least {needed} and has {there}: it waits for more, up to "
             f"{self._strategy.elastic_timeout:g} s.{self._missing(' Missing: {}.')}"
         )
 
@@ -68,7 +69,7 @@ class Wording:
         wanted = f"of at least {limits.least} ({least_is})"
         if not has_met:
             wanted = f"of {limits.first} to begin with ({self._first_is})"
-        late = "were not ready" if self._roster.restarts else "had not come to hvd.init()"
+        late = "were not ready" if self._roster.restarts else "had not reached hvd.init()"
         text = (
             f"too few workers for {strategy.elastic_timeout:g} s (elastic_timeout): {len(self._roster.there)} {wanted}"
             f"{f'; {coming} more {late}' if coming else ''}{self._missing('; missing: {}')}"
@@ -91,6 +92,6 @@ class Wording:
         if self.places is None:
             return ""
         if self.places.awaits(host):
-            return f", for which {self.places.title} has no name"
+            return f" (not named by {self.places.title})"
         place = self.places.last_place_of(host)
         return f" ({place})" if place is not None else ""

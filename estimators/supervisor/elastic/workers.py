@@ -158,8 +158,8 @@ class WorkerControl:
         if worker.name not in self._roster.members:
             self._hopeless += 1
             if self._hopeless >= _HOPELESS and not session.state.has_met:
-                early = " and without hvd.init()" if code == 0 and before is WorkerState.PREPARING else ""
-                session.fail(failure or deciding.failed(f"the workers end before they train{early}"))
+                early = ", without calling hvd.init()" if code == 0 and before is WorkerState.PREPARING else ""
+                session.fail(failure or deciding.failed(f"the workers end before the training begins{early}"))
                 return False
         reason = failure.summary() if failure is not None else ""
         session.job.event(
@@ -169,8 +169,8 @@ class WorkerControl:
             ever = math.isinf(seconds)
             session.job.event("host_excluded", name=host.name, seconds=None if ever else round(seconds, 3))
             session.job.say(
-                f"a worker of {host.name} was lost{f' ({reason})' if failure else ''}; no new worker starts there "
-                f"{'any more' if ever else f'for {seconds:.1f} s'}."
+                f"a worker of {host.name} was lost{f' ({reason})' if failure else ''}; no new worker starts on this "
+                f"host {'any more' if ever else f'for {seconds:.1f} s'}."
             )
             self.again(host, worker.slot)
         return True

@@ -97,8 +97,8 @@ def test_a_stopped_rank_and_a_toolkit_that_does_not_answer_are_named(make: clust
     clusters.await_terminal(job)
     assert job.failure is not None
     assert str(job.failure.places).splitlines() == [
-        "algo-1, rank 0: it is stopped (SIGSTOP); SIGCONT lets it go on",
-        "algo-2: its toolkit did not answer (it is stopped, or the machine is overloaded)",
+        "algo-1, rank 0: it is stopped (SIGSTOP); SIGCONT resumes it",
+        "algo-2: the host's training process did not answer (it is stopped, or the machine is overloaded)",
     ]
     assert "where each rank was:\nalgo-1, rank 0: it is stopped" in str(TrainingJobError(job, job.failure))
     snapshot.await_end()
@@ -126,8 +126,8 @@ def test_ranks_without_a_stack_live_on_and_are_told(make: clusters.Make) -> None
     assert job.failure is not None
     assert "no rank has printed or reported anything for 3 s" in job.failure.message
     first, second, third = str(job.failure.places).splitlines()
-    assert first.startswith("algo-1, rank 0: it has no stack to show: Python has ended there and waits for the others")
-    assert second == "algo-1, rank 1: it has no stack to show: it is not Python (any more), but sleep"
+    assert first.startswith("algo-1, rank 0: it has no stack to show: Python has already shut down in this process and")
+    assert second == "algo-1, rank 1: it has no stack to show: the process is not Python but sleep"
     assert third == "algo-1, rank 2: train.py:10 in <module>: time.sleep(300)"
 
 
@@ -154,8 +154,8 @@ def test_an_elastic_job_that_hangs_says_who_is_asleep_and_who_is_stopped(make: c
     clusters.await_terminal(job)
     assert job.status == "Failed" and job.failure is not None
     assert "no rank has printed or reported anything for 3 s" in job.failure.message
-    stopped = "it is stopped (SIGSTOP); SIGCONT lets it go on"
-    told = f"its wrapper (pid {wrapper.pid}) is stopped (SIGSTOP) and cannot report the rank's end"
+    stopped = "it is stopped (SIGSTOP); SIGCONT resumes it"
+    told = f"the process that started it (pid {wrapper.pid}) is stopped (SIGSTOP) and cannot report the rank's end"
     assert str(job.failure.places).splitlines() == [
         f"Horovod's elastic driver (pid {driver.pid}): {stopped}",
         f"algo-1, rank 0: train.py:5 in <module>: time.sleep(300); {told}",

@@ -172,7 +172,7 @@ def test_after_sigkill_of_one_process_nothing_is_left(kind: str, make: clusters.
     reason = job.describe()["FailureReason"]
     assert "algo-2" in reason
     if kind == "importer":
-        assert "ended with the process that had imported for the ranks" in reason and "batch size" not in reason
+        assert "was killed together with the process that imports modules for" in reason and "batch size" not in reason
     snapshot.await_tidy()
 
 
@@ -242,7 +242,7 @@ def test_an_importer_that_is_stopped_while_it_imports_is_told(make: clusters.Mak
     (library / "slowly.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)\n")
     job = clusters.fit(make("import slowly\n", processes=2, options={"start_timeout": 2.0}), wait=False)
     assert clusters.await_terminal(job) == "Failed"
-    said = "the process that imports for rank 0, rank 1 has imported nothing for 2 s: it is stopped (SIGSTOP)"
+    said = "the process that imports modules for rank 0, rank 1 has imported nothing for 2 s: it is stopped (SIGSTOP)"
     assert said in job.describe()["FailureReason"]
 
 

@@ -261,5 +261,5 @@ def test_metrics_that_a_regex_cuts_or_misses(make: clusters.Make) -> None:
     found = {one["MetricName"]: one["Value"] for one in job.describe()["FinalMetricDataList"]}
     assert found == {"loss": 7.5e-05, "acc": 0.3}
     cut, missed = job.warnings[-2:]
-    assert cut.startswith("metric 'acc': ") and " caught '0.3', a part of '-0.3': " in cut
+    assert cut.startswith("metric 'acc': ") and " captured '0.3', only a part of '-0.3': " in cut
     assert missed.startswith("metric 'f1': ") and missed.endswith("""is "{'f1': '0.69'}".""")

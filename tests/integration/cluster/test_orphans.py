@@ -59,8 +59,8 @@ VICTIMS = {
     "orted-2": ("Failed", ["algo-2, orted: was killed by SIGKILL"]),
     "rsh-1": ("Failed", ["algo-1, rsh", "remote shell to algo-1"]),
     "rsh-2": ("Failed", ["algo-1, rsh", "remote shell to algo-2"]),
-    "wrapper-1": ("Failed", ["algo-1, rank 1", "killed by SIGKILL together with its wrapper"]),
-    "wrapper-3": ("Failed", ["algo-2, rank 3", "killed by SIGKILL together with its wrapper"]),
+    "wrapper-1": ("Failed", ["algo-1, rank 1", "killed by SIGKILL together with the process that started it"]),
+    "wrapper-3": ("Failed", ["algo-2, rank 3", "killed by SIGKILL together with the process that started it"]),
     "rank-0": ("Failed", ["algo-1, rank 0: was killed by SIGKILL"]),
     "rank-2": ("Failed", ["algo-2, rank 2: was killed by SIGKILL"]),
 }

@@ -173,7 +173,7 @@ def test_what_is_lacking_is_named_until_a_node_brings_it(make: clusters.Make, ra
     clusters.await_terminal(rare)
     assert rare.status == "Completed"
     full = make("pass", options=changed(make, resources_per_host={"CPU": rays.CORES})).fit(wait=False)
-    clusters.until(lambda: "0 of 5 nodes of that size have this free" in message(full))
+    clusters.until(lambda: "0 of 5 nodes of that size have enough free" in message(full))
     full.stop()
     many.stop()
     for job in (full, many):

@@ -440,4 +440,4 @@ def test_where_only_ssh_is_open_strategies_that_connect_hosts_are_refused(
     text = reason(make, hosts=2, distribution=MPI(processes_per_host=1))
     first, second = (machine.address for machine in fleet.machines[:2])
     assert f"algo-2 ({second}) does not reach algo-1 at {first}:" in text
-    assert "the processes of strategy 'mpi' connect the hosts with each other. Open the ports" in text
+    assert "the processes of strategy 'mpi' need direct connections between the hosts. Open the ports" in text

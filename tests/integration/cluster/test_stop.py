@@ -344,11 +344,11 @@ def test_sigterm_to_one_of_our_processes_ends_the_job_and_is_told(
     words = {
         "mpirun": ("algo-1, mpirun: ", "algo-1, orted: "),  # it ends its daemons, which may be gone before it
         "orted": ("algo-1, orted: ",),
-        "toolkit": ("algo-2: the host's training process was told from outside to stop (SIGTERM); the script",),
+        "toolkit": ("algo-2: the host's training process was stopped by another program (SIGTERM); the script",),
     }
     reason = job.describe()["FailureReason"]
     assert reason.startswith(words[kind])
-    assert kind == "toolkit" or "somebody tells it to stop (SIGTERM or SIGINT)" in reason
+    assert kind == "toolkit" or "as after a request to stop (SIGTERM or SIGINT)" in reason
     assert "has lost communication" not in clusters.all_text(job)
     if kind == "toolkit":
         assert [clusters.printed(job, rank) for rank in range(shape.size)] == [["saved"]] * shape.size

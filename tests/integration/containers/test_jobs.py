@@ -263,7 +263,7 @@ TensorFlow(entry_point="train.py", source_dir={str(tmp_path / "code-1")!r}, inst
     ("signal", "told"),
     [
         ("SIGKILL", "killed from outside (SIGKILL)"),
-        ("SIGTERM", "algo-2: the host's training process was told from outside to stop (SIGTERM)"),  # `docker stop`
+        ("SIGTERM", "algo-2: the host's training process was stopped by another program (SIGTERM)"),  # `docker stop`
     ],
 )
 def test_a_container_that_is_killed_from_outside_is_the_reason(

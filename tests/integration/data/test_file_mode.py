@@ -470,7 +470,7 @@ def test_a_server_that_does_not_answer(
         ('{"prefix": "PREFIX"}', r"line 1: a manifest is a JSON list"),
         ('[{"prefx": "PREFIX"}]', "line 1: the first entry must be"),
         ('[{"prefix": "PREFIX"},\n\n"../part-0"]', "line 3: entry '../part-0' has '.' or '..'"),
-        ('[{"prefix": "PREFIX"}, "part-0",\n"part-0"]', "line 2: entry 'part-0' is listed in line 1"),
+        ('[{"prefix": "PREFIX"}, "part-0",\n"part-0"]', "line 2: entry 'part-0' is already listed in line 1"),
         ('[{"prefix": "PREFIX"}]', "lists no objects"),
         ("[]", "it is empty"),
     ],

@@ -334,7 +334,7 @@ def check_other_models_are_refused(folder: Path) -> None:
         try:
             checkpointer.restore(other)
         except CheckpointMismatchError as error:
-            assert "kernel [6, 8] float32 where this one has" in str(error), error
+            assert "kernel [6, 8] float32 instead of" in str(error), error
         else:
             raise AssertionError
         unbuilt = keras.Sequential([layers.Dense(2)])

@@ -135,7 +135,7 @@ def test_in_pipe_mode_too_each_record_counts_once(make: clusters.Make) -> None:
     make.mark("enough")
     job.wait(logs=False, timeout=120)
     assert job.status == "Completed"
-    assert "no new worker starts there any more" in clusters.all_text(job)
+    assert "no new worker starts on this host any more" in clusters.all_text(job)
     said = worker_report(job)
     epochs = max(int(path.name.partition("-")[2]) for path in make.marks.glob("epoch-*")) + 1
     assert (said["least"], said["most"]) == (epochs, epochs)
@@ -259,7 +259,7 @@ def test_the_first_hosts_are_waited_for_and_a_discovery_that_names_too_few_holds
     its_hosts.write_text("one\n")
     hosts_file.write_text("two\n")
     until_said(
-        "1 of at least 2 needed workers are left: the training waits for more, up to 600 s. Missing: algo-1 (one)."
+        "the training needs at least 2 workers and has 1: it waits for more, up to 600 s. Missing: algo-1 (one)."
     )
     hosts_file.write_text("")
     clusters.until(lambda: len(list(job.record.events("host_leaving"))) == 2, check=lambda: check(job))
@@ -308,7 +308,7 @@ def test_a_training_with_too_few_waits_for_its_time_unless_nobody_is_left_and_sa
     assert late.failure is not None
     assert late.failure.hints == ("the last failure of a worker: algo-1, worker 1: exited with code 1",)
     assert (sizes(late), sizes(never)) == ([2], [])
-    said = "1 of at least 2 needed workers are left: the training waits for more, up to 600 s."
+    said = "the training needs at least 2 workers and has 1: it waits for more, up to 600 s."
     clusters.until(lambda: said in clusters.all_text(alone), check=lambda: check(alone))
     ipc_client.request(alone.record, {"op": "kill_rank", "rank": 0})
     with pytest.raises(TrainingJobError, match="out of memory"):
@@ -487,7 +487,7 @@ def test_who_comes_when_all_that_had_the_state_are_gone_goes_on_from_the_checkpo
     assert lost["epoch"] >= 2 and lost["step"] == 2 * lost["epoch"]
     assert (make.marks / f"epoch-{lost['epoch']}").read_text() == "algo-2"
     log = b"".join(line.data for line in job.log_lines()).decode()
-    assert f"had received it: back to the checkpoint of step {lost['step']}" in log
+    assert f"had received the state: back to the checkpoint of step {lost['step']}" in log
     # What the next rank 0 saves is newer by its number too, whosever files it has.
     saved = sorted(path.parent.name for path in manifests(job))
     steps = [int(name.rpartition("-")[2]) for name in saved]

@@ -220,7 +220,7 @@ def test_ranks_of_mpirun_train_one_model(make: clusters.Make) -> None:
 )
 def test_ranks_that_train_apart_fail(make: clusters.Make, distribution: MPI | ElasticHorovod, step: int) -> None:
     with pytest.raises(
-        TrainingJobError, match=f"weights of the 2 ranks should be equal, but differ after step {step}:"
+        TrainingJobError, match=f"weights of the 2 ranks should be equal, but differ after step {step}\\."
     ):
         make.run(APART, kind=PyTorch, hosts=2, distribution=distribution)
 

@@ -47,4 +47,4 @@ def test_a_late_worker_that_finds_nobody_and_no_checkpoint_says_so(tmp_path: Pat
     late = {**ALONE, "FLEETFIT_ELASTIC_LATE": "1"}
     third = alone([str(SCRIPT), str(tmp_path / "nothing"), "go on", "1"], **late)
     assert third.code == 1, third.text
-    assert "every worker that had the training's state was lost before another one had taken it" in third.text
+    assert "all workers that had the training's state were lost before another worker had copied it" in third.text

@@ -76,7 +76,7 @@ def test_a_training_says_what_it_took_and_who_held_it_up(
     assert all(rank.peak_memory_bytes and rank.peak_memory_bytes > 50 << 20 for rank in result.ranks)
     frame = result.to_frame()
     assert list(frame[frame.name == "loss"]["samples"]) == [64, 128, 192]
-    assert "held the others up" in str(comparison)
+    assert "slowed the other ranks down" in str(comparison)
     assert "no such data" in str(comparison["wrong"].first.failure_reason)
 
     # It is saved with the job, whole.

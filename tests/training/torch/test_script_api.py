@@ -149,7 +149,7 @@ def test_a_stream_goes_on_where_it_was() -> None:
         (Stream(9, "host"), {}, "distribution='FullyReplicated'"),
         (Stream(9), {"shuffle": True}, "ShuffleConfig"),
         (Stream(9), {"num_workers": 2}, "one reader"),
-        (Stream(9), {"num_workers": 1, "persistent_workers": True}, "must begin anew in each epoch"),
+        (Stream(9), {"num_workers": 1, "persistent_workers": True}, "must start again where all ranks"),
     ],
 )
 def test_streams_that_cannot_be_dealt(stream: Stream, options: dict[str, Any], words: str) -> None:
@@ -285,7 +285,7 @@ def test_another_model_is_refused_and_nothing_changed(tmp_path: Path) -> None:
     other = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 5))
     before = {name: value.clone() for name, value in other.state_dict().items()}
     with checkpointer(tmp_path) as restoring:
-        with pytest.raises(CheckpointMismatchError, match=r"it has 2\.weight \[2, 3\] where this one has \[5, 3\]"):
+        with pytest.raises(CheckpointMismatchError, match=r"it has 2\.weight \[2, 3\] instead of \[5, 3\]"):
             restoring.restore(other)
         with pytest.raises(CheckpointMismatchError, match="holds model, but the call restores model, optimizer"):
             restoring.restore(model, optimizer=optimizer)

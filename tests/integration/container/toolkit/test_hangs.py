@@ -45,10 +45,10 @@ READY = f"import faulthandler, sys; faulthandler.register({hangs.STACK_SIGNAL}, 
     [
         (READY + "print(flush=True); input()", True, "train.py:7 in <module>"),
         (READY + "import os; os.execvp('sh', ['sh', '-c', 'echo; read x'])", False,
-         "it has no stack to show: it is not Python (any more), but sh"),
+         "it has no stack to show: the process is not Python but sh"),
         (READY + "import os; os.execvp('sh', ['sh', '-c', 'echo; cat; :'])", False,
-         "it has no stack to show: it is not Python (any more), but sh, which runs cat"),
-        ("print(flush=True); input()", False, "it has no stack to show: Python has ended there and waits for"),
+         "it has no stack to show: the process is not Python but sh, which runs cat"),
+        ("print(flush=True); input()", False, "it has no stack to show: Python has already shut down in"),
     ],
 )  # fmt: skip
 def test_who_cannot_show_a_stack_is_not_harmed_and_is_named(program: str, asked: bool, place: str) -> None:
@@ -87,5 +87,5 @@ def test_a_stopped_wrapper_is_named_beside_where_its_rank_is() -> None:
         os.waitid(os.P_PID, wrapper.pid, os.WSTOPPED | os.WNOWAIT)
         place = hangs.where(os.getpid(), wrapper.pid, dump(TRAIN), CODE, asked=True)
         wrapper.kill()
-    told = f"its wrapper (pid {wrapper.pid}) is stopped (SIGSTOP) and cannot report the rank's end"
+    told = f"the process that started it (pid {wrapper.pid}) is stopped (SIGSTOP) and cannot report the rank's end"
     assert place == f"train.py:7 in <module>; {told}"

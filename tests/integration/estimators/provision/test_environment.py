@@ -89,7 +89,9 @@ def test_builds_of_tensorflow() -> None:
 def test_a_wrong_build_of_tensorflow_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     shown = provision("--venv", str(tmp_path / "venv"), FLEETFIT_TENSORFLOW="tpu", FLEETFIT_CACHE=str(tmp_path))
     assert shown.returncode == 1
-    assert shown.stderr == "fleetfit: FLEETFIT_TENSORFLOW is 'tpu'. Set it to one of auto, cpu, gpu, or leave it out.\n"
+    assert shown.stderr == (
+        "fleetfit: FLEETFIT_TENSORFLOW has an unknown value, 'tpu'. Set it to one of auto, cpu, gpu, or leave it out.\n"
+    )
     assert not (tmp_path / "venv").exists()
 
 

@@ -77,7 +77,7 @@ def test_jobs_run_one_after_the_other_the_urgent_one_first(
     assert main(["queue", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"default": []}
     assert main(["queue", "defautl"]) != 0
-    assert "there is no queue 'defautl': default" in capsys.readouterr().err
+    assert "there is no queue 'defautl'; queues: default" in capsys.readouterr().err
 
 
 def test_a_preemptible_job_makes_room_and_goes_on_afterwards(tmp_path: Path, home: Path) -> None:
@@ -158,5 +158,5 @@ def test_a_queue_is_refused_where_the_hosts_are_other_machines(tmp_path: Path, h
         entry_point="train.py", source_dir=str(tmp_path), instance_type="ssh",
         run_options=RunOptions(queue="default", backend="ssh", backend_options={"hosts": "localhost"}),
     )  # fmt: skip
-    with pytest.raises(UnsupportedError, match="a queue shares out this machine"):
+    with pytest.raises(UnsupportedError, match="a queue is for jobs that run on this machine"):
         estimator.fit()

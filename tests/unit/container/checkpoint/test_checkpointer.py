@@ -194,13 +194,13 @@ def test_another_model_is_refused_and_nothing_changed(tmp_path: Path) -> None:
         checkpointer.save({"a": np.ones(3), "b": np.ones(4)}, step=1)
         target: dict[str, Any] = {"a": np.zeros(3), "b": np.zeros(5)}
         with pytest.raises(
-            CheckpointMismatchError, match=r"it has b \[4\] float64 where this one has b \[5\] float64"
+            CheckpointMismatchError, match=r"it has b \[4\] float64 instead of b \[5\] float64"
         ) as caught:
             checkpointer.restore(target)
         assert str(tmp_path / "checkpoint-00000001-step-1") in str(caught.value)
         assert "another folder: Checkpointer(directory=…)" in str(caught.value)
         assert (target["a"] == 0).all()
-        with pytest.raises(CheckpointMismatchError, match="lacks c and has b"):
+        with pytest.raises(CheckpointMismatchError, match="lacks c and also has b"):
             checkpointer.restore({"a": np.zeros(3), "c": np.zeros(4)})
         with pytest.raises(CheckpointMismatchError, match="float32"):
             checkpointer.restore({"a": np.zeros(3, np.float32), "b": np.zeros(4)})

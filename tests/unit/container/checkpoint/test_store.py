@@ -247,7 +247,7 @@ def test_what_a_label_refers_to_stays(store: CheckpointStore) -> None:
     store.unpin("before-tuning")
     with pytest.raises(FileNotFoundError, match="no such label"):
         store.unpin("before-tuning")
-    with pytest.raises(FileNotFoundError, match="no such checkpoint; there are: checkpoint-00000003"):
+    with pytest.raises(FileNotFoundError, match="existing checkpoints and labels: checkpoint-00000003"):
         store.pin("checkpoint-00000009-step-9", "x")
     for label in ("", "../x", ".hidden", "checkpoint-1-step-1", "a b"):
         with pytest.raises(ValueError, match="label"):

@@ -19,9 +19,9 @@ def test_a_host_refuses_a_script_for_what_its_horovod_was_not_built_for(tmp_path
     with pytest.raises(LaunchError) as caught:
         horovod_builds.check(script, tmp_path / "code", folders, "algo-2")
     assert str(caught.value) == (
-        "train.py needs Horovod for PyTorch, but Horovod is built for TensorFlow only on algo-2. Run `fleetfit install "
-        "horovod tensorflow torch` on that machine, or on this one if fleetfit makes that machine's environment: it "
-        "builds Horovod for both."
+        "train.py needs Horovod for PyTorch, but on algo-2 Horovod is built for TensorFlow only. Run `fleetfit install "
+        "horovod tensorflow torch` on that machine, or on your machine if fleetfit makes the environment of that "
+        "machine. The command builds Horovod for both."
     )
     (tmp_path / "code" / "horovod").mkdir(parents=True)  # the job's own
     horovod_builds.check(script, tmp_path / "code", folders, "algo-2")

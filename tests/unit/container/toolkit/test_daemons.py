@@ -123,7 +123,7 @@ def test_one_that_lies_where_algo_1s_lies_is_left_alone() -> None:
 
 def test_an_openmpi_of_another_kind_is_named(tmp_path: Path) -> None:
     argv, added = daemons.command([OPENMPI_4], {})
-    with pytest.raises(ValueError, match=f"algo-1's OpenMPI starts orted, but the OpenMPI in {tmp_path} has none"):
+    with pytest.raises(ValueError, match=f"algo-1's OpenMPI starts orted, but the OpenMPI in {tmp_path} has no orted"):
         daemons.of_host(argv, added, {}, installed(tmp_path, "prted"))
 
 

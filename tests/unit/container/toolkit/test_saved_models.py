@@ -48,4 +48,4 @@ def test_what_a_script_has_written_into_the_machines_own_folders_is_told(
         train._tell_of_opt_ml(output, environment, 1000.0)
     (event,) = told
     assert event.kind == "warning"
-    assert f"{tmp_path}/opt/checkpoints/step-1, {tmp_path}/opt/model/weights.bin. /opt/ml" in event.data["message"]
+    assert f"{tmp_path}/opt/checkpoints/step-1, {tmp_path}/opt/model/weights.bin. " in event.data["message"]

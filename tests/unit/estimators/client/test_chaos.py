@@ -66,7 +66,7 @@ def test_they_go_through_json_and_the_command_line() -> None:
         (lambda: chaos.parse("kill:at_s=1"), "needs a rank"),
         (lambda: chaos.parse("kill:rank=1,at_stp=1"), "Did you mean 'at_step'?"),
         (lambda: chaos.check("kill"), "must be a list"),
-        (lambda: chaos.check([3]), "each must be a Kill(…)"),
+        (lambda: chaos.check([3]), "each fault must be a Kill(…)"),
         (lambda: TensorFlow(entry_point=__file__, instance_count=2).fit(chaos=[Kill(rank=2, at_s=1)]), "are 0 to 1"),
         (lambda: TensorFlow(entry_point=__file__).fit(chaos=[RemoveHost("algo-2", at_s=1)]), "'algo-2'"),
         (

@@ -110,7 +110,10 @@ def test_everything_that_a_file_may_say(tmp_path: Path) -> None:
         ("inputs:\n  a:\n    s3_data: d\n    input_mode: Tube\n", "job.yaml:4: unknown TrainingInput(input_mode"),
         ("metric_definitions:\n- {Name: a, Regex: (}\n", "job.yaml:"),
         ("entry_point: a.py\nentry_point: b.py\n", "job.yaml:2: 'entry_point' is given twice, first in line 1"),
-        ("train_instance_count: 2\n", "job.yaml:1: train_instance_count is called instance_count"),
+        (
+            "train_instance_count: 2\n",
+            "job.yaml:1: train_instance_count is a name of the SageMaker SDK 1.x; use",
+        ),
         ("rules: [1]\n", "job.yaml:1: rules=[1] is refused"),
         ("sagemaker_session: x\n", "job.yaml:1: sagemaker_session is not available in job files"),
         ("framework: caffe\n", "job.yaml:1: unknown framework 'caffe'"),
@@ -125,7 +128,7 @@ def test_everything_that_a_file_may_say(tmp_path: Path) -> None:
         ("hyperparameters: &a\n  b: *a\n", "job.yaml:1: the job file is too large"),
         ("? [a]\n: 1\n", "job.yaml:1: a name must be a string"),
         ("image_uri: ${env:NOT_SET_ANYWHERE}\n", "job.yaml:1: the environment variable NOT_SET_ANYWHERE is not set"),
-        ("image_uri: ${env:a-b}\n", "job.yaml:1: '${env:a-b}' names no variable"),
+        ("image_uri: ${env:a-b}\n", "job.yaml:1: '${env:a-b}' is not a valid variable"),
         ("a: " + "[" * 1500, "job.yaml"),
     ],
 )

@@ -328,7 +328,7 @@ class TestManyHosts:
             planned.environment("algo-0")
 
     def test_more_ranks_than_tf_config_can_name_are_refused(self) -> None:
-        with pytest.raises(ConfigurationError, match=r"1,024 hosts × 8 it would have 1\d\d,\d\d\d characters.*MPI\(\)"):
+        with pytest.raises(ConfigurationError, match=r"× 8 processes it would have 1\d\d,\d\d\d characters.*MPI\(\)"):
             plan(instance_count=1024, distribution=CollectiveAllReduce(processes_per_host=8))
         longest = plan(instance_count=1024, distribution=CollectiveAllReduce(processes_per_host=4))
         config = longest.tf_config("algo-1024", "rank 4095")

@@ -83,7 +83,7 @@ _HUGE = 10**400
         ({"hyperparameters": {"a": 10**5000}}, "hyperparameter 'a': the number has more than 300 digits"),
         ({"hyperparameters": _deep(100_000)}, "hyperparameters must be a dict, got a value of type list."),
         ({"tags": 5}, "tags must be a list such as [{'Key': 'team', 'Value': 'vision'}], or a dict; got 5."),
-        ({"tags": {"a": _deep(100_000)}}, "tags: each must be"),
+        ({"tags": {"a": _deep(100_000)}}, "tags: each tag must be"),
         ({"dependencies": 5}, "dependencies must be a list such as ['lib']; got 5."),
         ({"dependencies": b"lib"}, "dependencies must be a list"),
         ({"dependencies": ["x" * 5000]}, "dependencies: the value has 5,000 bytes; at most 4,096 are possible"),
@@ -99,7 +99,7 @@ _HUGE = 10**400
         ({"distribution": {"mpi": {"enabled": True, "fusion_threshold_mb": 1e308}}}, "0 to 1,000,000,000, or None"),
         ({"distribution": {"mpi": {"enabled": True, "cycle_time_ms": _HUGE}}}, "0 to 1,000,000,000, or None"),
         ({"entry_point": "\ud800.py"}, "entry_point: '\\ud800.py' is not valid Unicode text."),
-        ({"entry_point": "x" * 300}, "entry_point: the value has 300 bytes; at most 4,096 are possible, 255 between"),
+        ({"entry_point": "x" * 300}, "entry_point: the value has 300 bytes; at most 4,096 are possible, and"),
         ({"entry_point": "a\0b"}, "entry_point: a NUL character"),
         ({"output_path": "/out\0"}, "output_path: a NUL character"),
         ({"model_dir": "a\0b"}, "model_dir: a NUL character"),
@@ -129,7 +129,7 @@ def test_a_hostile_argument_is_refused_where_it_is_made(arguments: dict[str, Any
         (lambda: RunOptions(framework_version=5), "framework_version=…) must be a string, got 5."),  # type: ignore[arg-type]
         (lambda: FailurePolicy(cooldown=(_HUGE, 1)), "0 to 315,360,000; got 1000"),
         (lambda: SpotMarket(rate=_HUGE), "rate=…) must be a number, 0 to 315,360,000; got 1000"),
-        (lambda: SpotMarket(trace=[_circle()]), "trace=…): each must be"),  # type: ignore[list-item, arg-type]
+        (lambda: SpotMarket(trace=[_circle()]), "trace=…): each item must be"),  # type: ignore[list-item, arg-type]
         (lambda: Kill(rank=0, at_s=_HUGE), "at_s=…) must be a number of seconds, 0 to 315,360,000"),
         (lambda: Kill(rank=0, at_line=b"x"), "at_line=…) must be a string, got b'x'."),  # type: ignore[arg-type]
         (lambda: TrainingInput("/data", attribute_names=5), "attribute_names=…) must be a list"),  # type: ignore[arg-type]

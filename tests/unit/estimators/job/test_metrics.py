@@ -76,7 +76,7 @@ def test_sagemakers_form_reads_and_writes() -> None:
         ([{"Name": "", "Regex": "(1)"}], "'Name' must be a string"),
         ([{"Name": "a", "Regex": 1}], "'Regex' of 'a' must be a string, got 1"),
         ({"Name": "a", "Regex": "(1)"}, "must be a list"),
-        (["loss"], "each must be"),
+        (["loss"], "each definition must be"),
     ],
 )
 def test_bad_definitions_are_refused_with_the_remedy(definitions: Any, message: str) -> None:
@@ -136,7 +136,7 @@ def test_memory_is_bounded_for_lines_that_never_end() -> None:
 def test_what_is_not_a_number_is_warned_of_once() -> None:
     events = feed(MetricExtractor([MetricDefinition("a", "a=(.*)")]), b"a=b\n", b"a=c\n", b"a=1\n")
     assert [event.kind for event in events] == ["warning", "metric"]
-    assert "caught 'b', which is not a number" in events[0].data["message"]
+    assert "captured 'b', which is not a number" in events[0].data["message"]
 
 
 def test_without_definitions_nothing_is_done() -> None:

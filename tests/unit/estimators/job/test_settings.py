@@ -81,8 +81,8 @@ from estimators.job.settings import Settings
         ({"dependencies": "lib"}, "dependencies must be a list, got 'lib'; write ['lib']."),
         ({"dependencies": [3]}, "dependencies must be a list of strings, got 3"),
         ({"tags": "x"}, "tags must be"),
-        ({"tags": [{"Key": "a"}]}, "tags: each must be"),
-        ({"tags": {"a": 3}}, "tags: each must be"),
+        ({"tags": [{"Key": "a"}]}, "tags: each tag must be"),
+        ({"tags": {"a": 3}}, "tags: each tag must be"),
         ({"base_job_name": "a_b"}, "base_job_name 'a_b'"),
         ({"base_job_name": "-a"}, "base_job_name '-a'"),
         ({"sagemaker_session": "us-east-1"}, "sagemaker_session must be a boto3 session"),
@@ -102,7 +102,7 @@ from estimators.job.settings import Settings
         ({"max_retry_attempts": 0}, "max_retry_attempts must be a whole number, 1 or more"),
         (
             {"max_retry_attempts": 2, "run_options": RunOptions(failure_policy=FailurePolicy(max_failures=3))},
-            "say the same thing; leave one of them out",
+            "both set the number of restarts; leave one of them out",
         ),
         (
             {"instance_count": 2, "run_options": RunOptions(failure_policy=FailurePolicy(min_hosts=3))},

@@ -77,7 +77,7 @@ def test_the_key_of_a_set_of_frameworks(
     assert horovod_builds.built_for([installation.packages]) == {"torch"}
     assert BuildKey.of(installation) == both  # what is there already stays, and TensorFlow is not left out
     monkeypatch.setenv(horovod.FRAMEWORKS, "torch,mxnet")
-    with pytest.raises(RequirementUnavailable, match="'torch,mxnet'; Horovod is not built for mxnet here"):
+    with pytest.raises(RequirementUnavailable, match="'torch,mxnet', but fleetfit does not build Horovod for mxnet"):
         BuildKey.of(installation)
 
 

@@ -117,7 +117,7 @@ def test_nothing_is_written_that_is_no_part_of_a_record(operation: str, path: ob
 
 
 def test_a_piece_that_does_not_fit_is_refused(here: JobRecord) -> None:
-    with pytest.raises(RecordError, match="does not end at 7"):
+    with pytest.raises(RecordError, match="does not end at byte 7"):
         Replica(here).take({"op": "grow", "path": "events.jsonl", "at": 7, "data": ""})
     with pytest.raises(RecordError, match="damaged"):
         Replica(here).take({"op": "grow", "path": "events.jsonl", "at": 0, "data": "%"})

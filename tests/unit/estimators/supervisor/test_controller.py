@@ -237,7 +237,7 @@ def test_with_too_few_it_waits_and_ends_in_vain_when_nobody_has_its_state() -> N
     world = begun(min_hosts=2, cooldown=(5.0, 5.0))
     world.dies("algo-1.0.0")
     assert world.controller._session.state is State.SHORT
-    assert "1 of at least 2 needed workers are left: the training waits for more" in world.said[-1]
+    assert "the training needs at least 2 workers and has 1: it waits for more" in world.said[-1]
     assert world.said[-1].endswith("Missing: algo-1.")
     world.advance(6.0)
     world.tells("algo-1", "worker_ready", worker="algo-1.0.1")
@@ -283,7 +283,7 @@ def test_a_host_leaves_when_the_others_have_met_without_it() -> None:
     assert world.said[-1] == "algo-1 has left"
     world.advance(100.0)
     assert world.added == []
-    with pytest.raises(ValueError, match="0 of at least 1 needed hosts"):
+    with pytest.raises(ValueError, match="at least 1 host, and would have 0 without algo-3"):
         world.controller.remove_host("algo-2")
         world.controller.remove_host("algo-3")
 
@@ -355,7 +355,9 @@ def test_workers_that_end_before_they_train_fail_the_job() -> None:
         world.dies(f"algo-1.0.{number}", 0)
         world.advance(0.2)
     assert world.failure is not None
-    assert world.failure.message == "elastic training: the workers end before they train and without hvd.init()."
+    assert world.failure.message == (
+        "elastic training: the workers end before the training begins, without calling hvd.init()."
+    )
 
 
 def test_a_source_that_decides_gives_hosts_their_places() -> None:

@@ -44,7 +44,7 @@ def test_a_function_says_names_or_slots() -> None:
     assert host_discovery.lines(["a", "b"]) == "a\nb\n"
     assert host_discovery.lines({"a": 2, "b": 1}) == "a:2\nb:1\n"
     for answer in ("ab", 3, None):
-        with pytest.raises(ConfigurationError, match="must return names"):
+        with pytest.raises(ConfigurationError, match="must return a list of host names"):
             host_discovery.lines(answer)
 
 

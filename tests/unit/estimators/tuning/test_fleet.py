@@ -74,7 +74,7 @@ def tuner(distribution: Any = None, **changes: Any) -> HyperparameterTuner:
         (lambda: SharedFleetConfig(hosts=1, explore=1.0), "between 0 and 1"),
         (lambda: tuner(max_runtime_in_seconds=None), "max_runtime_in_seconds"),
         (lambda: tuner(strategy="PBT", max_jobs=4), "strategy PBT"),
-        (lambda: tuner().fit(), "needs ElasticHorovod.*no distribution"),
+        (lambda: tuner().fit(), "needs the distribution ElasticHorovod.*no distribution"),
         (lambda: tuner(ElasticHorovod()).fit(), "cannot grow"),
         (lambda: tuner(ElasticHorovod(max_hosts=8), count=5).fit(), "instance_count=5 hosts, but the fleet has 4"),
         (lambda: tuner(ElasticHorovod(discovery=list)).fit(), "leave discovery"),

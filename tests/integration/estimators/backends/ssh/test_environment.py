@@ -90,7 +90,7 @@ def test_an_index_that_does_not_serve_is_not_asked_again_for_a_day(
     monkeypatch.setenv("UV_OFFLINE", "1")  # the host has no index
     said: list[str] = []
     prepare(shell, wanted, said.append)
-    refused = next(text for text in said if "its package index does not serve them" in text)
+    refused = next(text for text in said if "its package index does not serve the packages" in text)
     assert said[1:3] == ["asking its package index", refused]
     again: list[str] = []
     prepare(shell, dataclasses.replace(wanted, name=f"{wanted.name}-2"), again.append)

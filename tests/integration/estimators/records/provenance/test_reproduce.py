@@ -124,7 +124,7 @@ def test_parts() -> None:
     cut = facts(git={"diff": "", "diff_truncated": "too large"})
     assert reproduce.part("patch", cut) is None
     assert reproduce.why_missing("patch", cut) == ": too large"
-    assert "before it was collected" in reproduce.why_missing("patch", facts(pending=["git"]))
+    assert "before this part was collected" in reproduce.why_missing("patch", facts(pending=["git"]))
     assert reproduce.why_missing("patch", facts(errors={"git": "git is not installed"})) == ": git is not installed"
 
 

@@ -32,9 +32,9 @@ NODES: list[dict[str, Any]] = [
         ),
         (
             {}, 2, {"a": {"CPU": 8.0}, "b": {"CPU": 1.0}},
-            "the job waits for 2 × {CPU: 4} (STRICT_SPREAD): 1 of 2 nodes of that size have this free",
+            "the job waits for 2 × {CPU: 4} (STRICT_SPREAD): 1 of 2 nodes of that size have enough free",
         ),
-        ({"labels": {"zone": "!2"}}, 1, None, "the job waits for {CPU: 4}; free are CPU: 9, GPU: 1"),
+        ({"labels": {"zone": "!2"}}, 1, None, "the job waits for {CPU: 4}; available now: CPU: 9, GPU: 1"),
     ],
 )  # fmt: skip
 def test_what_is_lacking_is_named(changes: dict[str, Any], count: int, free: shortage.Free | None, said: str) -> None:

@@ -120,7 +120,7 @@ def test_one_that_was_created_though_the_answer_was_lost_is_known_again(
         changed = {"TrainingJobDefinition": {**definition, "StaticHyperParameters": there}}
         stub("sagemaker").add_response("describe_hyper_parameter_tuning_job", described(request_of_a_tuner, **changed))
     service.create(request_of_a_tuner, CREATED.timestamp())
-    with pytest.raises(JobExistsError, match="SageMaker has a tuning job named 'search' already"):
+    with pytest.raises(JobExistsError, match="SageMaker already has a tuning job named 'search'"):
         service.create(request_of_a_tuner, CREATED.timestamp())
 
 
