@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 
+from container.launchers import LaunchError
 from container.system import interfaces
 
 
@@ -27,3 +28,24 @@ def shared_network(host: str, other: str) -> tuple[str, str] | None:
         if found.ip == mine and not mine.is_loopback:
             return (name, str(found.network)) if theirs in found.network else None
     return None
+
+
+def check_own_name(host: str) -> None:
+    """Check that this machine resolves its own name, without which Horovod's Gloo crashes.
+
+    Gloo uses what ``gethostbyname`` returns without looking whether it is NULL (``gloo/rendezvous/context.cc``).
+
+    Args:
+        host: The host that runs on this machine.
+
+    Raises:
+        LaunchError: the name has no IPv4 address; each worker would be killed by SIGSEGV.
+    """
+    name = socket.gethostname()
+    try:
+        socket.gethostbyname(name)
+    except (OSError, UnicodeError) as error:
+        raise LaunchError(
+            f"the machine of {host} cannot resolve its own name, {name!r}: {error}. Horovod's Gloo crashes on such a "
+            f"machine. Add the name to its /etc/hosts: `echo '127.0.1.1 {name}' | sudo tee -a /etc/hosts`."
+        ) from None

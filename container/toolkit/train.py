@@ -31,6 +31,7 @@ from container.contract.membership import Membership
 from container.contract.messages import Message
 from container.contract.names import unknown
 from container.contract.plan import Plan
+from container.contract.strategies import ElasticHorovod
 from container.contract.wire import Event
 from container.launchers import horovod_builds
 from container.system import folders, processes
@@ -306,6 +307,8 @@ class Preparation:
             paths = (str(self._overlay or ""), *inherited, *sys.path, site.getusersitepackages())
             installed = [path for path in paths if path]
             horovod_builds.check(folder / self._env.program, folder, installed, self._env.current_host)
+        if isinstance(self._env.strategy, ElasticHorovod):
+            network.check_own_name(self._env.current_host)
 
     def _in_background(self, work: Callable[[Callable[[str], None]], None], then: Callable[[], None]) -> None:
         """Run ``work`` in a thread; what it logs comes to the loop through a pipe, whose end means that it is done."""

@@ -222,6 +222,8 @@ class ElasticController:
             self._workers.trains = True
         elif event.kind == "chaos_step":
             self._workers.injected.append(event.data.get("id"))
+        elif event.kind == "failure":
+            host.failure = Failure.from_dict(event.data)
         elif event.kind == "host_ready":
             host.address = str(event.data.get("address") or "")
             host.ports = tuple(int(port) for port in event.data.get("ports") or ())

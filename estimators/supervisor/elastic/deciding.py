@@ -125,6 +125,14 @@ def replacement_wait(roster: Roster, lost: ElasticHost, now: float) -> float | N
     return None if math.isinf(lost.excluded_until) else max(0.0, lost.excluded_until - now)
 
 
+def cannot_begin(roster: Roster, places: Places | None) -> bool:
+    """Return whether a training that has not begun fails because of a host that could not take part.
+
+    A host that takes the place of that one would fail in the same way, unless somebody names other places.
+    """
+    return places is None or not roster.staying
+
+
 def free_places(roster: Roster, places: Places | None) -> float:
     """Return how many more hosts may be asked for, as far as places go; ``math.inf`` where nobody counts them."""
     if places is None or places.supply is None:

@@ -114,7 +114,7 @@ class HostControl:
         if session.over:
             return
         told = end.exit_code == 128 + signal.SIGTERM
-        lost = end.failure or Failure(
+        lost = end.failure or host.failure or Failure(
             cause=Cause.HOST_LOST,
             message=TERMINATED if told else "the host's training process ended.",
             host=host.name,
@@ -127,6 +127,11 @@ class HostControl:
         if host.name in self._roster.leaving:
             self._roster.leaving.remove(host.name)
         session.job.event("host_left" if expected else "host_lost", name=host.name, reason=lost.message)
+        if host.failure is not None and not (host.up or expected):
+            session.failures[host.name] = host.failure
+            if not session.state.has_met and deciding.cannot_begin(self._roster, session.places):
+                session.fail(host.failure)
+                return
         session.job.say(f"{host.name} {'has left' if expected else f'was lost: {lost.message}'}")
         wait = None if expected else deciding.replacement_wait(self._roster, host, session.clock())
         if wait is not None:
@@ -145,6 +150,8 @@ class HostControl:
             self._owed.append(lost)
             return
         name = self._add(lost.slots, places.place_of(lost.name) if places is not None else None)
+        if not lost.up:
+            self._roster.hosts[name].origin = lost.origin or lost.name
         if places is not None:
             places.replaced(lost.name, name)
 

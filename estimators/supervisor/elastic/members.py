@@ -52,6 +52,8 @@ class ElasticHost:
     excluded_until: float = 0.0
     replace: bool = True  # whether another host is started if it is lost
     up: bool = False  # whether its toolkit has come up
+    failure: Failure | None = None  # why it cannot take part, as its toolkit has said
+    origin: str = ""  # the lost host that it replaces, or that one's, while none of them has come up
     address: str = ""  # where the others reach it, and the ports that are reserved for it, as it has said
     ports: tuple[int, ...] = ()
     spare: bool = False  # whether it is kept ready, without taking part

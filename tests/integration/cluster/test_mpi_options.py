@@ -1,4 +1,4 @@
-"""mpirun as users want it: their options, any login shell, both seed call sites, OpenMPI 5, and no mpirun at all."""
+"""mpirun as users want it: their options, both seed call sites, OpenMPI 5, and no mpirun at all."""
 
 from __future__ import annotations
 
@@ -95,28 +95,6 @@ def test_horovods_options_reach_the_ranks(make: clusters.Make) -> None:
         assert said["environ"]["HOROVOD_FUSION_THRESHOLD"] == str(32 << 20)
         assert said["environ"]["HOROVOD_CYCLE_TIME"] == "2.5"
         assert said["environ"]["HOROVOD_AUTOTUNE"] == "0"
-
-
-@pytest.mark.landing
-@pytest.mark.skipif(os.geteuid() != 0, reason="a mount namespace needs root")
-@pytest.mark.parametrize("shell", ["sh", "tcsh", "fish", "nologin"])
-def test_jobs_run_whatever_the_users_login_shell_is(shell: str, make: clusters.Make) -> None:
-    """mpirun writes its remote shell's line in the grammar of the login shell that the password file names."""
-    users = make.folder / "passwd"
-    users.write_text(f"root:x:0:0:root:/root:/bin/{shell}\n")
-    (make.folder / "says.py").write_text("from mpi4py import MPI\nprint(MPI.COMM_WORLD.allreduce(1), 'ranks')\n")
-    bound = ["unshare", "--mount", "sh", "-c", 'mount --bind "$0" /etc/passwd && exec "$@"', str(users)]
-    words = ["train", "says.py", "-s", "mpi", "-n", "2", "-p", "1"]
-    done = subprocess.run(
-        [*bound, str(Path(sys.executable).with_name("fleetfit")), *words],
-        cwd=make.folder,
-        env={**os.environ, "SHELL": f"/bin/{shell}"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "] 2 ranks\n" in done.stdout
-    assert "unhandled shell" not in done.stdout + done.stderr
 
 
 def test_an_option_that_mpirun_does_not_know_is_told_in_its_words(make: clusters.Make) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import socket
+
+import pytest
+
+from container.launchers import LaunchError
 from container.system import interfaces
-from container.toolkit.network import shared_network
+from container.toolkit.network import check_own_name, shared_network
 
 
 def test_the_interface_that_has_the_address() -> None:
@@ -19,3 +24,12 @@ def test_the_interface_that_has_the_address() -> None:
 def test_names_that_say_nothing() -> None:
     assert shared_network("localhost", "localhost") is None
     assert shared_network("no-such-host.invalid", "localhost") is None
+
+
+def test_a_machine_that_cannot_resolve_its_own_name_is_told_how_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "localhost")
+    check_own_name("algo-2")
+    for name in ("no-such-host.invalid", "a" * 70):
+        monkeypatch.setattr(socket, "gethostname", lambda name=name: name)
+        with pytest.raises(LaunchError, match=rf"machine of algo-2 cannot .* '{name}'.*echo '127.0.1.1 {name}'"):
+            check_own_name("algo-2")

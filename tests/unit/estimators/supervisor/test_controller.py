@@ -269,6 +269,47 @@ def test_a_lost_host_is_replaced_after_its_cooldown_and_a_spare_one_joins_at_onc
     assert world.added == ["algo-3", "algo-4"]
 
 
+def cannot_take_part(world: World, host: str) -> None:
+    """A host's code cannot be installed, say."""
+    failure = Failure(cause=Cause.CONFIGURATION, message="no such package.", host=host)
+    world.controller.host_event(Event(kind="failure", host=host, data=failure.to_dict()))
+    world.ends(host, 1)
+
+
+def test_a_host_that_cannot_take_part_ends_a_training_that_has_not_begun() -> None:
+    world = World(hosts=2, min_hosts=1)
+    world.up("algo-1")
+    cannot_take_part(world, "algo-2")
+    assert world.failure is not None and world.failure.message == "no such package."
+    assert (world.failure.host, world.failure.cause) == ("algo-2", Cause.CONFIGURATION)
+    world.advance(100.0)
+    assert world.added == []
+
+
+def test_where_a_source_names_hosts_one_that_cannot_take_part_is_left_out_and_the_last_one_ends_the_job() -> None:
+    world = World(hosts=2, source=False, min_hosts=1)
+    world.places({"a": None, "b": None})
+    cannot_take_part(world, "algo-1")
+    assert world.failure is None and world.said[-1].startswith("algo-1 was lost: no such package.")
+    cannot_take_part(world, "algo-2")
+    assert world.failure is not None and world.failure.message == "no such package."
+
+
+def test_hosts_that_cannot_take_part_come_ever_more_seldom_in_a_training_that_has_begun() -> None:
+    world = begun(min_hosts=1, cooldown=(5.0, 20.0))
+    world.ends("algo-1", 137)
+    world.advance(5.1)
+    for number, wait in enumerate((5.0, 10.0, 20.0, 20.0), 3):
+        assert world.added[-1] == f"algo-{number}"
+        cannot_take_part(world, f"algo-{number}")
+        assert world.failure is None and f"algo-{number} was lost: no such package." in world.said
+        world.advance(wait - 0.1)
+        assert world.added[-1] == f"algo-{number}"
+        world.advance(0.2)
+    world.up("algo-7")
+    assert world.offers[-1] == ("algo-2.0.0", "algo-7.0.0")
+
+
 def test_a_host_leaves_when_the_others_have_met_without_it() -> None:
     world = begun(hosts=3, min_hosts=1)
     world.controller.remove_host("algo-1")
