@@ -166,5 +166,5 @@ def open_fifo(path: Path, *, timeout: float = APPEARANCE) -> int:
             raise PipeError(f"{path} cannot be opened: {error.strerror}.") from error
     if not leaving.wait(file):
         os.close(file)
-        raise PipeError(f"{path} had no writer before the process ended.")
+        raise PipeError(f"{path}: this process ended before anything had opened the FIFO for writing.")
     return file

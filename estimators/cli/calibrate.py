@@ -43,9 +43,9 @@ def add(subparsers: Any) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--processes", type=parsing.count, action="append", default=[], metavar="N",
-        help="train with N processes for the fit; may be repeated (default: 2 and 4)",
+        help="also measure trainings with N processes; may be repeated (default: 2 and 4)",
     )  # fmt: skip
-    parser.add_argument("--no-check", action="store_true", help="skip the trainings that check the fit")
+    parser.add_argument("--no-check", action="store_true", help="skip the trainings that check the calibration")
     parser.add_argument("--json", action="store_true", help="print the calibration as JSON")
     parser.set_defaults(run=run)
 

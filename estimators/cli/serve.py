@@ -74,7 +74,7 @@ def add(subparsers: Any) -> None:
     )  # fmt: skip
     command.add_argument(
         "--queue", metavar="NAME",
-        help="let jobs wait in this queue of the machine, together with the jobs of `fleetfit train --queue NAME`",
+        help="let jobs wait in the machine's queue NAME, together with the jobs of `fleetfit train --queue NAME`",
     )  # fmt: skip
     command.add_argument(
         "--region", default="us-east-1", metavar="NAME", help="region that the endpoint reports (default: us-east-1)"

@@ -84,11 +84,11 @@ def add(subparsers: Any) -> None:
     )
     ends.add_argument(
         "--min-resource", type=parsing.count, metavar="N",
-        help="hyperband, asha: number of values that a trial reports of the objective before it may be stopped",
+        help="hyperband, asha: number of objective values that a trial reports before it may be stopped",
     )  # fmt: skip
     ends.add_argument(
         "--max-resource", type=parsing.count, metavar="N",
-        help="hyperband: number of values that a complete trial reports of the objective",
+        help="hyperband: number of objective values that a complete trial reports",
     )  # fmt: skip
     ends.add_argument("--population", type=parsing.count, metavar="N", help="pbt: size of the population (default: 4)")
     ends.add_argument(

@@ -180,7 +180,9 @@ def _copy_folder(source: Path, code_dir: Path) -> None:
     if inner == outer:
         return
     if inner.startswith(outer.rstrip("/") + "/"):
-        raise CodeError(f"the code's folder {source} contains {code_dir}, the target of its copy; give another folder.")
+        raise CodeError(
+            f"the code's folder {source} would be copied to {code_dir}, a folder in {source}; use a smaller folder."
+        )
     check_names(source.iterdir())
     try:
         copy_tree(source, code_dir)

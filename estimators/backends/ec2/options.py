@@ -45,7 +45,7 @@ def _tags(where: str, value: Any) -> dict[str, str]:
     ):
         raise ConfigurationError(f"{where} must be a dict of strings, got {shown(value)}.")
     if len(value) > _TAG_LIMIT:
-        raise ConfigurationError(f"{where} has {len(value)} tags; AWS allows {_TAG_LIMIT} beside fleetfit's own.")
+        raise ConfigurationError(f"{where} has {len(value)} tags; AWS allows {_TAG_LIMIT} besides fleetfit's own.")
     for key, said in value.items():
         if not key or len(key) > 128 or len(said) > 256 or key.lower().startswith(("aws:", "fleetfit:")):
             raise ConfigurationError(

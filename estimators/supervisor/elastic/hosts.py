@@ -114,11 +114,15 @@ class HostControl:
         if session.over:
             return
         told = end.exit_code == 128 + signal.SIGTERM
-        lost = end.failure or host.failure or Failure(
-            cause=Cause.HOST_LOST,
-            message=TERMINATED if told else "the host's training process ended.",
-            host=host.name,
-            exit_code=end.exit_code,
+        lost = (
+            end.failure
+            or host.failure
+            or Failure(
+                cause=Cause.HOST_LOST,
+                message=TERMINATED if told else "the host's training process ended.",
+                host=host.name,
+                exit_code=end.exit_code,
+            )
         )
         if not host.up and not expected:  # it has never come: the next one waits, as after a failure
             self.workers.exclude(host)

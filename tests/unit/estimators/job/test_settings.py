@@ -26,7 +26,7 @@ from estimators.job.settings import Settings
         ({"image_uri": "x", "arguments": ["x"]}, "or use container_arguments"),
         (
             {"entry_point": "t.py", "hyperparameters": {"lr": 0.5}, "arguments": ["--lr", "0.1"]},
-            "--lr in arguments has a different value from hyperparameter 'lr', or no value: leave one of them out.",
+            "arguments gives --lr no value, or a value that differs from hyperparameter 'lr'. Set it in only",
         ),
         ({"instance_count": 0}, "instance_count must be a whole number, 1 or more; got 0."),
         ({"instance_count": -1}, "got -1"),
