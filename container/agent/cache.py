@@ -50,7 +50,9 @@ def limit() -> int:
         return _DEFAULT_LIMIT
     match = re.fullmatch(r"(\d+)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if match is None:
-        raise AgentError(f"{LIMIT}={text!r} is not a size: write bytes, or a number with K, M, G or T, such as 50G.")
+        raise AgentError(
+            f"{LIMIT}={text!r} is not a size: write a number of bytes, or a number with K, M, G or T, such as 50G."
+        )
     return int(match[1]) * _UNITS[match[2].upper()]
 
 

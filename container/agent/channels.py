@@ -25,7 +25,7 @@ def read_channels(file: Path) -> tuple[HostChannel, ...]:
     except (OSError, ValueError) as error:
         raise AgentError(f"{file}: the channels cannot be read: {error}") from error
     if not isinstance(content, dict):
-        raise AgentError(f"{file}: the channels must be an object of channel names; got {content!r}.")
+        raise AgentError(f"{file}: the file must hold a JSON object with channel names as keys; got {content!r}.")
     channels = []
     for name, values in content.items():
         try:

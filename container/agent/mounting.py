@@ -73,7 +73,7 @@ def check() -> str:
     if shutil.which("fusermount3") is None and shutil.which("fusermount") is None:
         missing.append("fuse3 (apt install fuse3)")
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
-        missing.append("/dev/fuse that this user may open (in a container: --device /dev/fuse --cap-add SYS_ADMIN)")
+        missing.append("a /dev/fuse that this user may open (in a container: --device /dev/fuse --cap-add SYS_ADMIN)")
     if missing or rclone is None:
         raise AgentError(
             f"input mode 'FastFile' of S3 needs {' and '.join(missing)}, which this machine lacks. Add what is "

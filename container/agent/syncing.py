@@ -207,8 +207,8 @@ class Uploader:
             name, error = next(iter(failed.items()))
             more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
             raise AgentError(
-                f"the upload of the {self._what} failed: {error} {name!r}{more} of {self._folder} could not be "
-                f"uploaded to {self._prefix}; {len(self._up)} files were uploaded."
+                f"the upload of the {self._what} failed: {error} {name!r}{more} could not be uploaded from "
+                f"{self._folder} to {self._prefix}; {len(self._up)} files were uploaded."
             )
         if self._what == _CHECKPOINTS:
             self.compare()

@@ -51,7 +51,10 @@ class Best:
             elif "acc" in lower or "auc" in lower:
                 mode = "max"
             else:
-                raise ValueError(f"best={value!r}: say whether more is better: 'max {metric}' or 'min {metric}'.")
+                raise ValueError(
+                    f"best={value!r} does not say whether higher values are better: write 'max {metric}' or "
+                    f"'min {metric}'."
+                )
         return cls(metric=metric, mode=mode)
 
     def rank(self, metrics: Mapping[str, Mapping[str, float]]) -> list[str]:

@@ -71,7 +71,9 @@ def state_of(model: Any, optimizer: Any = None) -> Saveable:
     """
     if isinstance(model, Mapping):
         if optimizer is not None:
-            raise TypeError("optimizer=… needs a model; put the optimizer's variables into the mapping instead.")
+            raise TypeError(
+                "optimizer=… needs a model, but a mapping was given: put the optimizer's variables into that mapping."
+            )
         return ArrayState(model)
     if callable(getattr(model, "groups", None)):
         return model  # type: ignore[no-any-return]

@@ -542,7 +542,7 @@ def _room(sizes: Sequence[int], *, free: int, block: int) -> str:
         block: What a file system gives space in.
     """
     needed = _needed(sizes, block)
-    text = f"{free:,} bytes are free, at least {needed:,} are needed in blocks of {block:,}"
+    text = f"{free:,} bytes are free, and at least {needed:,} are needed, counted in blocks of {block:,}"
     return text if free < needed else f"{text}; a quota, a reserve or another program may have taken the rest"
 
 

@@ -154,7 +154,7 @@ class BackgroundWriter(Generic[Job]):
 
     def _say_waiting(self, began: float) -> None:
         print(
-            f"checkpoints: still waiting after {time.monotonic() - began:.0f} s for the current write to "
+            f"checkpoints: waited {time.monotonic() - began:.0f} s so far for the current write to "
             f"{self._where} to finish",
             file=sys.stderr,
             flush=True,

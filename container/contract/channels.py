@@ -138,7 +138,7 @@ class HostChannel:
                 )
         if augmented and not self.attribute_names:
             return (
-                f"s3_data_type {self.data_type.value!r} needs attribute_names: the attributes to read of each line, "
+                f"s3_data_type {self.data_type.value!r} needs attribute_names: the attributes to read from each line, "
                 "such as ['source-ref', 'label']."
             )
         if augmented and self.distribution is DataDistribution.SHARDED:

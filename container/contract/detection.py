@@ -271,9 +271,7 @@ def _from_tf_config(
         addresses = {"chief" if name == "master" else name: found for name, found in addresses.items()}
         task = "chief" if task == "master" else task
     if task == "evaluator":
-        raise RefusedError(
-            "TF_CONFIG: an 'evaluator' beside the cluster is not supported: evaluate in the script, between epochs."
-        )
+        raise RefusedError("TF_CONFIG: an 'evaluator' task is not supported: evaluate in the script, between epochs.")
     if task not in addresses or task not in TASK_TYPES:
         raise DistributedError(
             unknown("task type in TF_CONFIG", task, [name for name in addresses if name in TASK_TYPES])
@@ -305,8 +303,8 @@ def _tasks(config: Mapping[str, Any]) -> tuple[dict[str, tuple[str, ...]], str, 
         index = int(config["task"]["index"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DistributedError(
-            f"TF_CONFIG needs 'cluster' (task type -> addresses) and 'task' ('type' and 'index'); missing "
-            f"or not valid: {error}."
+            f"TF_CONFIG needs 'cluster', which maps each task type to its addresses, and 'task', which has a 'type' "
+            f"and an 'index'; missing or not valid: {error}."
         ) from error
     return addresses, task, index
 

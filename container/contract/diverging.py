@@ -38,7 +38,7 @@ def describe(name: str, value: float, *, rank: int | None, process: str = "", pl
     """
     who = f"rank {rank}" if rank is not None else process or "the script"
     when = ", ".join(f"{word} {place[word]:g}" for word in PLACES if isinstance(place.get(word), int | float))
-    text = "not a number (NaN)" if math.isnan(value) else "infinite" if value > 0 else "minus infinite"
+    text = "not a number (NaN)" if math.isnan(value) else "infinite" if value > 0 else "minus infinity"
     return f"metric {name!r} is {text}{f' at {when}' if when else ''}; {who} reported it."
 
 

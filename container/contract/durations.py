@@ -96,7 +96,7 @@ class Durations:
             found.total_s = float(values["total_s"])
             found.longest_s = float(values["longest_s"])
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise ValueError(f"these are no durations: {values!r}") from error
+            raise ValueError(f"not durations: {values!r}") from error
         return found
 
     @classmethod

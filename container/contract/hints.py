@@ -70,7 +70,7 @@ _RAISED: tuple[tuple[str, str], ...] = (
     (
         r"module 'horovod\.torch' has no attribute|Extension horovod\.torch has not been built",
         "Horovod was built without PyTorch: `fleetfit install horovod torch` builds Horovod for PyTorch, "
-        "`fleetfit install horovod tensorflow torch` builds it for both.",
+        "`fleetfit install horovod tensorflow torch` builds it for TensorFlow and PyTorch.",
     ),
     (
         r"ProcessGroupNCCL is only supported with GPUs|doesn't have NCCL built in",
@@ -98,7 +98,7 @@ _SAID: tuple[tuple[str, str], ...] = (
     ),
     (
         r"Address already in use",
-        "another program holds the port: let the system choose one (port 0), or end that program.",
+        "another program holds the port: let the system choose a free port (port 0), or end that program.",
     ),
 )
 
@@ -227,7 +227,8 @@ def _of_argparse(text: str) -> str | None:
 def _not_installed(package: str, situation: Situation) -> str:
     if situation.elsewhere:
         named = (
-            f" If fleetfit makes the environment, it installs {package} if a file of the job's code mentions {package}."
+            f" When fleetfit makes the environment, it installs {package} if a file of the job's code mentions "
+            f"{package}."
             if package in ("tensorflow", "tf_keras")
             else ""
         )

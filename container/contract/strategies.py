@@ -26,7 +26,10 @@ _MOST_AMOUNT = 1_000_000_000
 _MOST_BYTES = 1 << 40
 
 #: What there is instead of the options of TensorFlow 1's strategies.
-_NUM_GPUS = "each process has one GPU; set processes_per_host=… of MPI() or CollectiveAllReduce() to the GPUs of a host"
+_NUM_GPUS = (
+    "each process has one GPU; set processes_per_host=… of MPI() or CollectiveAllReduce() to the number of GPUs of a "
+    "host"
+)
 
 
 class Distribution:

@@ -85,7 +85,7 @@ def remarks(parser, arguments, values, rest):  # type: ignore[no-untyped-def]
         if action is None:
             near = _near(name, [option for option in options if option not in given]) if word in rest else None
             if near is not None:
-                yield name, f"the script's parser has no {name}, and returned it as unknown: was {near} meant?"
+                yield name, f"the script's parser has no {name}, and returned it as unknown: did you mean {near}?"
         elif value.lower() in _FALSE:
             is_true = values.get(action.dest) is True
             if getattr(action, "type", None) is bool and is_true:

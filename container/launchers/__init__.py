@@ -155,9 +155,9 @@ def check_tf_config(text: str, membership: Membership) -> None:
     """
     if len("TF_CONFIG=") + len(text.encode()) > STRING_LIMIT:
         raise LaunchError(
-            f"TF_CONFIG names every process. For {len(membership.hosts):,} hosts × {membership.hosts[0].slots} "
+            f"TF_CONFIG lists every process. For {len(membership.hosts):,} hosts × {membership.hosts[0].slots} "
             f"processes it would have {len(text):,} characters; Linux passes at most {STRING_LIMIT:,} in one variable. "
-            "Use fewer hosts or fewer processes on each, or MPI(), which needs no such variable."
+            "Use fewer hosts or fewer processes per host, or MPI(), which needs no such variable."
         )
 
 

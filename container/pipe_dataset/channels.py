@@ -55,6 +55,6 @@ def distribution(channel: str, config_dir: str | os.PathLike[str] | None) -> str
     if mode.lower() != "pipe":
         raise PipeError(
             f"channel {channel!r} is in {mode} mode: give the job TrainingInput(…, input_mode='Pipe'), or read the "
-            "files of its folder."
+            "files in the channel's folder."
         )
     return str(config[channel].get("S3DistributionType") or "FullyReplicated")

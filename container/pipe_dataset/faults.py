@@ -54,9 +54,9 @@ def at(reader: Reader, offset: int, record: int, cause: str, *, framed: bool = F
     notes = [note for note in reader.notes.all() if note.uri and note.at <= offset]
     if not notes:
         return PipeError(
-            f"channel {reader.channel!r}, epoch {reader.epoch}: record {record + 1:,} of the stream, at its byte "
-            f"{offset:,}: {cause}. The object with this byte is damaged, or not in the format that record_format "
-            "names. Which object this is cannot be told, because the stream does not mark where an object begins."
+            f"channel {reader.channel!r}, epoch {reader.epoch}: record {record + 1:,}, at byte {offset:,} of the "
+            f"stream: {cause}. The object with this byte is damaged, or not in the format that record_format "
+            "names. fleetfit cannot tell which object this is, because the stream does not mark where an object begins."
         )
     last = notes[-1]
     if not last.plain:

@@ -48,8 +48,8 @@ def pipe_folder(channel: str, environ: Mapping[str, str]) -> Path:
     if not own.is_dir():
         raise PipeError(
             f"channel {channel!r}: {ranks} ranks of this host would read one FIFO, and each would get pieces of "
-            f"records. The folder with the FIFOs of this rank, {own}, does not exist. If the platform makes one FIFO "
-            "for a host, use processes_per_host=1, or input_mode='File' or 'FastFile'."
+            f"records. The folder with the FIFOs of this rank, {own}, does not exist. If the platform makes only one "
+            "FIFO per host, use processes_per_host=1, or input_mode='File' or 'FastFile'."
         )
     return own
 
@@ -160,7 +160,7 @@ def open_fifo(path: Path, *, timeout: float = APPEARANCE) -> int:
             if time.monotonic() > until or leaving.ending(_PAUSE):
                 raise PipeError(
                     f"{path} did not appear within {timeout:g} s. It is a FIFO that the platform makes for a channel "
-                    "in Pipe mode; a script that runs by hand has none."
+                    "in Pipe mode; a script that is started by hand has none."
                 ) from None
         except OSError as error:
             raise PipeError(f"{path} cannot be opened: {error.strerror}.") from error

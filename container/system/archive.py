@@ -186,7 +186,7 @@ class _Unpacking:
         elif entry.isreg():
             self._write_file(tar, name, entry)
         else:
-            raise ArchiveError(f"entry {entry.name!r} is a device, FIFO or of an unknown kind")
+            raise ArchiveError(f"entry {entry.name!r} is a device, a FIFO or an entry of an unknown kind")
 
     def _name(self, name: str) -> str:
         """Return the entry's path below the target, in normal form; empty for the target itself."""

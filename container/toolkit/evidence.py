@@ -107,11 +107,14 @@ def verdict(strategy: str, ranks: Collection[RankEvidence]) -> str | None:
     """
     apart = [rank.is_apart for rank in ranks]
     if all(apart) and any(rank.ended for rank in ranks):
-        who = f"none of the {len(ranks)} ranks joined the others" if len(ranks) > 1 else "the script joined no others"
+        who = (
+            f"none of the {len(ranks)} ranks joined the others, so each ran the whole script by itself"
+            if len(ranks) > 1
+            else "the script joined no other process, so it ran by itself"
+        )
         return (
-            f"the job was not distributed: under {strategy} {who}, so each ran the whole script by itself. Looked for: "
-            f"{LOOKED_FOR}. Ranks that connect in another way, such as by sockets of their own, are not "
-            "recognized."
+            f"the job was not distributed: under {strategy} {who}. Looked for: {LOOKED_FOR}. Ranks that connect "
+            "in another way, such as by sockets of their own, are not recognized."
         )
     if any(value is not False for value in apart):
         return None

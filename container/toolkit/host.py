@@ -256,7 +256,7 @@ class HostRuntime(Runtime):
                 Failure(
                     cause=Cause.TIMEOUT,
                     message=f"{', '.join(silent)} did not answer within {limit:g} s "
-                    f"({', '.join(connected) or 'none of them'} connected).",
+                    f"(connected: {', '.join(connected) or 'none of them'}).",
                     host=silent[0],
                 )
             )

@@ -39,7 +39,7 @@ _OPENING = ("(", "[", "{")
 
 
 IMPORTER_GONE = (
-    "The kernel kills that process when memory runs out (see `dmesg`), or a `kill -9` ended it. With "
+    "Either the kernel killed that process because memory ran out (see `dmesg`), or a `kill -9` ended it. With "
     "environment={'FLEETFIT_FORK': '0'}, fleetfit starts no such process: each rank imports its modules itself."
 )
 

@@ -24,7 +24,10 @@ def channel_refusal(spec: TrainingJobSpec, channel: Channel) -> str | None:
     if not is_s3(s3.uri) and path_here(s3.uri) is None:
         return f"{s3.uri} cannot be read; give s3://bucket/prefix, a path or a file:// URI."
     if s3.instance_groups and set(s3.instance_groups) != {INSTANCE_GROUP}:
-        return f"instance_groups {list(s3.instance_groups)}: a local job has only {INSTANCE_GROUP!r}; leave them out."
+        return (
+            f"instance_groups {list(s3.instance_groups)}: a local job has only the group {INSTANCE_GROUP!r}; leave "
+            "instance_groups out."
+        )
     try:
         agent_channel(spec, channel)
     except channels.ChannelError as error:

@@ -43,7 +43,7 @@ def add(subparsers: Any) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--processes", type=parsing.count, action="append", default=[], metavar="N",
-        help="also measure trainings with N processes; may be repeated (default: 2 and 4)",
+        help="measure each strategy with N processes; may be repeated (default: 2 and 4)",
     )  # fmt: skip
     parser.add_argument("--no-check", action="store_true", help="skip the trainings that check the calibration")
     parser.add_argument("--json", action="store_true", help="print the calibration as JSON")
@@ -92,7 +92,8 @@ def run(args: argparse.Namespace) -> int:
         if not args.json:
             for point in found.points:
                 for strategy, line in point.lines.items():
-                    slower = f"; computing takes {line.contention:.2f} times as long" if shared else ""
+                    alone = f"; computing takes {line.contention:.2f} times as long as in one process alone"
+                    slower = alone if shared else ""
                     console.out(
                         f"{strategy}, {point.processes} processes: {line.fixed_s * 1e3:.2f} ms per step and "
                         f"{line.bandwidth / 1e6:,.0f} MB/s{slower}"

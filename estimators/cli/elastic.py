@@ -40,7 +40,10 @@ def add(subparsers: Any) -> None:
     what = resize.add_mutually_exclusive_group()
     what.add_argument("--add", type=parsing.count, metavar="N", help="add N hosts")
     what.add_argument(
-        "--to", type=parsing.count, metavar="N", help="add hosts, or remove the newest hosts, until there are N"
+        "--to",
+        type=parsing.count,
+        metavar="N",
+        help="add hosts, or remove the newest hosts, until the job has N hosts",
     )
     what.add_argument("--remove", metavar="HOST", help="remove a host")
     what.add_argument("--interrupt", metavar="HOST", help="simulate a spot interruption of a host")

@@ -79,7 +79,11 @@ REFUSED: tuple[tuple[tuple[str, ...], bool, str], ...] = (
         True,
         "leave the option out; processes of one machine connect over loopback",
     ),
-    (("--jsrun",), False, "fleetfit does not support LSF; leave the option out (mpirun), or add --min-np (Gloo)"),
+    (
+        ("--jsrun",),
+        False,
+        "fleetfit does not support LSF; leave the option out to use mpirun, or add --min-np to use Gloo",
+    ),
     (("--tcp",), False, "choose the transport with --mpi-args='…', which passes options to mpirun"),
     (("--start-timeout",), True, "use RunOptions(start_timeout=…), in Python"),
     (("--gloo-timeout-seconds",), True, "--elastic-timeout sets how long workers wait"),

@@ -23,8 +23,9 @@ examples:
   fleetfit hosts shell node-1
   fleetfit hosts remove node-2
 
-If $FLEETFIT_HOSTS is set, it names the hosts. Otherwise the hosts are those of `fleetfit hosts add`. fleetfit logs in
-as `ssh HOST` does: with the host names, keys, jump hosts and agents of ~/.ssh/config.
+If $FLEETFIT_HOSTS is set, jobs use the hosts in this variable. Otherwise jobs use the hosts that you have added with
+`fleetfit hosts add`. fleetfit logs in as `ssh HOST` does: with the host names, keys, jump hosts and agents of
+~/.ssh/config.
 """
 
 
@@ -44,7 +45,7 @@ def add(subparsers: Any) -> None:
         )
         if names:
             made.add_argument(
-                "hosts", nargs=names, metavar="HOST", help="[user@]host[:slots]; slots is a number of processes"
+                "hosts", nargs=names, metavar="HOST", help="[user@]host[:slots]; slots: number of processes on the host"
             )
         made.add_argument("--fleet", default="default", metavar="NAME", help="the fleet's name (default: %(default)s)")
         if config:

@@ -218,7 +218,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     run.add_argument(
         "--on-undistributed", choices=("warn", "fail"),
-        help="what to do if the ranks never connect or exchange nothing (default: warn)",
+        help="what to do if the ranks never connect, or connect but exchange nothing (default: warn)",
     )  # fmt: skip
     run.add_argument(
         "--on-nan", choices=("warn", "fail"), help="what to do if a metric is NaN or a loss is infinite (default: warn)"
@@ -227,7 +227,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--stop-grace",
         type=parsing.whole,
         metavar="S",
-        help="seconds that the script has to save its state when the job is stopped (default: 120)",
+        help="time for the script to save its state when the job is stopped, in seconds (default: 120)",
     )
 
     failures = parser.add_argument_group("when hosts or ranks fail (docs/failures.md)")

@@ -66,7 +66,7 @@ def add(subparsers: Any) -> None:
     describe.set_defaults(run=run_describe)
 
     attach = subparsers.add_parser(
-        "attach", help="show a job's logs until it ends", formatter_class=formatter,
+        "attach", help="show a job's logs until the job ends", formatter_class=formatter,
         description="Shows a job's logs from the beginning until the job ends, then a table of the result. Ctrl-C ends "
         "this command, not the job. The exit status says how the job ended.",
         epilog="examples:\n  fleetfit attach JOB\n  fleetfit attach JOB --dispatcher ann@login-1\n",
@@ -103,7 +103,7 @@ def add(subparsers: Any) -> None:
     stop.add_argument("-w", "--wait", action="store_true", help="wait until the jobs have ended")
     grace = stop.add_mutually_exclusive_group()
     grace.add_argument("--now", action="store_true", help="end the jobs at once; the scripts get no time to save")
-    grace.add_argument("--grace", type=parsing.whole, metavar="S", help="seconds that the scripts have to save")
+    grace.add_argument("--grace", type=parsing.whole, metavar="S", help="time for the scripts to save, in seconds")
     _add_dispatcher(stop)
     stop.set_defaults(run=run_stop)
 

@@ -43,7 +43,8 @@ def run(args: argparse.Namespace) -> int:
     if args.name is not None:
         if args.name not in names:
             raise ConfigurationError(
-                f"there is no queue {args.name!r}; queues: {', '.join(names) or 'none, since no job was queued yet'}."
+                f"there is no queue {args.name!r}; queues: "
+                f"{', '.join(names) or 'none, because no job has been queued yet'}."
             )
         names = [args.name]
     found = {name: Queue(name).entries() for name in names}

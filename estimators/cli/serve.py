@@ -86,8 +86,8 @@ def add(subparsers: Any) -> None:
     command.add_argument(
         "--no-sdk-config", action="store_true",
         help="do not write the SageMaker SDK's configuration to ~/.config/sagemaker/config.yaml. By default, the "
-        "endpoint writes this file and removes the file at its end; a file of your own is not changed. Without the "
-        "file, the SDK also needs SAGEMAKER_USER_CONFIG_OVERRIDE",
+        "endpoint writes this file and removes the file when the endpoint ends; an existing file of yours is not "
+        "changed. Without the file, the SDK also needs SAGEMAKER_USER_CONFIG_OVERRIDE",
     )  # fmt: skip
     command.add_argument(
         "--env-file", metavar="FILE",
@@ -159,7 +159,7 @@ def _installed(args: argparse.Namespace, place: EndpointFiles, address: Address,
         return False
     path = profile.user_sdk_config()
     if not profile.install_sdk_config(place, address, path):
-        console.say(f"{path} is your own file and is not changed: set the second variable too, for the SDK.")
+        console.say(f"{path} is your own file and is not changed: for the SDK, set SAGEMAKER_USER_CONFIG_OVERRIDE too.")
         return False
     ended.callback(profile.remove_sdk_config, place, address, path)
     return True

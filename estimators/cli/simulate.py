@@ -52,7 +52,9 @@ def add(subparsers: Any) -> None:
         "--on-demand-base", type=parsing.whole, default=0, metavar="N",
         help="number of on-demand hosts, which are never interrupted (default: 0)",
     )  # fmt: skip
-    parser.add_argument("--prices", metavar="SPOT,ON_DEMAND", help="prices of a host, in dollars per hour")
+    parser.add_argument(
+        "--prices", metavar="SPOT,ON_DEMAND", help="spot price and on-demand price of a host, in dollars per hour"
+    )
     parser.add_argument(
         "--commit-every", default="auto", metavar="S", help="seconds between commits or checkpoints (default: auto)"
     )

@@ -67,13 +67,15 @@ def add(subparsers: Any) -> None:
 
     plan = subparsers.add_parser(
         "plan", help="show what `train` would start", epilog=_PLAN_EXAMPLES, formatter_class=formatter,
-        description="Shows every process of every host that `train` would start, with its arguments and environment.",
+        description="Shows the processes that `train` would start on each host, with their arguments and environment.",
     )  # fmt: skip
     jobargs.add(plan)
     form = plan.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print the plan as JSON")
     form.add_argument("--schema", action="store_true", help="print the JSON schema of job files, for editors")
-    plan.add_argument("--whole", action="store_true", help="show every host and process instead of a summary")
+    plan.add_argument(
+        "--whole", action="store_true", help="show all hosts and processes in full; by default, some are left out"
+    )
     plan.set_defaults(run=run_plan)
 
 

@@ -52,8 +52,9 @@ def add(subparsers: Any) -> None:
     """Add both commands."""
     formatter = argparse.RawDescriptionHelpFormatter
     tune = subparsers.add_parser(
-        "tune", help="search hyperparameters with many jobs", epilog=_EXAMPLES, formatter_class=formatter,
-        description="Runs a script with many combinations of hyperparameters, one job for each, and finds the best.",
+        "tune", help="search for good hyperparameters with many jobs", epilog=_EXAMPLES, formatter_class=formatter,
+        description="Runs a script with many combinations of hyperparameters, one job for each combination, and "
+        "finds the best combination.",
     )  # fmt: skip
     search = tune.add_argument_group("the search")
     search.add_argument(

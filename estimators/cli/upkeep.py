@@ -23,7 +23,7 @@ examples:
   fleetfit clean --finished               also remove all finished jobs
   fleetfit clean --job NAME --dry-run     show how much space removing this job would free
   fleetfit clean --tuning NAME            also remove a tuning job with all of its trials
-  fleetfit clean --ec2                    also remove leftovers on EC2 of jobs that no longer run
+  fleetfit clean --ec2                    also remove EC2 leftovers of jobs that no longer run
   fleetfit clean --caches                 also remove the caches: built wheels, listings, digests
 
 Running jobs are never removed. Trials are not removed before their tuning job has ended. The record of a tuning job is
@@ -63,8 +63,8 @@ def add(subparsers: Any) -> None:
 
     clean = subparsers.add_parser(
         "clean", help="remove old jobs, caches and leftovers", epilog=_CLEAN_EXAMPLES, formatter_class=formatter,
-        description="Lists leftovers of crashes with their sizes, asks, and removes them. With options, also removes "
-        "old jobs and caches.",
+        description="Lists leftovers of crashes with their sizes, asks for confirmation, and removes the leftovers. "
+        "With options, also removes old jobs and caches.",
     )  # fmt: skip
     clean.add_argument("--older-than", metavar="AGE", help="remove jobs that ended at least this long ago: 12h, 7d, 2w")
     clean.add_argument("--keep", type=parsing.whole, metavar="N", help="remove all finished jobs except the newest N")
@@ -82,7 +82,7 @@ def add(subparsers: Any) -> None:
     for name in _searched_by_name():
         clean.add_argument(
             f"--{name}", nargs="?", const="", metavar="REGION",
-            help=f"remove leftovers on {name.upper()} of jobs that no longer run",
+            help=f"remove {name.upper()} leftovers of jobs that no longer run",
         )  # fmt: skip
     clean.add_argument("--dry-run", action="store_true", help="only list the items, and remove nothing")
     clean.add_argument("-y", "--yes", action="store_true", help="do not ask")

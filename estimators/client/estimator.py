@@ -303,8 +303,8 @@ class Estimator:
             raise ConfigurationError(f"fit(wait=…) must be True or False, got {shown(wait)}.")
         if checked and not wait:
             raise ConfigurationError(
-                "fit(callbacks=…) needs wait=True, since callbacks are called while waiting; "
-                "or pass them to job.wait(callbacks=…)."
+                "fit(callbacks=…) needs wait=True, because fit() calls the callbacks while it waits. With wait=False, "
+                "pass the callbacks to job.wait(callbacks=…)."
             )
         job = self._launch(inputs, job_name, experiment_config, check_chaos(chaos), attached=wait)
         if wait:

@@ -288,8 +288,8 @@ def _checked_url(url: Any) -> str | None:
 
 
 def _verb(news: dict[str, Any]) -> str:
-    words = {"nan": "has a metric that is not a number", "diverged": "diverges", "stalled": "has stalled"}
-    return words.get(news["occasion"], f"is {news['occasion']}")
+    words = {"nan": "has a metric that is not a number", "diverged": "diverges", "stopped": "was stopped"}
+    return words.get(news["occasion"], f"has {news['occasion']}")
 
 
 def _cause(error: BaseException) -> str:

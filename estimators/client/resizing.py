@@ -135,7 +135,7 @@ class GrowWithEpochs(Callback):
     def __init__(self, sizes: Mapping[int, int], hosts: Hosts | None = None) -> None:
         if not sizes or any(epoch < 0 or size < 1 for epoch, size in sizes.items()):
             raise ConfigurationError(
-                f"GrowWithEpochs takes a dict of finished epochs to hosts, such as {{30: 4}}; got {sizes!r}."
+                f"GrowWithEpochs takes a dict that maps finished epochs to hosts, such as {{30: 4}}; got {sizes!r}."
             )
         self._left = sorted(sizes.items())
         self._hosts = hosts or JobHosts()

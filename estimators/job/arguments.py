@@ -119,8 +119,8 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="source_dir",
         treatment=_CHANGED,
-        note="code on S3 (a .tar.gz) works only for jobs on SageMaker; fleetfit leaves out .env, and the files that "
-        ".fleetfitignore lists (or .gitignore, if there is no .fleetfitignore)",
+        note="code on S3 (a .tar.gz) works only for jobs on SageMaker; fleetfit leaves out .env and the files that "
+        ".fleetfitignore excludes; if there is no .fleetfitignore, .gitignore applies instead",
     ),
     Argument(
         name="dependencies",
@@ -162,8 +162,7 @@ ARGUMENTS: tuple[Argument, ...] = (
         name="image_uri",
         treatment=_CARRIED,
         v1_name="image_name",
-        note="the default job name starts with the image's name; otherwise without effect on "
-        f"{PROCESSES}, which runs this Python",
+        note=f"the default job name starts with the image's name; {PROCESSES} runs this Python, not the image",
     ),
     Argument(
         name="framework_version",
@@ -329,8 +328,8 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="arguments",
         treatment=_OWN,
-        note="more arguments for the script, passed unchanged after its hyperparameters: ['--fp16', '--layers', '64', "
-        "'32']; for flags, options with several values, and values that begin with a dash",
+        note="more arguments for the script, passed unchanged after its hyperparameters, such as ['--fp16', "
+        "'--layers', '64', '32']; use them for flags, options with several values, and values that begin with a dash",
     ),
     Argument(
         name="hang_timeout",

@@ -60,7 +60,9 @@ _LOCATION = "s3://bucket/prefix, file:///folder or an absolute path"
 #: Everything in which a request for ``local*`` instance types may differ from SageMaker's.
 LOCAL_RELAXATIONS: tuple[Relaxation, ...] = (
     Relaxation(path="ResourceConfig.InstanceType", allowed=fleets.is_own, remedy="an instance type"),
-    Relaxation(path="RoleArn", allowed=lambda role: 0 < len(role) <= 2048, remedy="any text, which is not used"),
+    Relaxation(
+        path="RoleArn", allowed=lambda role: 0 < len(role) <= 2048, remedy="any text (local jobs do not use the role)"
+    ),
     Relaxation(path="InputDataConfig[].DataSource.S3DataSource.S3Uri", allowed=_is_path_here, remedy=_LOCATION),
     Relaxation(path="OutputDataConfig.S3OutputPath", allowed=_is_path_here, remedy=_LOCATION),
     Relaxation(path="CheckpointConfig.S3Uri", allowed=_is_path_here, remedy=_LOCATION),

@@ -161,13 +161,16 @@ class Replica:
         operation, path = message.get("op"), message.get("path")
         known = {"grow": _is_growing, "put": lambda name: name in _REPLACED, "make": _is_made}.get(str(operation))
         if known is None or not isinstance(path, str) or not known(path):
-            raise RecordError(f"training job {self._record.name!r}: {operation} {path!r} is not part of a job record.")
+            raise RecordError(
+                f"training job {self._record.name!r}: received {operation!r} for {path!r}, which is not part of a job "
+                "record."
+            )
         try:
             data = base64.b64decode(message["data"], validate=True)
             at = int(message["at"])
         except (KeyError, TypeError, ValueError, binascii.Error) as error:
             raise RecordError(
-                f"training job {self._record.name!r}: {operation} of {path} is damaged: {error}."
+                f"training job {self._record.name!r}: received a damaged {operation!r} for {path!r}: {error}."
             ) from None
         file = self._record.path / path
         if operation == "grow":

@@ -42,7 +42,7 @@ def facts(result: Result) -> list[tuple[str, str]]:
     if result.link_bytes is not None:
         text = f"at least {bytes_text(result.link_bytes)} per step and rank"
         if result.exchange_s is not None and result.bus_bandwidth is not None:
-            text += f"; waited for {time_text(result.exchange_s)}, {bytes_text(result.bus_bandwidth)}/s"
+            text += f"; {time_text(result.exchange_s)} of waiting for it, {bytes_text(result.bus_bandwidth)}/s"
         found.append(("exchanged", text))
     if (slow := result.straggler) is not None:
         found.append(("straggler", f"rank {slow.rank} on {slow.host}: {time_text(slow.own_s)} of its own per step"))

@@ -178,7 +178,7 @@ class _Checker:
             if member not in members:
                 yield (
                     f"Unknown member '{str(member)[:_SHOWN]}' at '{where or 'the request'}': this endpoint's service "
-                    "model does not have it (a newer botocore may)"
+                    "model does not have it (the model of a newer botocore may have it)"
                 )
             elif item is not None:
                 inner = f"{path}.{member}" if path else member

@@ -137,7 +137,7 @@ def remove_sdk_config(place: EndpointFiles, address: Address, path: Path) -> Non
 
 def _installed(place: EndpointFiles, address: Address) -> str:
     """The installed text, which names the endpoint: another home's may have been put in its place meanwhile."""
-    return sdk_config(address).replace(_MARK, f"{_MARK} of {place.home}, which removes it when it ends", 1)
+    return sdk_config(address).replace(_MARK, f"{_MARK} of {place.home}, which removes this file when it ends", 1)
 
 
 def user_sdk_config() -> Path:

@@ -147,7 +147,7 @@ def translate(request: Mapping[str, Any], local: Local) -> tuple[TrainingJobSpec
     if asked:
         texts = [f"{member} is not available on a fleetfit endpoint: {why}." for member, why in asked.items()]
         if not asked.keys() <= REFUSED_FOR_PROCESSES.keys():
-            texts.append("(`fleetfit serve --without MEMBER` takes such jobs and runs them without it.)")
+            texts.append("(`fleetfit serve --without MEMBER` accepts such jobs and runs them without this member.)")
         if asked.keys() & REFUSED_FOR_PROCESSES.keys():
             texts.append("(`fleetfit serve --backend docker` runs jobs in containers of this machine.)")
         raise invalid(" ".join(texts))

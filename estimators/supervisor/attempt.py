@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # the others need not wait for the imports of elastic jobs
 
 
 #: What became of a host whose toolkit somebody else has sent SIGTERM.
-TERMINATED = "the host's training process was stopped by another program (SIGTERM); the script had its time to save."
+TERMINATED = "the host's training process was stopped by another program (SIGTERM); the script had time to save."
 
 
 class Attempt:

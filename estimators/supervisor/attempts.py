@@ -158,7 +158,7 @@ class Attempts:
         there = self.fleet.present(now)
         asked = "FailurePolicy(min_hosts=…)" if self.policy.min_hosts is None else f"min_hosts={self.least}"
         return f"no retry: {len(there)} of {len(self.fleet.hosts)} hosts are left and no host will come back; " + (
-            f"with {asked} the job can go on with fewer hosts."
+            f"set {asked} to let the job go on with fewer hosts."
             if self.policy.min_hosts is None
             else f"the job needs {asked}."
         )

@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--attached-fd", type=int, help="socket to the process that waits for the job")
     parser.add_argument("--caller-pid", type=int, help="pid of the process that starts the job")
     parser.add_argument(
-        "--head-start-fd", type=int, help="socket to the preparations that the caller has already begun"
+        "--head-start-fd", type=int, help="socket over which the caller hands over the preparations that it has begun"
     )
     parser.add_argument("--resume", action="store_true", help="start a new attempt of the job in the record")
     arguments = parser.parse_args(argv)

@@ -339,7 +339,7 @@ class Supervisor:
 
     def _max_run_reached(self) -> None:
         seconds = self._attempt.spec.stopping.max_run_s
-        self._stop_as(SecondaryStatus.MAX_RUNTIME_EXCEEDED, f"The job ran for max_run, {seconds} s, and was stopped.")
+        self._stop_as(SecondaryStatus.MAX_RUNTIME_EXCEEDED, f"The job was stopped after max_run, which is {seconds} s.")
         self._stop_within(self._options.stop_grace)
 
     def _limit_reached(self, text: str) -> None:
@@ -350,7 +350,7 @@ class Supervisor:
         seconds = self._job.stopping.max_wait_s
         self._stop_as(
             SecondaryStatus.MAX_WAIT_TIME_EXCEEDED,
-            f"The job reached max_wait, {seconds} s including its waits, and was stopped.",
+            f"The job was stopped after max_wait, which is {seconds} s and includes the job's waits.",
         )
         self._stop_within(self._options.stop_grace)
 

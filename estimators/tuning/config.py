@@ -403,7 +403,7 @@ class TuningSpec:
             sizes.append(len(given.values) if categorical else given.max_value - given.min_value + 1)  # type: ignore[attr-defined]
         if math.prod(sizes) > _MOST_POINTS:
             raise ConfigurationError(
-                f"strategy 'Grid': the grid has {math.prod(sizes):,} points; at most {_MOST_POINTS:,}."
+                f"strategy 'Grid': the grid has {math.prod(sizes):,} points; it may have at most {_MOST_POINTS:,}."
             )
 
     def _check_population(self, found: Mapping[str, tuning_ranges.ParameterRange]) -> None:

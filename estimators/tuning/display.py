@@ -61,7 +61,7 @@ def summary(record: TuningRecord) -> str:
     text = f"{spec.strategy}: {sum(jobs.values())} of {spec.limit} trials"
     for name, count in (("running", jobs["InProgress"]), ("stopped early", jobs["Stopped"])):
         text += f", {count} {name}" if count else ""
-    text += f", {objective['Failed']} without {spec.objective}" if objective["Failed"] else ""
+    text += f", {objective['Failed']} without a value of {spec.objective}" if objective["Failed"] else ""
     end = status.get("HyperParameterTuningEndTime")
     if end is not None:
         text += f"; {seconds_text(end - status['CreationTime'])}"

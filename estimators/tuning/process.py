@@ -1,4 +1,4 @@
-"""The process of a tuning job. :mod:`estimators.tuning.running` starts it; it holds the lock of the job's record.
+"""The process of a tuning job. :mod:`estimators.tuning.running` starts this process, which locks the job's record.
 
 The process runs a local study, or follows a tuning job of a managed service.
 """

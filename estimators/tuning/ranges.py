@@ -183,8 +183,8 @@ def from_request(request: Mapping[str, Any]) -> dict[str, ParameterRange]:
             low, high = read(item["MinValue"]), read(item["MaxValue"])
         except (ValueError, KeyError, OverflowError):
             raise ConfigurationError(
-                f"the range of the hyperparameter {name!r}: {shown(item.get('MinValue'))} to "
-                f"{shown(item.get('MaxValue'))} must be {'whole ' if kind == 'Integer' else ''}numbers."
+                f"the range of the hyperparameter {name!r}: its ends, {shown(item.get('MinValue'))} and "
+                f"{shown(item.get('MaxValue'))}, must be {'whole ' if kind == 'Integer' else ''}numbers."
             ) from None
         made = ContinuousParameter if kind == "Continuous" else IntegerParameter
         try:

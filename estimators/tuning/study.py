@@ -132,7 +132,7 @@ class Tuning:
                 row["state"] = RUNNING
                 self._start(trial, row, reported=len(frozen.intermediate_values))
             elif row["state"] == RUNNING:  # told to the study, and not yet written for readers
-                row.update(frozen.user_attrs.get("told", {"state": FAILED, "reason": "it is not on record"}))
+                row.update(frozen.user_attrs.get("told", {"state": FAILED, "reason": "its outcome is not on record"}))
 
     def _enqueue_member(self) -> bool:
         """Have the next trial of population-based training be the next member; returns whether its turn has come."""
@@ -346,7 +346,7 @@ class Tuning:
             wanted = self.spec.objective.removeprefix("time_to:")
             return FAILED, None, f"it never reached {wanted}; the last value was {value:g}"
         if not math.isfinite(value):
-            return FAILED, None, f"{self.spec.metric} is {value}, which is not a number."
+            return FAILED, None, f"{self.spec.metric} is {value}, which is not a finite number."
         return COMPLETED, value, None
 
     def _never_reported(self, running: Running, status: dict[str, Any]) -> str:
@@ -466,7 +466,7 @@ class Tuning:
             pass
         elif self._used_up and len(over) == len(self.rows):
             told = f"all {len(over)} points of the search space were tried"
-            self.ending = ("Completed", told) if good else ("Failed", f"{told}, and none completed.{last}")
+            self.ending = ("Completed", told) if good else ("Failed", f"{told}, and no trial completed.{last}")
         elif len(over) >= self.spec.limit:
             self.ending = ("Completed", "") if good else ("Failed", f"no trial completed.{last}")
 
@@ -543,7 +543,7 @@ class Tuning:
         assert self.ending is not None
         state, reason = self.ending
         if state == "Completed" and not any(row["state"] == COMPLETED for row in self.rows.values()):
-            state, reason = "Failed", f"{reason}, and no trial had reported {self.spec.metric!r} until then"
+            state, reason = "Failed", f"{reason}, and no trial had reported {self.spec.metric!r} by then"
         for name in ("waiting", "not_shared"):
             self.status["Fleetfit"].pop(name, None)
         self.status.update(

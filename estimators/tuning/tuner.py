@@ -136,7 +136,7 @@ class HyperparameterTuner:
                 raise ConfigurationError("hyperparameters_to_keep_static needs autotune=True.")
             raise UnsupportedError("autotune=True: fleetfit cannot choose ranges as SageMaker does; give the ranges.")
         if estimator_name is not None:
-            raise UnsupportedError("estimator_name: a tuning job has one estimator in fleetfit; leave it out.")
+            raise UnsupportedError("estimator_name: a tuning job has one estimator in fleetfit; leave the name out.")
         if not hyperparameter_ranges:
             raise ConfigurationError("Need to specify hyperparameter ranges or set autotune=True.")
         self.estimator = estimator
@@ -230,8 +230,8 @@ class HyperparameterTuner:
                 continue
             if not hasattr(strategy, name):
                 named = type(strategy).__name__
-                lacks = "the estimator has none" if strategy is None else f"{named} has no such option"
-                raise ConfigurationError(f"add_fleet_ranges({name}=…) is an option of the distribution: {lacks}.")
+                lacks = "the estimator has no distribution" if strategy is None else f"{named} has no such option"
+                raise ConfigurationError(f"add_fleet_ranges({name}=…) sets an option of the distribution, but {lacks}.")
             for end in ends:
                 dataclasses.replace(strategy, **{name: end})  # type: ignore[type-var]
         self._hyperparameter_ranges.update({f"{trials.FLEET}{name}": value for name, value in found.items()})

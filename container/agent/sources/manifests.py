@@ -110,7 +110,7 @@ def key_problem(key: str) -> str | None:
     if "\0" in key:
         return "has a NUL character, which no file's name can have"
     if "" in parts:
-        return "begins or ends with a slash, or has two in a row: a file cannot have that name"
+        return "begins or ends with a slash, or contains '//': a file cannot have that name"
     if "." in parts or ".." in parts:
         return "has '.' or '..' as a part, and could lead out of the channel's folder"
     if any(len(part.encode("utf-8", "surrogateescape")) > 255 for part in parts):

@@ -42,7 +42,7 @@ def held_by(records: Any, holds: str | None) -> str:
         names = " and ".join(map(repr, sharded))
         raise RefusedError(
             f"channel {names} of this job is ShardedByS3Key: each host has different files. Say which records the "
-            "dataset has: cluster.dataset(holds='host') if it reads these files, holds='all' if it reads others."
+            "dataset has: cluster.dataset(holds='host') if it reads these files, holds='all' if it reads other files."
         )
     return "all"
 

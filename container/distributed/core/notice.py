@@ -70,7 +70,7 @@ def telling_end(why: str) -> NoReturn:
     Raises:
         SystemExit: always.
     """
-    print(f"told to end: {why}", file=sys.stderr, flush=True)
+    print(f"stopping after SIGTERM: {why}", file=sys.stderr, flush=True)
     raise SystemExit(_TOLD)
 
 

@@ -215,8 +215,8 @@ class TensorFlowCollectives:
         """See :class:`Collectives`."""
         if op == "adasum":
             raise RefusedError(
-                "op='adasum' is Horovod's; under collective_all_reduce gradients can be averaged or summed. Use "
-                "distribution=MPI(…) for Adasum."
+                "op='adasum' works only with Horovod; under collective_all_reduce, gradients can be averaged or "
+                "summed. Use distribution=MPI(…) for Adasum."
             )
 
     def reduce(self, tensors: Sequence[Any], op: str, *, name: str) -> list[Any]:

@@ -145,7 +145,7 @@ class Commits(Callback):
         if self._save is not None and notice.came and self._cluster.is_chief:
             self._save()
             events.emit("preempted", epoch=state.epoch, step=state.step, position=state.position)
-            telling_end("saved, and ending")
+            telling_end("the training is saved")
         if self._steps >= self._dealt:
             # The epoch's end comes first, with its callbacks and its validation; a commit and a look follow it. Who is
             # thrown back from there must have a step of this epoch left to train, or its end would never come.

@@ -233,7 +233,7 @@ def why_apart(optimizer: Any) -> str:
             "model with cluster.optimizer(optimizer)."
         )
     return (
-        "The optimizer is distributed, so something else changed the weights on some ranks: weights that are assigned, "
-        "a second optimizer that is not wrapped, or ranks that started from different weights without "
-        "cluster.callbacks() or cluster.broadcast()."
+        "The optimizer is distributed, so the cause is something else: the script assigned weights on some ranks, a "
+        "second optimizer is not wrapped, or the ranks started with different weights because neither "
+        "cluster.callbacks() nor cluster.broadcast() was used."
     )

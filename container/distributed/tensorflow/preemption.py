@@ -38,7 +38,7 @@ class SaveInTime(Callback):
         """End the training now that everything has been saved."""
         if notice.came and self._cluster.is_chief:
             events.emit("preempted", batch=batch)
-            telling_end("saved, and ending")
+            telling_end("the training is saved")
 
     def on_train_end(self, logs: Logs | None = None) -> None:
         """Stop listening: the training has ended by itself."""
@@ -52,4 +52,4 @@ class SaveInTime(Callback):
 
 def _say_why(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
     """Print one line in place of a traceback out of the libraries: nothing is wrong."""
-    print(f"told to end: rank 0 has ended ({kind.__name__})", file=sys.stderr, flush=True)
+    print(f"stopping after SIGTERM: rank 0 has ended ({kind.__name__})", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""A short training on random records whose steps are timed: what ``fleetfit calibrate`` and benchmarks run.
+"""A short training on random records, with timed steps; ``fleetfit calibrate`` and benchmarks run this program.
 
 The models are perceptrons, which are trained one after another, because starting processes takes longer than
 timing steps. Nothing is learned. For each model, every rank reports ``gradient_bytes``, ``step_s`` (time of a step;

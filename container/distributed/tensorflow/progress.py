@@ -92,8 +92,8 @@ class TrainingData:
             if len(choice) > 1:
                 self._progress = None
                 self._why = (
-                    f"cluster.dataset() has made {len(made)} datasets, and fit() does not say which one is trained on; "
-                    "mark that one with resumable=True"
+                    f"cluster.dataset() has made {len(made)} datasets, and it is unknown which of them fit() trains "
+                    "on; mark that dataset with resumable=True"
                 )
         if self._progress is not None and (why := self._progress.why_not(steps)):
             self._progress, self._why = None, why

@@ -24,8 +24,8 @@ Value = TypeVar("Value")
 
 _NOT_MET = (
     "the ranks are not connected yet, and would train separately: under ElasticHorovod, run the training steps in a "
-    "function that hvd.elastic.run wraps, with model and optimizer in its hvd.elastic.TorchState. If the script "
-    "connects the ranks itself, use cluster.optimizer(…, check=False)."
+    "function that hvd.elastic.run wraps, and pass that function an hvd.elastic.TorchState with the model and the "
+    "optimizer. If the script connects the ranks itself, use cluster.optimizer(…, check=False)."
 )
 
 #: The file that SageMaker's PyTorch images look for.

@@ -29,7 +29,7 @@ def load_horovod() -> Any:
         raise DistributedError(
             f"horovod.torch cannot be imported: {error}. "
             "`fleetfit install horovod torch` builds Horovod for PyTorch, `fleetfit install horovod tensorflow torch` "
-            "builds it for both; TorchDistributed(…) needs no Horovod."
+            "builds it for TensorFlow and PyTorch; TorchDistributed(…) needs no Horovod."
         ) from error
     return hvd
 

@@ -65,8 +65,8 @@ class Loader:
             _check_stream(dataset, shuffle=shuffle, workers=options.get("num_workers", 0))
             if options.get("persistent_workers"):
                 raise ValueError(
-                    "loader(persistent_workers=True): in each epoch, the reader of a stream must start again where all "
-                    "ranks have arrived. Leave persistent_workers out."
+                    "loader(persistent_workers=True): in each epoch, the reader of a stream must start anew, at the "
+                    "position that all ranks have reached. Leave persistent_workers out."
                 )
         for name in ("batch_size", "sampler", "batch_sampler", "drop_last"):
             if name in options:

@@ -328,8 +328,8 @@ def _file_command(path: Path, name: str) -> tuple[str, ...]:
         return (itself,) if binary else ("/bin/sh", itself)
     if head.endswith(b"\r\n"):
         raise CodeError(
-            f"{path} has Windows line endings, so the system would look for the interpreter "
-            f"{head[2:].decode('utf-8', 'replace').strip()!r} with a carriage return; convert it, e.g. with "
+            f"{path} has Windows line endings: the system would read the carriage return at the end of the first line "
+            f"as part of the interpreter, {head[2:].decode('utf-8', 'replace').strip()!r}; convert the file, e.g. with "
             f"'sed -i \"s/\\r$//\" {name}'."
         )
     interpreter = head[2:].decode("utf-8", "surrogateescape").strip().split(None, 1)

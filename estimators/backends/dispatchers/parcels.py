@@ -49,8 +49,8 @@ def refusals(spec: TrainingJobSpec) -> list[str]:
     for argument, uri in places.items():
         if uri is not None and not is_s3(uri):
             found.append(
-                f"{argument}={uri!r} is a folder of this machine. Name a place on S3, or leave {argument} out: the "
-                "job's files are then copied into its record here."
+                f"{argument}={uri!r} is a folder of this machine. Give a place on S3, or leave {argument} out: "
+                "without it, the job's files are copied into its record here."
             )
     strategy = spec.strategy
     if isinstance(strategy, Elastic) and strategy.discovery == DISCOVERED_BY_CALLER:

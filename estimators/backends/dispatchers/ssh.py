@@ -96,7 +96,7 @@ class SshDispatcher(Dispatcher):
         """Refuse what is no machine's name, and options that there are not."""
         given = SshDispatcherOptions.of(options)
         if parse(place, "dispatcher").slots is not None:
-            raise ConfigurationError(f"dispatcher={place!r}: a dispatcher has no slots; leave the number out.")
+            raise ConfigurationError(f"dispatcher={place!r}: a dispatcher has no slots; leave the number of slots out.")
         if given.ssh_config is not None and not given.ssh_config.is_file():
             raise ConfigurationError(f"dispatcher_options: 'ssh_config': {given.ssh_config} is not a file.")
 
@@ -120,8 +120,8 @@ class SshDispatcher(Dispatcher):
             except ProvisionError as error:
                 text = " ".join(str(error).split())
                 failed(
-                    f"no environment can be made there: {text} Or name the interpreter of an existing one: "
-                    "dispatcher_options={'python': …}"
+                    f"no environment can be made there: {text} Or name the interpreter of an existing "
+                    "environment: dispatcher_options={'python': …}"
                 )
                 return
             home = () if options.home is None else ("--home", options.home)

@@ -65,14 +65,14 @@ def check(spec: TrainingJobSpec, options: RunOptions) -> None:
         )
     if local.mounted(spec) and spec.resources.keep_alive_s:
         raise UnsupportedError(
-            "FastFile mode of S3 in containers that are kept (keep_alive_period_in_seconds) is not supported: a "
-            "FUSE mount cannot be added to a running container. Use input_mode='File' or 'Pipe'."
+            "FastFile mode from S3 is not supported in kept containers (keep_alive_period_in_seconds): a FUSE mount "
+            "cannot be added to a running container. Use input_mode='File' or 'Pipe'."
         )
     if local.mounted(spec) and os.geteuid() != 0 and not others_may_read_mounts():
         raise UnsupportedError(
-            "FastFile mode of S3 in containers needs the line `user_allow_other` in /etc/fuse.conf for users other "
-            "than root: without that line, the engine may not read your mounts. Add the line, or use input_mode='File' "
-            "or 'Pipe'."
+            "if you are not root, FastFile mode from S3 in containers needs the line `user_allow_other` in "
+            "/etc/fuse.conf: without that line, the engine may not read your mounts. Add the line, or use "
+            "input_mode='File' or 'Pipe'."
         )
     if spec.resources.keep_alive_s and not ownership.is_root(image.user):
         raise UnsupportedError(
@@ -118,12 +118,12 @@ def gpu_refusal(info: Mapping[str, Any], gpus: int) -> str | None:
         gpus: How many devices the machine's driver shows.
     """
     if not gpus:
-        return "this machine shows no NVIDIA GPU; 'local' runs the same containers without one."
+        return "this machine shows no NVIDIA GPU; 'local' runs the same containers without a GPU."
     runtimes = set(info.get("Runtimes") or {})
     cdi = [str(device.get("ID", "")) for device in info.get("DiscoveredDevices") or [] if isinstance(device, dict)]
     if "nvidia" in runtimes or any(name.startswith("nvidia.com/gpu") for name in cdi):
         return None
     return (
-        "the container engine has no GPU runtime (it has "
+        "the container engine has no GPU runtime (its runtimes: "
         f"{', '.join(sorted(runtimes)) or 'none'}): install the NVIDIA Container Toolkit and restart the engine."
     )

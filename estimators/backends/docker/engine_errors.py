@@ -53,7 +53,7 @@ def build_error(name: str, error: str, last: str, base: str) -> str:
             f"the base image {base!r} is not available ({error.rstrip('.')}). Without a registry, `fleetfit "
             "image base` builds a base image from Debian's packages; or name an existing image with --base."
         )
-    return f"image {name!r} could not be built: {_meaning('build it', error, None)} Its last lines: {last}"
+    return f"image {name!r} could not be built: {_meaning('build it', error, None)} The build's last lines: {last}"
 
 
 def _unreachable(text: str, address: str) -> str:
@@ -85,7 +85,7 @@ _REMEDIES = (
     (
         r"non-overlapping IPv4 address pool|all predefined address pools",
         "The engine has no address range left for another network: `fleetfit clean` and `docker network prune` remove "
-        "unused ones.",
+        "unused networks.",
     ),
     (r"port is already allocated|address already in use", "Another program uses the port."),
     (
@@ -109,9 +109,9 @@ def _meaning(action: str, text: str, plan: ContainerPlan | None) -> str:
     missing = re.search(r'exec: \\?"(.+?)\\?": .*(?:not found|no such file|permission denied|is a directory)', text)
     if plan is not None and missing is not None:
         return (
-            f"image {plan.image!r} has no executable program {missing[1]!r}. A training image follows SageMaker's "
-            "contract: `docker run IMAGE train` starts the training; or name the program in the request's "
-            "ContainerEntrypoint."
+            f"image {plan.image!r} has no executable program {missing[1]!r}. In an image that follows SageMaker's "
+            "contract, `docker run IMAGE train` starts the training. To start another program, name it in the "
+            "request's ContainerEntrypoint."
         )
     remedy = next((f" {words}" for pattern, words in _REMEDIES if re.search(pattern, text, re.IGNORECASE)), "")
     return f"the container engine cannot {action}: {text.rstrip('.')}.{remedy}"

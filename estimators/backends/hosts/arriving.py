@@ -191,8 +191,8 @@ class ArrivingProvider:
         if isinstance(self.spec.strategy, MPI) and 1 < len(set(machines)) < len(hosts):
             for host in list(hosts):
                 host.fail(
-                    f"{self.title} has put some hosts on one machine and others on different ones, and MPI does not "
-                    f"support mixed placement; {remedy}"
+                    f"{self.title} has put the {len(hosts)} hosts on {len(set(machines))} machines. MPI needs one "
+                    f"machine for all hosts, or a separate machine for each host; {remedy}"
                 )
 
     def release(self, host: Host) -> None:

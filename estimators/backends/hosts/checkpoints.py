@@ -110,5 +110,5 @@ class Incoming:
 def _checked(name: str) -> str:
     parts = PurePosixPath(name).parts
     if not parts or name.startswith("/") or ".." in parts:
-        raise ValueError(f"a host names {name!r}, which is outside its folder")
+        raise ValueError(f"a host sent the path {name!r}, which is outside its checkpoint folder")
     return name

@@ -240,8 +240,8 @@ def prepare(shell: Shell, environment: PythonEnvironment, say: Callable[[str], N
     size = sum(path.stat().st_size for path in files)
     if found.free is not None and found.free < 5 * size:
         raise HostError(
-            f"its disk has {found.free >> 20} MiB free, but the environment needs about {5 * size >> 20} MiB; free "
-            "space in ~/.cache/fleetfit there, or set XDG_CACHE_HOME"
+            f"its disk has {found.free >> 20} MiB free, but the environment needs about {5 * size >> 20} MiB; make "
+            "room in ~/.cache/fleetfit on the host, or set XDG_CACHE_HOME there"
         )
     if not found.uv:
         say(f"sending uv {uv.VERSION}")

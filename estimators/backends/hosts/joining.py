@@ -119,7 +119,7 @@ def connect(address: str, port: int, identity: str, key: str) -> socket.socket:
         connection = socket.create_connection((address, port), timeout=_REACH_S)
     except OSError as error:
         raise OSError(
-            f"it does not reach the machine that called fit() at {address}:{port} ({error}); open that port, name "
+            f"it cannot connect to {address}:{port} on the machine that called fit() ({error}); open that port, name "
             "another address with backend_options={'caller_address': …}, or call fit() on a machine of the cluster"
         ) from None
     try:

@@ -48,8 +48,8 @@ class Kept:
     def __str__(self) -> str:
         """Say what it is, for a person."""
         names = ", ".join(dict.fromkeys(name.partition(".")[0] for name in self.packages)) or "nothing yet"
-        left = "in use by a job" if self.until is None else f"for {max(0, round(self.until - time.time()))} s more"
-        return f"process {self.pid} with {names} imported, {self.bytes / 1e6:.0f} MB, {left}"
+        left = "in use by a job" if self.until is None else f"kept for {max(0, round(self.until - time.time()))} s more"
+        return f"process {self.pid}, {self.bytes / 1e6:.0f} MB, {left}; it has imported {names}"
 
 
 def whose(home: Path) -> str:

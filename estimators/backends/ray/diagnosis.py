@@ -37,7 +37,7 @@ def findings() -> list[Finding]:
         try:
             where = f"a cluster was started on this machine, at {_current().read_text(encoding='utf-8').strip()}"
         except OSError:
-            where = "no cluster is known here (RAY_ADDRESS): a job would start a local one"
+            where = "RAY_ADDRESS is not set, and this machine has started no cluster: a job would start a local cluster"
     return [_RAY.finding("ray", "jobs on a Ray cluster", where)]
 
 

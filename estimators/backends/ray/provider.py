@@ -105,7 +105,10 @@ class RayProvider(ArrivingProvider):
         """Note whether the cluster was started for this job, and follow its nodes."""
         self._local = event["started"]
         if self._local:
-            self.tell("No Ray cluster is known here (RAY_ADDRESS), so one was started on this machine, for this job.")
+            self.tell(
+                "A Ray cluster was started on this machine for this job: the address is 'local', or RAY_ADDRESS is not "
+                "set and no running cluster was found."
+            )
         if self._follows:
             self.follow()
 

@@ -56,7 +56,7 @@ def reason(
     if there is None:
         return f"the job waits for {wanted}; available now: {_amounts(available())}"
     room = [node for node in able if _fits(bundle, there.get(node["NodeID"], {}))]
-    return f"the job waits for {wanted}: {len(room)} of {len(able)} nodes of that size have enough free"
+    return f"the job waits for {wanted}: {len(room)} of {len(able)} nodes of that size have enough free resources"
 
 
 def split_python(python: str, runtime_env: Mapping[str, Any]) -> str | None:
@@ -72,7 +72,7 @@ def split_python(python: str, runtime_env: Mapping[str, Any]) -> str | None:
         return None
     return (
         f"Ray cannot start a worker with the node's Python, {python}: Ray passes this path to a shell without quotes. "
-        "Start Ray there with a Python whose path has no space, for example by a link to its environment: "
+        "Start Ray there with a Python whose path has no space, for example through a link to its environment: "
         "LINK/bin/python -m ray.scripts.scripts start"
     )
 

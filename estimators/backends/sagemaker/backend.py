@@ -281,7 +281,7 @@ class SageMakerBackend(ManagedService):
         settled = not (look.lines or look.more or waiting) and now - self._over_at >= self._pace.settle_s
         if settled or (waiting and now - self._over_at >= _LAST_LOGS_S):
             if look.logs_error is not None:
-                self._warn_once("logs", f"the last of the logs could not be read: {explain(look.logs_error)}")
+                self._warn_once("logs", f"the last log lines could not be read: {explain(look.logs_error)}")
             self._end()
             return
         self._again(0.0 if look.more else self._pace.next_look(0.0, self._failures))

@@ -146,7 +146,7 @@ def own_image(settings: Settings, aws: Aws) -> Choice:
         if is_missing(error):
             raise ConfigurationError(f"there is no image {uri}: {push} uploads it; {others}.") from None
         if is_denied(error):
-            return Choice(uri, (f"whether image {uri} exists could not be checked: {explain(error)}",))
+            return Choice(uri, (f"fleetfit could not check whether image {uri} exists: {explain(error)}",))
         raise
     return Choice(uri, _outdated(answer, uri, push))
 

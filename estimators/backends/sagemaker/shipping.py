@@ -190,8 +190,8 @@ def warnings(spec: TrainingJobSpec) -> list[str]:
     # Which image it will be is not known where AWS cannot be asked: plan() then says what to set.
     if image and spec.program is not None and not images.is_ours(image) and not is_shipped(spec):
         found.append(
-            f"image {image!r} starts the script with its own toolkit; the processes that plan() shows are those of "
-            "fleetfit's toolkit."
+            f"image {image!r} starts the script with its own toolkit; plan() shows the processes that fleetfit's "
+            "toolkit would start."
         )
     is_mpi = spec.program is not None and spec.strategy is not None and spec.strategy.name == "mpi"
     if is_mpi and images.is_aws_tensorflow(image):

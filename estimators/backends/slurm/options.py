@@ -65,7 +65,8 @@ def _signal(where: str, value: Any) -> str:
     said: str = text()(where, value)
     found = _SIGNAL.fullmatch(said)
     if found is None or found["name"] not in _SIGNALS:
-        one = f"a signal and seconds before the limit such as 'TERM@120', with one of {', '.join(_SIGNALS)}"
+        signals = ", ".join(_SIGNALS)
+        one = f"a signal and the seconds before the limit, such as 'TERM@120', with one of the signals {signals}"
         raise refuse(where, one, value)
     return said
 

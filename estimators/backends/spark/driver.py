@@ -223,7 +223,10 @@ class Driver(cluster_program.Program):
                 said, since = reason, time.monotonic()
                 self.say("pending", reason=reason)
             if not wait and time.monotonic() - since > self._patience(room):
-                raise ValueError(f"{reason}; start more (spark.executor.instances), or use fewer hosts")
+                more = "executors (spark.executor.instances)"
+                if self._local:
+                    more = "cores (the master local[N])"
+                raise ValueError(f"{reason}; start more {more}, or use fewer hosts")
             time.sleep(_LOOK_S)
         return None
 

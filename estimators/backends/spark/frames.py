@@ -80,7 +80,9 @@ def check(frame: Any, file_format: str, shards: int | None) -> None:
     if shards is not None and (isinstance(shards, bool) or not isinstance(shards, int) or shards < 1):
         raise ConfigurationError(f"from_spark(shards=…) must be a whole number, 1 or more, got {shown(shards)}.")
     if ".connect." in type(frame).__module__:
-        raise UnsupportedError("a DataFrame of Spark Connect cannot be a channel; use one of a classic session.")
+        raise UnsupportedError(
+            "a DataFrame of Spark Connect cannot be a channel; use a DataFrame of a classic session."
+        )
     if frame.isStreaming:
         raise UnsupportedError("a streaming DataFrame has no end, so it cannot be a channel.")
     problems = problems_of(frame.dtypes, file_format)
@@ -129,8 +131,8 @@ def _folder(frame: Any, path: Any) -> Path:
     folder = normalise_uri(path).removeprefix("file://")
     if "://" in folder:
         raise ConfigurationError(
-            f"{named} is {folder!r}, which is not a folder. Write the DataFrame there with Spark's DataFrame.write, "
-            "and use TrainingInput of the same location."
+            f"{named} is {folder!r}, which is not a folder of this machine. Write the DataFrame there with Spark's "
+            "DataFrame.write, and give the same location to TrainingInput."
         )
     return Path(folder)
 

@@ -153,7 +153,8 @@ def check(
         _until(loop, probes, lambda probe: bool(probe.report.facts))
         _until(loop, probes, lambda probe: probe.report.clock is not None, lambda probe: probe.ask_time())
         there = [probe for probe in probes if not probe.ended and probe.report.facts["port"]]
-        on_step(f"testing the connections between {len(there)} hosts")
+        if len(there) > 1:
+            on_step(f"testing the connections between {len(there)} hosts")
         for probe in there:
             probe.reach([other.report for other in there if other is not probe])
         _until(loop, there, lambda probe: probe.over, seconds=_ANSWER_S + _REACH_S * len(there))

@@ -92,7 +92,7 @@ class SshProvider:
             return [str(error)]
         except ProvisionError as error:
             return [
-                f"no environment can be made on the hosts: {error} Or name the interpreter of an existing one: "
+                f"no environment can be made on the hosts: {error} Or name the interpreter of an existing "
                 "backend_options={'python': …}."
             ]
         if _discovers(spec):

@@ -42,9 +42,9 @@ def python() -> ReportLine:
 def fleetfit(found: Mapping[str, str]) -> ReportLine:
     """This package, and where it is."""
     place = Path(estimators.__file__).resolve().parent.parent
-    return ReportLine(
-        name="fleetfit", state=Verdict.OK, text=f"{found.get('fleetfit', 'not installed, run from')} ({place})"
-    )
+    version = found.get("fleetfit")
+    text = f"{version} ({place})" if version is not None else f"not installed; it runs from {place}"
+    return ReportLine(name="fleetfit", state=Verdict.OK, text=text)
 
 
 def tensorflow(found: Mapping[str, str]) -> ReportLine:

@@ -191,7 +191,7 @@ def _command(job: str, facts: Mapping[str, Any], inside: bool) -> list[str]:
         lines += [
             f"# The job was started from {where}, cell {caller.get('execution_count')}:",
             *(f"#     {line}" for line in str(caller.get("cell") or "").splitlines()),
-            "# To run that cell after the ones that were executed before it:",
+            "# To run that cell after the cells that were executed before it:",
             f"fleetfit describe {job} --reproduce session > rerun.py && ipython rerun.py",
         ]
         return lines

@@ -348,7 +348,7 @@ def _ranked(options: Sequence[Option]) -> list[Option]:
 
 
 _WHY = {
-    "mpi": "Horovod reduces gradients in a ring while others are still being computed",
+    "mpi": "Horovod reduces gradients in a ring while other gradients are still being computed",
     "collective_all_reduce": "CollectiveAllReduce reduces gradients in a ring, packed",
     "parameter_server": "parameter servers do not wait for slow processes",
     "none": "one process exchanges nothing",

@@ -129,7 +129,7 @@ class Bucket:
             if not self.folder.is_dir():
                 raise no_such_bucket()
             if not self._is_inside(folder):
-                raise denied("A symbolic link of the bucket's folder stands in the way; links are not followed.")
+                raise denied("The path leads through a symbolic link in the bucket's folder; links are not followed.")
             try:
                 folder.mkdir(parents=True, exist_ok=True)
                 return write()
@@ -139,7 +139,7 @@ class Bucket:
                 # Also where it was there, and is not any more.
                 if any(os.path.lexists(each) and not each.is_dir() for each in (folder, *folder.parents)):
                     raise
-        raise ServiceError("SlowDown", "The folders of the object are removed repeatedly.", 503)
+        raise ServiceError("SlowDown", "The object's folders were removed each time they had been made.", 503)
 
     def place(self, staged: Path, key: str) -> None:
         """Make a staged file the object of a key, at once. To be called while the bucket is :meth:`locked`.

@@ -145,7 +145,8 @@ class Operations:
         asked = request.document()
         if not _NAME.fullmatch(request.bucket) or ".." in request.bucket:
             raise ServiceError(
-                "InvalidBucketName", "The specified bucket is not valid: 3 to 63 small letters, digits, '-' and '.'."
+                "InvalidBucketName",
+                "The specified bucket is not valid: a name has 3 to 63 small letters, digits, '-' and '.'.",
             )
         try:
             (self.folder / request.bucket).mkdir()
@@ -199,7 +200,7 @@ class Operations:
         query = request.query
         second = query.get("list-type") == "2"
         if query.get("list-type", "2") != "2" or (coding := query.get("encoding-type", "")) not in ("", "url"):
-            raise ServiceError("InvalidArgument", "list-type must be 2, and encoding-type url.")
+            raise ServiceError("InvalidArgument", "list-type must be 2, and encoding-type must be url.")
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
         most = request.number("max-keys", _MOST, 0, _MOST)
         after = query.get("start-after" if second else "marker", "")
@@ -358,7 +359,7 @@ class Operations:
         place, _, version = request.headers["x-amz-copy-source"].partition("?")
         name, key = requests.split(place)
         if not name or not key or version not in ("", "versionId=null"):
-            raise ServiceError("InvalidArgument", "The copy source must be the name of a bucket and a key.")
+            raise ServiceError("InvalidArgument", "The copy source must have the form BUCKET/KEY.")
         source = objects.open_object(self._bucket(name), key)
         try:
             requests.check_conditions(request.headers, objects.describe(source, key), "x-amz-copy-source-")

@@ -70,7 +70,7 @@ class Hanging:
 
     def _lines(self, judge: ProgressJudge) -> Iterator[str]:
         if self._is_driver_stopped():
-            yield f"Horovod's elastic driver (pid {self._driver()}): it is stopped (SIGSTOP); SIGCONT lets it go on"
+            yield f"Horovod's elastic driver (pid {self._driver()}): it is stopped (SIGSTOP); SIGCONT resumes it"
         for host in self._hosts():
             if host not in judge.places:
                 yield unanswered(host)

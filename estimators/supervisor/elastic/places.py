@@ -131,7 +131,7 @@ class Places:
         unnamed, self._unnamed = self._unnamed, []
         first = len(unnamed) + len(self._of)
         for name in unnamed:
-            self._moves.say(f"{self.title} names {len(self._of)} of the {first} initial hosts: {name} leaves")
+            self._moves.say(f"{self.title} lists {len(self._of)} of the {first} initial hosts: {name} leaves")
             self._moves.leave(self._hosts[name])
 
     # --- what the source tells ---

@@ -31,7 +31,7 @@ class Wording:
     def late(self, start_timeout: float) -> str | None:
         """Who has not come up in time; None if all have."""
         if self.places is not None and not self.places.known:
-            return f"{self.places.title} has named no host within {start_timeout:g} s; the training waits for hosts."
+            return f"{self.places.title} has listed no host within {start_timeout:g} s; the training waits for hosts."
         late = [host.name for host in self._roster.present_hosts if host.state is HostState.STARTING and not host.up]
         return f"{', '.join(late)} did not come up within {start_timeout:g} s." if late else None
 
@@ -52,7 +52,7 @@ class Wording:
         if self.places is None or not self.places.decide:
             return text + self._missing(" Missing: {}.")
         title = self.places.title
-        return f"{text} {title[0].upper()}{title[1:]} names {', '.join(self.places.names) or 'no host'}."
+        return f"{text} {title[0].upper()}{title[1:]} lists {', '.join(self.places.names) or 'no host'}."
 
     def another_attempt(self, awaited: list[str]) -> str:
         """Another attempt begins when hosts are back."""
@@ -92,6 +92,6 @@ class Wording:
         if self.places is None:
             return ""
         if self.places.awaits(host):
-            return f" (not named by {self.places.title})"
+            return f" (not listed by {self.places.title})"
         place = self.places.last_place_of(host)
         return f" ({place})" if place is not None else ""

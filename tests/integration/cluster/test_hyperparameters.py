@@ -169,5 +169,5 @@ def test_what_argparse_drops_is_warned_of_once(make: clusters.Make) -> None:
     """
     job = make.run(script, hosts=2, distribution=MPI(), hyperparameters={"train-batch-size": 1})
     assert [text for text in job.warnings if "parser" in text] == [
-        "the script's parser has no --train-batch-size, and returned it as unknown: was --train_batch_size meant?"
+        "the script's parser has no --train-batch-size, and returned it as unknown: did you mean --train_batch_size?"
     ]

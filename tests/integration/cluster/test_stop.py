@@ -374,5 +374,5 @@ def test_an_mpirun_that_takes_long_to_go_is_told_all_the_same(make: clusters.Mak
     snapshot = clusters.Snapshot(job)
     snapshot.find("mpirun").kill(signal.SIGTERM)
     assert clusters.await_terminal(job) == "Failed"
-    assert job.describe()["FailureReason"].startswith("algo-1, mpirun: exited with code 1 without a word")
+    assert job.describe()["FailureReason"].startswith("algo-1, mpirun: exited with code 1 and printed nothing")
     assert snapshot.left() == []

@@ -229,7 +229,7 @@ def test_hosts_that_discovery_does_not_name_do_not_train(slow: bool, make: clust
     make.mark("enough")
     job.wait(logs=False, timeout=60)
     assert job.status == "Completed"
-    assert "discovery names 1 of the 3 initial hosts: algo-3 leaves" in clusters.all_text(job)
+    assert "discovery lists 1 of the 3 initial hosts: algo-3 leaves" in clusters.all_text(job)
 
 
 @pytest.mark.horovod
@@ -251,7 +251,7 @@ def test_the_first_hosts_are_waited_for_and_a_discovery_that_names_too_few_holds
 
     until_said(
         "the training needs 2 workers to begin (instance_count=2) and has 1: it waits for the others, up to 600 s. "
-        "Discovery names one."
+        "Discovery lists one."
     )
     hosts_file.write_text("one\ntwo\n")
     until_size(job, 2)
@@ -467,7 +467,7 @@ def test_spot_hosts_go_and_come_back_and_a_stop_is_told_to_all_and_saved_once(ma
     assert (ending["kind"], ending["taken"]) == ("preemption", ["algo-1"])
     log = b"".join(line.data for line in job.log_lines()).decode()
     assert "algo-2 has a preemption notice: the host leaves within 4 s" in log
-    assert log.count("told to end: saved, and ending") == 2
+    assert log.count("stopping after SIGTERM: the training is saved") == 2
     answer = job.describe()
     assert answer["BillableTimeInSeconds"] <= (answer["TrainingTimeInSeconds"] + 3) / 4
 

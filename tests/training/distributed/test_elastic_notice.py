@@ -35,7 +35,7 @@ def test_what_was_trained_of_an_epoch_is_saved_and_not_trained_again(legacy: str
     chosen = {**ALONE, "TF_USE_LEGACY_KERAS": legacy}
     first = alone([str(SCRIPT), str(tmp_path / "checkpoints"), "end", at_once], **chosen)
     assert first.code == 128 + signal.SIGTERM, first.text
-    assert "told to end: saved, and ending" in first.text
+    assert "stopping after SIGTERM: the training is saved" in first.text
     # A worker that comes to others, who have the training's state, and finds that they are gone.
     late = {**chosen, "FLEETFIT_ELASTIC_LATE": "1"}
     second = alone([str(SCRIPT), str(tmp_path / "checkpoints"), "go on", at_once], **late)

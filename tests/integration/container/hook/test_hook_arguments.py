@@ -30,10 +30,10 @@ def told(folder: Path, arguments: list[str], text: str = "parser.parse_known_arg
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (["--train-batch-size", "1"], "no --train-batch-size, and returned it as unknown: was --train_batch_size"),
-        (["--Train_Batch_Size=1"], "no --Train_Batch_Size, and returned it as unknown: was --train_batch_size meant?"),
+        (["--train-batch-size", "1"], "no --train-batch-size, and returned it as unknown: did you mean --train_batch_"),
+        (["--Train_Batch_Size=1"], "--Train_Batch_Size, and returned it as unknown: did you mean --train_batch_size?"),
         (["--train_batch_siz", "1", "--fp16"], ""),  # argparse takes a beginning of a name
-        (["--trian_batch_size", "1"], "was --train_batch_size meant?"),
+        (["--trian_batch_size", "1"], "did you mean --train_batch_size?"),
         (["--bf16", "False"], "--bf16 False is True in the script: its parser has type=bool"),
         (["--bf16=0"], "--bf16 0 is True in the script"),
         (["--fp16", "False"], "takes no value for it (store_true)"),

@@ -424,7 +424,7 @@ def test_an_interrupt_leaves_a_detached_job_running(tmp_path: Path) -> None:
         pass
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=10)
-    assert b"goes on" in out and b"KeyboardInterrupt" in err
+    assert b"training job job-1 continues" in out and b"KeyboardInterrupt" in err
     assert job.status == "InProgress"
 
 

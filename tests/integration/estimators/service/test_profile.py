@@ -38,5 +38,5 @@ def test_a_shell_reads_the_env_file_whatever_the_home_is_called(files: Path) -> 
     plain = ADDRESS.environment(EndpointFiles(files))
     profile.write_env_file(files / "env", EndpointFiles(files), ADDRESS)  # as programs without quotes read it, too
     assert (files / "env").read_text() == "".join(f"{name}={value}\n" for name, value in plain.items())
-    with pytest.raises(ConfigurationError, match="line end"):
+    with pytest.raises(ConfigurationError, match="line break"):
         profile.write_env_file(files / "env", EndpointFiles(files / "a\nb"), ADDRESS)

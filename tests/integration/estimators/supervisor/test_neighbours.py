@@ -24,7 +24,7 @@ from estimators.supervisor import neighbours
         (
             "/p/src",
             "/p/helper.py",
-            "beside src/, but only src/ was sent: dependencies=['helper.py']",
+            "next to src/, but only src/ was sent: dependencies=['helper.py']",
         ),
         ("/p/train.py", "/p/other.py", None),
     ],

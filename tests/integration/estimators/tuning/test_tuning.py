@@ -80,7 +80,7 @@ def test_trials_end_in_every_way_and_the_study_goes_on(
     frame = searched.analytics().dataframe().set_index("mode")
     assert dict(frame["TrialState"]) == {"ok": "Completed", "nan": "Failed", "fail": "Failed"}
     assert frame["FinalObjectiveValue"]["ok"] == 0.5
-    assert "nan, which is not a number" in frame["Reason"]["nan"]
+    assert "nan, which is not a finite number" in frame["Reason"]["nan"]
     assert "there is no column 'price'" in frame["Reason"]["fail"]
     assert "best so far" in capsys.readouterr().out
     described = searched.describe()

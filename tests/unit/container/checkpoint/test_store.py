@@ -373,7 +373,7 @@ def test_writing_needs_the_lock(tmp_path: Path) -> None:
 
 def test_room_is_counted_in_blocks() -> None:
     text = _room([2984], free=8192, block=4096)
-    assert text == "8,192 bytes are free, at least 12,288 are needed in blocks of 4,096"
+    assert text == "8,192 bytes are free, and at least 12,288 are needed, counted in blocks of 4,096"
     assert "at least 8,192 are needed" in _room([], free=0, block=4096)
     assert "16,384 are needed" in _room([1, 4096], free=0, block=4096)
     assert "a quota, a reserve or another program" in _room([1], free=1 << 30, block=4096)

@@ -43,4 +43,4 @@ def test_it_says_where() -> None:
     assert diverging.describe("loss", INF, rank=None, process="chief", place={}) == (
         "metric 'loss' is infinite; chief reported it."
     )
-    assert "minus infinite" in diverging.describe("loss", -INF, rank=0, place={"step": None})
+    assert "minus infinity" in diverging.describe("loss", -INF, rank=0, place={"step": None})

@@ -78,4 +78,4 @@ def test_rank_0_saves_and_ends_and_the_others_go_on_until_then(
     else:
         callback.on_train_batch_begin(4)
         sys.excepthook(ValueError, ValueError("the socket is closed"), None)
-        assert capsys.readouterr().err == "told to end: rank 0 has ended (ValueError)\n"
+        assert capsys.readouterr().err == "stopping after SIGTERM: rank 0 has ended (ValueError)\n"

@@ -21,7 +21,7 @@ def test_a_host_refuses_a_script_for_what_its_horovod_was_not_built_for(tmp_path
     assert str(caught.value) == (
         "train.py needs Horovod for PyTorch, but on algo-2 Horovod is built for TensorFlow only. Run `fleetfit install "
         "horovod tensorflow torch` on that machine, or on your machine if fleetfit makes the environment of that "
-        "machine. The command builds Horovod for both."
+        "machine. The command builds Horovod for both frameworks."
     )
     (tmp_path / "code" / "horovod").mkdir(parents=True)  # the job's own
     horovod_builds.check(script, tmp_path / "code", folders, "algo-2")

@@ -37,7 +37,7 @@ def test_ranks_that_joined_nobody() -> None:
     for looked_for in ("hvd.init()", "mpi4py", "tf.distribute.Server", "distributed.init()", "sockets of their own"):
         assert looked_for in text
     alone = evidence.verdict("parameter_server", [rank()])
-    assert alone is not None and "the script joined no others" in alone
+    assert alone is not None and "the script joined no other process" in alone
 
 
 @pytest.mark.parametrize(

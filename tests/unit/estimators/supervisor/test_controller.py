@@ -409,7 +409,7 @@ def test_a_source_that_decides_gives_hosts_their_places() -> None:
     world.up("algo-1")
     assert world.located == {"algo-1": "a"} and world.offers == [("algo-1.0.0",)]
     world.meet()
-    assert "the board names 1 of the 2 initial hosts: algo-2 leaves" in world.said
+    assert "the board lists 1 of the 2 initial hosts: algo-2 leaves" in world.said
     world.places({"a": 1, "b": 2})
     assert world.located["algo-3"] == "b"
     with pytest.raises(ValueError, match="the board decides which hosts the job has"):

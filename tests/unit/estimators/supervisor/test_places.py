@@ -88,7 +88,7 @@ def test_who_has_no_place_when_the_training_begins_leaves() -> None:
     places.places({"a": 1})
     places.begun()
     assert moves.taken()[1:] == [
-        ("the board names 1 of the 2 initial hosts: algo-2 leaves",),
+        ("the board lists 1 of the 2 initial hosts: algo-2 leaves",),
         ("leave", "algo-2"),
     ]
 

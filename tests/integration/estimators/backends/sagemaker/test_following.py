@@ -236,5 +236,5 @@ def test_what_sagemaker_refuses(aws: Aws, bucket: Path, tmp_path: Path, fault: F
 
 def test_a_name_that_is_taken_there(aws: Aws, bucket: Path, tmp_path: Path) -> None:
     aws.CreateTrainingJob({"TrainingJobName": "mine", "RoleArn": "arn:other"})
-    with pytest.raises(TrainingJobError, match="has a training job named 'mine' already"):
+    with pytest.raises(TrainingJobError, match="already has a training job named 'mine'"):
         estimator(tmp_path).fit(wait=False, job_name="mine")

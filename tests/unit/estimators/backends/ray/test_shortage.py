@@ -32,7 +32,7 @@ NODES: list[dict[str, Any]] = [
         ),
         (
             {}, 2, {"a": {"CPU": 8.0}, "b": {"CPU": 1.0}},
-            "the job waits for 2 × {CPU: 4} (STRICT_SPREAD): 1 of 2 nodes of that size have enough free",
+            "the job waits for 2 × {CPU: 4} (STRICT_SPREAD): 1 of 2 nodes of that size have enough free resources",
         ),
         ({"labels": {"zone": "!2"}}, 1, None, "the job waits for {CPU: 4}; available now: CPU: 9, GPU: 1"),
     ],
