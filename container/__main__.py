@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 
 #: Loading modules makes so many objects and no garbage, and a job's start waits for it.
@@ -31,6 +32,7 @@ def main() -> int:
 
         return rank.main(arguments)
     if command == "train":
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until its loop takes it: it has nothing to tell by a traceback
         gc.set_threshold(_OBJECTS)
         from container.toolkit import train
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
 
-from container.launchers import LaunchError
 from container.system import interfaces
 
 
@@ -39,13 +39,13 @@ def check_own_name(host: str) -> None:
         host: The host that runs on this machine.
 
     Raises:
-        LaunchError: the name has no IPv4 address; each worker would be killed by SIGSEGV.
+        ValueError: the name has no IPv4 address; each worker would be killed by SIGSEGV.
     """
     name = socket.gethostname()
     try:
-        socket.gethostbyname(name)
-    except (OSError, UnicodeError) as error:
-        raise LaunchError(
+        socket.gethostbyname(os.fsencode(name))  # type: ignore[arg-type] # a text would be encoded as IDNA
+    except OSError as error:
+        raise ValueError(
             f"the machine of {host} cannot resolve its own name, {name!r}: {error}. Horovod's Gloo crashes on such a "
             f"machine. Add the name to its /etc/hosts: `echo '127.0.1.1 {name}' | sudo tee -a /etc/hosts`."
         ) from None

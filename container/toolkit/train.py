@@ -284,6 +284,8 @@ class Preparation:
         self._in_background(self._install, self._finish)
 
     def _install(self, log: Callable[[str], None]) -> None:
+        if isinstance(self._env.strategy, ElasticHorovod):
+            network.check_own_name(self._env.current_host)
         folder = self._env.tree.code
         submit = self._env.toolkit_parameters.get(codec.SUBMIT_DIRECTORY)
         code.materialize(str(submit) if submit else None, folder, self._env.program)
@@ -307,8 +309,6 @@ class Preparation:
             paths = (str(self._overlay or ""), *inherited, *sys.path, site.getusersitepackages())
             installed = [path for path in paths if path]
             horovod_builds.check(folder / self._env.program, folder, installed, self._env.current_host)
-        if isinstance(self._env.strategy, ElasticHorovod):
-            network.check_own_name(self._env.current_host)
 
     def _in_background(self, work: Callable[[Callable[[str], None]], None], then: Callable[[], None]) -> None:
         """Run ``work`` in a thread; what it logs comes to the loop through a pipe, whose end means that it is done."""

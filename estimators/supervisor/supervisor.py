@@ -373,8 +373,8 @@ class Supervisor:
         self._move(Happening.FAILURE)
         running = self._backend.running
         self._backend.end_now()
-        if not running:
-            self._finish()
+        if not running:  # unless the end of the last host has led here, from which more follows
+            self._attempt.later(0.0, self._finish)
 
     def _move(self, happening: Happening) -> None:
         self._stage = TRANSITIONS.following(self._stage, happening)

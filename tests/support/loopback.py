@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import sshd
@@ -70,6 +71,7 @@ class Machine(sshd.Server):
                     os.kill(pid, signal.SIGKILL)
                 except ProcessLookupError:
                     continue
+            time.sleep(0.01)
         super().close()
 
 
@@ -86,9 +88,17 @@ class Fleet:
     """
 
     def __init__(self, count: int) -> None:
+        if sshd.find() is None:
+            raise RuntimeError("sshd was not found: install OpenSSH's server, such as by `apt install openssh-server`.")
         self.folder = Path(tempfile.mkdtemp(prefix="fleet-"))
-        keys = sshd.Keys(self.folder / "ssh")
-        self.machines = [Machine(keys, number) for number in range(1, count + 1)]
+        self.machines: list[Machine] = []
+        try:
+            keys = sshd.Keys(self.folder / "ssh")
+            for number in range(1, count + 1):
+                self.machines.append(Machine(keys, number))
+        except BaseException:
+            self.close()
+            raise
         places = (f"Host {machine.address}\n  Port {machine.port}" for machine in self.machines)
         self.ssh_config = keys.client(*places)
 

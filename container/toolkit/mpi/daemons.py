@@ -32,7 +32,7 @@ _SHELL_PARAMETERS = ("plm_rsh_agent", "plm_ssh_agent")
 #: user's own one: for sh, ksh, csh, tcsh and fish they write lines of other grammars (``setup_shell`` in
 #: ``plm_rsh_module.c``). Ours answers bash, whose lines :func:`command` reads.
 _ASK_FOR_SHELL = {"OMPI_MCA_plm_rsh_assume_same_shell": "0", "PRTE_MCA_plm_ssh_assume_same_shell": "0"}
-_ANSWER = """[ "$2" = 'echo $SHELL' ] && exec echo /bin/bash"""
+_ANSWER = """[ "$2" = 'echo $SHELL' ] && { echo /bin/bash; exit; }"""
 
 #: How many descriptors mpirun may have open. Before each remote shell it closes every number up to its limit, one by
 #: one (``ssh_child`` in ``plm_rsh_module.c``): the million of many containers takes a tenth of a second, 2^30 minutes.
@@ -251,7 +251,7 @@ def limit_open_files(pid: int) -> None:
 #: which the child does itself as well: in every third job or so. And a user's login shell is none, such as nologin.
 _NOISE = re.compile(
     rb"\[[^\]\s]+\] (?:plm:rsh: Warning: setpgid\(\d+,\d+\) failed in parent with errno=Permission denied\(13\)"
-    rb"|WARNING: local probe returned unhandled shell:.* assuming bash)\r?\n"
+    rb"|WARNING: (?:local|rsh|ssh) probe returned unhandled shell[:;].* assuming bash)\r?\n"
 )
 _RULE = re.compile(rb"-{20,}\r?\n")
 _LOST = re.compile(rb"\w+ has lost communication with a remote daemon")

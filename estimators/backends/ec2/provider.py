@@ -119,7 +119,7 @@ class Ec2Provider(SshProvider):
                 )
         if not spec.spot:
             found += [
-                f"backend option {name!r} is for spot capacity: set use_spot_instances=True, or leave {name} out."
+                f"backend_options={{'{name}': …}} is for spot capacity: set use_spot_instances=True, or leave it out."
                 for name in ("on_demand_base", "on_demand_fallback")
                 if getattr(given, name)
             ]

@@ -89,7 +89,8 @@ def arguments(description: Mapping[str, Any], hyperparameters: Mapping[str, Any]
         elif parameter["required"]:
             missing.append(f"hyperparameter {name!r}")
     if missing:
-        raise TypeError(f"{description['name']}() cannot be called: the job has no {', no '.join(missing)}")
+        name = description["name"]
+        raise TypeError(f"{name}() cannot be called: the job has no {', no '.join(missing)}, which {name}() requires.")
     if description["takes_others"]:
         others = {name: value for name, value in hyperparameters.items() if not name.startswith("sagemaker_")}
         others.pop("model_dir", None)

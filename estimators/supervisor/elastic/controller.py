@@ -364,7 +364,9 @@ class ElasticController:
             self._job.say(self._wording.another_attempt(awaited))
             return
         session = self._session
-        session.fail(self._wording.timed_out(session.limits, session.failures, has_met=session.state.has_met))
+        unfit = {host.name: host.failure for host in self.roster.hosts.values() if host.failure is not None}
+        failures = {**unfit, **session.failures}
+        session.fail(self._wording.timed_out(session.limits, failures, has_met=session.state.has_met))
 
     def _finished(self, error: str, *, blamed: bool = False) -> None:
         failure = deciding.outcome(self.roster, self._session.failures, error)

@@ -15,6 +15,9 @@ from estimators.supervisor.elastic.members import ElasticHost, HostState, Roster
 from estimators.supervisor.elastic.places import Places
 from estimators.supervisor.elastic.policy import Limits, next_offer
 
+#: After how many ends of hosts that have said why, or of any, a job fails of which no host has come up.
+_EXPLAINED_ENDS, _ENDS = 3, 10
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Decision:
@@ -125,12 +128,20 @@ def replacement_wait(roster: Roster, lost: ElasticHost, now: float) -> float | N
     return None if math.isinf(lost.excluded_until) else max(0.0, lost.excluded_until - now)
 
 
-def cannot_begin(roster: Roster, places: Places | None) -> bool:
-    """Return whether a training that has not begun fails because of a host that could not take part.
+def is_hopeless(roster: Roster, ends: Sequence[Failure]) -> bool:
+    """Return whether a job fails because its hosts end before they come up: others would do so as well.
 
-    A host that takes the place of that one would fail in the same way, unless somebody names other places.
+    A host that has come up shows that the job can run. One that says why it cannot take part may be the only one, so
+    all of a few have to say so. A host that is lost without a reason, such as a failed machine, is given more tries.
+
+    Args:
+        roster: Who there has been.
+        ends: How hosts have ended so far.
     """
-    return places is None or not roster.staying
+    if any(host.up for host in roster.hosts.values()):
+        return False
+    explained = sum(failure.cause is not Cause.HOST_LOST for failure in ends)
+    return explained >= min(_EXPLAINED_ENDS, roster.first_hosts) or len(ends) >= _ENDS
 
 
 def free_places(roster: Roster, places: Places | None) -> float:
@@ -214,7 +225,7 @@ def outcome(roster: Roster, failures: Mapping[str, Failure], error: str) -> Fail
 
 def last_failure(failures: Mapping[str, Failure]) -> tuple[str, ...]:
     """Return the hint that names it; none where no worker has failed."""
-    return tuple(f"the last failure of a worker: {failure.summary()}" for failure in list(failures.values())[-1:])
+    return tuple(f"the last failure: {failure.summary()}" for failure in list(failures.values())[-1:])
 
 
 def failed(message: str, cause: Cause = Cause.PROCESS) -> Failure:

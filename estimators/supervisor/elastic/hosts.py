@@ -35,6 +35,7 @@ class HostControl:
         self._roster = session.roster
         self._most = most
         self._spares_from = 0.0  # when spare hosts may be started again, by the session's clock
+        self._ends: tuple[Failure, ...] = ()  # of those that have ended by themselves
         self._owed: list[ElasticHost] = []  # lost ones in whose place another one comes when there is a place for it
 
     # --- they come ---
@@ -131,10 +132,10 @@ class HostControl:
         if host.name in self._roster.leaving:
             self._roster.leaving.remove(host.name)
         session.job.event("host_left" if expected else "host_lost", name=host.name, reason=lost.message)
-        if host.failure is not None and not (host.up or expected):
-            session.failures[host.name] = host.failure
-            if not session.state.has_met and deciding.cannot_begin(self._roster, session.places):
-                session.fail(host.failure)
+        if not (expected or told):
+            self._ends += (lost,)
+            if deciding.is_hopeless(self._roster, self._ends):
+                session.fail(lost)
                 return
         session.job.say(f"{host.name} {'has left' if expected else f'was lost: {lost.message}'}")
         wait = None if expected else deciding.replacement_wait(self._roster, host, session.clock())
@@ -155,7 +156,7 @@ class HostControl:
             return
         name = self._add(lost.slots, places.place_of(lost.name) if places is not None else None)
         if not lost.up:
-            self._roster.hosts[name].origin = lost.origin or lost.name
+            self._roster.hosts[name].origin = lost.known_as
         if places is not None:
             places.replaced(lost.name, name)
 

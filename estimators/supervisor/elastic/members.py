@@ -59,6 +59,11 @@ class ElasticHost:
     spare: bool = False  # whether it is kept ready, without taking part
     noticed: bool = False  # whether it leaves because it will be taken away, and not before
 
+    @property
+    def known_as(self) -> str:
+        """The name under which its failures count: those of hosts of which none has come up count together."""
+        return self.name if self.up else self.origin or self.name
+
 
 @dataclasses.dataclass
 class Worker:
@@ -105,6 +110,11 @@ class Roster:
         """There is another host, of a name that none has had."""
         self.hosts[host.name] = host
         self._present.append(host)
+
+    @property
+    def first_hosts(self) -> int:
+        """How many hosts the attempt began with."""
+        return len(self._initial)
 
     @property
     def present_hosts(self) -> list[ElasticHost]:

@@ -96,6 +96,7 @@ class RestartingDriver:
         self._has_failed = False  # in the membership that ends
         self._has_lost = False
         self._waits: Timer | None = None
+        self._wait()
 
     @property
     def generation(self) -> int:

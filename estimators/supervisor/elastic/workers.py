@@ -180,7 +180,7 @@ class WorkerControl:
         session = self._session
         now = session.clock()
         place = session.places.place_of(host.name) if session.places is not None else None
-        host.excluded_until = self._exclusion.failed(place or host.origin or host.name, now)
+        host.excluded_until = self._exclusion.failed(place or host.known_as, now)
         return host.excluded_until - now
 
     def again(self, host: ElasticHost, slot: int) -> None:

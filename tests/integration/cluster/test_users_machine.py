@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import clusters
 import pytest
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
@@ -27,7 +28,7 @@ def train(script: Path, *words: str, changed: str, **variables: str) -> subproce
     fleetfit = str(Path(sys.executable).with_name("fleetfit"))
     inside = ["unshare", "--mount", "--uts", "sh", "-c", f'{changed} && exec "$@"', "sh"]
     return subprocess.run(
-        [*inside, fleetfit, "train", script.name, "-n", "2", "-p", "1", *words],
+        [*inside, fleetfit, "train", script.name, "-p", "1", *words],
         cwd=script.parent,
         env={**os.environ, **variables},
         capture_output=True,
@@ -40,17 +41,26 @@ def train(script: Path, *words: str, changed: str, **variables: str) -> subproce
 def test_jobs_run_whatever_the_users_login_shell_is(shell: str, script: Path, home: Path) -> None:
     """mpirun writes the line for its remote shell in the grammar of the login shell that the password file names."""
     (script.parent / "passwd").write_text(f"root:x:0:0:root:/root:/bin/{shell}\n")
-    done = train(script, "-s", "mpi", changed="mount --bind passwd /etc/passwd", SHELL=f"/bin/{shell}")
+    done = train(script, "-n", "2", "-s", "mpi", changed="mount --bind passwd /etc/passwd", SHELL=f"/bin/{shell}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "] 2 ranks\n" in done.stdout
     assert "unhandled shell" not in done.stdout + done.stderr
 
 
-def test_a_machine_that_cannot_resolve_its_own_name(script: Path, home: Path) -> None:
-    """MPI does not need the name; Horovod's Gloo would crash without it."""
-    done = train(script, "-s", "mpi", changed="hostname no-such-host.invalid")
+def test_mpi_needs_no_machine_that_resolves_its_own_name(script: Path, home: Path) -> None:
+    done = train(script, "-n", "2", "-s", "mpi", changed="hostname no-such-host.invalid")
     assert done.returncode == 0, done.stdout + done.stderr
-    done = train(script, "-s", "elastic_horovod", changed="hostname no-such-host.invalid")
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_horovods_gloo_would_crash_on_a_machine_that_does_not_resolve_its_own_name(
+    hosts: int, script: Path, home: Path
+) -> None:
+    done = train(script, "-n", str(hosts), "-s", "elastic_horovod", changed="hostname no-such-host.invalid")
     assert done.returncode == 1
     assert "cannot resolve its own name, 'no-such-host.invalid'" in done.stderr
     assert "| sudo tee -a /etc/hosts" in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    [record] = (home / "jobs").glob("says-*")
+    clusters.until(lambda: (record / "result.json").exists())  # the supervisor's last act
+    assert (record / "supervisor.log").read_text() == ""

@@ -306,7 +306,7 @@ def test_a_training_with_too_few_waits_for_its_time_unless_nobody_is_left_and_sa
         assert job.failure is not None and job.failure.message == f"{why} {wanted}."
         assert job.failure.message in str(caught.value)
     assert late.failure is not None
-    assert late.failure.hints == ("the last failure of a worker: algo-1, worker 1: exited with code 1",)
+    assert late.failure.hints == ("the last failure: algo-1, worker 1: exited with code 1",)
     assert (sizes(late), sizes(never)) == ([2], [])
     said = "the training needs at least 2 workers and has 1: it waits for more, up to 600 s."
     clusters.until(lambda: said in clusters.all_text(alone), check=lambda: check(alone))

@@ -25,6 +25,8 @@ def test_the_remote_shell_is_a_program_in_the_private_folder(tmp_path: Path) -> 
     text = subprocess.run(["sh", "-n", str(shell)], capture_output=True, text=True)
     assert text.returncode == 0
     assert "'/site/con tainer/__main__.py' rsh \"$@\"" in shell.read_text()
+    asked = subprocess.run([shell, "algo-2", "echo $SHELL"], capture_output=True, text=True)  # as setup_shell does
+    assert (asked.returncode, asked.stdout) == (0, "/bin/bash\n")
 
 
 def test_mpirun_has_few_descriptors_and_the_script_its_own_limit(

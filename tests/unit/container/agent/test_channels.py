@@ -159,7 +159,7 @@ def test_a_folder_behind_links(tmp_path: Path, data: Path) -> None:
         ({"../evil": {"uri": "/tmp"}}, "'../evil'"),
         ({"..": {"uri": "/tmp"}}, "'..'"),
         ({"": {"uri": "/tmp"}}, "''"),
-        (["train"], "must be an object"),
+        (["train"], "must hold a JSON object"),
     ],
 )
 def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str], channels: object, message: str) -> None:

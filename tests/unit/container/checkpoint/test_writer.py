@@ -136,7 +136,7 @@ def test_whoever_waits_says_so(call: str, monkeypatch: pytest.MonkeyPatch) -> No
         thread.join(0.01)
         said = stderr.getvalue()
     said = said[: said.rindex("\n")]
-    assert all("s for the current write to /the/folder to finish" in line for line in said.splitlines()), said
+    assert all("s so far for the current write to /the/folder to finish" in line for line in said.splitlines()), said
     disk.allowed.release(2)
     thread.join(20)
     assert not thread.is_alive()

@@ -276,23 +276,47 @@ def cannot_take_part(world: World, host: str) -> None:
     world.ends(host, 1)
 
 
-def test_a_host_that_cannot_take_part_ends_a_training_that_has_not_begun() -> None:
-    world = World(hosts=2, min_hosts=1)
-    world.up("algo-1")
-    cannot_take_part(world, "algo-2")
+@pytest.mark.parametrize(("hosts", "tries"), [(1, 1), (2, 2), (8, 3)])
+def test_a_job_fails_when_none_of_its_hosts_can_take_part(hosts: int, tries: int) -> None:
+    world = World(hosts=hosts, min_hosts=1, cooldown=(1.0, 1.0))
+    for host in world.initial[: tries - 1]:
+        cannot_take_part(world, host)
+    assert world.failure is None
+    cannot_take_part(world, world.initial[tries - 1])
     assert world.failure is not None and world.failure.message == "no such package."
-    assert (world.failure.host, world.failure.cause) == ("algo-2", Cause.CONFIGURATION)
+    assert (world.failure.host, world.failure.cause) == (f"algo-{tries}", Cause.CONFIGURATION)
     world.advance(100.0)
     assert world.added == []
 
 
-def test_where_a_source_names_hosts_one_that_cannot_take_part_is_left_out_and_the_last_one_ends_the_job() -> None:
-    world = World(hosts=2, source=False, min_hosts=1)
-    world.places({"a": None, "b": None})
+def test_where_one_of_two_can_take_part_the_other_is_replaced() -> None:
+    world = World(hosts=2, min_hosts=1, cooldown=(1.0, 1.0))
+    world.up("algo-1")
+    for number in range(2, 9):
+        cannot_take_part(world, f"algo-{number}")
+        world.advance(1.1)
+    assert world.failure is None and world.said.count("algo-2 was lost: no such package.") == 1
+    world.up("algo-9")
+    assert world.offers == [("algo-1.0.0", "algo-9.0.0")]
+
+
+def test_a_source_that_names_fewer_hosts_than_were_asked_for_and_none_of_use() -> None:
+    world = World(hosts=2, source=True, min_hosts=1, cooldown=(1.0, 1.0))
+    world.places({"a": 1})
     cannot_take_part(world, "algo-1")
-    assert world.failure is None and world.said[-1].startswith("algo-1 was lost: no such package.")
-    cannot_take_part(world, "algo-2")
+    assert world.failure is None
+    world.advance(1.1)
+    cannot_take_part(world, world.added[-1])
     assert world.failure is not None and world.failure.message == "no such package."
+
+
+def test_hosts_that_are_lost_without_a_word_before_any_has_come_end_the_job() -> None:
+    world = World(hosts=2, min_hosts=1, cooldown=(1.0, 1.0))
+    for number in range(1, 11):
+        assert world.failure is None
+        world.ends(f"algo-{number}", 137)
+        world.advance(1.1)
+    assert world.failure is not None and world.failure.cause is Cause.HOST_LOST
 
 
 def test_hosts_that_cannot_take_part_come_ever_more_seldom_in_a_training_that_has_begun() -> None:
@@ -308,6 +332,9 @@ def test_hosts_that_cannot_take_part_come_ever_more_seldom_in_a_training_that_ha
         world.advance(0.2)
     world.up("algo-7")
     assert world.offers[-1] == ("algo-2.0.0", "algo-7.0.0")
+    world.meet()
+    world.dies("algo-7.0.0")  # whose own failures count by themselves
+    assert "no new worker starts on this host for 5.0 s" in world.said[-1]
 
 
 def test_a_host_leaves_when_the_others_have_met_without_it() -> None:

@@ -45,6 +45,8 @@ class World:
             share=self.sharing.append,
             received=self.told.append,
         )
+        self.run()
+        assert [message["op"] for message in self.told] == ["waiting"]
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
         timer = Timer()
@@ -81,7 +83,7 @@ class World:
 
 def begun(*workers: str, **more: Any) -> World:
     world = World(**more)
-    assert world.wants(*workers) == [*(("start", worker) for worker in workers), ("membership", "")]
+    assert world.wants(*workers) == [("enough", ""), *(("start", worker) for worker in workers), ("membership", "")]
     return world
 
 
@@ -155,12 +157,23 @@ def test_it_is_complete_when_all_are_through_and_the_rest_starts_again_when_one_
     assert world.send("done", THREE) == [("finished", "")] and world.told[0]["error"] == ""
 
 
+def test_it_does_not_wait_for_ever_for_the_first_workers() -> None:
+    world = World(least=2)
+    world.wants(ONE)
+    [(seconds, _, callback)] = world.late
+    assert seconds == ElasticTorchDistributed().elastic_timeout
+    world.told.clear()
+    callback()
+    world.run()
+    assert [message["op"] for message in world.told] == ["too_few"]
+
+
 def test_with_too_few_it_waits_for_others() -> None:
     world = begun(ONE, TWO, least=2)
     world.send("ended", ONE)
     world.send("ready", TWO)
     assert world.share() == [("waiting", "")]
-    [(seconds, timer, callback)] = world.late
+    [(seconds, timer, callback)] = [late for late in world.late if not late[1].cancelled]
     assert seconds == ElasticTorchDistributed().elastic_timeout
     assert world.wants(TWO, THREE) == [("enough", ""), ("start", TWO), ("start", THREE), ("membership", "")]
     assert timer.cancelled
