@@ -112,7 +112,7 @@ class RecordIOFraming:
     def last(self, data: Buffer, start: int, end: int) -> int:
         """See :class:`container.formats.base.Framing`."""
         raise FramingError(
-            start, 0, f"it is cut off after {end - start:,} of at least {self.needed(data, start, end):,} bytes"
+            start, 0, f"it is cut off: it has {end - start:,} of at least {self.needed(data, start, end):,} bytes"
         )
 
     def payload(self, data: Buffer, start: int, end: int) -> bytes:

@@ -144,7 +144,7 @@ class TFRecordFraming:
         """See :class:`container.formats.base.Framing`."""
         there, wanted = end - start, self.needed(data, start, end)
         raise FramingError(
-            start, 0, f"it is cut off after {there:,} of {'at least ' * (there < HEADER_SIZE)}{wanted:,} bytes"
+            start, 0, f"it is cut off: it has {there:,} of {'at least ' * (there < HEADER_SIZE)}{wanted:,} bytes"
         )
 
     def payload(self, data: Buffer, start: int, end: int) -> bytes:

@@ -207,7 +207,7 @@ class NativeReader:
         elif kind == _BAD_HEADER:
             return faults.at(self, offset, record, _BAD_HEADER_CAUSE)
         wanted_words = f"{wanted:,}" if wanted else f"at least {formats.tfrecord.HEADER_SIZE:,}"
-        cause = f"it is cut off after {there:,} of {wanted_words} bytes"
+        cause = f"it is cut off: it has {there:,} of {wanted_words} bytes"
         return faults.at(self, offset, record, cause, framed=kind == _CROSSES_BORDER)
 
 

@@ -242,7 +242,7 @@ class StreamReader:
             stop, before = self.framing.hop(segment.map, 0, inner)
             if stop == inner:
                 continue
-            cause = f"it is cut off after {inner - stop:,} of {self.framing.needed(segment.map, stop, whole):,} bytes"
+            cause = f"it is cut off: it has {inner - stop:,} of {self.framing.needed(segment.map, stop, whole):,} bytes"
             self._error = faults.at(self, self._at + stop, self._records + before, cause, framed=True)
             if stop == 0:
                 raise self._error

@@ -13,9 +13,9 @@ def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "tensorboard", help="open TensorBoard on all jobs",
         description="Runs TensorBoard on the event files of all jobs, or of the named jobs. Adds jobs that start "
-        "later. Looks on each host of a job for event files in $SM_OUTPUT_DIR/tensorboard, where "
-        "cluster.callbacks() writes these files on rank 0, and also in the folders of the outputs, the model and the "
-        "checkpoints.",
+        "later. On each host of a job, looks for event files in $SM_OUTPUT_DIR/tensorboard and in the folders of the "
+        "outputs, the model and the checkpoints. (On rank 0, cluster.callbacks() writes event files to "
+        "$SM_OUTPUT_DIR/tensorboard.)",
     )  # fmt: skip
     parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"only these jobs: {jobnames.HELP}")
     parser.add_argument("--port", type=parsing.whole, default=0, metavar="N", help="port (default: a free port)")

@@ -66,9 +66,13 @@ def add(subparsers: Any) -> None:
         description="Lists leftovers of crashes with their sizes, asks for confirmation, and removes the leftovers. "
         "With options, also removes old jobs and caches.",
     )  # fmt: skip
-    clean.add_argument("--older-than", metavar="AGE", help="remove jobs that ended at least this long ago: 12h, 7d, 2w")
+    clean.add_argument(
+        "--older-than", metavar="AGE", help="remove jobs that ended at least AGE ago, for example 12h, 7d or 2w"
+    )
     clean.add_argument("--keep", type=parsing.whole, metavar="N", help="remove all finished jobs except the newest N")
-    clean.add_argument("--free", metavar="SIZE", help="remove the oldest finished jobs until this much is freed: 20G")
+    clean.add_argument(
+        "--free", metavar="SIZE", help="remove the oldest finished jobs until SIZE has been freed, for example 20G"
+    )
     clean.add_argument("--finished", action="store_true", help="remove all finished jobs")
     clean.add_argument("--job", metavar="NAME", action="append", default=[], help="remove this job; may be repeated")
     clean.add_argument(

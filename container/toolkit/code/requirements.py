@@ -137,8 +137,8 @@ def overlay(
         return _cached(made, warn)
     except OSError as error:
         raise RequirementsError(
-            f"{requirements or project}: {error.filename or cache_root}: {error.strerror or error}, while its packages "
-            f"were installed into {cache_root}. Set FLEETFIT_CACHE to use another folder."
+            f"{requirements or project}: the packages could not be installed into {cache_root}. "
+            f"{error.filename or cache_root}: {error.strerror or error}. Set FLEETFIT_CACHE to use another folder."
         ) from error
 
 

@@ -87,9 +87,9 @@ def test_parts_out_of_order() -> None:
 
 def test_the_end_of_a_stream() -> None:
     record = tfrecord.encode(b"abc")
-    with pytest.raises(FramingError, match="cut off after 10 of at least 12"):
+    with pytest.raises(FramingError, match="cut off: it has 10 of at least 12"):
         tfrecord.TFRecordFraming().last(record, 0, 10)
-    with pytest.raises(FramingError, match="cut off after 18 of 19 bytes"):
+    with pytest.raises(FramingError, match="cut off: it has 18 of 19 bytes"):
         tfrecord.TFRecordFraming().last(record, 0, 18)
     lines = formats.framing(RecordFormat.TEXT_LINE)
     assert lines.hop(b"\n\nabc", 0, 5) == (2, 2)
