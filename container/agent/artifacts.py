@@ -130,7 +130,7 @@ def upload(
         bar.end(f"{size(target.size)} to {uri} in {bar.elapsed:.1f} s")
     except OSError as error:
         raise AgentError(
-            f"{error.filename or uri}: {error.strerror or error}, while {uri} was packed. {where}"
+            f"the archive {uri} could not be made. {error.filename or uri}: {error.strerror or error}. {where}"
         ) from error
     except AgentError as error:
         raise AgentError(f"the upload failed: {error} {where}") from error
@@ -169,7 +169,7 @@ def pack(folders: Sequence[Folder], archive: Path, *, warn: Callable[[str, str],
     except OSError as error:
         place = error.filename if isinstance(error.filename, str) and error.filename != str(partial) else archive
         raise AgentError(
-            f"{place}: {error.strerror or error}, while {archive} was packed. The unpacked files are in "
+            f"the archive {archive} could not be made. {place}: {error.strerror or error}. The unpacked files are in "
             f"{', '.join(str(folder.path) for folder in folders)}."
         ) from error
     return archive
@@ -202,8 +202,8 @@ def union(folders: Sequence[Folder], *, warn: Callable[[str, str], None]) -> lis
         if names := shadowed.get(folder.host):
             warn(
                 folder.host,
-                f"{folder.path}: these entries are not packed: {_names(names)}. An earlier host has a different file "
-                "under the same path.",
+                f"{folder.path}: these entries are not packed: {_names(names)}. The archive has a different file, "
+                "from another host, under the same path.",
             )
     return sorted(found.values(), key=lambda entry: entry.name.split("/"))
 

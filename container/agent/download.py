@@ -82,7 +82,7 @@ def _bring(place: cache.Entry, advance: Callable[[int], None], ended: threading.
             _bring_checked(place, advance, ended)
     except OSError as error:
         raise AgentError(
-            f"{place.partial}: {error.strerror}, while {place.item.uri!r} was downloaded. Free some space "
+            f"{place.item.uri!r} could not be downloaded. {place.partial}: {error.strerror}. Free some space "
             "with `fleetfit clean --caches`, or set FLEETFIT_CACHE to a folder on a larger disk."
         ) from error
 

@@ -157,7 +157,9 @@ def _fetch(item: DataObject, target: Path, advance: Callable[[int], None]) -> No
             os.utime(partial, (item.modified, item.modified))
         os.replace(partial, target)
     except OSError as error:
-        raise AgentError(f"{target}: {error.strerror}, while a checkpoint was restored from {item.uri!r}.") from error
+        raise AgentError(
+            f"a checkpoint could not be restored from {item.uri!r}. {target}: {error.strerror}."
+        ) from error
     finally:
         with contextlib.suppress(OSError):
             partial.unlink()

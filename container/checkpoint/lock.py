@@ -79,8 +79,8 @@ class WriterLock:
                 if error.errno not in (errno.EAGAIN, errno.EACCES):
                     if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
                         warnings.warn(
-                            f"the file system of {directory} has no locks ({error.strerror}): nothing keeps a second "
-                            "process from writing checkpoints there.",
+                            f"the file system of {directory} has no locks ({error.strerror}): nothing prevents a "
+                            "second process from writing checkpoints into this folder.",
                             RuntimeWarning,
                             stacklevel=2,
                         )
@@ -90,7 +90,7 @@ class WriterLock:
                 raise CheckpointLockedError(
                     f"{self._owner()} writes checkpoints into {_real(directory)}. Wait for that process or end it, or "
                     "give each training its own directory. In a cluster, pass cluster=…, so that only rank 0 writes. "
-                    "To read only, use Checkpointer(directory, read_only=True)."
+                    "If you only read checkpoints, use Checkpointer(directory, read_only=True)."
                 )
             time.sleep(_RETRY_S)
 

@@ -80,8 +80,8 @@ def surrounding_cluster() -> Cluster:
     if joined is not None:
         return joined
     remedy = (
-        "Call container.distributed.init() before the first use: rank 0 then saves, and all ranks restore the same "
-        "checkpoint. If only one rank saves and restores, use "
+        "Call container.distributed.init() before the first use of the Checkpointer: rank 0 then saves, and all ranks "
+        "restore the same checkpoint. If only one rank saves and restores, use "
         "Checkpointer(cluster=container.checkpoint.SingleProcess()) on that rank."
     )
     try:

@@ -106,7 +106,7 @@ def detect(environ: Mapping[str, str]) -> Surroundings:
     if strategy is None and started and config and int(environ[started[0]]) > 1:
         raise DistributedError(
             f"both {started[0]} and TF_CONFIG describe a cluster, and the job's strategy is not known; unset one of "
-            "them."
+            "these variables."
         )
     if isinstance(strategy, Mirrored):
         return Surroundings(kind=ClusterKind.MIRRORED, strategy=strategy, host=host)

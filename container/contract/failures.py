@@ -84,7 +84,7 @@ class Failure:
     def _last_words(self) -> str:
         if self.traceback:
             return self.traceback.strip("\n")
-        parts = (("where each rank was:", self.places), ("the last lines that it printed:", self.log_tail))
+        parts = (("where each rank was:", self.places), ("the last lines that the process printed:", self.log_tail))
         return "\n\n".join(f"{title}\n{text}" for title, part in parts if (text := (part or "").strip("\n")))
 
     def reason(self, limit: int = REASON_LIMIT) -> str:

@@ -220,14 +220,14 @@ def _of_argparse(text: str) -> str | None:
     match = re.search(r"error: argument (?:-\w, )?(--?[\w-]+)\S*: expected (?:at least )?one argument", text)
     if match is not None:
         option = f"{match[1]}=VALUE"
-        return f"argparse reads a value that begins with a dash as an option: pass it as arguments=[{option!r}]."
+        return f"if a value begins with a dash, argparse reads the value as an option: pass arguments=[{option!r}]."
     return None
 
 
 def _not_installed(package: str, situation: Situation) -> str:
     if situation.elsewhere:
         named = (
-            f" When fleetfit makes the environment, it installs {package} if a file of the job's code mentions "
+            f" If fleetfit makes the environment, and a file of the job's code mentions {package}, fleetfit installs "
             f"{package}."
             if package in ("tensorflow", "tf_keras")
             else ""
@@ -256,7 +256,7 @@ def _channel(variable: str, situation: Situation) -> str:
     channels = {f"SM_CHANNEL_{name.upper()}": name for name in situation.channels}
     wanted = variable.removeprefix("SM_CHANNEL_").lower()
     if not channels:
-        return f"the job has no channels: fit({{{wanted!r}: 'PATH'}}), or -i {wanted}=PATH, sets {variable}."
+        return f"the job has no channels: to set {variable}, use fit({{{wanted!r}: 'PATH'}}), or -i {wanted}=PATH."
     each = ", ".join(f"{name!r} ({as_variable})" for as_variable, name in channels.items())
     has = f"the job's channel is {each}" if len(channels) == 1 else f"the job's channels are {each}"
     near = nearest(variable, list(channels)) or (next(iter(channels)) if len(channels) == 1 else None)

@@ -225,7 +225,7 @@ def conflict(hyperparameters: Mapping[str, Any], arguments: Sequence[str]) -> st
     for name, value in hyperparameters.items():
         option = option_of(name)
         if option in given and given[option] != _argument(value):
-            return f"arguments gives {option} no value, or a value that differs from hyperparameter {name!r}"
+            return f"{option} in arguments has no value, or a value that differs from hyperparameter {name!r}"
     return None
 
 

@@ -62,7 +62,7 @@ def refusal(program: str, needed: frozenset[str], built: frozenset[str], host: s
     place = f" on {host}" if host else ""
     text = f"{program} needs Horovod for {missing}, but{place} Horovod is built for {there} only"
     if not host:
-        return f"{text}: {command} builds Horovod for both frameworks (once; this takes some minutes)."
+        return f"{text}: run {command} once to build Horovod for both frameworks (this takes some minutes)."
     where = "on that machine, or on your machine if fleetfit makes the environment of that machine"
     return f"{text}. Run {command} {where}. The command builds Horovod for both frameworks."
 

@@ -167,7 +167,7 @@ def _copy_link(link: str, copy: str, root: str, above: tuple[str, ...]) -> None:
     outside = os.path.realpath(link)
     if os.path.isdir(outside):
         if outside in above or root.startswith(outside.rstrip("/") + "/"):
-            raise CopyError(f"{link} links to {outside}, which contains it; remove the link.")
+            raise CopyError(f"{link} links to {outside}, a folder that contains the link; remove the link.")
         _copy_folder(outside, copy, outside, (*above, outside))
     elif os.path.isfile(outside):
         copy_file(outside, copy)

@@ -121,7 +121,7 @@ def verdict(strategy: str, ranks: Collection[RankEvidence]) -> str | None:
     if all(rank.is_unreduced for rank in ranks):
         return (
             f"the job was not distributed: Horovod's DistributedOptimizer reduced no gradient in any of the "
-            f"{len(ranks)} ranks, so each trained a model of its own. Under Keras 3 it has no effect: set "
+            f"{len(ranks)} ranks, so each trained a model of its own. Under Keras 3, this optimizer has no effect: set "
             "TF_USE_LEGACY_KERAS=1 in the job's environment, or use cluster.optimizer() of container.distributed."
         )
     if all(rank.is_mute for rank in ranks):

@@ -139,7 +139,7 @@ def of_launcher(member: Member, host: str, waiting: list[str]) -> Failure:
         message = f"lost its daemon on {lost}, and ended the ranks. The daemon was ended or cannot be reached."
         failure = dataclasses.replace(failure, log_tail=None)
     elif member.exit_code != 0 and not text.strip():
-        message += " and printed nothing, as after a request to stop (SIGTERM or SIGINT)."
+        message += " and printed nothing. After a request to stop (SIGTERM or SIGINT), mpirun ends in the same way."
     return dataclasses.replace(failure, cause=Cause.LAUNCH, message=message, traceback=None)
 
 

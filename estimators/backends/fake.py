@@ -131,7 +131,9 @@ class FakeBackend(Backend):
         outcome = FakeOutcome.from_dict(options.backend_options)
         for line in outcome.lines:
             if isinstance(line, tuple) and not 0 <= line[0] < spec.size:
-                raise ConfigurationError(f"FakeOutcome(lines=…): rank {line[0]} does not exist in {spec.size} ranks.")
+                raise ConfigurationError(
+                    f"FakeOutcome(lines=…): there is no rank {line[0]}; number of ranks: {spec.size}."
+                )
 
     @property
     def running(self) -> bool:

@@ -15,8 +15,8 @@ def channel_refusal(spec: TrainingJobSpec, channel: Channel) -> str | None:
     """Why the local backends of this version cannot feed a channel; None when they can."""
     if channel.source.file_system is not None:
         return (
-            "EFS and FSx file systems exist on AWS only. Give a path instead, for example on a mounted file system; "
-            "FileSystemInput is for jobs on SageMaker."
+            "EFS and FSx file systems exist only on AWS, and FileSystemInput is only for jobs on SageMaker. Give this "
+            "job a path, for example on a mounted file system."
         )
     s3 = channel.source.s3
     if s3 is None:

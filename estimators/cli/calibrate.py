@@ -26,8 +26,8 @@ def add(subparsers: Any) -> None:
         "calibrate", help="measure the cost of each strategy, for recommend()",
         description="Measures the costs that recommend() uses. Runs short trainings of a small and a large network: "
         "with one process, then with two and with four processes under each strategy. Fits the costs to these runs, "
-        "and saves the costs. To show the error of the fit, also trains a network of medium size, and trains with "
-        "three processes. Run nothing else on the machine meanwhile.",
+        "and saves the costs. To measure the error of the fit, also runs trainings of a network of medium size, and "
+        "trainings with three processes. While this command runs, run nothing else on the machine.",
     )  # fmt: skip
     parser.add_argument(
         "-t", "--instance-type", default=fleets.DEFAULT, metavar="TYPE",
@@ -39,7 +39,7 @@ def add(subparsers: Any) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--seconds", type=float, default=1.0, metavar="S",
-        help="time the steps of each network for S seconds (default: 1)",
+        help="measure the steps of each network for S seconds (default: 1)",
     )  # fmt: skip
     parser.add_argument(
         "--processes", type=parsing.count, action="append", default=[], metavar="N",

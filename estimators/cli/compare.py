@@ -29,7 +29,8 @@ def add(subparsers: Any) -> None:
         "compare", help="compare jobs or strategies", epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Shows jobs side by side in a table. With --script, first runs a script under each strategy and "
-        "with each number of hosts, one run after another. With --repeat, every second round runs in reverse order.",
+        "with each number of hosts, one run after another. With --repeat N, runs each combination N times, in N "
+        "rounds; every second round is in reverse order.",
     )  # fmt: skip
     parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"{jobnames.HELP}; or the path of a result.json")
     running = parser.add_argument_group("running a script")

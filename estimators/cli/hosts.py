@@ -24,8 +24,8 @@ examples:
   fleetfit hosts remove node-2
 
 If $FLEETFIT_HOSTS is set, jobs use the hosts in this variable. Otherwise jobs use the hosts that you have added with
-`fleetfit hosts add`. fleetfit logs in as `ssh HOST` does: with the host names, keys, jump hosts and agents of
-~/.ssh/config.
+`fleetfit hosts add`. To log in, fleetfit uses the host names, keys, jump hosts and agents of ~/.ssh/config, just as
+`ssh HOST` does.
 """
 
 

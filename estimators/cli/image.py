@@ -10,9 +10,9 @@ from estimators.cli import Exit, console
 
 _EXAMPLES = """\
 examples:
-  fleetfit image build                    build fleetfit-training on Docker Hub's slim Python
+  fleetfit image build                    build fleetfit-training on the default base image
   sudo fleetfit image base                make a base image from Debian packages, without a registry
-  fleetfit image build --base IMAGE       use this base image; it needs venv and the same Python version (3.x)
+  fleetfit image build --base IMAGE       use this base image; it must have venv and your environment's Python (3.x)
   fleetfit image build --gpu              include CUDA, from an environment made with FLEETFIT_TENSORFLOW=gpu
   fleetfit image push                     push the image to your registry on AWS, for instance_type='ml.…'
 

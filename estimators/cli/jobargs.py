@@ -208,8 +208,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     names.add_argument("--name", metavar="NAME", help="the job's name (default: made from the script and the time)")
     names.add_argument("--base-name", metavar="NAME", help="prefix of the job's name")
     run.add_argument(
-        "--max-run", type=parsing.duration, metavar="TIME", help="stop the job after this time: 90 (seconds), 15m, 2h"
-    )
+        "--max-run", type=parsing.duration, metavar="TIME",
+        help="stop the job after this time, such as 90 (seconds), 15m or 2h",
+    )  # fmt: skip
     run.add_argument(
         "--hang-timeout",
         type=parsing.duration,
@@ -227,7 +228,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--stop-grace",
         type=parsing.whole,
         metavar="S",
-        help="time for the script to save its state when the job is stopped, in seconds (default: 120)",
+        help="when the job is stopped, give the script S seconds to save its state (default: 120)",
     )
 
     failures = parser.add_argument_group("when hosts or ranks fail (docs/failures.md)")
@@ -239,7 +240,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--failure-policy", metavar="NAME=VALUE", action="append", default=[],
         help="option of FailurePolicy, such as min_hosts=1 or max_preemptions=3; may be repeated",
     )  # fmt: skip
-    failures.add_argument("--spot", action="store_true", help="use spot instances, which may be interrupted")
+    failures.add_argument("--spot", action="store_true", help="use spot instances, which can be interrupted")
     failures.add_argument(
         "--max-wait",
         type=parsing.duration,
@@ -317,7 +318,7 @@ def _save(path: str, job: DescribedJob) -> None:
     if values.get("model_dir") is False:
         del values["model_dir"]
     for variable in writing.save(path, {name: value for name, value in values.items() if value != {}}):
-        console.say(f"{path}: a value looks like a secret; the file has ${{env:{variable}}} instead.")
+        console.say(f"{path}: a value looks like a secret; the file has ${{env:{variable}}} in place of the value.")
 
 
 def _given(args: argparse.Namespace, before: dict[str, Any]) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def add(subparsers: Any) -> None:
     listing = subparsers.add_parser(
         "list", help="list the jobs, newest first", description="Lists the jobs, newest first."
     )
-    listing.add_argument("--status", choices=_STATUSES, help="only jobs with this status")
+    listing.add_argument("--status", choices=_STATUSES, help="list only jobs with this status")
     listing.add_argument("-l", "--limit", type=parsing.count, metavar="N", help="list only the newest N jobs")
     form = listing.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print the list as JSON")
@@ -78,7 +78,7 @@ def add(subparsers: Any) -> None:
 
     logs = subparsers.add_parser(
         "logs", help="show a job's logs", formatter_class=formatter,
-        description="Shows what a job's processes printed, merged by time.",
+        description="Shows what a job's processes printed, in the order of time.",
         epilog="examples:\n  fleetfit logs JOB --rank 3\n  fleetfit logs -f JOB | grep loss\n",
     )  # fmt: skip
     logs.add_argument("job", metavar="JOB", help=jobnames.HELP)
@@ -97,13 +97,14 @@ def add(subparsers: Any) -> None:
     stop = subparsers.add_parser(
         "stop",
         help="stop jobs",
-        description="Stops jobs: sends SIGTERM, then gives the scripts time to save (120 s unless set otherwise).",
+        description="Stops jobs: sends SIGTERM, then gives the scripts time to save. This time is --grace, or else "
+        "each job's --stop-grace (default: 120 s).",
     )
     stop.add_argument("jobs", nargs="+", metavar="JOB", help=jobnames.HELP)
     stop.add_argument("-w", "--wait", action="store_true", help="wait until the jobs have ended")
     grace = stop.add_mutually_exclusive_group()
     grace.add_argument("--now", action="store_true", help="end the jobs at once; the scripts get no time to save")
-    grace.add_argument("--grace", type=parsing.whole, metavar="S", help="time for the scripts to save, in seconds")
+    grace.add_argument("--grace", type=parsing.whole, metavar="S", help="give the scripts S seconds to save")
     _add_dispatcher(stop)
     stop.set_defaults(run=run_stop)
 
@@ -120,13 +121,14 @@ def add(subparsers: Any) -> None:
 
     wait = subparsers.add_parser(
         "wait", help="wait until jobs have ended",
-        description="Waits until jobs have ended. The exit status is 0 if all jobs completed. Otherwise, the exit "
-        "status tells how the first job that did not complete has ended.",
+        description="Waits until jobs have ended. The exit status is 0 if all jobs completed. If some jobs did not "
+        "complete, the exit status tells how the first of these jobs (first on the command line) ended.",
     )  # fmt: skip
     wait.add_argument("jobs", nargs="+", metavar="JOB", help=jobnames.HELP)
     wait.add_argument(
-        "--timeout", type=parsing.duration, metavar="TIME", help="stop waiting after this time: 90 (seconds), 15m, 2h"
-    )
+        "--timeout", type=parsing.duration, metavar="TIME",
+        help="stop waiting after this time, such as 90 (seconds), 15m or 2h",
+    )  # fmt: skip
     _add_dispatcher(wait)
     wait.set_defaults(run=run_wait)
 

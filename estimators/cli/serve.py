@@ -87,11 +87,12 @@ def add(subparsers: Any) -> None:
         "--no-sdk-config", action="store_true",
         help="do not write the SageMaker SDK's configuration to ~/.config/sagemaker/config.yaml. By default, the "
         "endpoint writes this file and removes the file when the endpoint ends; an existing file of yours is not "
-        "changed. Without the file, the SDK also needs SAGEMAKER_USER_CONFIG_OVERRIDE",
+        "changed. Without this file, the SDK needs the variable SAGEMAKER_USER_CONFIG_OVERRIDE, which the endpoint "
+        "prints",
     )  # fmt: skip
     command.add_argument(
         "--env-file", metavar="FILE",
-        help="once the endpoint answers, write the variables for clients to this file, as KEY=VALUE lines",
+        help="as soon as the endpoint answers, write the variables for clients to this file, as KEY=VALUE lines",
     )  # fmt: skip
     command.set_defaults(run=run)
 
@@ -159,7 +160,10 @@ def _installed(args: argparse.Namespace, place: EndpointFiles, address: Address,
         return False
     path = profile.user_sdk_config()
     if not profile.install_sdk_config(place, address, path):
-        console.say(f"{path} is your own file and is not changed: for the SDK, set SAGEMAKER_USER_CONFIG_OVERRIDE too.")
+        console.say(
+            f"{path} is your own file and is not changed. Therefore the SDK needs SAGEMAKER_USER_CONFIG_OVERRIDE in "
+            "addition to AWS_PROFILE."
+        )
         return False
     ended.callback(profile.remove_sdk_config, place, address, path)
     return True

@@ -28,7 +28,9 @@ def add(subparsers: Any) -> None:
     parser.add_argument(
         "-n", "--hosts", required=True, metavar="N|LEAST:MOST", help="number of hosts; a range means an elastic job"
     )
-    parser.add_argument("-p", "--processes", type=parsing.count, help="processes on each host (default: the job's)")
+    parser.add_argument(
+        "-p", "--processes", type=parsing.count, help="processes on each host (default: as many as in the job)"
+    )
     parser.add_argument(
         "--epochs", type=float, help="number of epochs to train; the job must have a hyperparameter `epochs`"
     )
@@ -46,7 +48,7 @@ def add(subparsers: Any) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--spot-market", metavar="NAME=VALUE", action="append", default=[],
-        help="another option of SpotMarket, such as refusals=0.5 or outages='[[3600, 7200]]'; may be repeated",
+        help="option of SpotMarket, such as refusals=0.5 or outages='[[3600, 7200]]'; may be repeated",
     )  # fmt: skip
     parser.add_argument(
         "--on-demand-base", type=parsing.whole, default=0, metavar="N",

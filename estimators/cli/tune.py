@@ -28,7 +28,7 @@ whole numbers. Ctrl-C ends only this command; the tuning job continues. `fleetfi
 _SHOW_EXAMPLES = """\
 examples:
   fleetfit tuning                          list the tuning jobs on record
-  fleetfit tuning NAME                     show the trials, best first; restart a tuning job whose process was killed
+  fleetfit tuning NAME                     show the trials, best first; if the tuning job was killed, restart it
   fleetfit tuning NAME --follow            show the trials until the tuning job ends
   fleetfit tuning NAME --report study.html
 """
@@ -74,7 +74,7 @@ def add(subparsers: Any) -> None:
         "--max-time allows)",
     )
     search.add_argument(
-        "--parallel", type=parsing.count, default=1, metavar="N", help="trials that run at once (default: 1)"
+        "--parallel", type=parsing.count, default=1, metavar="N", help="number of trials that run at once (default: 1)"
     )
     search.add_argument(
         "--seed", type=parsing.whole, metavar="N", help="seed of the random numbers, which makes the search repeatable"
@@ -85,7 +85,7 @@ def add(subparsers: Any) -> None:
     )
     ends.add_argument(
         "--min-resource", type=parsing.count, metavar="N",
-        help="hyperband, asha: number of objective values that a trial reports before it may be stopped",
+        help="hyperband, asha: number of objective values that a trial reports before the search can stop the trial",
     )  # fmt: skip
     ends.add_argument(
         "--max-resource", type=parsing.count, metavar="N",

@@ -14,9 +14,9 @@ def add(subparsers: Any) -> None:
     """Add the command."""
     command = subparsers.add_parser(
         "ui", help="show jobs in a browser",
-        description="Serves pages that show the jobs of $FLEETFIT_HOME and can stop, resume or resize them. Listens on "
-        "this machine's loopback until Ctrl-C. Prints a link that works once: the link gives the browser a cookie. "
-        "Needs the extra `ui`.",
+        description="Serves pages that show the jobs of $FLEETFIT_HOME. On these pages, you can also stop, resume and "
+        "resize jobs. Listens on this machine's loopback until Ctrl-C. Prints a link that works once: the link gives "
+        "the browser a cookie. Needs the extra `ui`.",
     )  # fmt: skip
     command.add_argument("--port", type=parsing.port, default=0, metavar="N", help="port (default: 0, a free port)")
     command.set_defaults(run=run)

@@ -54,7 +54,7 @@ def add(subparsers: Any) -> None:
 
     doctor = subparsers.add_parser(
         "doctor", help="show what is installed and what is missing",
-        description="Shows what is installed, what each strategy and backend lacks, and the remedy.",
+        description="Shows what is installed, what each strategy and backend lacks, and what the remedy is.",
     )  # fmt: skip
     doctor.add_argument("--json", action="store_true", help="print as JSON")
     doctor.add_argument("--deep", action="store_true", help="also import Horovod and start two ranks (takes seconds)")
@@ -67,11 +67,11 @@ def add(subparsers: Any) -> None:
         "With options, also removes old jobs and caches.",
     )  # fmt: skip
     clean.add_argument(
-        "--older-than", metavar="AGE", help="remove jobs that ended at least AGE ago, for example 12h, 7d or 2w"
+        "--older-than", metavar="AGE", help="remove jobs that ended at least AGE (such as 12h, 7d or 2w) ago"
     )
     clean.add_argument("--keep", type=parsing.whole, metavar="N", help="remove all finished jobs except the newest N")
     clean.add_argument(
-        "--free", metavar="SIZE", help="remove the oldest finished jobs until SIZE has been freed, for example 20G"
+        "--free", metavar="SIZE", help="remove the oldest finished jobs until SIZE, such as 20G, is freed"
     )
     clean.add_argument("--finished", action="store_true", help="remove all finished jobs")
     clean.add_argument("--job", metavar="NAME", action="append", default=[], help="remove this job; may be repeated")
@@ -196,7 +196,8 @@ def run_install(args: argparse.Namespace) -> int:
     if here is None:
         raise ConfigurationError(
             f"{sys.executable} is not in a virtual environment, and fleetfit installs nothing into a system's Python. "
-            "Make an environment (`python3 -m venv .venv`), install fleetfit there, and run this command from there."
+            "Make an environment (`python3 -m venv .venv`), install fleetfit in this environment, and run the command "
+            "again from this environment."
         )
     return _install_one(args.what, here, frameworks)
 

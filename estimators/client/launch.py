@@ -256,7 +256,7 @@ def _check_resumable(record: JobRecord, status: Mapping[str, Any]) -> None:
     if record.lock_fd is None and not statuses.is_terminal(status):
         raise ConfigurationError(
             f"training job {record.name!r} is {status.get('TrainingJobStatus')}: only a job that failed, was stopped "
-            f"or lost its supervisor can be resumed. `fleetfit wait {record.name}` waits for its end."
+            f"or lost its supervisor can be resumed. To wait for the end of the job, run `fleetfit wait {record.name}`."
         )
 
 

@@ -153,7 +153,7 @@ class NotifyCallback(Callback):
             try:
                 way(news, body)
             except (OSError, ValueError, subprocess.SubprocessError) as error:
-                _say(f"the notification that training job {news['job']} {_verb(news)} was not sent: {_cause(error)}.")
+                _say(f"training job {news['job']} {_verb(news)}, but the notification was not sent: {_cause(error)}.")
 
     def _run(self, news: dict[str, Any], body: bytes) -> None:
         if self._command is None:

@@ -283,8 +283,8 @@ def _shared_memory(demand: Demand, machine: MachineFacts) -> str | None:
         return None
     return (
         f"/dev/shm has {format_bytes(machine.shm_free_bytes)} free, and OpenMPI uses about {format_bytes(needed)} "
-        f"for {_count(demand.ranks, 'rank')}: MPI_Init may fail with a bus error. Free some of it (`ls /dev/shm`), "
-        "in a container raise --shm-size, or add '-mca btl ^vader' to custom_mpi_options."
+        f"for {_count(demand.ranks, 'rank')}: MPI_Init may fail with a bus error. Remove files from /dev/shm, "
+        "raise --shm-size if this is a container, or add '-mca btl ^vader' to custom_mpi_options."
     )
 
 

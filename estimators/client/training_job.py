@@ -473,8 +473,8 @@ class TrainingJob:
             error = str(answer.get("error", answer))
             if error.startswith("unknown operation"):
                 error = (
-                    "its hosts cannot be added, removed or interrupted: its strategy is neither ElasticHorovod nor "
-                    "ElasticTorchDistributed."
+                    "hosts cannot be added, removed or interrupted, because the job's strategy is neither "
+                    "ElasticHorovod nor ElasticTorchDistributed."
                 )
             raise ConfigurationError(f"training job {self.name!r}: {error}")
         return answer

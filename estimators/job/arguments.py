@@ -262,7 +262,7 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="tensorboard_output_config",
         treatment=_REFUSED,
-        note="SageMaker uses it to sync event files to S3; write these files below SM_OUTPUT_DATA_DIR",
+        note="tells SageMaker to sync event files to S3; write these files below SM_OUTPUT_DATA_DIR",
     ),
     Argument(
         name="profiler_config",
@@ -328,8 +328,8 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="arguments",
         treatment=_OWN,
-        note="more arguments for the script, passed unchanged after its hyperparameters, such as ['--fp16', "
-        "'--layers', '64', '32']; use them for flags, options with several values, and values that begin with a dash",
+        note="more arguments for the script, such as ['--fp16', '--layers', '64', '32'], passed unchanged after the "
+        "hyperparameters; use them for flags, options with several values, and values that begin with a dash",
     ),
     Argument(
         name="hang_timeout",

@@ -258,7 +258,7 @@ class Settings:
             )
         problem = codec.conflict(codec.decode(self.encoded_hyperparameters), self.arguments)
         if problem is not None:
-            raise ConfigurationError(f"{problem}. Set it in only one of the two.")
+            raise ConfigurationError(f"{problem}. Set it either in arguments or in hyperparameters, not in both.")
         size = len(codec.encode_value("arguments", list(self.arguments)))
         if size > _MAX_VALUE:
             raise ConfigurationError(

@@ -109,7 +109,8 @@ class Options:
             if extra in _OWN_STEPS:
                 raise ProvisionError(
                     f"The extra {extra!r} is always installed, in a separate step",
-                    f"Leave it out; the others are {', '.join(name for name in known if name not in _OWN_STEPS)}.",
+                    "Leave it out; the other extras are "
+                    f"{', '.join(name for name in known if name not in _OWN_STEPS)}.",
                 )
             if extra not in known:
                 near = difflib.get_close_matches(extra, known, n=1)

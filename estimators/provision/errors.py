@@ -111,21 +111,21 @@ _NO_PACKAGE = re.compile(r"Because (?P<name>\S+) was not found in the (?:package
 def diagnosis(lines: Sequence[str], *, log: Path, what: str) -> ProvisionError:
     """Return the error that describes why uv, pip, or a build that they ran, ended badly."""
     text = "\n".join(lines)
-    again = "then run the same command again: finished steps are kept"
-    settings = "pip's proxy and index settings (`pip config list`), which uv uses too"
+    again = "run the same command again: finished steps are kept"
+    settings = "pip's proxy and index settings, which uv also uses (`pip config list` shows them)"
     if any(mark in text for mark in _NO_SPACE):
         return OutOfSpace(
             f"{what} failed: no space left on the disk",
-            f"Free some space (`pip cache purge` may help), {again}.",
+            f"Free some space (`pip cache purge` may help), then {again}.",
         )
     if any(mark in text for mark in _NO_CERTIFICATE):
         return IndexUnreachable(
             f"{what} failed: the package index's TLS certificate is not trusted here",
-            f"Point PIP_CERT at your organisation's CA bundle, {again}.",
+            f"Point PIP_CERT at your organisation's CA bundle, then {again}.",
         )
     if any(mark in text for mark in _NO_NETWORK):
         return IndexUnreachable(
-            f"{what} failed: the package index cannot be reached", f"Check the network, and {settings}, {again}."
+            f"{what} failed: the package index cannot be reached", f"Check the network and {settings}. Then {again}."
         )
     version = _NO_VERSION.search(text)
     wanted = next(filter(None, version.groups()), "").strip() if version else ""
@@ -135,12 +135,12 @@ def diagnosis(lines: Sequence[str], *, log: Path, what: str) -> ProvisionError:
         return IndexUnreachable(
             f"{what} failed: the package index cannot be reached, or has no {package['name'] if package else wanted} "
             "at all",
-            f"Check the network, and {settings}, {again}.",
+            f"Check the network and {settings}. Then {again}.",
         )
     if version:
         return RequirementUnavailable(
             f"{what} failed: the package index has no {wanted} for this Python and platform",
-            f"Use a Python for which the index has {wanted}, or check {settings}, {again}.",
+            f"Use a Python for which the index has {wanted}, or check {settings}. Then {again}.",
         )
     tail = [line for line in lines if line.strip()][-15:]
     return CommandFailed(f"{what} failed", f"The whole output is in {log}.", log=log, tail=tail)

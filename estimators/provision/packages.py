@@ -32,7 +32,7 @@ def extras() -> dict[str, list[str]]:
     except importlib.metadata.PackageNotFoundError:
         raise ProvisionError(
             "fleetfit is not installed in this Python, so its extras are not known",
-            "Install it first: `pip install .` in its folder.",
+            "Install fleetfit first: run `pip install .` in fleetfit's folder.",
         ) from None
     found: dict[str, list[str]] = {}
     for match in filter(None, map(_OF_EXTRA.fullmatch, declared)):

@@ -93,8 +93,10 @@ def of_environment(
     wanted_for = {*frameworks, *horovod_builds.built_for([installation.packages])}
     if own is None and frameworks and horovod_too:
         raise ProvisionError(
-            f"The packages are copied from {installation.prefix}, but the cache has no wheel of its Horovod",
-            f"`fleetfit install {' '.join(['horovod', *(sorted(wanted_for) if torch_too else ())])}` builds the wheel.",
+            f"The packages are copied from {installation.prefix}, but the cache has no wheel of Horovod for these "
+            "packages",
+            f"Run `fleetfit install {' '.join(['horovod', *(sorted(wanted_for) if torch_too else ())])}` to build the "
+            "wheel.",
         )
     extra = "[and-cuda]" if gpu else ""
     wanted = []

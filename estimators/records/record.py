@@ -464,8 +464,8 @@ class JobRecord:
 
 def _taken(path: Path) -> JobExistsError:
     return JobExistsError(
-        f"a training job named {path.name!r} exists already: {path}. Choose another job_name, or leave it out to get a "
-        "new one."
+        f"a training job named {path.name!r} exists already: {path}. Choose another job_name, or leave job_name out "
+        "to get a new name."
     )
 
 

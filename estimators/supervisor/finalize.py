@@ -46,8 +46,8 @@ def misplaced(record: JobRecord, found: Mapping[str, Sequence[str]]) -> list[str
         folder = record.tree(host).code
         where = [str(folder / path) if (folder / path).exists() else path for path in paths]
         warnings.append(
-            f"the job has no model: the script on {host} saved a model to its working folder, which is not an output "
-            f"of the job: {', '.join(where)}. Save the model to os.environ['SM_MODEL_DIR']."
+            f"the job has no model: on {host}, the script saved a model ({', '.join(where)}) to its working folder, "
+            "which is not an output of the job. Save the model to os.environ['SM_MODEL_DIR']."
         )
     return warnings
 

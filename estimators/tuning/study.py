@@ -355,11 +355,11 @@ class Tuning:
         text = f"it never reported {self.spec.metric!r}"
         if guess is not None:
             return f"{text}; did you mean {guess!r}?"
-        told = f"it reported {', '.join(others[:8])}" if others else "it reported no metric at all"
+        told = f"but reported {', '.join(others[:8])}" if others else "nor any other metric"
         about = f"metric {self.spec.metric!r}: "
         if (found := next((one for one in statuses.noticed(status) if one.startswith(about)), None)) is not None:
             return f"{text}: {found.removeprefix(about)}"
-        return f"{text}: {told}. Call cluster.report(), or add a metric definition that finds the metric in the logs."
+        return f"{text}, {told}. Call cluster.report(), or add a metric definition that finds the metric in the logs."
 
     def _revive(self, running: Running) -> bool:
         """Go on with a job whose supervisor was lost, as after a restart of the machine; once."""

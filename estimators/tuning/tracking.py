@@ -88,5 +88,5 @@ class Following:
             except FleetfitError as error:
                 if tell:
                     name = self._record.name
-                    text = f"fleetfit: {error} `fleetfit track {tracker.extra} {name}` sends the rest.\n"
+                    text = f"fleetfit: {error} Run `fleetfit track {tracker.extra} {name}` to send the rest.\n"
                     write_text(sys.stderr, text)

@@ -92,5 +92,5 @@ def _near_bucket(bucket: str, client: Callable[[], Any]) -> str:
         if guess is not None:
             return f"Did you mean {guess!r}?"
         if names:
-            return f"The endpoint has {', '.join(map(repr, names[:5]))}."
+            return f"The endpoint has the buckets {', '.join(map(repr, names[:5]))}."
     return "Check its name and the endpoint."

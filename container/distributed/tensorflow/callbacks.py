@@ -117,8 +117,8 @@ class Synchronize(Callback):
             stopped = ", ".join(str(rank) for rank in np.flatnonzero(choices == 0))
             raise DistributedError(
                 f"rank {stopped} stopped after {self._epochs} epochs while the others continue. A callback that stops "
-                "the training, such as EarlyStopping, must see the same values on every rank. In the callbacks of "
-                "fit(), put that callback after cluster.callbacks(), which average the values over the ranks."
+                "the training, such as EarlyStopping, must see the same values on every rank. cluster.callbacks() "
+                "averages the values over the ranks: in fit(callbacks=…), put that callback after cluster.callbacks()."
             )
 
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:

@@ -480,7 +480,8 @@ class ElasticCluster(Cluster):
         if lost and found is None:
             raise DistributedError(
                 "all workers that had the training's state were lost before another worker had copied it, and there is "
-                "no checkpoint to resume from: cluster.fit(…, checkpointer=Checkpointer()) saves after each epoch."
+                "no checkpoint to resume from. To save a checkpoint after each epoch, use "
+                "cluster.fit(…, checkpointer=Checkpointer())."
             )
         if found is not None:
             state.saved = max(state.saved, found.serial)

@@ -221,12 +221,14 @@ def why_apart(optimizer: Any) -> str:
     """Return the likely cause of weights that differ, from the model's optimizer; a sentence."""
     if is_inside_loss_scaling(optimizer):
         return (
-            "The model's optimizer is a LossScaleOptimizer around the distributed optimizer (Keras adds it under the "
-            "policy mixed_float16). It skips steps on one rank but not on others: compile with "
-            "cluster.optimizer(LossScaleOptimizer(…)) instead."
+            "The model's optimizer is a LossScaleOptimizer (Keras adds it under the policy mixed_float16) around the "
+            "distributed optimizer. Such a LossScaleOptimizer skips steps on one rank but not on others: compile the "
+            "model with cluster.optimizer(LossScaleOptimizer(…))."
         )
     if is_horovods(optimizer):
-        return "The optimizer is Horovod's; something other than its gradients changed the weights on some ranks."
+        return (
+            "The optimizer is Horovod's and reduces its gradients, so something else changed the weights on some ranks."
+        )
     if optimizer is None or reduction_of(optimizer) is None:
         return (
             "The model's optimizer is not distributed, so every rank trains by itself: compile the "

@@ -144,7 +144,7 @@ class ParameterServerCluster(Cluster):
             ):
                 raise RefusedError(
                     "with parameter_server, only the chief evaluates, but the channel is ShardedByS3Key, so the chief "
-                    "would see algo-1's share only. Give the validation channel distribution='FullyReplicated'."
+                    "would see only algo-1's share. Give the validation channel distribution='FullyReplicated'."
                 )
             shard = data.evaluation_shard(records, rank=0, size=1, batch_size=batch_size, parse=parse)
             found: Mapping[str, Any] = self._copy(model).evaluate(

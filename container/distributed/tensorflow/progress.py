@@ -172,8 +172,9 @@ class DataProgress:
         there = f"the data has {self.batches}" if self.batches else "the number of batches in the data is unknown"
         if self.batches is not None and self.insists:
             raise RefusedError(
-                f"steps_per_epoch={steps}, but the data has {self.batches} batches: when an epoch is not one pass "
-                "over the data, the records that are left are unknown. Leave out steps_per_epoch or resumable=True."
+                f"steps_per_epoch={steps}, but the data has {self.batches} batches: if an epoch is not one pass "
+                "over the data, fleetfit cannot tell which records are left. Leave out steps_per_epoch or "
+                "resumable=True."
             )
         return f"steps_per_epoch={steps}, but {there}: an epoch of fit() may differ from one pass over the data"
 
@@ -230,7 +231,7 @@ class DataProgress:
             why = (
                 f"the checkpoint was made within an epoch by {position['size']} ranks with batches of "
                 f"{position['batch_size']} records, but now {self._size} ranks have batches of {self._batch_size}: "
-                "the records that are left are unknown"
+                "fleetfit cannot tell which records are left"
             )
             if not self.insists:
                 self._epoch, self._seed = int(position["epoch"]), int(position["seed"])

@@ -63,8 +63,8 @@ def materialize(submit_directory: str | None, code_dir: Path, program: str, *, m
         _make_executable(code_dir, program)
     except OSError as error:
         raise CodeError(
-            f"{error.filename or code_dir}: {error.strerror or error}, while the code of {submit_directory or code_dir}"
-            f" was put into {code_dir}."
+            f"the code of {submit_directory or code_dir} could not be put into {code_dir}. "
+            f"{error.filename or code_dir}: {error.strerror or error}."
         ) from error
 
 

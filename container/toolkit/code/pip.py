@@ -70,7 +70,7 @@ _REMEDIES = (
     ),
     (
         r"requires a different Python|Requires-Python",
-        "a package does not support this Python ({python}); choose a version of it that does.",
+        "a package does not support this Python ({python}); choose a version of the package that does.",
     ),
     (
         r"No matching distribution found|Could not find a version that satisfies",

@@ -344,8 +344,8 @@ def _remedy(reason: str) -> str:
     if "ModuleNotFoundError" in reason:
         needed = ", ".join(repr(name) for name in ("boto3", *PACKAGES) if name != "pip")
         return (
-            f". The head's Python lacks packages that the supervisor needs: install fleetfit there, or let Ray install "
-            f"them with dispatcher_options={{'runtime_env': {{'pip': [{needed}]}}}}"
+            f". The head's Python lacks packages that the supervisor needs: install fleetfit into this Python, or let "
+            f"Ray install the packages with dispatcher_options={{'runtime_env': {{'pip': [{needed}]}}}}"
         )
     if re.search(r"python\S*: (command )?not found", reason):
         return ". Name an interpreter that exists there with dispatcher_options={'python': …}"

@@ -71,13 +71,13 @@ def check(spec: TrainingJobSpec, options: RunOptions) -> None:
     if local.mounted(spec) and os.geteuid() != 0 and not others_may_read_mounts():
         raise UnsupportedError(
             "if you are not root, FastFile mode from S3 in containers needs the line `user_allow_other` in "
-            "/etc/fuse.conf: without that line, the engine may not read your mounts. Add the line, or use "
+            "/etc/fuse.conf: without that line, the engine cannot read your mounts. Add the line, or use "
             "input_mode='File' or 'Pipe'."
         )
     if spec.resources.keep_alive_s and not ownership.is_root(image.user):
         raise UnsupportedError(
             f"image {containers.image_of(spec)!r} runs as user {image.user!r}, but keep_alive_period_in_seconds "
-            "needs an image that runs as root: kept containers read the jobs' records, which only their owner may read."
+            "needs an image that runs as root: kept containers read the jobs' records, which only their owner can read."
         )
     if outdated(labels):
         warnings.warn(
@@ -96,7 +96,7 @@ def check(spec: TrainingJobSpec, options: RunOptions) -> None:
 def _without_toolkit(spec: TrainingJobSpec, labels: Mapping[str, str]) -> str:
     """Why our toolkit does not run in a job's containers, and the remedy."""
     if containers.TOOLKIT_LABEL in labels:
-        return "the job starts a program of its own instead: leave container_entry_point and container_arguments out"
+        return "the job starts a program of its own: leave container_entry_point and container_arguments out"
     image = containers.image_of(spec)
     return f"image {image!r} does not contain the toolkit: build the image on {containers.IMAGE!r}"
 

@@ -325,8 +325,8 @@ class Ec2Fleet:
             return
         if self._too_late():
             self._fail_all(
-                f"EC2 had no capacity for {self._options.capacity_timeout:g} s ({_list(answer.shortages)}). Allow more "
-                "types or zones (backend_options={'types': […]}), or wait longer with max_wait"
+                f"EC2 had no capacity within {self._options.capacity_timeout:g} s ({_list(answer.shortages)}). Allow "
+                "more types or zones (backend_options={'types': […]}), or wait longer with max_wait"
             )
             return
         self._step = 0

@@ -119,7 +119,8 @@ class Ec2Provider(SshProvider):
                 )
         if not spec.spot:
             found += [
-                f"backend_options={{'{name}': …}} is for spot capacity: set use_spot_instances=True, or leave it out."
+                f"backend_options={{'{name}': …}} is for spot capacity: set use_spot_instances=True, or leave the "
+                "option out."
                 for name in ("on_demand_base", "on_demand_fallback")
                 if getattr(given, name)
             ]

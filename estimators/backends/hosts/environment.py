@@ -309,7 +309,8 @@ def _look(shell: Shell, environment: PythonEnvironment) -> _Found:
     if processor != environment.processor:
         raise HostError(
             f"its processor is {processor}, but this machine's packages are for {environment.processor}; make an "
-            "environment there yourself, and name its interpreter with backend_options={'python': …}"
+            "environment on the host yourself, and name the interpreter of this environment with "
+            "backend_options={'python': …}"
         )
     pythons = dict(reversed([text.split(" ", 1) for text in known.get("python", ()) if " " in text]))
     if environment.python not in pythons:

@@ -169,7 +169,7 @@ class Driver(cluster_program.Program):
             remedy = ""
             if isinstance(error, ConnectionError) and error.errno is None:  # something listens there
                 server = "a client server of Ray" if address.startswith("ray://") else "a head of Ray"
-                remedy = f"; {server} must listen at that port; set RAY_AUTH_MODE=token if it asks for Ray's token"
+                remedy = f"; {server} must listen at that port. If it asks for Ray's token, set RAY_AUTH_MODE=token"
             self.say("refused", reason=f"there is no Ray at {address!r}: {shortage.line_of(error)}{remedy}")
             return
         self._archive = ray.put(self.code)

@@ -138,7 +138,7 @@ def own_image(settings: Settings, aws: Aws) -> Choice:
     """Our image in the user's own registry."""
     tag = TAGS[instances.gpus(settings.instance_type) > 0]
     uri = f"{registry(aws.account, aws)}/{REPOSITORY}:{tag}"
-    push = "`fleetfit image push`" if tag != "gpu" else "`fleetfit image build --gpu`, then `fleetfit image push`,"
+    push = "`fleetfit image push`" if tag != "gpu" else "`fleetfit image build --gpu` followed by `fleetfit image push`"
     others = "or give image_uri, or framework_version and py_version for one of AWS's images"
     try:
         answer = aws.client("ecr").describe_images(repositoryName=REPOSITORY, imageIds=[{"imageTag": tag}])

@@ -22,8 +22,8 @@ _CAUSES: tuple[tuple[str, Cause, str], ...] = (
     ("AlgorithmError", Cause.PROCESS, ""),
     ("ClientError", Cause.CONFIGURATION, ""),
     ("CapacityError", Cause.LAUNCH, "Try again later, in another region or with another instance type."),
-    ("InternalServerError", Cause.HOST_LOST, "A fault of AWS: try again. max_retry_attempts=… retries by itself."),
-    ("InternalFailure", Cause.HOST_LOST, "A fault of AWS: try again. max_retry_attempts=… retries by itself."),
+    ("InternalServerError", Cause.HOST_LOST, "A fault of AWS: try again, or use max_retry_attempts=… for retries."),
+    ("InternalFailure", Cause.HOST_LOST, "A fault of AWS: try again, or use max_retry_attempts=… for retries."),
     ("ResourceLimitExceeded", Cause.LAUNCH, "Request a higher quota (Service Quotas, Amazon SageMaker)."),
 )
 

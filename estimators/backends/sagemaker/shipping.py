@@ -149,19 +149,22 @@ def check(spec: TrainingJobSpec, options: RunOptions) -> None:
     _check_noticed(spec, options, image)
     if spec.program is None or is_shipped(spec) or images.is_ours(image):
         return
-    remedy = "leave toolkit='image' out of backend_options; fleetfit then sends its toolkit to start the script"
+    remedy = (
+        "To let fleetfit send its toolkit and start the script with this toolkit, leave toolkit='image' out of "
+        "backend_options"
+    )
     strategy = spec.strategy
     if isinstance(strategy, ParameterServer) and strategy.coordinated:
         raise UnsupportedError(
             f"distribution 'parameter_server' with image {image!r}: AWS's toolkit starts a TensorFlow 1 cluster, in "
-            "which each worker trains by itself, without a chief and without TensorFlow 2's coordinator: "
+            "which each worker trains by itself, without a chief and without TensorFlow 2's coordinator. "
             f"{remedy}. For scripts written for such a cluster, use ParameterServer(cluster_spec='sagemaker')."
         )
     own = [name for name in spec.hyperparameters if name.startswith("fleetfit_")]
     if own:
         raise UnsupportedError(
             f"image {image!r} would start the script with its own toolkit, which does not know "
-            f"{', '.join('arguments=' if name == codec.ARGUMENTS else name for name in own)}: "
+            f"{', '.join('arguments=' if name == codec.ARGUMENTS else name for name in own)}. "
             f"{remedy}."
         )
 

@@ -45,8 +45,8 @@ _INSTALL = (
 )
 
 _ENVIRONMENT = (
-    "Install the same version of fleetfit there, for example in a folder that the nodes share, and name its "
-    "interpreter with backend_options={'python': …}"
+    "Install the same version of fleetfit on the nodes, for example in an environment in a folder that the nodes "
+    "share, and name the interpreter of this environment with backend_options={'python': …}"
 )
 
 #: What srun says of an allocation that has ended, and the state.

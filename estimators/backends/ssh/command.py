@@ -44,19 +44,22 @@ _REASONS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"Could not resolve hostname|Name or service not known",
-        "the name cannot be resolved. Check its spelling, or set its address with HostName in the ssh configuration",
+        "the name cannot be resolved. Check the spelling, or set the host's address with HostName in the ssh "
+        "configuration",
     ),
     (
         r"No route to host|Network is unreachable",
-        "there is no route to the host. Check the address, the network or VPN, and that the machine is running",
+        "there is no route to the host. Check the address and the network or VPN, and check that the machine is "
+        "running",
     ),
     (
         r"Connection timed out|Operation timed out|banner exchange",
-        "the host did not answer. Check the address, that the machine is running, and that no firewall blocks ssh",
+        "the host did not answer. Check that the address is right, that the machine is running, and that no firewall "
+        "blocks ssh",
     ),
     (
         r"Connection refused",
-        "nothing listens at its ssh port. Check the port, and that sshd is running there",
+        "nothing listens at its ssh port. Check that the port is right, and that sshd is running on the host",
     ),
     (
         r"Session open refused by peer|session request failed",

@@ -70,7 +70,7 @@ def parse(text: str, where: str) -> Machine:
         raise ConfigurationError(f"{where}: {text!r} is not a host; {_FORM}.")
     slots = found["slots"]
     if slots is not None and int(slots) == 0:
-        raise ConfigurationError(f"{where}: {text!r} has no slots; leave the host out instead.")
+        raise ConfigurationError(f"{where}: {text!r} has no slots; leave this host out.")
     destination = Destination(host=found["six"] or found["host"], user=found["user"])
     return Machine(destination=destination, slots=int(slots) if slots is not None else None)
 

@@ -93,7 +93,7 @@ class SshProvider:
         except ProvisionError as error:
             return [
                 f"no environment can be made on the hosts: {error} Or name the interpreter of an existing "
-                "backend_options={'python': …}."
+                "environment: backend_options={'python': …}."
             ]
         if _discovers(spec):
             strategy = spec.strategy

@@ -127,7 +127,7 @@ def openmpi(mpirun: Path | None, said: tuple[str, str] | None) -> ReportLine:
             name="OpenMPI",
             state=Verdict.MISSING,
             text=f"{mpirun} is {name} {version}",
-            remedy="fleetfit starts ranks with OpenMPI's mpirun: put its folder first in PATH, or "
+            remedy="fleetfit needs OpenMPI's mpirun to start ranks: put the folder of an OpenMPI first in PATH, or "
             + _PROVISION.replace("Run", "run"),
         )
     major = version.partition(".")[0]

@@ -23,15 +23,15 @@ def machine(environment: Mapping[str, str]) -> tuple[ReportLine, ...]:
     from estimators.records.record import jobs_folder
 
     facts = hardware.facts()
-    cores = f"{facts.cores}"
+    cores = f"{facts.cores} cores"
     if facts.cores != facts.cores_of_machine:
-        cores += f" of {facts.cores_of_machine} (affinity or control group)"
+        cores = f"{facts.cores} of {facts.cores_of_machine} cores (limited by the CPU affinity or a control group)"
     folder = jobs_folder()
     free = hardware.free_bytes(folder)
     low = free is not None and free < 1_000_000_000
     gpus = hardware.gpus(environment)
     return (
-        ReportLine(name="CPU", state=Verdict.INFO, text=f"{cores} cores, {hardware.cpu_model()}"),
+        ReportLine(name="CPU", state=Verdict.INFO, text=f"{cores}, {hardware.cpu_model()}"),
         ReportLine(
             name="Memory",
             state=Verdict.INFO,
@@ -43,8 +43,8 @@ def machine(environment: Mapping[str, str]) -> tuple[ReportLine, ...]:
                 name="Kept",
                 state=Verdict.INFO,
                 text=f"reused by the next job: {one}",
-                remedy="`fleetfit clean` ends this process. Otherwise the process ends after its keep-alive period, or "
-                "when memory is short.",
+                remedy="This process ends after its keep-alive period, when memory is short, or when you run "
+                "`fleetfit clean`.",
             )
             for one in kept.find(folder.parent)
         ),

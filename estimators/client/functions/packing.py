@@ -126,8 +126,8 @@ def check_image(function: Callable[..., Any], image: str | None) -> None:
     if found is not None and f"{found[1]}.{found[2]}" != here:
         raise ConfigurationError(
             f"entry_point: {name_of(function)}() is packed by Python {here}, and {image} has Python "
-            f"{found[1]}.{found[2]}: a packed function needs the same version. Use an image with Python {here}, call "
-            f"fit() in Python {found[1]}.{found[2]}, or give a script."
+            f"{found[1]}.{found[2]}: a packed function needs the Python version that packed it. Use an image with "
+            f"Python {here}, call fit() in Python {found[1]}.{found[2]}, or give a script."
         )
 
 

@@ -129,8 +129,8 @@ def main() -> None:
     if description["python"] != here:
         sys.exit(
             f"{description['name']}() was packed by Python {description['python']}, but this host has Python {here}: a "
-            f"packed function needs the same version. Use Python {description['python']} on the hosts, or give a "
-            "script as the entry point."
+            f"packed function needs the Python version that packed it. Use Python {description['python']} on the "
+            "hosts, or give a script as the entry point."
         )
     _show_sources(folder / SOURCES, description["files"])
     cloudpickle = _cloudpickle(folder)

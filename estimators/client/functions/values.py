@@ -77,7 +77,9 @@ def description_of(record: JobRecord) -> dict[str, Any] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
-        raise RecordError(f"job {record.name}: its function's description cannot be read: {error}.") from error
+        raise RecordError(
+            f"job {record.name}: the description of the job's function cannot be read: {error}."
+        ) from error
     return found
 
 

@@ -143,7 +143,7 @@ class Tracker(Callback, abc.ABC):
             problem = f" ({feed.problem})" if feed.problem else ""
             _say(
                 f"{self.title} has not received all data of training job {job.name}{problem}; "
-                f"`fleetfit track {self.extra} {job.name}` sends the rest."
+                f"run `fleetfit track {self.extra} {job.name}` to send the rest."
             )
 
     def _feed(self, job: TrainingJob) -> _Feed:

@@ -364,7 +364,9 @@ def _reasons(
         f"exchange nothing, limited by {choice.prediction.limit}."
     ]
     if choice.hosts == 1 and hosts > 1:
-        found.append(f"One host with as many devices is preferred to {hosts} hosts: gradients do not leave the host.")
+        found.append(
+            f"One host with the same number of devices is preferred to {hosts} hosts: gradients do not leave the host."
+        )
     for other in ranked[1:]:
         if other.strategy != choice.strategy or other.hosts != choice.hosts:
             ratio = choice.prediction.samples_per_second / other.prediction.samples_per_second
@@ -374,7 +376,10 @@ def _reasons(
             )
             break
     if choice.strategy == "parameter_server":
-        found.append("Updates are asynchronous: a step may need a smaller learning rate to learn as much.")
+        found.append(
+            "Updates are asynchronous: to learn as much per step as with synchronous updates, the training may need a "
+            "smaller learning rate."
+        )
     if calibration is None:
         found.append("Based on assumptions about links and libraries; `fleetfit calibrate` measures their costs.")
     elif calibration.error is None:

@@ -451,6 +451,6 @@ def _warnings(groups: Sequence[Group], marks: Mapping[str, str]) -> Iterable[str
                 detail = f" ({', '.join(sizes)})"
             yield (
                 f"runs with different {words} are compared{detail}: {', '.join(group.name for group in others)} "
-                f"differ{'s' if len(others) == 1 else ''} from {groups[0].name}; the table marks "
-                f"{'this row' if len(others) == 1 else 'these rows'} with {mark}."
+                f"differ{'s' if len(others) == 1 else ''} from {groups[0].name}. In the table, "
+                f"{mark} marks {'the row that differs' if len(others) == 1 else 'the rows that differ'}."
             )

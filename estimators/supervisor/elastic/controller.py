@@ -387,7 +387,11 @@ class ElasticController:
         if not self.over:
             failure = deciding.failed("Horovod's elastic driver ended unexpectedly", Cause.LAUNCH)
             missing = "No module named 'horovod'" in log
-            hints = ("`fleetfit install horovod` builds it." if missing else "The end of the driver's log is below.",)
+            hints = (
+                "Horovod is not installed: run `fleetfit install horovod`."
+                if missing
+                else "The end of the driver's log is below.",
+            )
             self._session.fail(dataclasses.replace(failure, log_tail=log or None, hints=hints))
 
     def _offer(self, *, all_there: bool = True) -> None:

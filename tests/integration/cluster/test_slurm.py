@@ -308,7 +308,7 @@ def test_an_interpreter_that_will_not_do_is_named(python: str, reason: str, make
     clusters.await_terminal(job)
     assert job.status == "Failed"
     text = str(job.describe()["FailureReason"])
-    assert "name its interpreter with backend_options={'python': …}" in text
+    assert "name the interpreter of this environment with backend_options={'python': …}" in text
     import re
 
     assert re.search(reason, text)

@@ -208,7 +208,7 @@ def test_what_the_foreground_does_not_do(s3: Bucket, tmp_path: Path, capfd: pyte
 
 def test_what_no_local_job_can_have(s3: Bucket, tmp_path: Path) -> None:
     one = estimator(tmp_path, "")
-    with pytest.raises(UnsupportedError, match="EFS and FSx file systems exist on AWS only"):
+    with pytest.raises(UnsupportedError, match="EFS and FSx file systems exist only on AWS"):
         fit(one, FileSystemInput("fs-0123456789abcdef0", "EFS", "/data"))
     with pytest.raises(ConfigurationError, match="compression 'Gzip' is for Pipe mode"):
         fit(one, TrainingInput(s3.uri("x"), compression="Gzip"))

@@ -89,7 +89,10 @@ def make(
     if program is None:
         raise ConfigurationError("debootstrap is not installed: `sudo apt-get install debootstrap`.")
     if os.geteuid() != 0:
-        raise ConfigurationError("debootstrap needs root: run `sudo fleetfit image base`, or use --base with an image.")
+        raise ConfigurationError(
+            "debootstrap needs root: run `sudo fleetfit image base`, or name a base image that exists already: "
+            "`fleetfit image build --base IMAGE`."
+        )
     with folders.temporary("base") as folder:
         archive = folder / "root.tar"
         command = [program, "--variant=minbase", f"--include={','.join(_PACKAGES)}", chosen, "root"]

@@ -98,7 +98,7 @@ def test_what_is_not_delivered_harms_no_job_and_shows_no_secret(
     broken = [NotifyCallback(["false"], url), NotifyCallback(["/nonexistent"]), NotifyCallback(["true"], on="failed")]
     estimator.fit(logs=False, callbacks=broken)
     said = capfd.readouterr().err
-    assert "has completed was not sent: false exited with code 1." in said
+    assert "has completed, but the notification was not sent: false exited with code 1." in said
     assert "127.0.0.1: Not Found." in said
     assert "/nonexistent" in said
     assert "s3cret" not in said

@@ -113,7 +113,7 @@ def test_arguments_follow_and_name_a_hyperparameter_once() -> None:
     assert hyperparameters.to_cmd_args(values, inner) == ["--epochs", "3", "--lr", "0.1", "-v", "1", *inner]
     assert hyperparameters.conflict(values, inner) is None
     assert hyperparameters.conflict({"key": "a"}, ["--key", "b"]) == (
-        "arguments gives --key no value, or a value that differs from hyperparameter 'key'"
+        "--key in arguments has no value, or a value that differs from hyperparameter 'key'"
     )
 
 

@@ -315,7 +315,7 @@ def test_arrays_in_a_message_are_left_out() -> None:
         (("training",), "SM_CHANNEL_TRAIN", "-i train=PATH, or let the script read SM_CHANNEL_TRAINING."),
         (("data",), "SM_CHANNEL_TRAIN", "or let the script read SM_CHANNEL_DATA."),
         (("a", "b"), "SM_CHANNEL_TRAIN", "the job's channels are 'a' (SM_CHANNEL_A), 'b' (SM_CHANNEL_B):"),
-        ((), "SM_CHANNEL_TRAIN", "the job has no channels: fit({'train': 'PATH'}), or -i train=PATH, sets"),
+        ((), "SM_CHANNEL_TRAIN", "has no channels: to set SM_CHANNEL_TRAIN, use fit({'train': 'PATH'}), or -i"),
     ],
 )
 def test_a_channel_that_the_job_does_not_have(channels: tuple[str, ...], asked: str, hint: str) -> None:
@@ -353,7 +353,7 @@ def test_an_exception_that_the_script_took_gives_no_hint() -> None:
 @pytest.mark.parametrize(
     ("printed", "told"),
     [
-        ("", "exited with code 1 and printed nothing, as after a request to stop (SIGTERM or SIGINT)."),
+        ("", "exited with code 1 and printed nothing. After a request to stop (SIGTERM or SIGINT), mpirun ends in"),
         ("mpirun lost its daemon on algo-2.\n", "lost its daemon on algo-2, and ended the ranks. The daemon was ended"),
         ("There are not enough slots.\n", "exited with code 1"),
     ],

@@ -42,7 +42,7 @@ def test_outcomes_travel_as_options() -> None:
         (lambda: FakeOutcome(lines=[3]), "must be a string or (rank, string), got 3"),
         (lambda: FakeOutcome(exit_code="3"), "exit_code"),
         (lambda: FakeOutcome.from_dict({"second": 3}), "Did you mean 'seconds'?"),
-        (lambda: estimator(FakeOutcome(lines=[(1, "x")])).fit(), "rank 1 does not exist in 1 ranks"),
+        (lambda: estimator(FakeOutcome(lines=[(1, "x")])).fit(), "there is no rank 1; number of ranks: 1"),
     ],
 )
 def test_mistakes_are_named(make: Any, said: str) -> None:

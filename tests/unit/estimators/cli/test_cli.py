@@ -179,7 +179,7 @@ def test_usage_errors_say_what_there_is_to_install_and_end_with_one_stop(capsys:
     [
         "complete -c fleetfit -n __fish_use_subcommand -f -a train -d 'run a training job'",
         "complete -c fleetfit -n '__fish_seen_subcommand_from list' -l status -x -a "
-        "'InProgress Completed Failed Stopping Stopped' -d 'only jobs with this status'",
+        "'InProgress Completed Failed Stopping Stopped' -d 'list only jobs with this status'",
         "complete -c fleetfit -n '__fish_seen_subcommand_from resume' -f -a "
         "'(fleetfit list --quiet 2>/dev/null; echo last)'",
     ],

@@ -135,7 +135,7 @@ def test_another_python_is_warned_about() -> None:
 
 
 HOROVOD_OF_TORCH = (
-    r"needs Horovod for PyTorch, but Horovod is built for TensorFlow only: `fleetfit install horovod tensorflow torch`"
+    r"for PyTorch, but Horovod is built for TensorFlow only: run `fleetfit install horovod tensorflow torch`"
 )
 NEITHER = "import horovod.torch\nimport horovod.tensorflow.keras\n"
 

@@ -47,7 +47,7 @@ def test_the_last_lines_stand_in_for_a_traceback() -> None:
     error = errors.TrainingJobError(
         "j", Failure(cause=Cause.PROCESS, message="was killed by SIGKILL.", log_tail="step 9")
     )
-    assert str(error).endswith("the last lines that it printed:\nstep 9")
+    assert str(error).endswith("the last lines that the process printed:\nstep 9")
 
 
 def test_it_pickles_with_its_job(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from estimators.job.settings import Settings
         ({"image_uri": "x", "arguments": ["x"]}, "or use container_arguments"),
         (
             {"entry_point": "t.py", "hyperparameters": {"lr": 0.5}, "arguments": ["--lr", "0.1"]},
-            "arguments gives --lr no value, or a value that differs from hyperparameter 'lr'. Set it in only",
+            "--lr in arguments has no value, or a value that differs from hyperparameter 'lr'. Set it either",
         ),
         ({"instance_count": 0}, "instance_count must be a whole number, 1 or more; got 0."),
         ({"instance_count": -1}, "got -1"),
