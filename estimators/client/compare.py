@@ -121,7 +121,7 @@ def _things(what: Sequence[Any], names: Sequence[str] | None) -> tuple[list[Any]
     for thing in things:
         if not isinstance(thing, Estimator | TrainingJob | Result | str | Path):
             raise ConfigurationError(
-                "compare() takes estimators, functions, jobs, their names and results; got "
+                "compare() takes estimators, functions, jobs, names of jobs, and results or their paths; got "
                 f"{thing!r} ({type(thing).__name__})."
             )
     return [_attached_job(thing) for thing in things], list(given)

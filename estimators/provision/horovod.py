@@ -268,7 +268,7 @@ def asked() -> frozenset[str]:
         raise RequirementUnavailable(
             f"{FRAMEWORKS} is {os.environ[FRAMEWORKS]!r}, but fleetfit does not build Horovod for "
             f"{', '.join(sorted(unknown))}",
-            "Set it to tensorflow, to torch or to tensorflow,torch, or leave it out.",
+            "Set the variable to 'tensorflow', 'torch' or 'tensorflow,torch', or unset it.",
         )
     return named
 

@@ -370,10 +370,13 @@ class Supervisor:
         if self._attempt.failure is None:
             self._attempt.failure = failure
         self._attempt.close()
+        between = self._stage is Stage.WAITING
         self._move(Happening.FAILURE)
         running = self._backend.running
         self._backend.end_now()
-        if not running:  # unless the end of the last host has led here, from which more follows
+        if between:
+            self._finish()
+        elif not running:  # unless the end of the last host has led here, from which more follows
             self._attempt.later(0.0, self._finish)
 
     def _move(self, happening: Happening) -> None:
@@ -463,7 +466,10 @@ class Supervisor:
         if awaited:
             self._attempt.close()
             self._attempts.taken += awaited
+            running = self._backend.running
             self._backend.end_now()
+            if not running:
+                self._attempt.later(0.0, self._all_hosts_ended)
         return awaited
 
     def note_hosts(self, hosts: list[dict[str, Any]]) -> None:

@@ -94,8 +94,8 @@ def check_managed(spec: TuningSpec, instance_type: str | None) -> None:
     where = f"instance_type {instance_type!r}"
     if spec.strategy not in SAGEMAKER_STRATEGIES:
         raise UnsupportedError(
-            f"strategy {spec.strategy!r} on {where}: SageMaker's tuning jobs have {', '.join(SAGEMAKER_STRATEGIES)}; "
-            "use one of these, or your own hosts."
+            f"strategy {spec.strategy!r} on {where}: SageMaker's tuning jobs support only the strategies "
+            f"{', '.join(SAGEMAKER_STRATEGIES)}. Use one of these strategies, or run the trials on your own hosts."
         )
     if spec.goal is not None:
         raise UnsupportedError(

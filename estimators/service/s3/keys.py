@@ -139,7 +139,11 @@ class Bucket:
                 # Also where it was there, and is not any more.
                 if any(os.path.lexists(each) and not each.is_dir() for each in (folder, *folder.parents)):
                     raise
-        raise ServiceError("SlowDown", "Each time the object's folders were made, they were removed again.", 503)
+        raise ServiceError(
+            "SlowDown",
+            "The object was not written: another process removes its folders as fast as they are made. Try again.",
+            503,
+        )
 
     def place(self, staged: Path, key: str) -> None:
         """Make a staged file the object of a key, at once. To be called while the bucket is :meth:`locked`.

@@ -15,7 +15,8 @@ from estimators.supervisor.elastic.members import ElasticHost, HostState, Roster
 from estimators.supervisor.elastic.places import Places
 from estimators.supervisor.elastic.policy import Limits, next_offer
 
-#: After how many ends of hosts that have said why, or of any, a job fails of which no host has come up.
+#: After how many ends a job of which no host has come up fails: of hosts that have said why, while others wait for the
+#: source to name places for them; and of any hosts.
 _EXPLAINED_ENDS, _ENDS = 3, 10
 
 
@@ -128,20 +129,25 @@ def replacement_wait(roster: Roster, lost: ElasticHost, now: float) -> float | N
     return None if math.isinf(lost.excluded_until) else max(0.0, lost.excluded_until - now)
 
 
-def is_hopeless(roster: Roster, ends: Sequence[Failure]) -> bool:
+def is_hopeless(roster: Roster, places: Places | None, ends: Sequence[Failure]) -> bool:
     """Return whether a job fails because its hosts end before they come up: others would do so as well.
 
-    A host that has come up shows that the job can run. One that says why it cannot take part may be the only one, so
-    all of a few have to say so. A host that is lost without a reason, such as a failed machine, is given more tries.
+    A host that has come up shows that the job can run, and one that is still coming, and replaces none, may show it.
+    A host that is lost without a reason, such as a failed machine, is given more tries than one that says why it
+    cannot take part.
 
     Args:
         roster: Who there has been.
+        places: The places that are named, where somebody names them.
         ends: How hosts have ended so far.
     """
     if any(host.up for host in roster.hosts.values()):
         return False
-    explained = sum(failure.cause is not Cause.HOST_LOST for failure in ends)
-    return explained >= min(_EXPLAINED_ENDS, roster.first_hosts) or len(ends) >= _ENDS
+    coming = [host for host in roster.present_hosts if host.name in roster.staying and not host.origin]
+    if not all(stands_by(host, places) for host in coming):
+        return False
+    explained = sum(failure.cause is not Cause.HOST_LOST and failure.signal is None for failure in ends)
+    return explained >= (_EXPLAINED_ENDS if coming else 1) or len(ends) >= _ENDS
 
 
 def free_places(roster: Roster, places: Places | None) -> float:

@@ -114,7 +114,7 @@ class HostControl:
         host.state = HostState.GONE
         if session.over:
             return
-        told = end.exit_code == 128 + signal.SIGTERM
+        told = end.exit_code == 128 + signal.SIGTERM or end.signal == signal.SIGTERM
         lost = (
             end.failure
             or host.failure
@@ -132,9 +132,9 @@ class HostControl:
         if host.name in self._roster.leaving:
             self._roster.leaving.remove(host.name)
         session.job.event("host_left" if expected else "host_lost", name=host.name, reason=lost.message)
-        if not (expected or told):
+        if host.replace and not (expected or told):
             self._ends += (lost,)
-            if deciding.is_hopeless(self._roster, self._ends):
+            if deciding.is_hopeless(self._roster, session.places, self._ends):
                 session.fail(lost)
                 return
         session.job.say(f"{host.name} {'has left' if expected else f'was lost: {lost.message}'}")

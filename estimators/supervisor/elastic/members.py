@@ -112,11 +112,6 @@ class Roster:
         self._present.append(host)
 
     @property
-    def first_hosts(self) -> int:
-        """How many hosts the attempt began with."""
-        return len(self._initial)
-
-    @property
     def present_hosts(self) -> list[ElasticHost]:
         """The hosts that have not ended, in the order in which they came."""
         return [host for host in self._present if host.state is not HostState.GONE]

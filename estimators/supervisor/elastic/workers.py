@@ -155,7 +155,7 @@ class WorkerControl:
         seconds = self.exclude(host)
         if failure is not None:
             session.failures[worker.name] = failure
-        if worker.name not in self._roster.members:
+        if worker.name not in self._roster.members and not of_host:
             self._hopeless += 1
             if self._hopeless >= _HOPELESS and not session.state.has_met:
                 early = ", without calling hvd.init()" if code == 0 and before is WorkerState.PREPARING else ""

@@ -195,9 +195,9 @@ def test_list_and_doctor_show_it_and_clean_ends_it(make: clusters.Make, capsys: 
         with contextlib.suppress(SystemExit):
             main([command])
         captured = capsys.readouterr()
-        assert f"process {pid} with" in captured.out + captured.err, command
+        assert f"process {pid}, " in captured.out + captured.err, command
     items = [item for item in clean.find(clean.Selection()) if item.kind is clean.ItemKind.KEPT]
-    assert [item.name.split()[1] for item in items] == [str(pid)]
+    assert [item.name.split()[1].rstrip(",") for item in items] == [str(pid)]
     assert [removal.error for removal in clean.remove(items)] == [None]
     gone(pid)
     assert not folders.of_importers(kept.whose(home())).exists()

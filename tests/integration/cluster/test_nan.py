@@ -5,7 +5,7 @@ from __future__ import annotations
 import clusters
 import pytest
 
-from estimators import TrainingJobError
+from estimators import FailurePolicy, TrainingJobError
 
 PRINTED = """
 print("Epoch 1/3")
@@ -55,3 +55,14 @@ def test_the_job_fails_where_that_was_asked_for(script: str, make: clusters.Make
 def test_it_fails_though_the_script_has_ended(make: clusters.Make) -> None:
     with pytest.raises(TrainingJobError, match="metric 'loss' is not a number"):
         make.run(PRINTED, metric_definitions=REGEX, options={"on_nan": "fail"})
+
+
+def test_it_fails_though_another_attempt_was_to_follow(make: clusters.Make) -> None:
+    """The metric is found in the pause between two attempts, where nothing runs."""
+    policy = FailurePolicy(max_failures=1, cooldown=(600.0, 600.0))
+    with pytest.raises(TrainingJobError, match="exited with code 3"):
+        make.run(
+            PRINTED + "raise SystemExit(3)\n",
+            metric_definitions=REGEX,
+            options={"on_nan": "fail", "failure_policy": policy},
+        )

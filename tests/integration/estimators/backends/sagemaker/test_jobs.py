@@ -287,7 +287,7 @@ def test_a_tuning_job_of_sagemakers_is_stopped() -> None:
     [
         (
             {"strategy": "ASHA"},
-            "strategy 'ASHA' on instance_type 'ml.m5.xlarge': SageMaker's tuning jobs have Bayesian",
+            "strategy 'ASHA' on instance_type 'ml.m5.xlarge': SageMaker's tuning jobs support only the strategies",
         ),
         ({"strategy": "Bayesian", "max_failures": 2}, "max_failures=2 is not available on"),
     ],
