@@ -348,7 +348,7 @@ def test_sigterm_to_one_of_our_processes_ends_the_job_and_is_told(
     }
     reason = job.describe()["FailureReason"]
     assert reason.startswith(words[kind])
-    assert kind == "toolkit" or "as after a request to stop (SIGTERM or SIGINT)" in reason
+    assert kind == "toolkit" or "After a request to stop (SIGTERM or SIGINT)" in reason
     assert "has lost communication" not in clusters.all_text(job)
     if kind == "toolkit":
         assert [clusters.printed(job, rank) for rank in range(shape.size)] == [["saved"]] * shape.size

@@ -122,7 +122,7 @@ class TestMaterialize:
 
     @pytest.mark.parametrize(
         ("name", "message"),
-        [("parent", "contains it"), ("nowhere", "does not exist"), ("pipe", "pipe, socket or device")],
+        [("parent", "contains the link"), ("nowhere", "does not exist"), ("pipe", "pipe, socket or device")],
     )
     def test_what_cannot_be_copied(self, source: Path, code_dir: Path, name: str, message: str) -> None:
         if name == "pipe":

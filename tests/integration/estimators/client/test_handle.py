@@ -217,7 +217,8 @@ def test_a_model_in_the_working_folder_is_named(tmp_path: Path) -> None:
     job.wait(logs=False)
     (warning,) = job.describe()["Fleetfit"]["warnings"]
     code = job.record.tree("algo-1").code
-    assert f"{code}/export/1, {code}/model.keras. Save the model to os.environ['SM_MODEL_DIR']" in warning
+    assert f"saved a model ({code}/export/1, {code}/model.keras) to its working folder" in warning
+    assert "Save the model to os.environ['SM_MODEL_DIR']" in warning
     assert job.model_data is None
     assert any("the job has no model" in line.text for line in job.log_lines())
 
