@@ -143,7 +143,9 @@ def is_hopeless(roster: Roster, places: Places | None, ends: Sequence[Failure]) 
     """
     if any(host.up for host in roster.hosts.values()):
         return False
-    coming = [host for host in roster.present_hosts if host.name in roster.staying and not host.origin]
+    coming = [
+        host for host in roster.present_hosts if not (host.spare or host.origin or host.state is HostState.LEAVING)
+    ]
     if not all(stands_by(host, places) for host in coming):
         return False
     explained = sum(failure.cause is not Cause.HOST_LOST and failure.signal is None for failure in ends)

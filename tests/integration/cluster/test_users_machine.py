@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import clusters
+import fleet as fleets
 import pytest
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root")
+pytestmark = pytest.mark.skipif(not fleets.possible(), reason="namespaces need root")
 
 SAYS = "from mpi4py import MPI\nprint(MPI.COMM_WORLD.allreduce(1), 'ranks')\n"
 
