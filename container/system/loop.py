@@ -1,10 +1,13 @@
-"""A small event loop: descriptors, timers, signals and children, in one thread.
+"""The event loop: descriptors, timers, signals and children, in one thread.
 
-asyncio would do, but its import alone costs more than the whole launch of a job may (40 to 60 ms).
+The processes on a job's hosts (agent, toolkit, rank wrapper) run :class:`SelectorLoop`: they are started by the dozen,
+and for each of them the import of asyncio would be paid again. The supervisor runs asyncio
+(:mod:`container.system.asyncio_loop`), which offers the same methods to the code that both sides share.
 """
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import heapq
 import itertools
@@ -13,6 +16,7 @@ import selectors
 import signal
 import time
 from collections.abc import Callable, Collection
+from typing import Protocol
 
 from container.system import processes
 
@@ -20,8 +24,73 @@ from container.system import processes
 _LONGEST_WAIT = 3600.0
 
 
-class Timer:
+class Timer(Protocol):
     """A pending call; see :meth:`Loop.call_later`."""
+
+    def cancel(self) -> None:
+        """Cancel the call. Has no effect after the call."""
+
+
+class Loop(abc.ABC):
+    """Run callbacks in the thread that runs the loop, which must be the main thread (signals)."""
+
+    def __init__(self) -> None:
+        self._children: dict[int, Callable[[int], None]] = {}
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Close what the loop has opened itself; it cannot run any more."""
+
+    # --- descriptors ---
+
+    @abc.abstractmethod
+    def add_reader(self, fd: int, callback: Callable[[], None]) -> None:
+        """Call ``callback`` whenever ``fd`` can be read or is at its end."""
+
+    @abc.abstractmethod
+    def remove_reader(self, fd: int) -> None:
+        """Undo :meth:`add_reader`. Has no effect if there is no reader."""
+
+    @abc.abstractmethod
+    def add_writer(self, fd: int, callback: Callable[[], None]) -> None:
+        """Call ``callback`` whenever ``fd`` can be written."""
+
+    @abc.abstractmethod
+    def remove_writer(self, fd: int) -> None:
+        """Undo :meth:`add_writer`. Has no effect if there is no writer."""
+
+    # --- time and signals ---
+
+    @abc.abstractmethod
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        """Call ``callback`` once, ``seconds`` from now."""
+
+    @abc.abstractmethod
+    def on_signal(self, number: int, callback: Callable[[], None]) -> None:
+        """Call ``callback`` in the loop when the signal arrives."""
+
+    # --- children ---
+
+    def on_child(self, pid: int, callback: Callable[[int], None]) -> None:
+        """Call ``callback`` with the wait status when the child ends. Register before the loop runs on."""
+        self._children[pid] = callback
+
+    def reap(self) -> None:
+        """Collect ended children now and call their callbacks."""
+        processes.reap(self._reaped)
+
+    def end_descendants(self, *, spare: Collection[int] = ()) -> list[int]:
+        """Kill everything below this process but the spared trees; the callbacks of known children are called."""
+        return processes.end_descendants(spare=spare, reaped=self._reaped)
+
+    def _reaped(self, pid: int, status: int) -> None:
+        callback = self._children.pop(pid, None)
+        if callback is not None:
+            callback(status)
+
+
+class _Call:
+    """A pending call of :class:`SelectorLoop`."""
 
     __slots__ = ("callback", "cancelled", "when")
 
@@ -31,23 +100,22 @@ class Timer:
         self.cancelled = False
 
     def cancel(self) -> None:
-        """Have it not called; harmless when it already was."""
+        """See :meth:`Timer.cancel`."""
         self.cancelled = True
 
 
-class Loop:
-    """Runs callbacks in the thread that calls :meth:`run`, which must be the main thread (signals)."""
+class SelectorLoop(Loop):
+    """The small loop of the processes on a job's hosts."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._selector = selectors.DefaultSelector()
-        self._timers: list[tuple[float, int, Timer]] = []
+        self._timers: list[tuple[float, int, _Call]] = []
         self._order = itertools.count()
         self._readers: dict[int, Callable[[], None]] = {}
         self._writers: dict[int, Callable[[], None]] = {}
-        self._children: dict[int, Callable[[int], None]] = {}
         self._signals: dict[int, Callable[[], None]] = {}
         self._stopped = False
-        self.idle: Callable[[], None] | None = None
         self._wakeup_read, self._wakeup_write = os.pipe()
         os.set_blocking(self._wakeup_read, False)
         os.set_blocking(self._wakeup_write, False)
@@ -56,7 +124,7 @@ class Loop:
         self.add_reader(self._wakeup_read, self._on_wakeup)
 
     def close(self) -> None:
-        """Close what it has opened itself; it cannot run any more."""
+        """See :meth:`Loop.close`."""
         signal.set_wakeup_fd(-1)
         self._selector.close()
         os.close(self._wakeup_read)
@@ -65,22 +133,22 @@ class Loop:
     # --- descriptors ---
 
     def add_reader(self, fd: int, callback: Callable[[], None]) -> None:
-        """Call ``callback`` whenever ``fd`` can be read or is at its end."""
+        """See :meth:`Loop.add_reader`."""
         self._readers[fd] = callback
         self._update(fd)
 
     def remove_reader(self, fd: int) -> None:
-        """Forget :meth:`add_reader`; harmless when there was none."""
+        """See :meth:`Loop.remove_reader`."""
         if self._readers.pop(fd, None) is not None:
             self._update(fd)
 
     def add_writer(self, fd: int, callback: Callable[[], None]) -> None:
-        """Call ``callback`` whenever ``fd`` can be written."""
+        """See :meth:`Loop.add_writer`."""
         self._writers[fd] = callback
         self._update(fd)
 
     def remove_writer(self, fd: int) -> None:
-        """Forget :meth:`add_writer`; harmless when there was none."""
+        """See :meth:`Loop.remove_writer`."""
         if self._writers.pop(fd, None) is not None:
             self._update(fd)
 
@@ -99,34 +167,17 @@ class Loop:
     # --- time ---
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
-        """Call ``callback`` once, ``seconds`` from now."""
-        timer = Timer(time.monotonic() + seconds, callback)
+        """See :meth:`Loop.call_later`."""
+        timer = _Call(time.monotonic() + seconds, callback)
         heapq.heappush(self._timers, (timer.when, next(self._order), timer))
         return timer
 
-    # --- signals and children ---
+    # --- signals ---
 
     def on_signal(self, number: int, callback: Callable[[], None]) -> None:
-        """Call ``callback`` in the loop when the signal arrives."""
+        """See :meth:`Loop.on_signal`."""
         self._signals[number] = callback
         signal.signal(number, _noticed)
-
-    def on_child(self, pid: int, callback: Callable[[int], None]) -> None:
-        """Call ``callback`` with the wait status when the child ends. Register before the loop runs on."""
-        self._children[pid] = callback
-
-    def reap(self) -> None:
-        """Collect ended children now and call their callbacks."""
-        processes.reap(self._reaped)
-
-    def end_descendants(self, *, spare: Collection[int] = ()) -> list[int]:
-        """Kill everything below this process but the spared trees; the callbacks of known children are called."""
-        return processes.end_descendants(spare=spare, reaped=self._reaped)
-
-    def _reaped(self, pid: int, status: int) -> None:
-        callback = self._children.pop(pid, None)
-        if callback is not None:
-            callback(status)
 
     def _on_wakeup(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -167,8 +218,6 @@ class Loop:
             timer = heapq.heappop(self._timers)[2]
             if not timer.cancelled:
                 timer.callback()
-        if self.idle is not None:
-            self.idle()
 
 
 def _noticed(number: int, frame: object) -> None:

@@ -29,6 +29,8 @@ class Capabilities:
         spot: Whether spot capacity is bought at a market, which takes hosts back by itself.
         searched_by_name: Whether what jobs have left there is looked for only where a region of it is named (``fleetfit
             clean --NAME``), since that asks a service, with the user's credentials.
+        bridges: Whether connections between hosts that do not reach each other can be forwarded.
+        locates: Whether a source of places decides where a host is, so that one without a place never comes.
         keeps_imports: Whether a job of a notebook leaves what its scripts import for the next one, unless it is told
             otherwise (``keep_alive_period_in_seconds``).
     """
@@ -44,6 +46,8 @@ class Capabilities:
     needs_gpus: bool = False
     spot: bool = False
     searched_by_name: bool = False
+    bridges: bool = False
+    locates: bool = False
     keeps_imports: bool = False
 
 
@@ -89,7 +93,7 @@ FLEETS: Mapping[str, Fleet] = {
     ),
     SSH: Fleet(
         backend="estimators.backends.ssh.provider:SshProvider",
-        capabilities=Capabilities(own_environment=True, heartbeats=True, elastic=True),
+        capabilities=Capabilities(own_environment=True, heartbeats=True, elastic=True, bridges=True, locates=True),
     ),
     SLURM: Fleet(
         backend="estimators.backends.slurm.provider:SlurmProvider",
@@ -97,7 +101,7 @@ FLEETS: Mapping[str, Fleet] = {
     ),
     RAY: Fleet(
         backend="estimators.backends.ray.provider:RayProvider",
-        capabilities=Capabilities(heartbeats=True, elastic=True),
+        capabilities=Capabilities(heartbeats=True, elastic=True, locates=True),
     ),
     SPARK: Fleet(
         backend="estimators.backends.spark.provider:SparkProvider",
@@ -106,7 +110,7 @@ FLEETS: Mapping[str, Fleet] = {
     EC2: Fleet(
         backend="estimators.backends.ec2.provider:Ec2Provider",
         capabilities=Capabilities(
-            own_environment=True, heartbeats=True, elastic=True, spot=True, searched_by_name=True
+            own_environment=True, heartbeats=True, elastic=True, spot=True, searched_by_name=True, bridges=True
         ),
         typed=True,
     ),

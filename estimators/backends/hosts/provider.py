@@ -8,20 +8,34 @@ needs the caller's file system. ``docs/adding-a-backend.md`` walks through the s
 
 from __future__ import annotations
 
+import abc
+import asyncio
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from container.system.loop import Loop
+from container.system.asyncio_loop import AsyncioLoop
 from container.system.running import ProcessEnd as ProcessEnd
 from estimators.backends.base import Finding as Finding
 from estimators.backends.base import Leftover as Leftover
 from estimators.job.fleets import Capabilities
 from estimators.job.request import RunOptions, TrainingJobSpec
 
-#: None when it went well, else what was wrong, as one line.
-Done = Callable[[str | None], None]
+if TYPE_CHECKING:
+    from estimators.backends.hosts.membership import MembershipSource
+
+
+class HostError(Exception):
+    """Something that was asked of a host, or of a provider, cannot be done. The message is the reason, as one line."""
+
+
+class HostLost(HostError):
+    """The host is gone, and with it everything that ran there."""
+
+
+class HostUnavailable(HostError):
+    """The provider has no host for this name."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,7 +103,7 @@ class Placement:
 
 
 class HostProcess(Protocol):
-    """A process that runs on a host. What is told to one that has ended is dropped."""
+    """A process that runs on a host. Anything that is sent to one that has ended is dropped."""
 
     def write(self, data: bytes) -> None:
         """Write to its input: its lifeline, if it has one."""
@@ -100,17 +114,25 @@ class HostProcess(Protocol):
     def signal(self, number: int) -> None:
         """Send it a signal."""
 
+    async def wait(self) -> ProcessEnd:
+        """Return how it has ended, after all that it printed was given.
 
-class Host(Protocol):
-    """A host that is there. All methods return at once; paths on the host are relative to the job's folder there.
+        Raises:
+            HostLost: the host is gone.
+        """
+
+
+class Host(abc.ABC):
+    """A host that is there. Paths on the host are relative to the job's folder there.
+
+    Every coroutine raises :class:`HostLost` if the host is lost meanwhile, and at once if it was lost before.
 
     Attributes:
         name: Its name in the job.
         address: Where the other hosts reach it.
         caller_address: Where it reaches the machine that the job's supervisor runs on.
         interface: Its network interface to the other hosts.
-        facts: What it is.
-        on_lost: Called with the reason when it is gone; then nothing else is called any more.
+        facts: Facts that it has told of itself.
         on_notice: Called when the place that it comes from is about to take it: in how many seconds.
     """
 
@@ -119,28 +141,50 @@ class Host(Protocol):
     caller_address: str
     interface: str
     facts: MachineFacts
-    on_lost: Callable[[str], None]
-    on_notice: Callable[[float], None]
 
-    def push(self, source: Path, target: str, done: Done, *, follow: bool = True) -> None:
-        """Copy a file or what is in a folder into a folder of the host's.
+    def __init__(self) -> None:
+        self.on_notice: Callable[[float], None] = lambda seconds: None
+        self._loss = asyncio.Event()
+        self._loss_reason = ""
+
+    async def until_lost(self) -> str:
+        """Wait until the host is gone, and return the reason. A host that was closed is not lost."""
+        await self._loss.wait()
+        return self._loss_reason
+
+    def lose(self, reason: str) -> None:
+        """Note that the host is gone; the first reason counts."""
+        if not self._loss.is_set():
+            self._loss_reason = reason
+            self._loss.set()
+
+    @abc.abstractmethod
+    async def push(self, source: Path, target: str, *, follow: bool = True) -> None:
+        """Copy a file, or the content of a folder, into a folder of the host's.
 
         Args:
             source: The file or folder here.
             target: The folder there.
-            done: Called with None, or with the reason why not.
             follow: Copy what links lead to; else links that lead out of the folder are left out, and others stay links.
+
+        Raises:
+            HostError: with the reason.
         """
 
-    def pull(self, source: str, target: Path, done: Done) -> None:
-        """Copy what is in a folder of the host's into one here; nothing, if it is not there."""
+    @abc.abstractmethod
+    async def pull(self, source: str, target: Path) -> None:
+        """Copy the content of a folder of the host's into one here; nothing, if it is not there.
 
+        Raises:
+            HostError: with the reason.
+        """
+
+    @abc.abstractmethod
     def run(
         self,
         argv: Sequence[str],
         env: Mapping[str, str],
         on_output: Callable[[bytes], None],
-        on_exit: Callable[[ProcessEnd], None],
         *,
         lifeline: str | None = None,
         listener: str | None = None,
@@ -154,8 +198,7 @@ class Host(Protocol):
         Args:
             argv: Its command.
             env: Variables, beside those that the host itself has.
-            on_output: Takes what it prints, every byte in its order, before its end is told.
-            on_exit: Called when it has ended.
+            on_output: Takes what it prints, every byte in its order.
             lifeline: The variable in which it finds the descriptor of its lifeline, which is its input then. Such a
                 process is asked to end what it has started when the connection ends; others are killed at once.
             listener: The variable in which it finds the descriptor of the socket of :meth:`listen`.
@@ -165,106 +208,169 @@ class Host(Protocol):
             on_errors: Takes its standard error; default: ``on_output``.
         """
 
-    def listen(self, done: Callable[[int], None]) -> None:
-        """Listen at a free port of the host's address, for a process that is then run with ``listener``."""
+    @abc.abstractmethod
+    async def listen(self) -> int:
+        """Listen at a free port of the host's address, for a process that is then run with ``listener``.
 
-    def reach(self, address: str, port: int, done: Done) -> None:
-        """Say whether a port of another host can be connected to from there; the reason, if not."""
+        Returns:
+            The port; 0 if the host cannot listen there.
+        """
 
-    def list_files(self, path: str, done: Callable[[Mapping[str, tuple[int, int]]], None]) -> None:
-        """Say which files there are below a folder: name -> size and time in nanoseconds."""
+    @abc.abstractmethod
+    async def reach(self, address: str, port: int) -> None:
+        """Connect from there to a port of another host, to see whether that is possible.
 
+        Raises:
+            HostError: it is not; with the reason.
+        """
+
+    @abc.abstractmethod
+    async def list_files(self, path: str) -> Mapping[str, tuple[int, int]]:
+        """Return the files below a folder: name -> size in bytes and time of the last change in nanoseconds."""
+
+    @abc.abstractmethod
     def remove(self, paths: Sequence[str]) -> None:
         """Remove files and folders."""
 
-    def await_files(self, paths: Sequence[str], done: Done) -> None:
+    @abc.abstractmethod
+    async def await_files(self, paths: Sequence[str]) -> None:
         """Wait until files are there."""
 
+    @abc.abstractmethod
     def abort(self, spare: Sequence[HostProcess] = ()) -> None:
-        """SIGKILL to everything that was run there but some."""
+        """Send SIGKILL to everything that was run there but some."""
 
+    @abc.abstractmethod
     def close(self) -> None:
         """Let it go: everything of the job ends there, and its folder is removed."""
 
 
-class HostProvider(Protocol):
-    """Where hosts come from: one for each job, in its supervisor.
-
-    One whose hosts can be left over when everything of a job is killed has a class method ``leftovers``, too, which
-    returns a list of :class:`Leftover` for ``fleetfit clean``.
-
-    Args:
-        loop: The supervisor's loop.
-        spec: The job.
-        options: With the provider's own under ``backend_options``.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProvidedJob:
+    """The job that a provider has hosts for, and what the provider may tell it.
 
     Attributes:
-        tell: Shows what it waits for (a place in a queue, say) while no host trains; the cluster sets it.
-        protected: Children of the supervisor that live until its end, by pid; the cluster sets it.
-        limit: Has the job stopped as by ``max_run``, for a reason of the provider's; the cluster sets it.
-        note: Keeps values with the job's status; the cluster sets it.
+        loop: The supervisor's loop.
+        spec: The job.
+        options: Its options, with the provider's own under ``backend_options``.
+        found: What :meth:`HostProvider.found` has returned in the process that called ``fit()``; empty if nothing.
+        protected: Children of the supervisor that must live until its end, by pid.
+        tell: Shows what the provider waits for (a place in a queue, say) while no host trains.
+        limit: Has the job stopped as by ``max_run``, with the words for the reason.
+        note: Keeps values with the job's status.
     """
 
-    #: What it is called: the instance type.
-    name: ClassVar[str]
-    #: With ``heartbeats``, as each of its hosts runs our toolkit.
-    capabilities: ClassVar[Capabilities]
-    tell: Callable[[str], None]
+    loop: AsyncioLoop
+    spec: TrainingJobSpec
+    options: RunOptions
+    found: Mapping[str, Any]
     protected: set[int]
+    tell: Callable[[str], None]
     limit: Callable[[str], None]
     note: Callable[[Mapping[str, Any]], None]
 
-    def __init__(self, loop: Loop, spec: TrainingJobSpec, options: RunOptions) -> None: ...
+
+class HostProvider(abc.ABC):
+    """Where hosts come from: one object for each job, in its supervisor.
+
+    A backend overrides what it has; everything but :meth:`acquire` has a default.
+
+    Args:
+        job: The job.
+
+    Attributes:
+        name: What the provider is called: the instance type.
+        capabilities: What its hosts are like, with ``heartbeats``, as each of them runs our toolkit.
+    """
+
+    name: ClassVar[str]
+    capabilities: ClassVar[Capabilities]
+
+    def __init__(self, job: ProvidedJob) -> None:
+        self.job = job
+        self.loop = job.loop
+        self.spec = job.spec
+
+    # --- before anything starts ---
 
     @classmethod
     def validate(cls, spec: TrainingJobSpec, options: RunOptions) -> list[str]:
-        """Refuse by name what cannot be, before anything is claimed or started: each with reason and remedy."""
+        """Return why the job cannot run here, each reason with its remedy. Called before anything is claimed."""
+        return []
 
     @classmethod
     def describe(cls, spec: TrainingJobSpec, options: RunOptions) -> Placement:
-        """Say where the job would run; starts nothing."""
-
-    def acquire(self, name: str, ready: Callable[[Host], None], failed: Callable[[str], None]) -> None:
-        """Get a host, and call one of the two in the loop. It may be new, or one that was kept."""
-
-    def release(self, host: Host) -> None:
-        """A host is not needed any more; everything of the job has ended there."""
-
-    def close(self) -> None:
-        """Let go of everything; the last call, and quick."""
+        """Return where the job would run. Starts nothing."""
+        return Placement(base_dir=lambda host: f"/tmp/{spec.name}/hosts/{host}/ml")
 
     @classmethod
-    def diagnose(cls) -> list[Finding]:
-        """What ``fleetfit doctor`` should say."""
+    def portable(cls, spec: TrainingJobSpec, options: RunOptions) -> dict[str, Any]:
+        """Return the provider's options as they mean the same on another machine.
 
-    # A provider that can carry a connection between hosts that do not reach each other also has this:
-    #
-    # def bridge(self, host: Host, other: Host, port: int, done: Callable[[int, str], None]) -> None:
-    #     """Have connections to a port of the host's loopback address lead to a port of another host.
-    #
-    #     ``done`` gets that port, or 0 and the reason."""
-    #
-    # A provider that knows which hosts there are for an elastic job says so; otherwise as many are acquired as the job
-    # wants:
-    #
-    # def membership(self) -> MembershipSource | None:
-    #     """See :mod:`estimators.backends.hosts.membership`; one for each attempt of the job."""
-    #
-    # def locate(self, name: str, place: str) -> None:
-    #     """Which place a host is to have, before or after it was acquired; of a source that decides."""
+        Raises:
+            ConfigurationError: they are wrong, or something that they name is not there.
+        """
+        return dict(options.backend_options)
 
-    # A provider whose hosts can outlive their jobs' supervisors also has this; clean asks those that have it, and
-    # those that are searched by name with the region that was named:
-    #
-    # @classmethod
-    # def leftovers(cls) -> list[Leftover]:
-    #     """What there is of all jobs, those that run among them."""
-    #
-    # One to which it matters where in the caller fit() is called, has these:
-    #
-    # @classmethod
-    # def found(cls, spec: TrainingJobSpec) -> dict[str, Any] | None:
-    #     """What there is to know of the process that calls fit(): plain data."""
-    #
-    # def heed(self, found: dict[str, Any]) -> None:
-    #     """What that was, in the job's supervisor, before anything else; empty if it was nothing."""
+    @classmethod
+    def patient(cls, options: RunOptions) -> dict[str, Any]:
+        """Return the provider's options for a job that waits for hosts that others have: a tuner's trial."""
+        return dict(options.backend_options)
+
+    @classmethod
+    def found(cls, spec: TrainingJobSpec) -> dict[str, Any] | None:
+        """Return what the provider has to know of the process that calls ``fit()``, as plain data; None for nothing."""
+        return None
+
+    @classmethod
+    def leftovers(cls, region: str = "") -> Sequence[Leftover]:
+        """Return what jobs have left where their hosts were, for ``fleetfit clean``, those that run among them.
+
+        Args:
+            region: Where to look, with the capability ``searched_by_name``; "": where its tools look by themselves.
+        """
+        return ()
+
+    @classmethod
+    def diagnose(cls) -> Sequence[Finding]:
+        """Return what ``fleetfit doctor`` should say."""
+        return ()
+
+    # --- hosts ---
+
+    @abc.abstractmethod
+    async def acquire(self, name: str) -> Host:
+        """Return a host, a new one or one that was kept. Cancelling gives back what was obtained for it.
+
+        Raises:
+            HostUnavailable: there is none; with the reason.
+        """
+
+    def release(self, host: Host) -> None:
+        """Give back a host that is not needed any more; everything of the job has ended there. Must be quick."""
+
+    def close(self) -> None:
+        """Let go of everything. The last call; must be quick."""
+
+    async def bridge(self, host: Host, other: Host, port: int) -> int:
+        """Forward connections between hosts that do not reach each other, with the capability ``bridges``.
+
+        Returns:
+            A port of the host's loopback address, from which connections lead to ``port`` of the other host.
+
+        Raises:
+            HostError: with the reason.
+        """
+        raise NotImplementedError(f"{self.name} has no bridges")
+
+    # --- hosts that come and go ---
+
+    def membership(self) -> MembershipSource | None:
+        """Return the source that knows which hosts there are for an elastic job, a new one for each attempt.
+
+        None where as many hosts can be acquired as the job wants.
+        """
+        return None
+
+    def locate(self, name: str, place: str) -> None:  # noqa: B027 - only where a source decides
+        """Set the place that a host is to have, before or after it is acquired; with the capability ``locates``."""

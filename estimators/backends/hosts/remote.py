@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from container.contract.messages import Message
 from container.system import folders
+from container.system.asyncio_loop import AsyncioLoop
 from container.system.background import Background
 from container.system.link import Link
-from container.system.loop import Loop
 from container.system.transfer import Transfers
-from estimators.backends.hosts.provider import Done, HostProcess, MachineFacts, ProcessEnd
+from estimators.backends.hosts.provider import (
+    Host,
+    HostError,
+    HostLost,
+    HostProcess,
+    HostUnavailable,
+    MachineFacts,
+    ProcessEnd,
+)
 
 #: What both ends must agree in: :data:`container.agent.resident.PROTOCOL`.
 PROTOCOL = 1
@@ -22,9 +31,17 @@ PROTOCOL = 1
 BEAT_S = 2.0
 SILENCE_S = 15.0
 
+#: Turns the reason for which a connection has ended into the reason for which the host is lost.
+Explain = Callable[[str], Awaitable[str]]
 
-class RemoteHost:
-    """A host, by the connection to its agent; see :class:`estimators.backends.hosts.provider.Host`.
+
+async def as_it_is(reason: str) -> str:
+    """Return the reason for which the connection has ended: nobody knows a better one."""
+    return reason
+
+
+class RemoteHost(Host):
+    """A host, by the connection to its agent. :meth:`connect` makes one.
 
     Args:
         loop: The supervisor's loop.
@@ -35,16 +52,15 @@ class RemoteHost:
         address: Where the other hosts reach it.
         caller_address: Where it reaches this machine.
         interface: Its network interface to the other hosts; "": the one that has the address.
-        ready: Called with the host when its agent has answered.
-        failed: Called with the reason when it does not.
         silence: After how many seconds without a sign of life either end is gone.
         on_signal: Called when the agent gets a signal, which it does not end by then: where such signals announce
             that the host will be taken.
+        explain: Asked for the reason of a loss, with the reason for which the connection has ended.
     """
 
     def __init__(
         self,
-        loop: Loop,
+        loop: AsyncioLoop,
         name: str,
         read: int,
         write: int,
@@ -53,49 +69,93 @@ class RemoteHost:
         address: str,
         caller_address: str,
         interface: str,
-        ready: Callable[[RemoteHost], None],
-        failed: Callable[[str], None],
         silence: float = SILENCE_S,
         on_signal: Callable[[int], None] | None = None,
+        explain: Explain = as_it_is,
     ) -> None:
+        super().__init__()
         self.name = name
         self.address = address
         self.caller_address = caller_address
         self.interface = interface
         self.facts = MachineFacts(root=root, python="python", python_version="", package="container")
-        self.on_lost: Callable[[str], None] = failed
-        self.on_notice: Callable[[float], None] = lambda seconds: None
-        self._on_signal = on_signal
         self._loop = loop
-        self._ready: Callable[[RemoteHost], None] | None = ready
         self._silence = silence
+        self._on_signal = on_signal
+        self._explain = explain
+        self._greeting: asyncio.Future[Message] = loop.future()
         self._heard = time.monotonic()
         self._numbers = itertools.count(1)
         self._processes: dict[int, _Process] = {}
-        self._answers: dict[int, Callable[[Message], None]] = {}
-        self._link = Link(loop, read, write, self._received, self._lost)
+        self._answers: dict[int, asyncio.Future[Message]] = {}
+        self._link = Link(loop, read, write, self._received, self._link_ended)
         self._transfers = Transfers(loop, self._link, Background.of(loop), lambda: Path(folders.root()))
         self._link.send({"op": "hello", "root": root, "silence": silence, "signals": on_signal is not None})
         self._beat()
+
+    @classmethod
+    async def connect(cls, *arguments: Any, **more: Any) -> RemoteHost:
+        """Return the host when its agent has answered. The arguments are the constructor's.
+
+        Raises:
+            HostUnavailable: it has not answered, or is of another version.
+        """
+        host = cls(*arguments, **more)
+        lost = asyncio.ensure_future(host.until_lost())
+        try:
+            await asyncio.wait({lost, host._greeting}, return_when=asyncio.FIRST_COMPLETED)
+            if not host._greeting.done():
+                raise HostUnavailable(lost.result())
+            host._take_greeting(host._greeting.result())
+        except BaseException:
+            host.close()
+            raise
+        finally:
+            lost.cancel()
+        return host
+
+    def _take_greeting(self, message: Message) -> None:
+        if message.get("protocol") != PROTOCOL:
+            text = "the host has another version of fleetfit; install this machine's version on the host"
+            raise HostUnavailable(text)
+        known = {field: message[field] for field in MachineFacts.__dataclass_fields__ if field in message}
+        self.facts = MachineFacts(**known)
+        self.interface = self.interface or self.facts.interface_of(self.address) or ""
 
     def _beat(self) -> None:
         if not self._link.open:
             return
         if time.monotonic() - self._heard > self._silence:
-            self.close()
-            self._lost(f"it has given no sign of life for {self._silence:g} s")
+            self._link.close()
+            self._link_ended(f"it has given no sign of life for {self._silence:g} s")
             return
         self._link.send({"op": "ping"})
         self._loop.call_later(min(BEAT_S, self._silence / 5), self._beat)
 
-    def _lost(self, reason: str) -> None:
-        self._answers.clear()
-        self._processes.clear()
-        self.on_lost(reason)
+    def _link_ended(self, reason: str) -> None:
+        async def explain() -> None:
+            self.lose(await self._explain(reason))
+
+        self._loop.start(explain())
+
+    def lose(self, reason: str) -> None:
+        """See :meth:`Host.lose`; everything that waits for the host is told."""
+        super().lose(reason)
+        self.close()
 
     def close(self) -> None:
         """Close the connection, at whose end everything of the job ends there."""
         self._link.close()
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(self._gone())
+        self._answers.clear()
+        processes, self._processes = self._processes, {}
+        for process in processes.values():
+            process.over(None)
+
+    def _gone(self) -> HostLost:
+        return HostLost(self._loss_reason or "the connection was closed")
 
     # --- what it says ---
 
@@ -110,55 +170,74 @@ class RemoteHost:
                 end = ProcessEnd(
                     exit_code=message.get("code"), signal=message.get("signal"), error=message.get("error")
                 )
-                process.on_exit(end)
+                process.over(end)
         elif operation == "done":
-            if (answer := self._answers.pop(number, None)) is not None:
-                answer(message)
+            if (answer := self._answers.get(number)) is not None and not answer.done():
+                answer.set_result(message)
             elif (process := self._processes.pop(number, None)) is not None:
-                process.on_exit(ProcessEnd(error=str(message.get("error"))))
+                process.over(ProcessEnd(error=str(message.get("error"))))
         elif operation == "data":
             self._transfers.data(number, body)
         elif operation == "end":
             self._transfers.end(number, message.get("error"))
         elif operation == "signal" and self._on_signal is not None:
             self._on_signal(int(message["number"]))
-        elif operation == "hello" and self._ready is not None:
-            ready, self._ready = self._ready, None
-            if message.get("protocol") != PROTOCOL:
-                self._link.close()
-                self._lost("the host has another version of fleetfit; install this machine's version on the host")
-                return
-            known = {field: message[field] for field in MachineFacts.__dataclass_fields__ if field in message}
-            self.facts = MachineFacts(**known)
-            self.interface = self.interface or self.facts.interface_of(self.address) or ""
-            ready(self)
+        elif operation == "hello" and not self._greeting.done():
+            self._greeting.set_result(message)
 
     # --- what is asked of it ---
 
-    def _ask(self, operation: str, answer: Callable[[Message], None], **values: Any) -> int:
+    def _expect(self) -> tuple[int, asyncio.Future[Message]]:
+        """Return the number of a new question, and the future of its answer."""
+        if not self._link.open:
+            raise self._gone()
         number = next(self._numbers)
-        self._answers[number] = answer
+        answer = self._answers[number] = self._loop.future()
+        return number, answer
+
+    async def _answer(self, number: int, answer: asyncio.Future[Message]) -> Message:
+        """Wait for an answer.
+
+        Raises:
+            HostError: the answer is an error.
+        """
+        try:
+            message = await answer
+        finally:
+            self._answers.pop(number, None)
+        if message.get("error") is not None:
+            raise HostError(str(message["error"]))
+        return message
+
+    async def _ask(self, operation: str, **values: Any) -> Message:
+        number, answer = self._expect()
         self._link.send({"op": operation, "id": number, **values})
-        return number
+        return await self._answer(number, answer)
 
-    def push(self, source: Path, target: str, done: Done, *, follow: bool = True) -> None:
+    async def push(self, source: Path, target: str, *, follow: bool = True) -> None:
         """Copy a file or what is in a folder into a folder of the host's; see :meth:`Host.push`."""
-        number = self._ask("push", lambda message: done(message.get("error")), target=target)
+        number, answer = self._expect()
+        self._link.send({"op": "push", "id": number, "target": target})
         self._transfers.send(number, [(source, "")], follow=follow)
+        await self._answer(number, answer)
 
-    def pull(self, source: str, target: Path, done: Done) -> None:
+    async def pull(self, source: str, target: Path) -> None:
         """Copy what is in a folder of the host's into one here."""
-        number = next(self._numbers)
-        self._answers[number] = lambda message: done(message.get("error"))  # what it says if it cannot
-        self._transfers.expect(number, target, lambda error: done(error) if self._answers.pop(number, None) else None)
+        number, answer = self._expect()  # answered by the host only where it cannot
+
+        def arrived(error: str | None) -> None:
+            if not answer.done():
+                answer.set_result({"op": "done", "error": error})
+
+        self._transfers.expect(number, target, arrived)
         self._link.send({"op": "pull", "id": number, "source": source})
+        await self._answer(number, answer)
 
     def run(
         self,
         argv: Sequence[str],
         env: Mapping[str, str],
         on_output: Callable[[bytes], None],
-        on_exit: Callable[[ProcessEnd], None],
         *,
         lifeline: str | None = None,
         listener: str | None = None,
@@ -169,57 +248,76 @@ class RemoteHost:
     ) -> HostProcess:
         """Run a process there."""
         number = next(self._numbers)
-        process = _Process(self._link, number, on_output, on_exit, on_errors or on_output)
+        process = _Process(self, self._link, number, on_output, on_errors or on_output)
+        if not self._link.open:
+            process.over(None)
+            return process
         self._processes[number] = process
         options = {"lifeline": lifeline, "listener": listener, "runtime": runtime, "session": session, "tidies": tidies}
         apart = on_errors is not None
         self._link.send({"op": "run", "id": number, "argv": list(argv), "env": dict(env), "apart": apart, **options})
         return process
 
-    def listen(self, done: Callable[[int], None]) -> None:
+    async def listen(self) -> int:
         """Listen at a free port of the host's address."""
-        self._ask("listen", lambda message: done(int(message.get("port") or 0)), address=self.address)
+        try:
+            return int((await self._ask("listen", address=self.address)).get("port") or 0)
+        except HostLost:
+            raise
+        except HostError:
+            return 0
 
-    def reach(self, address: str, port: int, done: Done) -> None:
-        """Say whether a port of another host can be connected to from there."""
-        self._ask("reach", lambda message: done(message.get("error")), address=address, port=port)
+    async def reach(self, address: str, port: int) -> None:
+        """Connect from there to a port of another host."""
+        await self._ask("reach", address=address, port=port)
 
-    def list_files(self, path: str, done: Callable[[Mapping[str, tuple[int, int]]], None]) -> None:
-        """Say which files there are below a folder."""
-        self._ask(
-            "list",
-            lambda message: done({name: (size, time) for name, (size, time) in (message.get("files") or {}).items()}),
-            path=path,
-        )
+    async def list_files(self, path: str) -> Mapping[str, tuple[int, int]]:
+        """Return the files below a folder."""
+        try:
+            message = await self._ask("list", path=path)
+        except HostLost:
+            raise
+        except HostError:  # the folder is not there
+            return {}
+        return {name: (size, time) for name, (size, time) in (message.get("files") or {}).items()}
 
     def remove(self, paths: Sequence[str]) -> None:
         """Remove files and folders."""
         self._link.send({"op": "remove", "paths": list(paths)})
 
-    def await_files(self, paths: Sequence[str], done: Done) -> None:
+    async def await_files(self, paths: Sequence[str]) -> None:
         """Wait until files are there."""
-        self._ask("await", lambda message: done(message.get("error")), paths=list(paths))
+        await self._ask("await", paths=list(paths))
 
     def abort(self, spare: Sequence[HostProcess] = ()) -> None:
-        """SIGKILL to everything that was run there but some."""
+        """Send SIGKILL to everything that was run there but some."""
         numbers = [number for number, process in self._processes.items() if process in spare]
         self._link.send({"op": "abort", "spare": numbers})
 
 
 class _Process:
+    """A process that runs on the host."""
+
     def __init__(
         self,
+        host: RemoteHost,
         link: Link,
         number: int,
         on_output: Callable[[bytes], None],
-        on_exit: Callable[[ProcessEnd], None],
         on_errors: Callable[[bytes], None],
     ) -> None:
+        self._host = host
         self._link = link
         self._number = number
+        self._ended = asyncio.Event()
+        self._end: ProcessEnd | None = None
         self.on_output = on_output
-        self.on_exit = on_exit
         self.on_errors = on_errors
+
+    def over(self, end: ProcessEnd | None) -> None:
+        """Note how it has ended; None: the host is gone."""
+        self._end = end
+        self._ended.set()
 
     def write(self, data: bytes) -> None:
         """Write to its input."""
@@ -232,3 +330,10 @@ class _Process:
     def signal(self, number: int) -> None:
         """Send it a signal."""
         self._link.send({"op": "signal", "id": self._number, "number": int(number)})
+
+    async def wait(self) -> ProcessEnd:
+        """Return how it has ended; see :meth:`HostProcess.wait`."""
+        await self._ended.wait()
+        if self._end is None:
+            raise self._host._gone()
+        return self._end
