@@ -346,10 +346,10 @@ class HostProvider(abc.ABC):
             HostUnavailable: there is none; with the reason.
         """
 
-    def release(self, host: Host) -> None:
+    def release(self, host: Host) -> None:  # noqa: B027 - a default
         """Give back a host that is not needed any more; everything of the job has ended there. Must be quick."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - a default
         """Let go of everything. The last call; must be quick."""
 
     async def bridge(self, host: Host, other: Host, port: int) -> int:
@@ -372,5 +372,5 @@ class HostProvider(abc.ABC):
         """
         return None
 
-    def locate(self, name: str, place: str) -> None:  # noqa: B027 - only where a source decides
+    def locate(self, name: str, place: str) -> None:  # noqa: B027 - a default
         """Set the place that a host is to have, before or after it is acquired; with the capability ``locates``."""

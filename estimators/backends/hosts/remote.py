@@ -102,8 +102,9 @@ class RemoteHost(Host):
         """
         host = cls(*arguments, **more)
         lost = asyncio.ensure_future(host.until_lost())
+        either: tuple[asyncio.Future[Any], ...] = (lost, host._greeting)
         try:
-            await asyncio.wait({lost, host._greeting}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not host._greeting.done():
                 raise HostUnavailable(lost.result())
             host._take_greeting(host._greeting.result())
