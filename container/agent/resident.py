@@ -41,7 +41,7 @@ from container.system import interfaces, processes, saved
 from container.system.background import Background
 from container.system.host_machine import cpu_count, gpu_count, identity
 from container.system.link import Link
-from container.system.loop import Loop
+from container.system.loop import SelectorLoop
 from container.system.removing import remove_tree
 from container.system.running import ProcessEnd, Runner, RunningProcess
 from container.system.transfer import Transfers
@@ -71,13 +71,13 @@ def main(argv: Sequence[str] = ()) -> int:
     os.dup2(2, 1)
     os.umask(0o077)
     processes.become_subreaper()
-    resident = _Resident(Loop(), read, write, int(argv[1]) if argv else None)
+    resident = _Resident(SelectorLoop(), read, write, int(argv[1]) if argv else None)
     resident.run()
     return 0
 
 
 class _Resident:
-    def __init__(self, loop: Loop, read: int, write: int, lifeline: int | None = None) -> None:
+    def __init__(self, loop: SelectorLoop, read: int, write: int, lifeline: int | None = None) -> None:
         self._loop = loop
         self._background = Background(loop)
         self._root: Path | None = None

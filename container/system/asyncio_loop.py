@@ -77,6 +77,8 @@ class AsyncioLoop(Loop):
 
     def _handle(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
+        if "task" in context or "future" in context:
+            return  # its owner has ended, with another reason
         self._fail(error if error is not None else RuntimeError(context["message"]))
 
     def _fail(self, error: BaseException) -> None:

@@ -53,6 +53,26 @@ class Background:
 
         threading.Thread(target=body, daemon=True).start()
 
+    async def call(self, work: Callable[[], T]) -> T:
+        """Call ``work`` in a thread, and return its result, on a loop that runs coroutines.
+
+        A caller that is cancelled does not wait for the thread, whose result is dropped.
+        """
+        import asyncio  # the processes on the hosts do without
+
+        result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def succeed(value: T) -> None:
+            if not result.done():
+                result.set_result(value)
+
+        def fail(error: Exception) -> None:
+            if not result.done():
+                result.set_exception(error)
+
+        self.run(work, succeed, fail)
+        return await result
+
     def tell(self, function: Callable[[], None]) -> None:
         """Call a function in the loop; for work that has something to say before it is done."""
         self._post(function)

@@ -28,7 +28,7 @@ from container.launchers import membership_of
 from container.launchers.mpi import RANK_PROGRAM
 from container.system import processes
 from container.system.connection import Connection
-from container.system.loop import Loop, Timer
+from container.system.loop import SelectorLoop, Timer
 from container.system.progress import ProgressJudge
 from container.toolkit import control, evidence, reports, worker_restart
 from container.toolkit.coordinator import Coordinator
@@ -73,7 +73,7 @@ class HostRuntime(Runtime):
         settings: What the backend decided.
     """
 
-    def __init__(self, loop: Loop, output: Output, environment: Environment, settings: HostSettings) -> None:
+    def __init__(self, loop: SelectorLoop, output: Output, environment: Environment, settings: HostSettings) -> None:
         super().__init__(loop, output, environment, settings)
         self._state = ToolkitState.STARTING
         self._plan: Plan | None = None

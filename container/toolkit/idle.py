@@ -23,7 +23,7 @@ from container import launchers
 from container.contract import variables
 from container.system import folders, processes
 from container.system.connection import BlockingConnection
-from container.system.loop import Loop
+from container.system.loop import SelectorLoop
 from container.toolkit import train
 
 #: What a supervisor that connects has to say what it wants, in seconds: others wait meanwhile.
@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
     listener.bind(place)
     os.chmod(place, 0o666)  # a supervisor that is not root; the folder around it is its user's only
     listener.listen()
-    return _Idle(Loop(), listener).run()
+    return _Idle(SelectorLoop(), listener).run()
 
 
 class _Idle:
@@ -51,7 +51,7 @@ class _Idle:
         listener: Where supervisors connect.
     """
 
-    def __init__(self, loop: Loop, listener: socket.socket) -> None:
+    def __init__(self, loop: SelectorLoop, listener: socket.socket) -> None:
         self._loop = loop
         self._listener = listener
         self._jobs: set[int] = set()  # the toolkits' pids

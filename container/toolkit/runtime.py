@@ -16,7 +16,7 @@ from container.contract.messages import Message
 from container.contract.plan import Plan
 from container.contract.wire import TERMINATED, Event
 from container.system.connection import ENDED, Reader
-from container.system.loop import Loop
+from container.system.loop import SelectorLoop
 from container.toolkit import resources
 from container.toolkit.output import Output
 from container.toolkit.process_group import Gang
@@ -78,7 +78,7 @@ class Runtime(abc.ABC):
         settings: What the backend decided.
     """
 
-    def __init__(self, loop: Loop, output: Output, environment: Environment, settings: HostSettings) -> None:
+    def __init__(self, loop: SelectorLoop, output: Output, environment: Environment, settings: HostSettings) -> None:
         self._loop = loop
         self._output = output
         self._env = environment

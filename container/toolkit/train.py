@@ -38,7 +38,7 @@ from container.system import folders, processes
 from container.system.files import cache_root
 from container.system.holding import hold
 from container.system.host_machine import this_machine
-from container.system.loop import Loop
+from container.system.loop import SelectorLoop
 from container.system.openmpi import openmpi_prefix
 from container.system.removing import remove_tree
 from container.toolkit import hangs, network, ports, saved_models
@@ -73,7 +73,7 @@ def main(argv: list[str]) -> int:
     if variables.UMASK in os.environ:
         os.umask(0o077)
     processes.become_subreaper()
-    loop = Loop()
+    loop = SelectorLoop()
     output = Output(loop)
     base = Path(os.environ.get(variables.BASE_DIR) or DEFAULT_BASE_DIR)
     if variables.TREE in os.environ:
@@ -95,7 +95,7 @@ def load_runtime(launcher: launchers.Launcher) -> type[Runtime]:
     return runtime
 
 
-def _run(loop: Loop, output: Output, base: Path, settings: HostSettings, lifeline: int | None) -> int:
+def _run(loop: SelectorLoop, output: Output, base: Path, settings: HostSettings, lifeline: int | None) -> int:
     host = "?"
     attempt = int(os.environ.get(variables.ATTEMPT) or 0)
     environment: Environment | None = None
@@ -150,7 +150,7 @@ def _take_tree(tree: Path, base: Path) -> None:
     staged.replace(base)
 
 
-def _beat(loop: Loop, output: Output) -> None:
+def _beat(loop: SelectorLoop, output: Output) -> None:
     """Tell the supervisor now and then that this toolkit is alive and not stopped."""
     if not output.congested:
         output.write(wire.HEARTBEAT)
@@ -262,7 +262,7 @@ class Preparation:
     """
 
     def __init__(
-        self, loop: Loop, output: Output, environment: Environment, settings: HostSettings, runtime: Runtime
+        self, loop: SelectorLoop, output: Output, environment: Environment, settings: HostSettings, runtime: Runtime
     ) -> None:
         self._loop = loop
         self._output = output

@@ -24,12 +24,14 @@ def load(name: str) -> type[Backend]:
         raise UnsupportedError(unknown("instance_type", name, names()))
     module, _, attribute = fleet.backend.partition(":")
     found = getattr(importlib.import_module(module), attribute)
-    backend: type[Backend] = found
-    if hasattr(found, "acquire"):  # a provider of hosts: what is done with them is written once
-        from estimators.backends.hosts.cluster import cluster_over
+    from estimators.backends.base import Backend
 
-        backend = cluster_over(found)
-    return backend
+    if issubclass(found, Backend):
+        backend: type[Backend] = found
+        return backend
+    from estimators.backends.hosts.cluster import cluster_over
+
+    return cluster_over(found)  # a provider of hosts: what is done with them is written once
 
 
 def load_service(name: str) -> type[ManagedService]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from container.contract.failures import Failure
-from container.system.loop import Loop
+from container.system.asyncio_loop import AsyncioLoop
 from estimators.job.errors import UnsupportedError
 from estimators.job.request import HOST_PREFIX, RunOptions, TrainingJobSpec
 from estimators.records.record import JobRecord
@@ -133,7 +133,7 @@ class HeadStart(Protocol):
 
 
 class Backend(abc.ABC):
-    """Runs one job. All methods return at once; the loop does the rest.
+    """Runs one job. All methods but the coroutines return at once; the loop does the rest.
 
     Args:
         loop: The supervisor's loop.
@@ -151,7 +151,7 @@ class Backend(abc.ABC):
     other_users = False
 
     def __init__(
-        self, loop: Loop, record: JobRecord, spec: TrainingJobSpec, options: RunOptions, callbacks: Callbacks
+        self, loop: AsyncioLoop, record: JobRecord, spec: TrainingJobSpec, options: RunOptions, callbacks: Callbacks
     ) -> None:
         self.loop = loop
         self.record = record
@@ -292,13 +292,14 @@ class Backend(abc.ABC):
         """Bring the inputs to a further host, then start it."""
         raise NotImplementedError(f"{self.name}: the number of hosts cannot change.")
 
-    def refresh_checkpoints(self, host: str, then: Callable[[], None]) -> None:
-        """Let a host that does not train yet see what the job has saved since it was prepared, then call back."""
-        then()  # hosts that share the folder with the others see it as it is saved
+    async def refresh_checkpoints(self, host: str) -> None:  # noqa: B027 - a default
+        """Let a host that does not train yet see what the job has saved since it was prepared.
 
-    def share_checkpoints(self, then: Callable[[], None]) -> None:
-        """Let every host see what any of them has saved, while nothing trains on them, then call back."""
-        then()
+        Hosts that share the folder with the others see it as it is saved.
+        """
+
+    async def share_checkpoints(self) -> None:  # noqa: B027 - a default
+        """Let every host see what any of them has saved, while nothing trains on them."""
 
     @abc.abstractmethod
     def collect_outputs(self) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from container.contract.failures import Cause, Failure
-from container.system.loop import Loop, Timer
+from container.system.asyncio_loop import AsyncioLoop
+from container.system.loop import Timer
 from estimators.backends.base import HostEnd
 from estimators.job.request import TrainingJobSpec
 
@@ -41,7 +42,7 @@ class Attempt:
         is_bounded: Whether the others' end has a limit, since one has ended.
     """
 
-    def __init__(self, loop: Loop, spec: TrainingJobSpec, checkpoints: Path) -> None:
+    def __init__(self, loop: AsyncioLoop, spec: TrainingJobSpec, checkpoints: Path) -> None:
         self.spec = spec
         self.elastic: ElasticController | None = None
         self.ended: dict[str, HostEnd] = {}

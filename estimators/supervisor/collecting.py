@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from container.system import processes
-from container.system.loop import Loop, Timer
+from container.system.asyncio_loop import AsyncioLoop
+from container.system.loop import Timer
 from estimators.records.provenance import command
 
 #: How long after the start of the job, and then of its hosts, provenance is collected, in seconds: a launch should have
@@ -26,12 +28,13 @@ class ProvenanceCollector:
         warn: Called with what hinders it.
     """
 
-    def __init__(self, loop: Loop, folder: Path, protected: set[int], warn: Callable[[str], None]) -> None:
+    def __init__(self, loop: AsyncioLoop, folder: Path, protected: set[int], warn: Callable[[str], None]) -> None:
         self._loop = loop
         self._folder = folder
         self._protected = protected
         self._warn = warn
         self._pid: int | None = None
+        self._ended = asyncio.Event()
         self._timer: Timer | None = None
 
     def start_soon(self) -> None:
@@ -44,7 +47,7 @@ class ProvenanceCollector:
             self._timer.cancel()
             self.start_soon()
 
-    def wait(self, seconds: float) -> set[int]:
+    async def wait(self, seconds: float) -> set[int]:
         """Wait for its end, for a job that was shorter than its delay from its start.
 
         Returns:
@@ -52,9 +55,10 @@ class ProvenanceCollector:
         """
         if self._timer is not None:
             self._start()
-        until = time.monotonic() + seconds
-        while self._pid is not None and time.monotonic() < until:
-            self._loop.run_once(until - time.monotonic())
+        if self._pid is None:
+            return set()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._ended.wait(), seconds)
         return set() if self._pid is None else {self._pid}
 
     def _start(self) -> None:
@@ -72,6 +76,7 @@ class ProvenanceCollector:
 
         def ended(status: int) -> None:
             self._pid = None
+            self._ended.set()
             self._protected.discard(pid)
 
         self._loop.on_child(pid, ended)

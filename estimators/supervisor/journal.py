@@ -38,6 +38,7 @@ class Journal:
         mask: Hides the job's secrets in a text.
         status: Its status so far, as it is kept (see :mod:`estimators.records.status`).
         changed: Called when there is something new to read.
+        soon: Calls a function when the callbacks that are due have been called.
         failed: Called when the record could not be written.
         diverged: Called with the event of a metric that is not a number, and what is to be said of it; once for each.
 
@@ -54,6 +55,7 @@ class Journal:
         *,
         mask: Mask,
         changed: Callable[[], None],
+        soon: Callable[[Callable[[], None]], None],
         failed: Callable[[RecordError], None],
         diverged: Callable[[wire.Event, str], None],
     ) -> None:
@@ -62,6 +64,8 @@ class Journal:
         self._record = record
         self._mask = mask
         self._changed = changed
+        self._soon = soon
+        self._flushes = False  # whether it is about to
         self._failed = failed
         self._diverged = diverged
         self._divergence = Divergence(self.own)
@@ -154,6 +158,7 @@ class Journal:
         if not events:
             return
         self._news = True
+        self._flush_soon()
         for event in events:
             self.final_metrics.add(event)
         events = [
@@ -176,6 +181,7 @@ class Journal:
         """Write down what a process said; the metrics in it are searched for."""
         now = time.time_ns() if time_ns is None else time_ns
         self._writer.write(piece, now)
+        self._flush_soon()
         line = self._extractor.feed(piece, time_ns=now, attempt=self.attempt)
         if line is not None and self._matching is not None:
             self._search(self._matching, line)
@@ -200,19 +206,28 @@ class Journal:
         """Put a line that is not a process' into a host's log."""
         self._writer.write(wire.Piece(host, None, f"{text}\n".encode()), time_ns)
         self._news = True
+        self._flush_soon()
 
     def show_progress(self, host: str, text: str) -> None:
         """Put a state of what is waited for into a host's log, where the next one takes its place."""
         self._writer.write(wire.Piece(host, None, f"{text}\r".encode()))
         self._news = True
+        self._flush_soon()
 
     def recall(self) -> None:
         """Add up again what an earlier supervisor has recorded of the metrics."""
         for event in self._record.events("metric"):
             self.final_metrics.add(event)
 
+    def _flush_soon(self) -> None:
+        """Flush once for all that is written in this turn of the loop."""
+        if not self._flushes:
+            self._flushes = True
+            self._soon(self.flush)
+
     def flush(self) -> None:
         """Write what is kept back, and tell of what is new."""
+        self._flushes = False
         try:
             if self._writer.flush() or self._news:
                 self._news = False

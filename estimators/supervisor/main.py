@@ -11,8 +11,8 @@ import time
 
 from container.contract.failures import Cause, Failure
 from container.system import processes
+from container.system.asyncio_loop import AsyncioLoop
 from container.system.holding import hold
-from container.system.loop import Loop
 from estimators.job.errors import RecordError
 from estimators.job.log_redaction import mask_texts, text_mask
 from estimators.records import status as statuses
@@ -36,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
     record = JobRecord.adopt(arguments.record, arguments.lock_fd)
     umask = os.umask(0o077)  # the record is the user's only
     processes.become_subreaper()
-    loop = Loop()
+    loop = AsyncioLoop()
     try:
         if record.read_options().get("dispatcher"):
             from estimators.supervisor import dispatched
@@ -52,14 +52,15 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.head_start_fd is not None:
             supervisor.take_head_start(arguments.head_start_fd)
         supervisor.start()
-        supervisor.run()
+        loop.run(supervisor.run())
     except Exception:
         loop.end_descendants()
         _record_fault(record)
         raise
     _expect_dismissal()
     hold("supervisor.lingers")
-    supervisor.linger()
+    loop.run(supervisor.linger())
+    loop.close()
     _keep_what_is_left(record)
     return 0
 

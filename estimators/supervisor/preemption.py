@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from container.contract.messages import encode
-from container.system.loop import Loop
+from container.system.asyncio_loop import AsyncioLoop
 from estimators.backends.base import Backend
 from estimators.supervisor.attempts import Attempts
 
@@ -46,7 +46,7 @@ class GangHosts:
         job: The job.
     """
 
-    def __init__(self, loop: Loop, backend: Backend, job: PreemptedJob) -> None:
+    def __init__(self, loop: AsyncioLoop, backend: Backend, job: PreemptedJob) -> None:
         self._loop = loop
         self._backend = backend
         self._job = job

@@ -7,6 +7,7 @@ the job survives: its hosts notice the end of their lifeline.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import math
 import os
@@ -19,8 +20,9 @@ from typing import Any
 
 from container import launchers
 from container.contract.failures import Cause, Failure
+from container.system.asyncio_loop import AsyncioLoop
 from container.system.holding import hold
-from container.system.loop import Loop, Timer
+from container.system.loop import Timer
 from estimators import backends
 from estimators.backends.base import Backend, HostEnd, ManagedService, ServiceCallbacks
 from estimators.backends.trees import checkpoints
@@ -75,7 +77,7 @@ class Supervisor:
         there.
     """
 
-    def __init__(self, loop: Loop, record: JobRecord, umask: int = 0o022, *, resume: bool = False) -> None:
+    def __init__(self, loop: AsyncioLoop, record: JobRecord, umask: int = 0o022, *, resume: bool = False) -> None:
         self._loop = loop
         self._record = record
         request = record.read_request()
@@ -89,6 +91,7 @@ class Supervisor:
             status,
             mask=text_mask(request),
             changed=self.clients.notify,
+            soon=loop.soon,
             failed=self._record_failed,
             diverged=lambda event, text: self._events.diverged(event, text),
         )
@@ -108,6 +111,7 @@ class Supervisor:
         )
         self._streams = HostStreams(self._events.take)
         self._stage = Stage.RUNNING
+        self._over = asyncio.Event()
         self._stopped_as: tuple[SecondaryStatus, str] | None = None  # how the job ends that was stopped
         self._late_stop: tuple[SecondaryStatus, str] | None = None  # asked for as an attempt failed
         self._hurry = False
@@ -156,7 +160,6 @@ class Supervisor:
             rank_of=ranks.numbering(self._job),
             tell=self._fault_told,
         )
-        loop.idle = self._journal.flush
         loop.on_signal(signal.SIGTERM, self._sigterm)
         loop.on_signal(signal.SIGHUP, lambda: None)
         loop.on_signal(signal.SIGINT, lambda: None)
@@ -290,10 +293,9 @@ class Supervisor:
             )
         self._loop.call_later(min(limit / 4, 5.0), self._watch_hosts)
 
-    def run(self) -> None:
+    async def run(self) -> None:
         """Run until the job is over and its record complete."""
-        while self._stage is not Stage.OVER:
-            self._loop.run_once()
+        await self._over.wait()
 
     def stop(self, grace: float | None, reason: str) -> None:
         """Stop the job, giving the script ``grace`` seconds to save (None: what the options say)."""
@@ -688,6 +690,7 @@ class Supervisor:
         self._backend.cleanup()
         self._journal.close()
         self.clients.close(let_caller_wait=True)
+        self._over.set()
 
     # --- the end ---
 
@@ -732,6 +735,7 @@ class Supervisor:
         hold("supervisor.before_commit")
         self._journal.write_status(last=True)
         self.clients.close()
+        self._over.set()
 
     def _misplaced_models(self) -> list[str]:
         """Say where a model is that nobody keeps, of a job that has none."""
@@ -744,9 +748,9 @@ class Supervisor:
             return []
         return finalize.misplaced(self._record, found)
 
-    def linger(self) -> None:
+    async def linger(self) -> None:
         """Wait, bounded, for the provenance collector; the caller has its result already."""
-        late = self._provenance.wait(self._linger)
+        late = await self._provenance.wait(self._linger)
         self._loop.end_descendants(spare=self._backend.protected - late)
         if self._linger == _PROVENANCE_TIMEOUT:
             finalize.tidy()

@@ -6,7 +6,8 @@ import contextlib
 import time
 from collections.abc import Callable
 
-from container.system.loop import Loop, Timer
+from container.system.asyncio_loop import AsyncioLoop
+from container.system.loop import Timer
 from container.system.machine import gpus
 from estimators.job.errors import RecordError
 from estimators.job.queueing import Entry, Resources, makes_room, order
@@ -39,7 +40,7 @@ class Turn:
 
     def __init__(
         self,
-        loop: Loop,
+        loop: AsyncioLoop,
         record: JobRecord,
         job: TrainingJobSpec,
         options: RunOptions,

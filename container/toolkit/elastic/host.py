@@ -22,7 +22,7 @@ from container.contract.hints import Situation
 from container.contract.membership import Membership
 from container.contract.messages import Message
 from container.contract.plan import Plan, ProcessPlan, Role
-from container.system.loop import Loop
+from container.system.loop import SelectorLoop
 from container.toolkit import reports
 from container.toolkit.hang_detector import ProgressWatch
 from container.toolkit.output import Output
@@ -43,7 +43,7 @@ class ElasticRuntime(Runtime):
         settings: What the backend decided.
     """
 
-    def __init__(self, loop: Loop, output: Output, environment: Environment, settings: HostSettings) -> None:
+    def __init__(self, loop: SelectorLoop, output: Output, environment: Environment, settings: HostSettings) -> None:
         super().__init__(loop, output, environment, settings)
         self._command: tuple[str, ...] = ()
         self._workers: dict[str, str] = {}  # process -> worker

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import importlib.util
@@ -16,7 +17,7 @@ from typing import Any
 
 from container import launchers
 from container.contract import variables
-from container.contract.failures import Cause, Failure
+from container.contract.failures import Cause
 from container.contract.layout import success_text
 from container.system import folders
 from container.system.background import Background
@@ -39,7 +40,7 @@ from estimators.backends.docker.reapers import Duty, Reapers
 from estimators.backends.docker.relays import Relays
 from estimators.backends.docker.streams import Frames, Plain
 from estimators.backends.hosts.here import LocalHost
-from estimators.backends.hosts.platform import each, problem
+from estimators.backends.hosts.platform import PreparationFailed, problem
 from estimators.backends.trees import checkpoints
 from estimators.job.errors import ConfigurationError
 from estimators.job.request import RunOptions, TrainingJobSpec
@@ -87,6 +88,7 @@ class DockerBackend(Backend):
         self._bringing = False  # what the attempt has saved, before its end is told
         self._attempt = 0
         self._ending = False
+        self._start_task: asyncio.Task[None] | None = None
         self._reapers = Reapers(self.loop, self.protected, self.record.supervisor_log)
         self._kept = Pooling(self.record, self.spec, self.options)
 
@@ -142,15 +144,17 @@ class DockerBackend(Backend):
         self._attempt = attempt
         self._ending = self._stopping = False
         self._inputs_ready = False
-        if attempt and self._engine is not None:
-            # What an earlier attempt wrote is brought, and removed.
-            self._give_back(lambda: self._platform.end_attempt(self._prepare))
-        else:
-            self._prepare()
+        self._start_task = self.loop.start(self._run_attempt())
 
-    def _prepare(self) -> None:
-        if self._ending:
-            return
+    async def _run_attempt(self) -> None:
+        if self._attempt and self._engine is not None:
+            # What an earlier attempt wrote is brought, and removed.
+            await self._give_back()
+            await self._platform.end_attempt()
+        if not self._ending:
+            await self._prepare()
+
+    async def _prepare(self) -> None:
         self._hosts.clear()
         self._plans_made = ()
         self._let_go()
@@ -174,11 +178,12 @@ class DockerBackend(Backend):
             return
         self._platform.links = bool(self._kept)
         hosts = [LocalHost(self._runner, self, host) for host in self.spec.hosts]
-        each(
-            list(enumerate(hosts)),
-            lambda one, then: self._platform.prepare(one[1], one[0], len(hosts), then),
-            self._inputs_brought,
-        )
+        try:
+            await self._platform.prepare(hosts)
+        except PreparationFailed as error:
+            self._platform.fail(error.failure)
+            return
+        self._inputs_brought()
 
     def _start_reaper(self) -> None:
         what = (warm.POOL_LABEL, self._kept.new_path) if self._kept else (containers.RECORD_LABEL, self.record.path)
@@ -414,22 +419,27 @@ class DockerBackend(Backend):
     def add_host(self, host: str) -> None:
         """Write its files, bring its inputs, start its container."""
 
-        def start() -> None:
-            if self._engine is None or self._ending:
-                return
-            engine = self._engine
-            [plan] = [plan for plan in self._plans() if plan.host == host]
-            self._starting += 1
-            self._background.run(
-                lambda: self._make(engine, plan), self._started, lambda error: self._host_failed(host, error)
-            )
-
         try:
             job_secrets.write({host: self._runtime / host})
         except (OSError, ConfigurationError) as error:
             self.callbacks.failed(problem(f"the files of {host} could not be written: {error}"))
             return
-        self._platform.prepare(LocalHost(self._runner, self, host), 0, 1, start, joins=True)
+        self.loop.start(self._start_further(host))
+
+    async def _start_further(self, host: str) -> None:
+        try:
+            await self._platform.prepare([LocalHost(self._runner, self, host)], joins=True)
+        except PreparationFailed as error:
+            self._platform.fail(error.failure)
+            return
+        if self._engine is None or self._ending:
+            return
+        engine = self._engine
+        [plan] = [plan for plan in self._plans() if plan.host == host]
+        self._starting += 1
+        self._background.run(
+            lambda: self._make(engine, plan), self._started, lambda error: self._host_failed(host, error)
+        )
 
     # --- following ---
 
@@ -495,7 +505,10 @@ class DockerBackend(Backend):
             self.loop.remove_reader(host.stream.fileno())
             host.attached = False
             host.stream.close()
-        self._platform.host_ended(host.name)
+        if self.running:
+            self._platform.host_ended(host.name)
+        else:
+            self._platform.end_feeders()
         failure = None
         if not self._ending:
             failure = end_failure(
@@ -510,12 +523,13 @@ class DockerBackend(Backend):
             return
         # The attempt has ended: what it has saved is brought before that is told, as a stop after it waits for nothing.
         self._bringing = True
+        self.loop.start(self._tell_last_end(end))
 
-        def brought(unsaved: Failure | None) -> None:
-            self._bringing = False
-            self.callbacks.host_ended(end)
-
-        self._give_back(lambda: self._platform.bring_saved(brought))
+    async def _tell_last_end(self, end: HostEnd) -> None:
+        await self._give_back()
+        await self._platform.bring_saved()
+        self._bringing = False
+        self.callbacks.host_ended(end)
 
     def _reason_of(self, host: str) -> str:
         """What a program of others left in ``/opt/ml/output/failure``, SageMaker's place for the reason."""
@@ -553,6 +567,8 @@ class DockerBackend(Backend):
     def end_now(self) -> None:
         """The word on which our toolkit ends everything at once; what is left after half a second is killed."""
         self._ending = True
+        if self._start_task is not None:
+            self._start_task.cancel()
         self._platform.end_agents()
         if self._handed is not None:
             self._handed.close()
@@ -582,24 +598,23 @@ class DockerBackend(Backend):
 
     def collect_outputs(self) -> None:
         """Give the files back to the user, then bring the rest of the checkpoints and pack the outputs."""
-        self._give_back(lambda: self._platform.collect(self.callbacks.outputs_collected))
+        self.loop.start(self._collect())
 
-    def _give_back(self, then: Callable[[], None]) -> None:
+    async def _collect(self) -> None:
+        await self._give_back()
+        self.callbacks.outputs_collected(await self._platform.collect())
+
+    async def _give_back(self) -> None:
         """Containers write as root, or as their image's user: what they wrote becomes the calling user's."""
         engine = self._engine
         duty = self._duty(containers.RECORD_LABEL, self.record.path)
         if engine is None:
-            then()
             return
-
-        def refused(error: Exception) -> None:
+        try:
+            await self._background.call(lambda: ownership.give_back_all(engine, duty, self._image.user))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the job's own files are there
             said = f"the owner of the containers' files could not be changed: {error}\n"
             self.callbacks.output(self.spec.hosts[0], said.encode())
-            then()
-
-        self._background.run(
-            lambda: ownership.give_back_all(engine, duty, self._image.user), lambda nothing: then(), refused
-        )
 
     def cleanup(self) -> None:
         """Have the reaper remove the containers and the network; remove the job's own files."""

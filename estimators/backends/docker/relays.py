@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from estimators.backends.docker.engine import Engine
 from estimators.backends.docker.engine_errors import EngineError
 from estimators.backends.docker.mounted import MountedPlatform
+from estimators.backends.hosts.platform import Agent
 
 #: The network that Docker has from its start, with an address of this machine.
 _DEFAULT_BRIDGE = "bridge"
@@ -50,6 +51,11 @@ class Relays:
             self._start(sorted(urls))
         return {name: self._there.get(value, value) for name, value in environment.items()}
 
+    async def _forget(self, relay: Agent) -> None:
+        """Start another relay, when one is needed after this one has ended."""
+        await relay.end()
+        self._there.clear()
+
     def _start(self, urls: list[str]) -> None:
         sockets: dict[str, socket.socket] = {}
         try:
@@ -60,7 +66,7 @@ class Relays:
                         raise OSError("the engine has no default bridge")
                     sockets[server] = socket.create_server((self._address, 0), backlog=_BACKLOG)
             targets = {sock.fileno(): _target(server) for server, sock in sockets.items()}
-            self._platform.relay(targets, self._there.clear)
+            self._platform.backend.loop.start(self._forget(self._platform.relay(targets)))
             for url in urls:
                 parts = urllib.parse.urlsplit(url)
                 host, port = sockets[parts.netloc].getsockname()[:2]

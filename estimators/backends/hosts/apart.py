@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from container.contract.failures import Failure
+from container.contract.failures import Cause, Failure
 from container.contract.frames import BODY_LIMIT, LINE_LIMIT
 from container.contract.messages import encode
 from container.system import saved
+from container.system.asyncio_loop import gather
 from container.system.locations import is_s3, path_here
 from estimators.backends import config, local, trees
 from estimators.backends.hosts.checkpoints import Incoming
-from estimators.backends.hosts.platform import Done, Platform, Sync, Then, each, problem
-from estimators.backends.hosts.provider import Host
+from estimators.backends.hosts.platform import Agent, Platform, PreparationFailed, Sync, problem
+from estimators.backends.hosts.provider import Host, HostError, HostLost
 
 #: How often a host's agent looks for checkpoints to bring, in seconds.
 _LOOK_S = 0.5
@@ -39,8 +40,9 @@ class ApartPlatform(Platform):
             submit_directory=self._submit_directory,
         )
 
-    def prepare(self, host: Host, number: int, hosts: int, then: Then, *, joins: bool = False) -> None:
+    async def prepare(self, hosts: Sequence[Host], *, number: int = 0, count: int = 0, joins: bool = False) -> None:
         """Push what is here, then have the agent there bring the rest."""
+        [host] = hosts
         self.hosts = {host.name: host}
         if self.spec.inputs and not joins and not self.backend.running:  # of an elastic job another host may train
             self.backend.callbacks.secondary_status("Downloading", "Copying the input channels to the hosts.")
@@ -51,26 +53,22 @@ class ApartPlatform(Platform):
             pushes += self._write_config(host)
             bring = self._plan_channels(host, pushes)
         except OSError as error:
-            self.fail(problem(f"the files of {host.name} could not be written: {error}"))
-            return
+            raise PreparationFailed(f"the files of {host.name} could not be written: {error}") from error
+        await self.restore()
+        await gather(*(self._push(host, source, target) for source, target in pushes))
+        if bring:
+            file = f"{host.facts.root}/agent/channels.json"
+            place = ["--number", str(number), "--hosts", str(count)]
+            await self.bring_channels([host], file, place, joins=joins, first=number)
 
-        def pushed() -> None:
-            if bring:
-                file = f"{host.facts.root}/agent/channels.json"
-                place = ["--number", str(number), "--hosts", str(hosts)]
-                self.bring_channels([host], file, place, then, joins=joins, first=number)
-            else:
-                then()
-
-        self.restore(lambda: each(pushes, lambda item, next_: self._push(host, *item, next_), pushed))
-
-    def _push(self, host: Host, source: Path, target: str, then: Then, *, follow: bool = True) -> None:
-        def done(error: str | None) -> None:
+    async def _push(self, host: Host, source: Path, target: str, *, follow: bool = True) -> None:
+        try:
+            await host.push(source, target, follow=follow)
+        except HostLost:
+            raise
+        except HostError as error:
             what = "the checkpoints" if target == "ml/checkpoints" else source
-            failure = problem(f"{what} could not be copied to {host.name}: {error}") if error is not None else None
-            self.going_on(then)(failure)
-
-        host.push(source, target, done, follow=follow)
+            raise PreparationFailed(f"{what} could not be copied to {host.name}: {error}") from error
 
     def _code(self, host: Host) -> list[tuple[Path, str]]:
         """What to push of the user's code, and where the host finds it."""
@@ -119,81 +117,69 @@ class ApartPlatform(Platform):
             pushes.append((file, "agent"))
         return bool(channels)
 
-    def restore(self, then: Then) -> None:
+    async def restore(self) -> None:
         """Bring the job's checkpoints to the host, unless it has them."""
         if local.synced_checkpoints(self.spec) is not None:
-            super().restore(then)
+            await super().restore()
             return
         host, folder = self.first, trees.checkpoints(self.record, self.spec)
         folder.mkdir(parents=True, exist_ok=True)
         self._restored = {}  # what the host has of itself is not here
-
-        def restored(files: Mapping[str, tuple[int, int]]) -> None:
-            self._restored = files
-            then()
-
-        def compare(files: Mapping[str, tuple[int, int]]) -> None:
-            mine = saved.files_below(folder)
-            same = mine.keys() == files.keys() and all(
-                mine[name][0] == files[name][0] and abs(mine[name][1] - files[name][1]) < 1_000_000 for name in mine
-            )
-            if not mine:
-                then()
-            elif same:
-                restored(files)
-            else:
-                host.remove(["ml/checkpoints"])
-                list_again = functools.partial(host.list_files, "ml/checkpoints", restored)
-                self._push(host, folder, "ml/checkpoints", list_again, follow=False)
-
-        host.list_files("ml/checkpoints", compare)
+        files = await host.list_files("ml/checkpoints")
+        mine = saved.files_below(folder)
+        same = mine.keys() == files.keys() and all(
+            mine[name][0] == files[name][0] and abs(mine[name][1] - files[name][1]) < 1_000_000 for name in mine
+        )
+        if not mine:
+            return
+        if not same:
+            host.remove(["ml/checkpoints"])
+            await self._push(host, folder, "ml/checkpoints", follow=False)
+            files = await host.list_files("ml/checkpoints")
+        self._restored = files
 
     def bring_checkpoints(self) -> Sync:
         """Take what the agent there says of new ones."""
         folder = trees.checkpoints(self.record, self.spec)
-        sync = Sync(self._sync_failed)
         name = self.first.name
         incoming = Incoming(folder, name, lambda line: self.backend.callbacks.output(name, line))
-
-        def take(data: bytes) -> None:
-            try:
-                incoming.feed(data)
-            except (OSError, ValueError) as error:
-                sync.failure = sync.failure or problem(f"the checkpoints could not be written to {folder}: {error}")
-
-        def over(failure: Failure | None) -> None:
-            incoming.close()
-            sync.over(sync.failure or failure)
-
-        sync.ended = over
         words = ["sync", "out", *self._sync_words(), "--every", f"{_LOOK_S:g}"]
-        sync.process = self.agent(words, over, on_output=take)
+        agent = self.agent(words, on_output=incoming.take)
         known = encode({"op": "restored", "files": self._restored}, 2 * LINE_LIMIT)
         for start in range(0, len(known), BODY_LIMIT):
-            sync.process.write(known[start : start + BODY_LIMIT])
-        return sync
+            agent.process.write(known[start : start + BODY_LIMIT])
+        return self.sync(agent, functools.partial(self._all_came, agent, incoming))
 
-    def collect(self, done: Done) -> None:
+    async def _all_came(self, agent: Agent, incoming: Incoming) -> Failure | None:
+        """Return why not all checkpoints have come, when the agent there has ended."""
+        try:
+            failure = await agent.end()
+        finally:
+            incoming.close()
+        if incoming.error is not None:
+            return problem(f"the checkpoints could not be written to {incoming.folder}: {incoming.error}")
+        return failure
+
+    async def collect(self) -> Failure | None:
         """Bring what was saved, then models and outputs."""
         host, tree = self.first, self.record.tree(self.first.name)
         self.end_mount()
-        failures: list[Failure] = []
+        unsaved = await self.bring_saved()
+        try:
+            uncopied = await gather(
+                self._pull(host, "ml/model", tree.model), self._pull(host, "ml/output", tree.output)
+            )
+        except HostLost as error:
+            text = f"{host.name} was lost while its outputs were brought here: {error}."
+            return Failure(cause=Cause.HOST_LOST, message=text, host=host.name)
+        return next((failure for failure in (unsaved, *uncopied) if failure is not None), None)
 
-        def pull(item: tuple[str, Path], then: Then) -> None:
-            def pulled(error: str | None) -> None:
-                if error is not None:
-                    failures.append(problem(f"the outputs of {host.name} could not be copied here: {error}"))
-                then()
-
-            item[1].mkdir(parents=True, exist_ok=True, mode=0o700)
-            host.pull(item[0], item[1], pulled)
-
-        def synced(failure: Failure | None) -> None:
-            def pulled() -> None:
-                done(failure or next(iter(failures), None))
-
-            # Of one that is lost, nothing more comes.
-            wanted = [] if self.is_lost else [("ml/model", tree.model), ("ml/output", tree.output)]
-            each(wanted, pull, pulled)
-
-        self.bring_saved(synced)
+    async def _pull(self, host: Host, source: str, target: Path) -> Failure | None:
+        target.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            await host.pull(source, target)
+        except HostLost:
+            raise
+        except HostError as error:
+            return problem(f"the outputs of {host.name} could not be copied here: {error}")
+        return None

@@ -24,16 +24,28 @@ class Incoming:
         folder: Where they go; nothing of it is written to but what the host names.
         host: The host's name, for what is on its way.
         say: Takes event lines.
+
+    Attributes:
+        folder: See above.
+        error: Why something of it could not be taken; the first reason.
     """
 
     def __init__(self, folder: Path, host: str, say: Callable[[bytes], None]) -> None:
-        self._folder = folder
+        self.folder = folder
+        self.error: Exception | None = None
         self._staging = folder / f".{host}.partial"
         self._say = say
         self._decoder = Decoder()
         self._file: IO[bytes] | None = None
         self._current: Message = {}
         remove_tree(self._staging, ignore_errors=True)  # of a supervisor that was killed
+
+    def take(self, data: bytes) -> None:
+        """Take a piece; what goes wrong with it is kept in :attr:`error`."""
+        try:
+            self.feed(data)
+        except (OSError, ValueError) as error:
+            self.error = self.error or error
 
     def feed(self, data: bytes) -> None:
         """Take a piece.
@@ -56,7 +68,7 @@ class Incoming:
             elif operation == "link":
                 self._link(str(message["name"]), str(message["target"]))
             elif operation == "folder":
-                (self._folder / _checked(str(message["name"]))).mkdir(parents=True, exist_ok=True)
+                (self.folder / _checked(str(message["name"]))).mkdir(parents=True, exist_ok=True)
             elif operation == "gone":
                 self._remove(str(message["name"]))
             elif operation == "say":
@@ -77,19 +89,19 @@ class Incoming:
 
     def _put(self) -> None:
         name = str(self._current["name"])
-        staged, target = self._staging / name, self._folder / name
+        staged, target = self._staging / name, self.folder / name
         os.chmod(staged, int(self._current["mode"]) & 0o777 | 0o600)
         os.utime(staged, ns=(int(self._current["time"]), int(self._current["time"])))
         top, _, rest = name.partition("/")
-        if rest and saved.CHECKPOINT.fullmatch(top) and not (self._folder / top).exists():
+        if rest and saved.CHECKPOINT.fullmatch(top) and not (self.folder / top).exists():
             if rest == saved.MANIFEST:  # the last of it
-                os.rename(self._staging / top, self._folder / top)
+                os.rename(self._staging / top, self.folder / top)
             return
         target.parent.mkdir(parents=True, exist_ok=True)
         os.replace(staged, target)
 
     def _link(self, name: str, target: str) -> None:
-        path = self._folder / _checked(name)
+        path = self.folder / _checked(name)
         _checked(os.path.normpath(os.path.join(os.path.dirname(name), target)))
         staged = self._staging / name
         staged.parent.mkdir(parents=True, exist_ok=True)
@@ -99,10 +111,10 @@ class Incoming:
         os.replace(staged, path)
 
     def _remove(self, name: str) -> None:
-        path = self._folder / _checked(name)
+        path = self.folder / _checked(name)
         with contextlib.suppress(OSError):
             path.rmdir() if name.endswith("/") else path.unlink()
-        top = self._folder / PurePosixPath(name).parts[0]
+        top = self.folder / PurePosixPath(name).parts[0]
         if top != path and saved.CHECKPOINT.fullmatch(top.name) and not (top / saved.MANIFEST).exists():
             shutil.rmtree(top, ignore_errors=True)  # it was deleted there as a whole
 

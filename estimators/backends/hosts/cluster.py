@@ -6,13 +6,14 @@ Where hosts have their files to themselves, what they need is pushed to them and
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from container import launchers
@@ -20,13 +21,21 @@ from container.contract import variables
 from container.contract.failures import Cause, Failure
 from container.contract.layout import rebased
 from container.system import processes
-from container.system.loop import Loop, Timer
-from container.system.running import Runner
+from container.system.asyncio_loop import AsyncioLoop, gather
+from container.system.running import ProcessEnd, Runner
 from estimators.backends import config, local
 from estimators.backends.base import Backend, Callbacks, Finding, HostEnd, Leftover
 from estimators.backends.hosts import kept
-from estimators.backends.hosts.platform import Done, Platform, Then, each, problem
-from estimators.backends.hosts.provider import Host, HostProcess, HostProvider, ProcessEnd
+from estimators.backends.hosts.platform import Platform, PreparationFailed, problem
+from estimators.backends.hosts.provider import (
+    Host,
+    HostError,
+    HostLost,
+    HostProcess,
+    HostProvider,
+    HostUnavailable,
+    ProvidedJob,
+)
 from estimators.job.errors import UnsupportedError
 from estimators.job.request import RunOptions, TrainingJobSpec
 from estimators.records.record import JobRecord
@@ -67,37 +76,48 @@ def _allow_connections(hosts: int) -> None:
 
 
 class HostCluster(Backend):
-    """Runs a job on hosts of a provider; see :class:`estimators.backends.base.Backend`."""
+    """Runs a job on hosts of a provider; see :class:`estimators.backends.base.Backend`.
+
+    An attempt is one coroutine (:meth:`_run_attempt`), and so is what is done with each host: getting it ready
+    (:meth:`_prepare`), its training (:meth:`_train`), its loss (:meth:`_watch`). A stop that overtakes a start cancels
+    it.
+    """
 
     provider_type: ClassVar[type[HostProvider]]
 
     def __init__(
-        self, loop: Loop, record: JobRecord, spec: TrainingJobSpec, options: RunOptions, callbacks: Callbacks
+        self, loop: AsyncioLoop, record: JobRecord, spec: TrainingJobSpec, options: RunOptions, callbacks: Callbacks
     ) -> None:
         super().__init__(loop, record, spec, options, callbacks)
         if not self.provider_type.capabilities.shared_machine:
             _allow_connections(spec.instance_count)
-        self._provider = self.provide()
-        self._provider.tell = self._tell
-        self._provider.protected = self.protected
-        self._provider.limit, self._provider.note = callbacks.limit, callbacks.note
-        if (heed := getattr(self._provider, "heed", None)) is not None:
-            heed(record.read_json(record.found_file) or {})
+        self._provider = self.provide(
+            ProvidedJob(
+                loop=loop,
+                spec=spec,
+                options=options,
+                found=record.read_json(record.found_file) or {},
+                protected=self.protected,
+                tell=self._tell,
+                limit=callbacks.limit,
+                note=callbacks.note,
+            )
+        )
         self._here: LocalPlatform | None = None
-        self._members: dict[str, _Member] = {}
-        self._training: set[_Member] = set()  # those whose end will be told: of many hosts nobody counts them anew
+        self._members: dict[str, Member] = {}
+        self._untold: set[Member] = set()  # hosts whose end is still to be told: of many hosts nobody counts them anew
         self._token = ""
         self._attempt = 0
         self._ending = False
         self._begun = False  # whether toolkits have been started in this attempt
-        self._lacking: set[str] = set()  # the hosts that are not ready for it
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._starts: dict[str, asyncio.Task[None]] = {}  # host, or "" for the attempt -> what starts it
+        self._kill: asyncio.Task[None] | None = None
+        self._lacking: set[str] = set()  # the hosts that are not ready for the attempt
+        self._one_is_ready = asyncio.Event()
         self._replaced = 0  # how many were taken away before it began
-        self._unstarted: deque[_Member] = deque()  # the hosts whose toolkits are about to be started
-        self._closed = False
         self._places: dict[str, str] = {}  # host -> where it is said to be in this attempt
         self._located: set[str] = set()  # the hosts of which that was ever said
-        self._bringing = False  # what the attempt has saved, before its end is told
-        self._kill_timer: Timer | None = None
 
     @classmethod
     def check(cls, spec: TrainingJobSpec, options: RunOptions) -> None:
@@ -110,42 +130,35 @@ class HostCluster(Backend):
 
     @classmethod
     def portable(cls, spec: TrainingJobSpec, options: RunOptions) -> dict[str, Any]:
-        """What the provider makes of them, if it makes anything."""
-        make = getattr(cls.provider_type, "portable", None)
-        return dict(make(spec, options) if make is not None else options.backend_options)
+        """See :meth:`HostProvider.portable`."""
+        return cls.provider_type.portable(spec, options)
 
     @classmethod
     def patient(cls, options: RunOptions) -> dict[str, Any]:
-        """What the provider makes of them, if its jobs do not wait by themselves."""
-        make = getattr(cls.provider_type, "patient", None)
-        return dict(make(options) if make is not None else options.backend_options)
+        """See :meth:`HostProvider.patient`."""
+        return cls.provider_type.patient(options)
 
     @classmethod
     def found(cls, spec: TrainingJobSpec) -> dict[str, Any] | None:
-        """What the provider sees of the caller, if it looks."""
-        look = getattr(cls.provider_type, "found", None)
-        return look(spec) if look is not None else None
+        """See :meth:`HostProvider.found`."""
+        return cls.provider_type.found(spec)
 
     @classmethod
     def leftovers(cls, region: str = "") -> Sequence[Leftover]:
-        """What the provider finds, if it looks."""
-        find = getattr(cls.provider_type, "leftovers", None)
-        if find is None:
-            return ()
-        found: Sequence[Leftover] = find(region) if cls.provider_type.capabilities.searched_by_name else find()
-        return found
+        """See :meth:`HostProvider.leftovers`."""
+        return cls.provider_type.leftovers(region)
 
     @classmethod
     def diagnose(cls) -> Sequence[Finding]:
-        """What the provider says."""
+        """See :meth:`HostProvider.diagnose`."""
         return cls.provider_type.diagnose()
 
-    def provide(self) -> HostProvider:
+    def provide(self, job: ProvidedJob) -> HostProvider:
         """Make the provider."""
-        return self.provider_type(self.loop, self.spec, self.options)
+        return self.provider_type(job)
 
     def platform(self) -> Platform:
-        """What serves a host: hosts of this machine are served together."""
+        """Return what serves a host: hosts of this machine are served together."""
         if not self.provider_type.capabilities.shared_machine:
             from estimators.backends.hosts.apart import ApartPlatform
 
@@ -159,318 +172,7 @@ class HostCluster(Backend):
     @property
     def running(self) -> bool:
         """Whether a toolkit runs, or its end is still to be told."""
-        return self._bringing or bool(self._training)
-
-    def training(self, member: _Member) -> None:
-        """A host's toolkit is being started."""
-        self._training.add(member)
-
-    def trained(self, member: _Member) -> None:
-        """The end of a host's toolkit is known."""
-        self._training.discard(member)
-
-    def trains(self, member: _Member) -> bool:
-        """Whether the end of a host's toolkit will still be told."""
-        return member in self._training
-
-    # --- starting ---
-
-    def start(self, attempt: int) -> None:
-        """Get the hosts that are lacking, bring everything to all of them, start the toolkits."""
-        self._attempt = attempt
-        self._ending = self._begun = False
-        self._replaced = 0
-        self._token = os.urandom(32).hex()
-        if self._kill_timer is not None:
-            self._kill_timer.cancel()  # it was for what an earlier attempt left
-        there = [self._members[host] for host in self.spec.hosts if host in self._members]
-        each(there, lambda member, then: member.save_checkpoints(then), self._acquire_all)
-
-    def _acquire_all(self) -> None:
-        """All that an earlier attempt has saved is here."""
-        if self._ending or self._closed:
-            return
-        self._lacking = set(self.spec.hosts)
-        self._get_ready(self.spec.hosts)
-
-    def _get_ready(self, hosts: Sequence[str]) -> None:
-        """Get these hosts where they are lacking, and bring everything to them; the last of all starts the toolkits."""
-        for host in hosts:
-            member = self._members.get(host)
-            if member is not None and (member.lost or host in self._located or member.noticed):
-                # It is gone, or it is said anew where it is, or it will be taken.
-                member.release()
-                if (place := self._places.get(host)) is not None:
-                    self.locate(host, place)  # that was said before the host was let go
-            if member is None or member.lost:
-                self._members[host] = _Member(self, host)
-        attempt, number = self._attempt, {host: index for index, host in enumerate(self.spec.hosts)}
-        apart = launchers.of(self.spec.strategy).membership_changes
-
-        def prepared(member: _Member) -> None:
-            if attempt != self._attempt or self._ending or self._closed or member is not self._members[member.name]:
-                return
-            if apart:
-                self._train_apart(member)
-                return
-            self._lacking.discard(member.name)
-            if not self._lacking:
-                self._start_toolkits([self._members[host] for host in self.spec.hosts])
-
-        def prepare(member: _Member) -> None:
-            member.prepare(number[member.name], len(number), functools.partial(prepared, member))
-
-        for member in [self._members[host] for host in hosts]:
-            member.acquire(functools.partial(prepare, member))
-
-    def noticed(self, member: _Member, seconds: float) -> None:
-        """A host will be taken away: where nothing of the attempt runs yet, another one is got in its place."""
-        elastic = launchers.of(self.spec.strategy).membership_changes
-        if self._begun or elastic or self._replaced >= _REPLACEMENTS:
-            self.callbacks.interrupted(member.name, seconds)
-        elif member.preparing and not self._ending and not self._closed:
-            self._replaced += 1
-            self._tell(f"{member.name} will be taken away in {seconds:.0f} s, so another host takes its place.")
-            self._lacking.add(member.name)
-            self._get_ready([member.name])
-
-    def _train_apart(self, member: _Member) -> None:
-        """Start the toolkit of a host that waits for no other: the first that runs may be one that was added."""
-        if not self.running:
-            self._say_training()
-        member.train(f"{member.there.address}:0", listens=False)
-
-    def _say_training(self) -> None:
-        self._begun = True
-        self.callbacks.secondary_status("Training", "")
-
-    def _tell(self, text: str) -> None:
-        """Show what is waited for while nothing trains: an elastic job that has lost all hosts stays in training."""
-        if not self.running and not self._ending and not self._closed:
-            self.callbacks.secondary_status("Training" if self._begun else "Pending", text)
-
-    def _start_toolkits(self, members: Sequence[_Member]) -> None:
-        self._say_training()
-        first = members[0]
-
-        def start(port: int) -> None:
-            if self._ending or self._closed:
-                return
-            if not port:
-                self.fail(problem(f"{first.name} cannot listen at {first.there.address}.", Cause.LAUNCH))
-                return
-            address = f"{first.there.address}:{port}"
-            ways = {first.name: address}
-
-            def look(member: _Member, then: Then) -> None:
-                def found(way: str) -> None:
-                    ways[member.name] = way
-                    then()
-
-                self._find_way(member, first, port, found)
-
-            def train() -> None:
-                if not (self._ending or self._closed):
-                    neighbours = self.neighbours()  # the same for all
-                    for member in members:
-                        self.training(member)
-                    self._unstarted.extend(members)
-                    self._start_some(
-                        lambda member: member.train(ways[member.name], listens=member is first, neighbours=neighbours)
-                    )
-
-            if first.platform.shared:
-                ways = {member.name: address for member in members}
-                train()
-            else:
-                each(members[1:], look, train)
-
-        if len(members) == 1:
-            first.train(f"{first.there.address}:0", listens=False)
-        else:
-            first.there.listen(start)
-
-    def _start_some(self, train: Callable[[_Member], None]) -> None:
-        """Start toolkits for a while, then the others when the loop has done everything else.
-
-        Starting hundreds of processes on a few cores takes minutes, in which the supervisor has to answer.
-        """
-        until = time.monotonic() + _STARTING_S
-        while self._unstarted:
-            if time.monotonic() > until:
-                self.loop.call_later(0.0, lambda: self._start_some(train))
-                return
-            member = self._unstarted.popleft()
-            if member.trains:  # it was not lost meanwhile
-                train(member)
-
-    def _start_no_more(self) -> None:
-        """Leave out the toolkits that have not been started: the job is being ended."""
-        unstarted = [member for member in self._unstarted if member.trains]
-        self._unstarted.clear()
-        for member in unstarted:
-            member.trained()
-            self.loop.call_later(0.0, functools.partial(self.ended, member, HostEnd(host=member.name)))
-
-    def _find_way(self, member: _Member, first: _Member, port: int, found: Callable[[str], None]) -> None:
-        """Find how a host connects to the one that listens: directly, or through what the provider has to both.
-
-        A strategy whose processes connect by themselves has only the direct way; without one the job fails.
-        """
-        address = first.there.address
-
-        def reached(error: str | None) -> None:
-            if self._ending or self._closed or member.lost or first.lost:
-                return
-            bridge = getattr(self._provider, "bridge", None)
-            launcher = launchers.launcher_of(self.spec.strategy)
-            said = f"{member.name} ({member.there.address}) does not reach {first.name} at {address}:{port} ({error})"
-            if error is None:
-                found(f"{address}:{port}")
-            elif launchers.of(self.spec.strategy).connects or bridge is None:
-                text = (
-                    f"{said}, but the processes of strategy {launcher!r} need direct connections between the hosts. "
-                    "Open the ports between the hosts, or set the address at which the hosts reach each other."
-                )
-                self.fail(problem(text, Cause.LAUNCH))
-            else:
-                bridge(member.there, first.there, port, functools.partial(bridged, said))
-
-        def bridged(said: str, way: int, reason: str) -> None:
-            if self._ending or self._closed or member.lost or first.lost:
-                return
-            if way:
-                found(f"127.0.0.1:{way}")
-            else:
-                self.fail(problem(f"{said}, and fleetfit cannot forward the connection: {reason}.", Cause.LAUNCH))
-
-        member.there.reach(address, port, reached)
-
-    @property
-    def addresses(self) -> dict[str, str]:
-        """Where the hosts reach each other."""
-        return {
-            member.name: member.host.address
-            for member in self._members.values()
-            if member.host is not None and not member.lost
-        }
-
-    @property
-    def one_machine(self) -> bool:
-        """Whether all hosts are at one address, and so share a machine; of those that come and go, none is taken for
-        another's neighbour.
-        """
-        alone = launchers.of(self.spec.strategy).membership_changes or len(self.addresses) < 2
-        return not alone and len(set(self.addresses.values())) == 1
-
-    def neighbours(self) -> dict[str, str]:
-        """Return the variables of a toolkit whose hosts are elsewhere that say where those are."""
-        shared = {variables.SHARED_MACHINE: "1"} if self.one_machine else {}
-        return {**shared, variables.ADDRESSES: json.dumps(self.addresses, separators=(",", ":"))}
-
-    def fail(self, failure: Failure) -> None:
-        """Something that every host needs has failed."""
-        if not self._ending and not self._closed:
-            self.callbacks.failed(failure)
-
-    # --- hosts that come and go ---
-
-    def meeting_place(self) -> tuple[str, str]:
-        """This machine as a host sees it."""
-        first = next(member.there for member in self._members.values() if member.host is not None)
-        return first.caller_address, first.interface
-
-    def membership(self) -> MembershipSource | None:
-        """What the provider has, if it has one."""
-        make = getattr(self._provider, "membership", None)
-        source: MembershipSource | None = make() if make is not None else None
-        return source
-
-    @property
-    def locates(self) -> bool:
-        """Whether the provider heeds it."""
-        return hasattr(self._provider, "locate")
-
-    def use(self, hosts: tuple[str, ...]) -> None:
-        """Run on them; where each of them is will be said anew."""
-        super().use(hosts)
-        self._places.clear()
-
-    def locate(self, host: str, place: str) -> None:
-        """Tell the provider, if it heeds it."""
-        if self.locates:
-            self._places[host] = place
-            self._located.add(host)
-            self._provider.locate(host, place)  # type: ignore[attr-defined]
-
-    def withdraw(self, host: str) -> None:
-        """End a host for which there is no machine yet."""
-        member = self._members.get(host)
-        if member is not None and member.host is None and member.preparing:
-            member.lost = True
-            member.preparing = False
-            self.callbacks.host_ended(HostEnd(host=host))
-
-    def add_host(self, host: str) -> None:
-        """Get it, bring the inputs, start its toolkit."""
-        member = self._members[host] = _Member(self, host, joins=True)
-
-        def start() -> None:
-            if not self._ending and not self._closed:
-                self._train_apart(member)
-
-        member.acquire(lambda: member.prepare(0, 1, start))
-
-    def refresh_checkpoints(self, host: str, then: Then) -> None:
-        """Bring the newest checkpoints to a host: it would go on from them if all that train were lost."""
-        self._members[host].refresh_checkpoints(then)
-
-    def share_checkpoints(self, then: Then) -> None:
-        """Bring the newest checkpoint to every host: the first round brings it here, the second hands it out."""
-
-        def bring(member: _Member, then: Then) -> None:
-            if member.trains:
-                member.refresh_checkpoints(then)
-            else:
-                member.bring_saved(then)  # it has just ended, and may be the one that saved last
-
-        def round_of(then: Then) -> None:
-            each([member for member in self._members.values() if not member.lost], bring, then)
-
-        round_of(lambda: round_of(then))
-
-    def lost(self, member: _Member, reason: str) -> None:
-        """A host is gone."""
-        if self._closed:
-            return
-        what = "the host was lost" if member.host is not None else "no machine was found for this host"
-        failure = Failure(cause=Cause.HOST_LOST, message=f"{what}: {reason}.", host=member.name)
-        elastic = launchers.of(self.spec.strategy).membership_changes
-        others = any(other.trains or other.preparing for other in self._members.values() if not other.lost)
-        if member.trains or member.joins or (elastic and member.preparing and others):
-            member.trained()
-            self.ended(member, HostEnd(host=member.name, failure=None if self._ending else failure))
-        elif member.preparing:
-            self.fail(failure)
-
-    def ended(self, member: _Member, end: HostEnd) -> None:
-        """A host's toolkit has ended; everything that it printed was given."""
-        if not self.running:
-            for other in self._members.values():
-                other.platform.host_ended(member.name)
-            self._bringing = True
-
-            def brought() -> None:
-                self._bringing = False
-                self.callbacks.host_ended(end)
-
-            # Whether the attempt got anywhere, and so what follows it, is judged by what it has saved.
-            each(list(self._members.values()), lambda one, then: one.bring_saved(then), brought)
-            return
-        member.platform.host_ended(member.name)
-        if launchers.of(self.spec.strategy).membership_changes and not member.platform.shared:
-            member.finish(lambda failure: member.release())  # another host may need what it has
-        self.callbacks.host_ended(end)
+        return bool(self._untold)
 
     @property
     def is_ending(self) -> bool:
@@ -492,27 +194,426 @@ class HostCluster(Backend):
         """Where the hosts come from."""
         return self._provider
 
+    @property
+    def _elastic(self) -> bool:
+        """Whether hosts come and go, so that none waits for another."""
+        return launchers.of(self.spec.strategy).membership_changes
+
+    def _run(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run a coroutine until it ends, or the job does."""
+        task = self.loop.start(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # --- starting ---
+
+    def start(self, attempt: int) -> None:
+        """Get the hosts that are lacking, bring everything to all of them, start the toolkits."""
+        self._attempt = attempt
+        self._ending = self._begun = False
+        self._replaced = 0
+        self._token = os.urandom(32).hex()
+        if self._kill is not None:
+            self._kill.cancel()  # it was for what an earlier attempt left
+        self._cancel_starts()
+        self._starts[""] = self._run(self._run_attempt())
+
+    async def _run_attempt(self) -> None:
+        """Start all hosts: of an elastic job each when it is ready, of others when all are."""
+        there = [self._members[host] for host in self.spec.hosts if host in self._members]
+        await gather(*(member.end_attempt() for member in there))
+        self._lacking = set(self.spec.hosts)
+        self._get_ready(self.spec.hosts)
+        if self._elastic:
+            return
+        while self._lacking:
+            self._one_is_ready.clear()
+            await self._one_is_ready.wait()
+        members = [self._members[host] for host in self.spec.hosts]
+        self._say_training()
+        try:
+            await self._start_toolkits(members)
+        except PreparationFailed as error:
+            self.fail(error.failure)
+        except HostLost:
+            pass  # it was told
+
+    def _get_ready(self, hosts: Sequence[str]) -> None:
+        """Get these hosts where they are lacking, and bring everything to them."""
+        for host in hosts:
+            member = self._members.get(host)
+            if member is not None and (member.lost or host in self._located or member.noticed):
+                # It is gone, or it is said anew where it is, or it will be taken.
+                member.release()
+                if (place := self._places.get(host)) is not None:
+                    self.locate(host, place)  # that was said before the host was let go
+            if member is None or member.lost:
+                self._members[host] = Member(self, host)
+        members = [self._members[host] for host in hosts]
+        together = [members] if self.provider_type.capabilities.shared_machine else [[one] for one in members]
+        for group in together:
+            self._start(group)
+
+    def _start(self, members: Sequence[Member], *, joins: bool = False) -> None:
+        """Begin to prepare hosts that one platform serves."""
+        for member in members:
+            member.preparing = True
+        self._starts[members[0].name] = self._run(self._prepare(members, joins=joins))
+
+    async def _prepare(self, members: Sequence[Member], *, joins: bool) -> None:
+        """Get hosts, and bring everything to them; then those of an elastic job train."""
+        first, everyone = members[0], self.spec.hosts
+        try:
+            await gather(*(self._acquire(member) for member in members))
+            await first.platform.prepare(
+                [member.there for member in members],
+                number=0 if joins else everyone.index(first.name),
+                count=1 if joins else len(everyone),
+                joins=joins,
+            )
+        except HostLost:
+            return  # it was told
+        except PreparationFailed as error:
+            self.fail(error.failure)
+            return
+        except HostError as error:
+            self.fail(problem(f"{first.name} could not be prepared: {error}"))
+            return
+        for member in members:
+            if self._elastic:
+                # The first that runs may be one that was added.
+                if not self.running:
+                    self._say_training()
+                self._start_toolkit(member, f"{member.there.address}:0", listens=False)
+            else:
+                self._lacking.discard(member.name)
+                self._one_is_ready.set()
+
+    async def _acquire(self, member: Member) -> None:
+        """Get a host, unless it is there."""
+        member.finishing = None
+        if member.host is not None:
+            return
+        try:
+            host = await self._provider.acquire(member.name)
+        except HostUnavailable as error:
+            await self._lose(member, str(error))
+            raise HostLost(str(error)) from None
+        if member.lost:  # it is not needed any more
+            host.close()
+            self._provider.release(host)
+            raise HostLost("the job does not need the host any more")
+        member.host = host
+        host.on_notice = lambda seconds: self._has_notice(member, seconds)
+        member.watch = self._run(self._watch(member, host))
+
+    async def _watch(self, member: Member, host: Host) -> None:
+        await self._lose(member, await host.until_lost())
+
+    def _has_notice(self, member: Member, seconds: float) -> None:
+        """Take note that a host will be taken away: where nothing of the attempt runs yet, another one replaces it."""
+        if member.lost or member.noticed:
+            return
+        member.noticed = True
+        if self._begun or self._elastic or self._replaced >= _REPLACEMENTS:
+            self.callbacks.interrupted(member.name, seconds)
+        elif member.preparing and not self._ending:
+            self._replaced += 1
+            self._tell(f"{member.name} will be taken away in {seconds:.0f} s, so another host takes its place.")
+            self._lacking.add(member.name)
+            self._starts[member.name].cancel()
+            self._get_ready([member.name])
+
+    def _say_training(self) -> None:
+        self._begun = True
+        self.callbacks.secondary_status("Training", "")
+
+    def _tell(self, text: str) -> None:
+        """Show what is waited for while nothing trains: an elastic job that has lost all hosts stays in training."""
+        if not self.running and not self._ending:
+            self.callbacks.secondary_status("Training" if self._begun else "Pending", text)
+
+    async def _start_toolkits(self, members: Sequence[Member]) -> None:
+        """Start the toolkits of all hosts, which meet at the first."""
+        first = members[0]
+        if len(members) == 1:
+            self._start_toolkit(first, f"{first.there.address}:0", listens=False)
+            return
+        port = await first.there.listen()
+        if not port:
+            raise PreparationFailed(problem(f"{first.name} cannot listen at {first.there.address}.", Cause.LAUNCH))
+        ways = dict.fromkeys((member.name for member in members), f"{first.there.address}:{port}")
+        if not first.platform.shared:
+            others = await gather(*(self._find_way(member, first, port) for member in members[1:]))
+            ways.update(zip((member.name for member in members[1:]), others, strict=True))
+        neighbours = self.neighbours()  # the same for all
+        for member in members:
+            member.trains = True
+            self._untold.add(member)
+        unstarted = deque(members)
+        try:
+            # Starting hundreds of processes on a few cores takes minutes, in which the supervisor has to answer.
+            until = time.monotonic() + _STARTING_S
+            while unstarted:
+                if time.monotonic() > until:
+                    await asyncio.sleep(0)
+                    until = time.monotonic() + _STARTING_S
+                member = unstarted.popleft()
+                if member.trains:  # it was not lost meanwhile
+                    self._start_toolkit(member, ways[member.name], listens=member is first, neighbours=neighbours)
+        finally:  # the job is being ended
+            for member in unstarted:
+                if member.trains:
+                    self._run(self._tell_end(member, HostEnd(host=member.name)))
+
+    async def _find_way(self, member: Member, first: Member, port: int) -> str:
+        """Find how a host connects to the one that listens: directly, or through what the provider has to both.
+
+        A strategy whose processes connect by themselves has only the direct way; without one the job fails.
+        """
+        address = first.there.address
+        try:
+            await member.there.reach(address, port)
+            return f"{address}:{port}"
+        except HostLost:
+            raise
+        except HostError as error:
+            said = f"{member.name} ({member.there.address}) does not reach {first.name} at {address}:{port} ({error})"
+        if launchers.of(self.spec.strategy).connects or not self.provider_type.capabilities.bridges:
+            text = (
+                f"{said}, but the processes of strategy {launchers.launcher_of(self.spec.strategy)!r} need direct "
+                "connections between the hosts. Open the ports between the hosts, or set the address at which the "
+                "hosts reach each other."
+            )
+            raise PreparationFailed(problem(text, Cause.LAUNCH))
+        try:
+            return f"127.0.0.1:{await self._provider.bridge(member.there, first.there, port)}"
+        except HostLost:
+            raise
+        except HostError as error:
+            text = f"{said}, and fleetfit cannot forward the connection: {error}."
+            raise PreparationFailed(problem(text, Cause.LAUNCH)) from None
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Where the hosts reach each other."""
+        return {
+            member.name: member.host.address
+            for member in self._members.values()
+            if member.host is not None and not member.lost
+        }
+
+    @property
+    def one_machine(self) -> bool:
+        """Whether all hosts are at one address, and so share a machine; of those that come and go, none is taken for
+        another's neighbour.
+        """
+        alone = self._elastic or len(self.addresses) < 2
+        return not alone and len(set(self.addresses.values())) == 1
+
+    def neighbours(self) -> dict[str, str]:
+        """Return the variables of a toolkit whose hosts are elsewhere that say where those are."""
+        shared = {variables.SHARED_MACHINE: "1"} if self.one_machine else {}
+        return {**shared, variables.ADDRESSES: json.dumps(self.addresses, separators=(",", ":"))}
+
+    def fail(self, failure: Failure) -> None:
+        """Report that something which every host needs has failed."""
+        if not self._ending:
+            self.callbacks.failed(failure)
+
+    # --- training ---
+
+    def _start_toolkit(
+        self, member: Member, control_address: str, *, listens: bool, neighbours: Mapping[str, str] | None = None
+    ) -> None:
+        """Start a host's training process.
+
+        Args:
+            member: The host.
+            control_address: The address at which algo-1's toolkit listens.
+            listens: Whether it is that one.
+            neighbours: The result of :meth:`neighbours`, where it is known.
+        """
+        spec, host, platform = self.spec, member.there, member.platform
+        platform.start_syncs()
+        tree = platform.tree(host)
+        env = {
+            **rebased(config.host_config(spec, member.name, platform.facts(host)).environment, tree),
+            variables.BASE_DIR: str(tree.base),
+            variables.JOB_NAME: spec.name,
+            variables.ATTEMPT: str(self._attempt),
+            variables.CONTROL_ADDRESS: control_address,
+            variables.JOB_TOKEN: self._token,
+            variables.STOP_GRACE: f"{self.options.longest_grace:g}",
+            variables.START_TIMEOUT: f"{self.options.start_timeout:g}",
+            variables.UMASK: f"{self.umask:o}",
+            variables.JOB_MARK: spec.name,
+            **config.failure_environment(spec, self.options, self._attempt),
+        }
+        keep_s, whose = kept.for_whom(spec, self.record.home)
+        if keep_s:
+            env |= {variables.KEEP_ALIVE: f"{keep_s}", variables.KEPT_FOR: whose}
+        if platform.shared:
+            env[variables.SHARED_MACHINE] = "1"
+        else:
+            env |= self.neighbours() if neighbours is None else neighbours
+        member.preparing = False
+        member.trains = True
+        self._untold.add(member)
+        self.callbacks.output(member.name, b"")  # from here on it has to show that it is alive
+        member.toolkit = host.run(
+            [host.facts.python, "-I", f"{host.facts.package}/__main__.py", "train"],
+            env,
+            functools.partial(self.callbacks.output, member.name),
+            lifeline=variables.LIFELINE_FD,
+            listener=variables.CONTROL_FD if listens else None,
+            session=launchers.of(spec.strategy).own_sessions,
+            runtime=variables.RUNTIME_DIR,
+        )
+        self._run(self._train(member, member.toolkit))
+
+    async def _train(self, member: Member, toolkit: HostProcess) -> None:
+        """Wait for the end of a host's training process, and tell it."""
+        try:
+            end = await toolkit.wait()
+        except HostLost:
+            return  # it is told as the host's loss
+        if member.trains:
+            await self._tell_end(member, self._host_end(member.name, end))
+
+    def _host_end(self, host: str, end: ProcessEnd) -> HostEnd:
+        failure = None
+        if end.error is not None:
+            failure = problem(f"{host} could not be started: {end.error}", Cause.LAUNCH)
+        elif end.signal is not None and not self._ending:
+            failure = Failure(
+                cause=Cause.PROCESS,
+                message=f"the host's training process was killed by {signal.Signals(end.signal).name}.",
+                host=host,
+                process="toolkit",
+                signal=end.signal,
+            )
+        code = 255 if end.error is not None else end.exit_code
+        return HostEnd(host=host, exit_code=code, signal=end.signal, failure=failure)
+
+    async def _lose(self, member: Member, reason: str) -> None:
+        """Decide what follows from a host's loss: it ends while others go on, or the attempt fails."""
+        if member.lost:
+            return
+        member.lost = True
+        member.platform.close()
+        what = "the host was lost" if member.host is not None else "no machine was found for this host"
+        failure = Failure(cause=Cause.HOST_LOST, message=f"{what}: {reason}.", host=member.name)
+        others = any(other.trains or other.preparing for other in self._members.values() if not other.lost)
+        if member.trains or member.joins or (self._elastic and member.preparing and others):
+            await self._tell_end(member, HostEnd(host=member.name, failure=None if self._ending else failure))
+        elif member.preparing:
+            self.fail(failure)
+
+    async def _tell_end(self, member: Member, end: HostEnd) -> None:
+        """Tell the end of a host; of the last one, when all that was saved is here.
+
+        Whether the attempt got anywhere, and so what follows it, is judged by what it has saved.
+        """
+        member.trains = member.joins = False
+        if self._untold - {member}:
+            member.platform.host_ended(member.name)
+            if self._elastic and not member.platform.shared:
+                self._run(self._let_go(member))
+        else:
+            self._untold.add(member)  # one that never trained, too: a stop meanwhile waits for nothing
+            for other in self._members.values():
+                other.platform.end_feeders()
+            await gather(*(other.bring_saved() for other in self._members.values()))
+        self._untold.discard(member)
+        self.callbacks.host_ended(end)
+
+    async def _let_go(self, member: Member) -> None:
+        """Release a host of an elastic job that has ended while others train: another host may need what it has."""
+        await member.finish()
+        member.release()
+
+    # --- hosts that come and go ---
+
+    def meeting_place(self) -> tuple[str, str]:
+        """Return this machine's address as a host sees it, and that host's interface."""
+        first = next(member.there for member in self._members.values() if member.host is not None)
+        return first.caller_address, first.interface
+
+    def membership(self) -> MembershipSource | None:
+        """See :meth:`HostProvider.membership`."""
+        return self._provider.membership()
+
+    @property
+    def locates(self) -> bool:
+        """Whether :meth:`locate` decides where a host is."""
+        return self.provider_type.capabilities.locates
+
+    def use(self, hosts: tuple[str, ...]) -> None:
+        """Run on these hosts; where each of them is will be said anew."""
+        super().use(hosts)
+        self._places.clear()
+
+    def locate(self, host: str, place: str) -> None:
+        """See :meth:`HostProvider.locate`."""
+        if self.locates:
+            self._places[host] = place
+            self._located.add(host)
+            self._provider.locate(host, place)
+
+    def withdraw(self, host: str) -> None:
+        """End a host for which there is no machine yet."""
+        member = self._members.get(host)
+        if member is not None and member.host is None and member.preparing:
+            member.lost = True
+            member.preparing = False
+            self._starts[host].cancel()
+            self.callbacks.host_ended(HostEnd(host=host))
+
+    def add_host(self, host: str) -> None:
+        """Get a host, bring the inputs, start its toolkit."""
+        member = self._members[host] = Member(self, host)
+        member.joins = True
+        self._start([member], joins=True)
+
+    async def refresh_checkpoints(self, host: str) -> None:
+        """Bring the newest checkpoints to a host: it would go on from them if all that train were lost."""
+        await self._members[host].refresh_checkpoints()
+
+    async def share_checkpoints(self) -> None:
+        """Bring the newest checkpoint to every host: the first round brings it here, the second hands it out."""
+        for _ in range(2):
+            there = [member for member in self._members.values() if not member.lost]
+            # One that has just ended may be the one that saved last.
+            await gather(*(member.refresh_checkpoints() if member.trains else member.bring_saved() for member in there))
+
     # --- ending ---
 
     def stop(self) -> None:
-        """SIGTERM to every toolkit; it passes it on and waits for the scripts."""
-        self._start_no_more()
+        """Send SIGTERM to every toolkit; it passes it on and waits for the scripts."""
+        if self.running and (starting := self._starts.get("")) is not None:
+            starting.cancel()
         self._signal(signal.SIGTERM)
 
     def end_now(self) -> None:
-        """SIGINT to every toolkit: it ends everything at once. What is left after half a second is killed."""
+        """Send SIGINT to every toolkit: it ends everything at once. What is left after half a second is killed."""
         self._ending = True
-        self._start_no_more()
+        self._cancel_starts()
         self._signal(signal.SIGINT)
-        members = list(self._members.values())
-        for member in members:
+        for member in self._members.values():
             member.platform.end_agents()
+        self._kill = self._run(self._kill_after(_KILL_AFTER, list(self._members.values())))
 
-        def kill() -> None:
-            for member in members:
-                member.abort()
+    def _cancel_starts(self) -> None:
+        for starting in self._starts.values():
+            starting.cancel()
+        self._starts.clear()
 
-        self._kill_timer = self.loop.call_later(_KILL_AFTER, kill)
+    async def _kill_after(self, seconds: float, members: Sequence[Member]) -> None:
+        await asyncio.sleep(seconds)
+        for member in members:
+            member.abort()
 
     def _signal(self, number: int) -> None:
         for member in self._members.values():
@@ -520,36 +621,27 @@ class HostCluster(Backend):
                 member.toolkit.signal(number)
 
     def say(self, host: str, words: bytes) -> None:
-        """A word on the host's lifeline."""
+        """Write to the host's lifeline."""
         if (member := self._members.get(host)) is not None and member.trains and member.toolkit is not None:
             member.toolkit.write(words)
 
     def kill_host(self, host: str) -> None:
-        """SIGKILL to the host's toolkit; the agent there ends what it leaves."""
+        """Send SIGKILL to the host's toolkit; the agent there ends what it leaves."""
         if (member := self._members.get(host)) is not None and member.trains and member.toolkit is not None:
             member.toolkit.signal(signal.SIGKILL)
 
     def collect_outputs(self) -> None:
         """Bring the rest of the checkpoints, models and outputs, then pack them."""
-        failures: list[Failure] = []
+        self._run(self._collect())
 
-        def finish(member: _Member, then: Then) -> None:
-            def done(failure: Failure | None) -> None:
-                if failure is not None:
-                    failures.append(failure)
-                then()
-
-            member.finish(done)
-
-        def pack() -> None:
-            self._packer().collect(
-                lambda failure: self.callbacks.outputs_collected(failure or next(iter(failures), None))
-            )
-
-        each([member for member in self._members.values() if not member.platform.shared], finish, pack)
+    async def _collect(self) -> None:
+        apart = [member for member in self._members.values() if not member.platform.shared]
+        failures = [failure for failure in await gather(*(member.finish() for member in apart)) if failure is not None]
+        unpacked = await self._packer().collect()
+        self.callbacks.outputs_collected(unpacked or next(iter(failures), None))
 
     def _packer(self) -> LocalPlatform:
-        """What packs outputs: on this machine, wherever the hosts are."""
+        """Return what packs outputs: on this machine, wherever the hosts are."""
         from estimators.backends.hosts.here import LocalHost, LocalPlatform
 
         if self._here is None:
@@ -561,236 +653,109 @@ class HostCluster(Backend):
 
     def cleanup(self) -> None:
         """Let the hosts go, at which everything of the job ends there."""
-        self._closed = True
+        self._ending = True
+        for task in list(self._tasks):
+            task.cancel()
         for member in self._members.values():
+            member.platform.close()
             member.release()
         self._provider.close()
         if self._here is not None:
             self._here.cleanup()
 
 
-class _Member:
+class Member:
     """One host of the job, as the cluster sees it.
 
     Attributes:
         name: Its name.
         platform: What serves it.
         host: The host, when it is there.
-        joins: Whether it came to a job that ran.
+        watch: Waits for its loss, as long as it is there.
+        joins: Whether it came to a job that ran, and has not ended.
         lost: Whether it is gone.
         noticed: Whether it will be taken away.
         preparing: Whether it is being prepared.
+        trains: Whether the end of its training process is still to come.
         toolkit: Its training process, when that was started.
+        finishing: Brings what it has saved and its outputs, once an attempt.
     """
 
-    def __init__(self, cluster: HostCluster, name: str, *, joins: bool = False) -> None:
+    def __init__(self, cluster: HostCluster, name: str) -> None:
         self._cluster = cluster
         self.name = name
         self.platform = cluster.platform()
         self.host: Host | None = None
-        self.joins = joins
+        self.watch: asyncio.Task[None] | None = None
+        self.joins = False
         self.lost = False
         self.noticed = False
         self.preparing = False
+        self.trains = False
         self.toolkit: HostProcess | None = None
-        self._finished = False
-        self._finishing: list[Done] | None = None
-        self._refreshing: list[Then] = []
-
-    @property
-    def trains(self) -> bool:
-        """Whether the end of its training process will still be told."""
-        return self._cluster.trains(self)
+        self.finishing: asyncio.Task[Failure | None] | None = None
+        self._refreshing: asyncio.Task[None] | None = None
 
     @property
     def there(self) -> Host:
-        """The host, which is there."""
-        assert self.host is not None
+        """The host.
+
+        Raises:
+            HostLost: it is gone.
+        """
+        if self.host is None:
+            raise HostLost("it was released")
         return self.host
 
-    # --- getting ready ---
-
-    def acquire(self, then: Then) -> None:
-        """Get the host, unless it is there."""
-        self.preparing = True
-        if self.host is not None:
-            then()
-            return
-
-        def ready(host: Host) -> None:
-            if self.lost:  # it is not needed any more
-                host.close()
-                self._cluster.provider.release(host)
-                return
-            self.host = host
-            host.on_lost = self._lost
-            host.on_notice = self._has_notice
-            then()
-
-        self._cluster.provider.acquire(self.name, ready, self._lost)
-
-    def _lost(self, reason: str) -> None:
-        if self.lost:
-            return
-        self.lost = True
-        if self._finishing is not None:
-            text = f"{self.name} was lost while its outputs were brought here: {reason}."
-            self._finish_is_over(Failure(cause=Cause.HOST_LOST, message=text, host=self.name))
-        self.platform.lost()
-        self._cluster.lost(self, reason)
-        self._refreshed()
-
-    def _has_notice(self, seconds: float) -> None:
-        if not self.lost and not self.noticed:
-            self.noticed = True
-            self._cluster.noticed(self, seconds)
-
-    def prepare(self, number: int, hosts: int, then: Then) -> None:
-        """Bring everything that the toolkit needs; it is the ``number``-th of so many."""
-        self._finished = False
-        self.toolkit = None
-        self.platform.prepare(self.there, number, hosts, then, joins=self.joins)
-
-    # --- training ---
-
-    def train(self, control_address: str, *, listens: bool, neighbours: Mapping[str, str] | None = None) -> None:
-        """Start the toolkit.
-
-        Args:
-            control_address: Where algo-1's listens.
-            listens: Whether it is that one.
-            neighbours: What :meth:`HostCluster.neighbours` says, where it is known.
-        """
-        cluster, host, platform = self._cluster, self.there, self.platform
-        spec, options = cluster.spec, cluster.options
-        platform.start_syncs()
-        tree = platform.tree(host)
-        env = {
-            **rebased(config.host_config(spec, self.name, platform.facts(host)).environment, tree),
-            variables.BASE_DIR: str(tree.base),
-            variables.JOB_NAME: spec.name,
-            variables.ATTEMPT: str(cluster.attempt),
-            variables.CONTROL_ADDRESS: control_address,
-            variables.JOB_TOKEN: cluster.token,
-            variables.STOP_GRACE: f"{options.longest_grace:g}",
-            variables.START_TIMEOUT: f"{options.start_timeout:g}",
-            variables.UMASK: f"{cluster.umask:o}",
-            variables.JOB_MARK: spec.name,
-            **config.failure_environment(spec, options, cluster.attempt),
-        }
-        keep_s, whose = kept.for_whom(spec, cluster.record.home)
-        if keep_s:
-            env |= {variables.KEEP_ALIVE: f"{keep_s}", variables.KEPT_FOR: whose}
-        if platform.shared:
-            env[variables.SHARED_MACHINE] = "1"
-        else:
-            env |= cluster.neighbours() if neighbours is None else neighbours
-        self.preparing = False
-        cluster.training(self)
-        cluster.callbacks.output(self.name, b"")  # from here on it has to show that it is alive
-        self.toolkit = host.run(
-            [host.facts.python, "-I", f"{host.facts.package}/__main__.py", "train"],
-            env,
-            lambda data: cluster.callbacks.output(self.name, data),
-            self._ended,
-            lifeline=variables.LIFELINE_FD,
-            listener=variables.CONTROL_FD if listens else None,
-            session=launchers.of(spec.strategy).own_sessions,
-            runtime=variables.RUNTIME_DIR,
-        )
-
-    def _ended(self, end: ProcessEnd) -> None:
-        if not self.trains:
-            return
-        self.trained()
-        failure = None
-        if end.error is not None:
-            failure = problem(f"{self.name} could not be started: {end.error}", Cause.LAUNCH)
-        elif end.signal is not None and not self._cluster.is_ending:
-            failure = Failure(
-                cause=Cause.PROCESS,
-                message=f"the host's training process was killed by {signal.Signals(end.signal).name}.",
-                host=self.name,
-                process="toolkit",
-                signal=end.signal,
-            )
-        code = 255 if end.error is not None else end.exit_code
-        self._cluster.ended(self, HostEnd(host=self.name, exit_code=code, signal=end.signal, failure=failure))
-
-    def trained(self) -> None:
-        """Its end is known."""
-        self._cluster.trained(self)
-        self.joins = False
-
-    # --- beside it ---
-
-    def bring_saved(self, then: Then) -> None:
+    async def bring_saved(self) -> None:
         """Have all that was saved brought."""
-        if self.lost:
-            then()
-        else:
-            self.platform.bring_saved(lambda failure: then())
+        if not self.lost:
+            await self.platform.bring_saved()
 
-    def save_checkpoints(self, then: Then) -> None:
+    async def end_attempt(self) -> None:
         """Have all that was saved brought, before another attempt begins with it; nothing of the host's trains."""
-        if self.lost:
-            then()
-        else:
-            self.platform.end_attempt(then, self.name)
+        if not self.lost:
+            await self.platform.end_attempt(self.name)
 
-    def refresh_checkpoints(self, then: Then) -> None:
+    async def refresh_checkpoints(self) -> None:
         """Bring what the job has saved since the host was prepared; nothing of it may train meanwhile."""
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = self._cluster.loop.start(self._refresh())
+        await asyncio.shield(self._refreshing)
+
+    async def _refresh(self) -> None:
         if self.platform.shared:
-            then()
             return
-        self._refreshing.append(then)
-        if len(self._refreshing) > 1:
-            return  # it is at it
-
-        def over() -> None:
-            if not self.lost and self.trains:
+        try:
+            # What brings its own checkpoints ends first: it would take those that come for the host's.
+            await self.end_attempt()
+            if self.trains and not self.lost:  # one that is about to leave needs nothing any more
+                await self.platform.restore()
                 self.platform.start_syncs()
-            self._refreshed()
-
-        # What brings its own checkpoints ends first: it would take those that come for the host's.
-        # One that is about to leave needs nothing any more.
-        self.save_checkpoints(lambda: self.platform.restore(over) if self.trains and not self.lost else over())
-
-    def _refreshed(self) -> None:
-        """Let those go on that wait for the host's checkpoints: it has them, or it is gone."""
-        waiting, self._refreshing = self._refreshing, []
-        for then in waiting:
-            then()
+        except HostLost:
+            pass  # it is not waited for
+        except PreparationFailed as error:
+            self._cluster.fail(error.failure)
 
     def abort(self) -> None:
         """Kill what is left of it, but for what brings what was saved."""
         if self.host is not None and not self.lost and self.trains:
             self.host.abort(self.platform.syncing)
 
-    # --- after it ---
-
-    def finish(self, done: Done) -> None:
-        """Bring what it has saved and its outputs."""
-        if self._finishing is not None:  # it is at it
-            self._finishing.append(done)
-            return
-        if self.host is None or self.lost or self._finished:
-            done(None)
-            return
-        self._finished = True
-        self._finishing = [done]
-        self.platform.collect(self._finish_is_over)
-
-    def _finish_is_over(self, failure: Failure | None) -> None:
-        waiting, self._finishing = self._finishing or [], None
-        for done in waiting:
-            done(failure)
+    async def finish(self) -> Failure | None:
+        """Bring what it has saved and its outputs, once, and return why not all could be."""
+        if self.host is None or self.lost or not self.platform.hosts:
+            return None
+        if self.finishing is None:
+            self.finishing = self._cluster.loop.start(self.platform.collect())
+        return await asyncio.shield(self.finishing)
 
     def release(self) -> None:
         """Let the host go."""
         if self.host is not None:
             host, self.host = self.host, None
             self.lost = True
+            if self.watch is not None:
+                self.watch.cancel()
             host.close()
             self._cluster.provider.release(host)
-            self._refreshed()

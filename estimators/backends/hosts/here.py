@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -11,20 +12,23 @@ from pathlib import Path
 
 import container
 from container.contract import pipes
+from container.contract.failures import Failure
 from container.system.running import ProcessEnd, Runner, RunningProcess
 from estimators.backends import config, local, trees
 from estimators.backends.base import Backend
-from estimators.backends.hosts.platform import Done, Platform, Then, problem
-from estimators.backends.hosts.provider import Done as Told
+from estimators.backends.hosts.platform import Platform, PreparationFailed
 from estimators.backends.hosts.provider import Host, HostProcess, MachineFacts
 
+#: How often it is looked whether files are there, in seconds.
+_LOOK_S = 0.01
 
-class LocalHost:
+
+class LocalHost(Host):
     """A host on this machine, with the caller's files; see :class:`estimators.backends.hosts.provider.Host`.
 
     Args:
         runner: Runs the processes of all hosts of the job.
-        backend: Whose job it is.
+        backend: The job's backend.
         name: Its name in the job.
     """
 
@@ -32,22 +36,20 @@ class LocalHost:
     interface = "lo"
 
     def __init__(self, runner: Runner, backend: Backend, name: str) -> None:
+        super().__init__()
         self.name = name
         self._runner = runner
-        self._backend = backend
         self._folder = backend.record.host_dir(name)
         package = str(Path(next(iter(container.__path__))).resolve())
         self.facts = MachineFacts(
             root=str(self._folder), python=backend.options.python, python_version="", package=package
         )
-        self.on_lost: Callable[[str], None] = lambda reason: None
-        self.on_notice: Callable[[float], None] = lambda seconds: None
 
-    def push(self, source: Path, target: str, done: Told, *, follow: bool = True) -> None:
+    async def push(self, source: Path, target: str, *, follow: bool = True) -> None:
         """Nothing is copied to a host that has the caller's files."""
         raise NotImplementedError(f"{source} is on {self.name}")
 
-    def pull(self, source: str, target: Path, done: Told) -> None:
+    async def pull(self, source: str, target: Path) -> None:
         """Nothing is copied from it."""
         raise NotImplementedError(f"{source} is here")
 
@@ -56,7 +58,6 @@ class LocalHost:
         argv: Sequence[str],
         env: Mapping[str, str],
         on_output: Callable[[bytes], None],
-        on_exit: Callable[[ProcessEnd], None],
         *,
         lifeline: str | None = None,
         listener: str | None = None,
@@ -65,13 +66,18 @@ class LocalHost:
         tidies: bool = False,
         on_errors: Callable[[bytes], None] | None = None,
         pass_fds: Sequence[int] = (),
-    ) -> RunningProcess:
-        """Run a process."""
-        return self._runner.run(
+    ) -> HostProcess:
+        """Run a process; see :meth:`Host.run`.
+
+        Args:
+            pass_fds: Descriptors that it inherits.
+        """
+        process = LocalProcess()
+        process.running = self._runner.run(
             argv,
             env,
             on_output,
-            on_exit,
+            process.over,
             cwd=self._folder,
             lifeline=lifeline,
             listener=listener,
@@ -81,21 +87,20 @@ class LocalHost:
             on_errors=on_errors,
             pass_fds=pass_fds,
         )
+        return process
 
-    def listen(self, done: Callable[[int], None]) -> None:
+    async def listen(self) -> int:
         """Listen at a free port of loopback."""
         try:
-            port = self._runner.listen(self.address)
+            return self._runner.listen(self.address)
         except OSError:
-            port = 0
-        done(port)
+            return 0
 
-    def reach(self, address: str, port: int, done: Callable[[str | None], None]) -> None:
-        """Say that another host is reached: it is on this machine, too."""
-        done(None)
+    async def reach(self, address: str, port: int) -> None:
+        """Do nothing: the other host is on this machine, too."""
 
-    def list_files(self, path: str, done: Callable[[Mapping[str, tuple[int, int]]], None]) -> None:
-        """Say which files there are below a folder."""
+    async def list_files(self, path: str) -> Mapping[str, tuple[int, int]]:
+        """Return the files below a folder."""
         folder = self._folder / path
         found = {}
         for file in folder.rglob("*"):
@@ -103,22 +108,59 @@ class LocalHost:
                 if file.is_file():
                     status = file.stat()
                     found[str(file.relative_to(folder))] = (status.st_size, status.st_mtime_ns)
-        done(found)
+        return found
 
     def remove(self, paths: Sequence[str]) -> None:
         """Nothing is removed of the record."""
 
-    def await_files(self, paths: Sequence[str], done: Told) -> None:
-        """Wait until files are there, or the job is ended: what waits is an attempt's."""
+    async def await_files(self, paths: Sequence[str]) -> None:
+        """Wait until files are there."""
         files = [self._folder / path for path in paths]
-        self._runner.await_files(files, done, lambda: not self._backend.is_ending)
+        while not all(file.exists() for file in files):
+            await asyncio.sleep(_LOOK_S)
 
     def abort(self, spare: Sequence[HostProcess] = ()) -> None:
-        """SIGKILL to everything of the job but some: what a host has left cannot be told from what others have."""
-        self._runner.abort([process for process in self._runner.running if process in spare])
+        """Send SIGKILL to everything of the job but some: what a host has left cannot be told from others'."""
+        self._runner.abort([process.running for process in spare if isinstance(process, LocalProcess)])
 
     def close(self) -> None:
         """Let it go; its files stay in the record."""
+
+
+class LocalProcess:
+    """A process of this machine; see :class:`estimators.backends.hosts.provider.HostProcess`.
+
+    Attributes:
+        running: The process.
+    """
+
+    running: RunningProcess
+
+    def __init__(self) -> None:
+        self._ended = asyncio.Event()
+        self._end = ProcessEnd()
+
+    def over(self, end: ProcessEnd) -> None:
+        """Note how it has ended."""
+        self._end = end
+        self._ended.set()
+
+    def write(self, data: bytes) -> None:
+        """Write to its input."""
+        self.running.write(data)
+
+    def close_input(self) -> None:
+        """End its input."""
+        self.running.close_input()
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        self.running.signal(number)
+
+    async def wait(self) -> ProcessEnd:
+        """Return how it has ended, after all that it printed was given."""
+        await self._ended.wait()
+        return self._end
 
 
 class LocalPlatform(Platform):
@@ -129,7 +171,6 @@ class LocalPlatform(Platform):
     def __init__(self, backend: Backend, facts: config.BackendFacts) -> None:
         super().__init__(backend)
         self._facts = facts
-        self._waiting: list[tuple[Host, Then]] = []
         self._channels = self.record.path / "channels.json"
 
     def facts(self, host: Host) -> config.BackendFacts:
@@ -145,55 +186,38 @@ class LocalPlatform(Platform):
     def _sync_folder(self) -> str:
         return str(trees.checkpoints(self.record, self.spec).resolve())
 
-    def prepare(self, host: Host, number: int, hosts: int, then: Then, *, joins: bool = False) -> None:
-        """Write its tree; when all hosts have theirs, one agent brings the inputs to all of them."""
-        if number == 0 and not joins:
+    async def prepare(self, hosts: Sequence[Host], *, number: int = 0, count: int = 0, joins: bool = False) -> None:
+        """Write the hosts' trees; then one agent brings the inputs to all of them."""
+        if not joins:
             self.end_feeders()
             self.hosts.clear()
-            self._waiting = []
-        self.hosts[host.name] = host
         attempt = self.backend.attempt
-        try:
-            if attempt and not joins:
-                trees.clear_tree(self.record, host.name)
-            self._write(host)
-        except OSError as error:
-            self.fail(problem(f"the files of {host.name} could not be written: {error}"))
-            return
-        self._waiting.append((host, then))
-        if len(self._waiting) < hosts:
-            return
-        waiting, self._waiting = self._waiting, []
-        batch = [host for host, _ in waiting]
-
-        def go_on() -> None:
-            for _, one in waiting:
-                one()
-
-        def bring() -> None:
-            self._bring_inputs(batch, go_on, joins=joins)
-
+        for host in hosts:
+            self.hosts[host.name] = host
+            try:
+                if attempt and not joins:
+                    trees.clear_tree(self.record, host.name)
+                self._write(host)
+            except OSError as error:
+                raise PreparationFailed(f"the files of {host.name} could not be written: {error}") from error
         if attempt == 0 and not joins and local.synced_checkpoints(self.spec) is not None:
             self.backend.callbacks.secondary_status("Downloading", "Restoring the checkpoints.")
-            self.restore(bring)
-        else:
-            bring()
+            await self.restore()
+        await self._bring_inputs(hosts, joins=joins)
 
     def _write(self, host: Host) -> None:
         trees.write_tree(self.record, self.spec, host.name, self._facts)
 
-    def _bring_inputs(self, hosts: Sequence[Host], then: Then, *, joins: bool) -> None:
+    async def _bring_inputs(self, hosts: Sequence[Host], *, joins: bool) -> None:
         if not self.spec.inputs:
-            then()
             return
         if not joins:
             self.backend.callbacks.secondary_status("Downloading", "Preparing the input channels.")
         try:
             self._channels.write_text(json.dumps(local.agent_channels(self.spec)), encoding="utf-8")
         except OSError as error:
-            self.fail(problem(f"the job's files could not be written: {error}"))
-            return
-        self.bring_channels(hosts, str(self._channels), (), then, joins=joins)
+            raise PreparationFailed(f"the job's files could not be written: {error}") from error
+        await self.bring_channels(hosts, str(self._channels), (), joins=joins)
 
     def make_fifos(self, host: Host) -> None:
         """Make them at once, and not when the feeder has loaded."""
@@ -208,22 +232,22 @@ class LocalPlatform(Platform):
             if everybody:
                 first.chmod(0o666)
 
-    def collect(self, done: Done) -> None:
+    async def collect(self) -> Failure | None:
         """Bring the rest of what was saved, then pack the trees' models and outputs."""
-        self.bring_saved(lambda unsaved: self.pack(lambda failure: done(failure or unsaved)))
+        unsaved = await self.bring_saved()
+        return await self.pack() or unsaved
 
-    def pack(self, done: Done) -> None:
+    async def pack(self) -> Failure | None:
         """Pack the models and outputs of all hosts in the record to where the job wants them."""
         hosts = [self.record.tree(host) for host in self.spec.hosts]
         if not any(_has_entries(folder) for tree in hosts for folder in (tree.model, tree.output_data)):
-            done(None)
-            return
+            return None
         bases = [word for tree in hosts for word in ("--base-dir", str(tree.base))]
-        self.agent(["collect", *bases, "--output", local.output_uri(self.spec)], done)
+        return await self.agent(["collect", *bases, "--output", local.output_uri(self.spec)]).end()
 
     def cleanup(self) -> None:
         """Remove the mounts, and the hosts' copies of their data: a record must not keep those bytes."""
-        self.cancel()
+        self.close()
         self._unmount()
         trees.remove_inputs(self.record, self.spec)
         self._channels.unlink(missing_ok=True)

@@ -8,27 +8,24 @@ those whose files are this machine's.
 from __future__ import annotations
 
 import abc
+import asyncio
+import contextlib
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from container import launchers
 from container.contract import pipes
 from container.contract.failures import Cause, Failure, describe_end
 from container.contract.layout import MLTree
 from container.contract.wire import Event
-from container.system.loop import Timer
-from container.system.running import ProcessEnd
+from container.system.asyncio_loop import gather
 from estimators.backends import config, local
 from estimators.backends.base import Backend
-from estimators.backends.hosts.provider import Host, HostProcess
+from estimators.backends.hosts.provider import Host, HostLost, HostProcess
 from estimators.job.request import TrainingJobSpec
-
-Then = Callable[[], None]
-_T = TypeVar("_T")
-Done = Callable[[Failure | None], None]
 
 #: The caller's variables that a host's agents need to reach S3.
 _AWS = ("AWS_", "S3_ENDPOINT_URL")
@@ -36,11 +33,25 @@ _AWS = ("AWS_", "S3_ENDPOINT_URL")
 _LOOK_S = 1.0
 
 
-class Platform(abc.ABC):
-    """Serves the hosts of a job that share one machine. All methods return at once; the loop does the rest.
+class PreparationFailed(Exception):
+    """A host cannot be prepared, and so the job cannot go on.
 
     Args:
-        backend: Whose job it is.
+        failure: Why; a text is a failure of the job's settings or surroundings.
+    """
+
+    def __init__(self, failure: Failure | str) -> None:
+        self.failure = problem(failure) if isinstance(failure, str) else failure
+        super().__init__(self.failure.message)
+
+
+class Platform(abc.ABC):
+    """Serves the hosts of a job that share one machine.
+
+    Its coroutines raise :class:`~estimators.backends.hosts.provider.HostLost` when a host that they need is lost.
+
+    Args:
+        backend: The job's backend.
     """
 
     #: Whether that is this machine, with its files.
@@ -50,12 +61,11 @@ class Platform(abc.ABC):
         self.backend = backend
         self.record = backend.record
         self.hosts: dict[str, Host] = {}
-        self._agents: list[HostProcess] = []
-        self._feeders: dict[str, HostProcess] = {}
-        self._mount: HostProcess | None = None
+        self._agents: list[Agent] = []
+        self._feeders: dict[str, Agent] = {}
+        self._mount: Agent | None = None
         self._syncs: dict[str, Sync] = {}
-        self._look_timer: Timer | None = None
-        self.is_lost = False
+        self._looking: asyncio.Task[None] | None = None
 
     @property
     def spec(self) -> TrainingJobSpec:
@@ -76,15 +86,17 @@ class Platform(abc.ABC):
         """What a host's configuration depends on."""
 
     @abc.abstractmethod
-    def prepare(self, host: Host, number: int, hosts: int, then: Then, *, joins: bool = False) -> None:
-        """Bring everything that the host's toolkit needs; failures are told to the supervisor.
+    async def prepare(self, hosts: Sequence[Host], *, number: int = 0, count: int = 0, joins: bool = False) -> None:
+        """Bring everything that the hosts' toolkits need.
 
         Args:
-            host: The host.
-            number: Which of how many it is.
-            hosts: How many are prepared for this attempt.
-            then: Called when it is all there.
-            joins: Whether it comes to a job that runs; nothing is mounted for one.
+            hosts: The hosts; one only, where the platform serves one.
+            number: The number of the first of them among all hosts of the attempt.
+            count: How many hosts the attempt has.
+            joins: Whether they come to a job that runs; nothing is mounted for such hosts.
+
+        Raises:
+            PreparationFailed: with the failure of the job.
         """
 
     @property
@@ -99,76 +111,78 @@ class Platform(abc.ABC):
         if not self.backend.is_ending:
             self.backend.callbacks.failed(failure)
 
-    def going_on(self, then: Then) -> Done:
-        """Go on, unless it failed or what ends was told to."""
-
-        def done(failure: Failure | None) -> None:
-            if failure is not None:
-                self.fail(failure)
-            elif not self.backend.is_ending:
-                then()
-
-        return done
-
-    def restore(self, then: Then) -> None:
+    async def restore(self) -> None:
         """Bring the checkpoints from S3."""
-        self.agent(["sync", "down", *self._sync_words()], self.going_on(then))
+        await self._do(["sync", "down", *self._sync_words()])
 
-    def bring_channels(
-        self, hosts: Sequence[Host], channels: str, place: Sequence[str], then: Then, *, joins: bool, first: int = 0
+    async def bring_channels(
+        self, hosts: Sequence[Host], channels: str, place: Sequence[str], *, joins: bool, first: int = 0
     ) -> None:
         """Bring what a file of channels on the machine names, mount what is mounted, feed what is fed.
 
+        Returns when scripts can read.
+
         Args:
-            hosts: Those to bring it to.
+            hosts: The hosts to bring it to.
             channels: The file.
             place: What ``agent prepare`` has to know of where these are among others.
-            then: Called when scripts can read.
             joins: Whether they come to a job that runs.
             first: The number of the first of them.
         """
         file = ["--channels", channels, *(["--everybody"] if self.backend.other_users else [])]
         bases = [word for host in hosts for word in ("--base-dir", str(self.tree(host).base))]
         count = len(hosts) if not place else int(place[-1])
-
-        def feed() -> None:
-            each(list(enumerate(hosts, first)), lambda one, next_: self._feed(*one, count, file, next_), then)
-
-        def prepared() -> None:
-            if local.mounted(self.spec) and not joins and self._mount is None:
-                self._start_mount([*bases, *file], feed)
-            else:
-                feed()
-
-        self.agent(["prepare", *bases, *file, *place], self.going_on(prepared), host=hosts[0])
+        await self._do(["prepare", *bases, *file, *place], host=hosts[0])
+        if local.mounted(self.spec) and not joins and self._mount is None:
+            await self._start_mount([*bases, *file])
+        await gather(*(self._feed(number, host, count, file) for number, host in enumerate(hosts, first)))
 
     @property
     def mounts(self) -> Path:
         """Where the machine mounts buckets."""
         return Path(self.first.facts.root) / "mounts"
 
-    def _start_mount(self, words: list[str], then: Then) -> None:
-        waiting = True
-
-        def ended(failure: Failure | None) -> None:
-            if self._mount is process and (waiting or self.backend.running):
-                self.fail(failure or problem("the agent of the FastFile channels ended early."))
-
-        def there(error: str | None) -> None:
-            nonlocal waiting
-            waiting = False
-            if not self.backend.is_ending:
-                then()
-
+    async def _start_mount(self, words: list[str]) -> None:
         # Should the supervisor be killed, it still unmounts.
-        process = self._mount = self.agent(["mount", *words, "--mounts", str(self.mounts)], ended, tidies=True)
-        self.first.await_files([str(self.mounts / "ready")], there)
+        mount = self._mount = self.agent(["mount", *words, "--mounts", str(self.mounts)], tidies=True)
+        await self._serve(mount, self.first, [str(self.mounts / "ready")], lasts=True)
+
+    async def _serve(self, agent: Agent, host: Host, paths: Sequence[str], *, lasts: bool = False) -> None:
+        """Wait until an agent serves; from then on its failure is the job's, as long as a host runs.
+
+        Args:
+            agent: The agent.
+            host: The host on which files appear when it serves.
+            paths: The files.
+            lasts: Whether its end is a failure, however it ends.
+        """
+        ended = self.backend.loop.start(self._end_of(agent, lasts=lasts))
+        there = asyncio.ensure_future(host.await_files(paths))
+        try:
+            await asyncio.wait((ended, there), return_when=asyncio.FIRST_COMPLETED)
+            if not there.done() and (failure := ended.result()) is not None:
+                raise PreparationFailed(failure)
+            await there
+        finally:
+            there.cancel()
+
+    async def _end_of(self, agent: Agent, *, lasts: bool) -> Failure | None:
+        """Return the failure of an agent that has ended; while a host runs, it is the job's."""
+        try:
+            failure = await agent.end()
+        except HostLost:
+            return None
+        if lasts and agent is self._mount:
+            failure = failure or problem("the agent of the FastFile channels ended early.")
+        if failure is not None and self.backend.running:
+            self.fail(failure)
+        return failure
 
     def end_mount(self) -> None:
-        """Nobody reads what is mounted any more."""
+        """End the mounts: nobody reads them any more."""
         if self._mount is not None:
-            process, self._mount = self._mount, None
-            process.close_input()
+            agent, self._mount = self._mount, None
+            agent.process.close_input()
 
     def fifos(self, host: Host, number: int = 0) -> list[Path]:
         """The FIFOs of an epoch of a host's channels."""
@@ -179,30 +193,16 @@ class Platform(abc.ABC):
             for channel in local.piped(self.spec)
         ]
 
-    def _feed(self, number: int, host: Host, hosts: int, file: list[str], then: Then) -> None:
-        """Start what feeds a host's channels; go on when the first FIFOs are there: a script may open them at once."""
+    async def _feed(self, number: int, host: Host, hosts: int, file: list[str]) -> None:
+        """Start the agent that feeds a host's channels; the first FIFOs are there then, as a script may open them."""
         if not local.has_pipes(self.spec):
-            then()
             return
-        waiting = True
-
-        def ended(failure: Failure | None) -> None:
-            # After a SIGTERM of ours there is none.
-            if failure is not None and (waiting or self.backend.running):
-                self.fail(failure)
-
-        def there(error: str | None) -> None:
-            nonlocal waiting
-            waiting = False
-            if not self.backend.is_ending:
-                then()
-
         self.make_fifos(host)
         words = ["--base-dir", str(self.tree(host).base), *file, "--host", host.name, "--number", str(number)]
         words += ["--hosts", str(hosts), "--ranks", str(local.readers_per_host(self.spec))]
         # Should the supervisor be killed, it still removes its FIFOs.
-        self._feeders[host.name] = self.agent(["pipe", *words], ended, host=host, tidies=True, own=True)
-        host.await_files([str(path) for path in self.fifos(host)], there)
+        feeder = self._feeders[host.name] = self.agent(["pipe", *words], host=host, tidies=True, own=True)
+        await self._serve(feeder, host, [str(path) for path in self.fifos(host)])
 
     def make_fifos(self, host: Host) -> None:  # noqa: B027 - the feeder does
         """Make the first FIFOs, where that is quicker from here."""
@@ -217,50 +217,65 @@ class Platform(abc.ABC):
     def start_syncs(self) -> None:
         """Start what brings checkpoints and intermediate output from the machine."""
         sync = self._syncs.get("checkpoints")
-        if sync is None or sync.is_over:
+        if sync is None or sync.over.done():
             if local.synced_checkpoints(self.spec) is not None:
-                self._syncs["checkpoints"] = sync = Sync(self._sync_failed)
-                sync.process = self.agent(["sync", "up", *self._sync_words()], sync.over)
+                agent = self.agent(["sync", "up", *self._sync_words()])
+                self._syncs["checkpoints"] = self.sync(agent, agent.end)
             elif (sync := self.bring_checkpoints()) is not None:
                 self._syncs["checkpoints"] = sync
-        if self._look_timer is None and local.synced_intermediate(self.spec) is not None:
-            self._look_timer = self.backend.loop.call_later(_LOOK_S, self._look_again)
+        if self._looking is None and local.synced_intermediate(self.spec) is not None:
+            self._looking = self.backend.loop.start(self._look_again())
 
     def bring_checkpoints(self) -> Sync | None:
         """Bring checkpoints to the caller's folder, where that is another one."""
         return None
 
-    def _sync_failed(self, failure: Failure) -> None:
-        if self.backend.running:
-            self.fail(failure)
+    def sync(self, agent: Agent, end: Callable[[], Coroutine[Any, Any, Failure | None]]) -> Sync:
+        """Return an agent as a :class:`Sync`; its failure before it was told to finish is the job's.
 
-    def _look_again(self) -> None:
-        """Most hosts write no intermediate output: an agent is started for those that do."""
-        self._look(lambda: None)
-        self._look_timer = self.backend.loop.call_later(_LOOK_S, self._look_again)
+        Args:
+            agent: The agent.
+            end: Waits for its end, and returns its failure.
+        """
 
-    def _look(self, then: Then) -> None:
-        def look(host: Host, next_: Then) -> None:
-            def found(files: object) -> None:
-                if files and f"intermediate of {host.name}" not in self._syncs:
-                    self._start_intermediate(host)
-                next_()
+        async def over() -> Failure | None:
+            try:
+                failure = await end()
+            except HostLost:  # nothing more comes from there
+                return None
+            if failure is not None and not sync.finishes and self.backend.running:
+                self.fail(failure)
+            return failure
 
-            host.list_files(str(self.tree(host).output_intermediate), found)
+        sync = Sync(agent, self.backend.loop.start(over()))
+        return sync
 
-        each(list(self.hosts.values()), look, then)
+    async def _look_again(self) -> None:
+        """Look for intermediate output again and again: most hosts write none, and get no agent for it."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            await self._look()
+
+    async def _look(self) -> None:
+        await gather(*(self._look_on(host) for host in self.hosts.values()))
+
+    async def _look_on(self, host: Host) -> None:
+        with contextlib.suppress(HostLost):
+            files = await host.list_files(str(self.tree(host).output_intermediate))
+            if files and f"intermediate of {host.name}" not in self._syncs:
+                self._start_intermediate(host)
 
     def _start_intermediate(self, host: Host) -> None:
         uri = local.synced_intermediate(self.spec) or ""
-        sync = self._syncs[f"intermediate of {host.name}"] = Sync()
+        words = ["--dir", str(self.tree(host).output_intermediate), "--uri", uri, "--host", host.name]
+        agent = self.agent(["sync", "up", *words, "--what", "intermediate output"], host=host)
 
-        def over(failure: Failure | None) -> None:
+        async def end() -> None:
+            failure = await agent.end()
             if failure is not None:  # as with SageMaker's toolkit, the job is not lost for that
                 self.warn(failure.message, host.name)
-            sync.over(None)
 
-        words = ["--dir", str(self.tree(host).output_intermediate), "--uri", uri, "--host", host.name]
-        sync.process = self.agent(["sync", "up", *words, "--what", "intermediate output"], over, host=host)
+        self._syncs[f"intermediate of {host.name}"] = self.sync(agent, end)
 
     def warn(self, text: str, host: str | None = None) -> None:
         """Tell the user of something."""
@@ -270,103 +285,95 @@ class Platform(abc.ABC):
     # --- after them ---
 
     def end_feeders(self) -> None:
-        """Nobody reads any more."""
+        """End all feeders: nobody reads any more.
+
+        Where hosts do not come and go, feeders stay until all hosts have ended: what one says of its data may be the
+        reason why a host failed.
+        """
         for host in list(self._feeders):
             self.end_feeder(host)
 
     def host_ended(self, host: str) -> None:
-        """Nobody reads on a host any more.
-
-        Where hosts do not come and go, feeders stay until all have ended: what one says of its data may be the reason.
-        """
-        if not self.backend.running:
-            self.end_feeders()
-        elif launchers.of(self.spec.strategy).membership_changes:
+        """Note that a host has ended, while others run: of hosts that come and go, its feeder ends."""
+        if launchers.of(self.spec.strategy).membership_changes:
             self.end_feeder(host)
 
     def end_feeder(self, host: str) -> None:
-        """Nobody reads on a host any more."""
-        if (process := self._feeders.pop(host, None)) is not None:
-            process.signal(signal.SIGTERM)
+        """End a host's feeder: nobody reads there any more."""
+        if (agent := self._feeders.pop(host, None)) is not None:
+            agent.process.signal(signal.SIGTERM)
 
     @property
     def syncing(self) -> list[HostProcess]:
         """What brings what was saved: it outlives an end without grace, until everything is brought."""
-        return [sync.process for sync in self._syncs.values() if sync.process is not None]
+        return [sync.agent.process for sync in self._syncs.values()]
 
     def end_agents(self) -> None:
         """End all but what brings what was saved."""
         syncing = self.syncing
-        for process in list(self._agents):
-            if process not in syncing:
-                process.signal(signal.SIGKILL)
+        for agent in self._agents:
+            if agent.process not in syncing:
+                agent.process.signal(signal.SIGKILL)
 
-    def bring_saved(self, done: Done) -> None:
-        """Have the rest of what was saved brought; nothing is written there any more."""
-        looking, self._look_timer = self._look_timer, None
-        failures: list[Failure] = []
+    async def bring_saved(self) -> Failure | None:
+        """Have the rest of what was saved brought; nothing is written there any more.
 
-        def finish(sync: Sync, then: Then) -> None:
-            def over(failure: Failure | None) -> None:
-                if failure is not None:
-                    failures.append(failure)
-                then()
-
-            sync.finish(over)
-
-        def looked() -> None:
-            each(list(self._syncs.values()), finish, lambda: done(next(iter(failures), None)))
-
+        Returns:
+            Why not all of it could be brought.
+        """
+        looking, self._looking = self._looking, None
         if looking is not None:
             looking.cancel()
-            self._look(looked)
-        else:
-            looked()
+            await self._look()
+        failures = await gather(*(sync.finish() for sync in self._syncs.values()))
+        return next((failure for failure in failures if failure is not None), None)
 
-    def end_attempt(self, then: Then, host: str | None = None) -> None:
+    async def end_attempt(self, host: str | None = None) -> None:
         """Have all that was saved brought, before another attempt begins with it; nothing is written there any more."""
-
-        def brought(failure: Failure | None) -> None:
-            if failure is not None:  # the next attempt's tries again, and fails the job if it cannot
-                self.warn(failure.message, host)
-            self._syncs = {}  # what is saved from now on is another attempt's
-            then()
-
-        self.bring_saved(brought)
+        failure = await self.bring_saved()
+        if failure is not None:  # the next attempt's tries again, and fails the job if it cannot
+            self.warn(failure.message, host)
+        self._syncs = {}  # what is saved from now on is another attempt's
 
     @abc.abstractmethod
-    def collect(self, done: Done) -> None:
-        """Bring what the hosts have saved; nothing runs there any more."""
+    async def collect(self) -> Failure | None:
+        """Bring what the hosts have saved; nothing runs there any more.
 
-    def lost(self) -> None:
-        """The machine is gone."""
-        self.is_lost = True
-        self.cancel()
-        for sync in list(self._syncs.values()):
-            sync.ended(None)
+        Returns:
+            Why not all of it could be brought.
+        """
 
-    def cancel(self) -> None:
-        """Look no more."""
-        if self._look_timer is not None:
-            self._look_timer.cancel()
-            self._look_timer = None
+    def close(self) -> None:
+        """Look no more for intermediate output."""
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
+
+    # --- agents ---
+
+    async def _do(self, words: Sequence[str], *, host: Host | None = None) -> None:
+        """Run an agent to its end.
+
+        Raises:
+            PreparationFailed: it has failed.
+        """
+        if (failure := await self.agent(words, host=host).end()) is not None:
+            raise PreparationFailed(failure)
 
     def agent(
         self,
         words: Sequence[str],
-        done: Done,
         *,
         host: Host | None = None,
         tidies: bool = False,
         own: bool = False,
         on_output: Callable[[bytes], None] | None = None,
-    ) -> HostProcess:
+    ) -> Agent:
         """Run the agent on the machine.
 
         Args:
             words: Its words.
-            done: Called when it has ended, with its last line as the reason if it failed.
-            host: Into whose log what it says goes; default: the first's.
+            host: The host into whose log it writes; default: the first.
             tidies: As for :meth:`Host.run`.
             own: Whether it is for that host alone.
             on_output: Takes what it writes, where that is not for the log.
@@ -379,91 +386,70 @@ class Platform(abc.ABC):
             said.extend(data)
             self.backend.callbacks.output(name, data)
 
-        def ended(end: ProcessEnd) -> None:
-            self._agents.remove(process)
-            if end.exit_code == 0:
-                done(None)
-                return
-            lines = said.decode("utf-8", "replace").strip().splitlines()
-            # One that was killed had not come to say why: what it said last was something else.
-            told = lines[-1] if lines and end.signal is None else ""
-            text = end.error or told or f"the host agent {describe_end(end.exit_code, end.signal)}."
-            apart = own or not self.shared
-            whose, process_name = (name, "agent") if apart else (None, None)
-            done(Failure(cause=Cause.CONFIGURATION, message=text, host=whose, process=process_name))
-
         process = host.run(
             agent_command(host, words),
-            {name: value for name, value in os.environ.items() if name.startswith(_AWS)},
+            {variable: value for variable, value in os.environ.items() if variable.startswith(_AWS)},
             on_output or say,
-            ended,
             tidies=tidies,
             on_errors=say if on_output is not None else None,
         )
-        self._agents.append(process)
-        return process
+        agent = Agent(process, said, host=name if own or not self.shared else None)
+        self._agents.append(agent)
+        return agent
+
+
+class Agent:
+    """A process of ours that serves hosts beside their training.
+
+    Args:
+        process: The process.
+        said: What it has said, up to now.
+        host: The host that its failure is attributed to.
+    """
+
+    def __init__(self, process: HostProcess, said: bytearray, *, host: str | None) -> None:
+        self.process = process
+        self._said = said
+        self._host = host
+
+    async def end(self) -> Failure | None:
+        """Wait for its end, and return its failure, with its last line as the reason."""
+        end = await self.process.wait()
+        if end.exit_code == 0:
+            return None
+        lines = self._said.decode("utf-8", "replace").strip().splitlines()
+        # One that was killed had not come to say why: what it said last was something else.
+        told = lines[-1] if lines and end.signal is None else ""
+        text = end.error or told or f"the host agent {describe_end(end.exit_code, end.signal)}."
+        process = "agent" if self._host is not None else None
+        return Failure(cause=Cause.CONFIGURATION, message=text, host=self._host, process=process)
 
 
 class Sync:
-    """What brings files of a host somewhere until its input ends.
-
-    Args:
-        failed: Called with the reason when it fails before it was told to finish.
+    """An agent that brings files of a host somewhere until its input ends.
 
     Attributes:
-        process: What does so.
-        failure: Why not all could be brought.
-        ended: Called when it has ended, or its host is lost.
+        agent: The agent.
+        over: Ends with it; its result is why not all could be brought.
+        finishes: Whether it was told to bring the rest.
     """
 
-    def __init__(self, failed: Callable[[Failure], None] = lambda failure: None) -> None:
-        self.process: HostProcess | None = None
-        self.ended: Done = self.over
-        self.failure: Failure | None = None
-        self.is_over = False
-        self._failed = failed
-        self._waiting: list[Done] = []
+    def __init__(self, agent: Agent, over: asyncio.Task[Failure | None]) -> None:
+        self.agent = agent
+        self.over = over
+        self.finishes = False
 
-    def over(self, failure: Failure | None) -> None:
-        """It has ended."""
-        self.is_over = True
-        self.failure = self.failure or failure
-        waiting, self._waiting = self._waiting, []
-        for then in waiting:
-            then(self.failure)
-        if not waiting and self.failure is not None:
-            self._failed(self.failure)
-
-    def finish(self, then: Done) -> None:
-        """Have the rest brought."""
-        if self.is_over or self.process is None:
-            then(self.failure)
-            return
-        self._waiting.append(then)
-        if len(self._waiting) == 1:
-            self.process.close_input()
+    async def finish(self) -> Failure | None:
+        """Have the rest brought, and return why not all could be."""
+        if not self.finishes and not self.over.done():
+            self.agent.process.close_input()
+        self.finishes = True
+        return await asyncio.shield(self.over)
 
 
 def agent_command(host: Host, words: Sequence[str]) -> list[str]:
     """Return the argv of an agent on a host."""
     return [host.facts.python, "-I", f"{host.facts.package}/__main__.py", "agent", *words]
-
-
-def each(items: Sequence[_T], act: Callable[[_T, Then], None], then: Then) -> None:
-    """Do something for each of several at once, and go on when all have called back."""
-    left = len(items)
-    if not left:
-        then()
-        return
-
-    def one() -> None:
-        nonlocal left
-        left -= 1
-        if not left:
-            then()
-
-    for item in items:
-        act(item, one)
 
 
 def problem(message: str, cause: Cause = Cause.CONFIGURATION) -> Failure:

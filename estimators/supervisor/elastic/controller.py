@@ -17,7 +17,7 @@ from container.contract.failures import Cause, Failure
 from container.contract.messages import Message
 from container.contract.strategies import Elastic, ElasticHorovod, ElasticTorchDistributed
 from container.contract.wire import Event
-from container.system.loop import Loop
+from container.system.asyncio_loop import AsyncioLoop
 from estimators.backends import local
 from estimators.backends.base import Backend, HostEnd
 from estimators.job.errors import FleetfitError
@@ -59,7 +59,7 @@ class ElasticController:
 
     def __init__(
         self,
-        loop: Loop,
+        loop: AsyncioLoop,
         job: ElasticJob,
         backend: Backend,
         strategy: Elastic,
@@ -130,7 +130,7 @@ class ElasticController:
     @classmethod
     def of_job(
         cls,
-        loop: Loop,
+        loop: AsyncioLoop,
         job: ElasticJob,
         backend: Backend,
         spec: TrainingJobSpec,

@@ -12,8 +12,8 @@ import container
 from container.contract.messages import Message
 from container.contract.strategies import ElasticHorovod
 from container.system import processes
+from container.system.asyncio_loop import AsyncioLoop
 from container.system.connection import Connection
-from container.system.loop import Loop
 from estimators.supervisor.elastic.policy import Limits
 
 
@@ -38,7 +38,7 @@ class Driver:
 
     def __init__(
         self,
-        loop: Loop,
+        loop: AsyncioLoop,
         *,
         python: str,
         folder: Path,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from container.contract.failures import Failure, no_progress, unanswered
 from container.contract.wire import PROGRESS, STACKS, Event
 from container.system import processes
-from container.system.loop import Loop
+from container.system.asyncio_loop import AsyncioLoop
 from container.system.progress import ProgressJudge
 from estimators.supervisor.elastic.members import Roster
 
@@ -29,7 +29,7 @@ class Hanging:
 
     def __init__(
         self,
-        loop: Loop,
+        loop: AsyncioLoop,
         limit: float,
         roster: Roster,
         *,

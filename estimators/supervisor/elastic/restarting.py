@@ -13,7 +13,7 @@ meet a process of an earlier one.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from container.contract.elastic import split_worker
@@ -21,7 +21,8 @@ from container.contract.membership import ClusterHost, Membership
 from container.contract.messages import Message
 from container.contract.strategies import ElasticTorchDistributed
 from container.launchers import torch_distributed
-from container.system.loop import Loop, Timer
+from container.system.asyncio_loop import AsyncioLoop
+from container.system.loop import Timer
 from estimators.supervisor.elastic.members import Roster
 from estimators.supervisor.elastic.policy import Limits
 
@@ -54,7 +55,7 @@ class RestartingDriver:
         roster: Who there is.
         run_id: The job's name.
         restarts: How often the workers have started before, in earlier attempts.
-        share: Brings what was saved to all hosts, then calls back.
+        share: Brings what was saved to all hosts.
         received: Called with each message.
 
     Attributes:
@@ -65,14 +66,14 @@ class RestartingDriver:
 
     def __init__(
         self,
-        loop: Loop,
+        loop: AsyncioLoop,
         *,
         strategy: ElasticTorchDistributed,
         limits: Limits,
         roster: Roster,
         run_id: str,
         restarts: int,
-        share: Callable[[Callable[[], None]], None],
+        share: Callable[[], Coroutine[Any, Any, None]],
         received: Callable[[Message], None],
     ) -> None:
         self._loop = loop
@@ -198,12 +199,13 @@ class RestartingDriver:
         if self._phase is not Phase.ENDING or self._awaited:
             return
         self._phase = Phase.SHARING
+        self._loop.start(self._place_with_newest())
 
-        def shared() -> None:
-            if not self._closed and self._phase is Phase.SHARING:
-                self._place()
-
-        self._share(shared)
+    async def _place_with_newest(self) -> None:
+        """Begin the next membership when all hosts have what was saved."""
+        await self._share()
+        if not self._closed and self._phase is Phase.SHARING:
+            self._place()
 
     def _place(self) -> None:
         """Begin the next membership, if there are enough."""

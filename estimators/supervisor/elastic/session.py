@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from container.contract.failures import Cause, Failure
 from container.contract.messages import encode
 from container.contract.strategies import Elastic
-from container.system.loop import Loop, Timer
+from container.system.asyncio_loop import AsyncioLoop
+from container.system.loop import Timer
 from estimators.backends.base import Backend
 from estimators.supervisor.elastic.course import TRANSITIONS, State, Turn
 from estimators.supervisor.elastic.deciding import failed
@@ -40,7 +41,7 @@ class Session:
 
     def __init__(
         self,
-        loop: Loop,
+        loop: AsyncioLoop,
         job: ElasticJob,
         backend: Backend,
         strategy: Elastic,
@@ -61,7 +62,7 @@ class Session:
         self.changed: Callable[[], None] = lambda: None
         self.closing: list[Callable[[], None]] = []
         self._loop = loop
-        self._timers: list[Timer] = []
+        self._timers: set[Timer] = set()
 
     @property
     def over(self) -> bool:
@@ -74,16 +75,19 @@ class Session:
 
     def later(self, seconds: float, callback: Callable[[], None]) -> Timer:
         """Call something back, unless nothing is decided any more then."""
-        self._timers = [timer for timer in self._timers if not timer.cancelled]
 
         def call() -> None:
-            timer.cancel()
+            self._timers.discard(timer)
             if not self.over:
                 callback()
 
         timer = self._loop.call_later(seconds, call)
-        self._timers.append(timer)
+        self._timers.add(timer)
         return timer
+
+    def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine beside everything else."""
+        self._loop.start(coroutine)
 
     def instruct(self, host: str, operation: str, **values: Any) -> None:
         """Tell a host's toolkit what to do."""

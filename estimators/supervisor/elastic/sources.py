@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from container.contract.strategies import DISCOVERED_BY_CALLER, Elastic
-from container.system.loop import Loop
+from container.system.asyncio_loop import AsyncioLoop
 from estimators.backends.base import Backend
 from estimators.backends.hosts.discovery import Discovery
 from estimators.backends.hosts.membership import MembershipSource
 from estimators.records.record import DISCOVERED
 
 
-def of_job(loop: Loop, strategy: Elastic, backend: Backend) -> MembershipSource | None:
+def of_job(loop: AsyncioLoop, strategy: Elastic, backend: Backend) -> MembershipSource | None:
     """Return the source of a job: the user's discovery, or else what the backend has.
 
     Returns:

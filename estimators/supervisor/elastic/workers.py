@@ -79,18 +79,21 @@ class WorkerControl:
             self._tell({"op": "ready", "worker": worker.name})
         if worker.state is not WorkerState.PREPARING:
             return
-
-        def ready() -> None:
-            if worker.state is WorkerState.PREPARING:
-                worker.state = WorkerState.READY
-                session.changed()
-
         host = self._roster.hosts[worker.host]
         placed = any(other.state.has_place for other in host.workers.values())
         if session.state.has_met and not session.over and not placed:
-            session.backend.refresh_checkpoints(host.name, ready)
+            session.start(self._refresh(worker))
         else:
-            ready()
+            self._is_ready(worker)
+
+    async def _refresh(self, worker: Worker) -> None:
+        await self._session.backend.refresh_checkpoints(worker.host)
+        self._is_ready(worker)
+
+    def _is_ready(self, worker: Worker) -> None:
+        if worker.state is WorkerState.PREPARING:
+            worker.state = WorkerState.READY
+            self._session.changed()
 
     def place(self, worker: Worker, environment: dict[str, str]) -> None:
         """The driver has a place for a worker."""
