@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import selectors
 import signal
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -10,6 +11,9 @@ from typing import Any, TypeVar
 from container.system.loop import Loop, Timer
 
 T = TypeVar("T")
+
+#: How long tasks that are cancelled at the end may take to clean up, in seconds.
+_CLEAN_UP_S = 2.0
 
 
 async def gather(*coroutines: Coroutine[Any, Any, T]) -> list[T]:
@@ -32,11 +36,14 @@ class AsyncioLoop(Loop):
 
     An exception that nobody expects, in a callback or in a task of :meth:`start`, ends :meth:`run`, which raises it: a
     supervisor with an unknown fault must not go on.
+
+    Args:
+        selector: Waits for descriptors; default: the system's best.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, selector: selectors.BaseSelector | None = None) -> None:
         super().__init__()
-        self._loop = asyncio.SelectorEventLoop()
+        self._loop = asyncio.SelectorEventLoop(selector)
         self._loop.set_exception_handler(self._handle)
         self._loop.add_signal_handler(signal.SIGCHLD, self.reap)
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -89,9 +96,10 @@ class AsyncioLoop(Loop):
         """Cancel the tasks, let them clean up, and close the loop."""
         tasks = list(self._tasks)
         for task in tasks:
+            task.remove_done_callback(self._ended)
             task.cancel()
         if tasks:
-            self._loop.run_until_complete(asyncio.wait(tasks))
+            self._loop.run_until_complete(asyncio.wait(tasks, timeout=_CLEAN_UP_S))
         self._loop.close()
 
     # --- see :class:`Loop` ---

@@ -10,25 +10,41 @@ from collections.abc import Callable, Iterator
 import pytest
 from waiting import until
 
-from container.system.loop import Loop
+from container.system.asyncio_loop import AsyncioLoop
+from container.system.loop import Loop, SelectorLoop
 
 RunUntil = Callable[..., None]
 
 
-@pytest.fixture
-def loop() -> Iterator[Loop]:
-    """A loop; the process's signal handlers are restored afterwards."""
+@contextlib.contextmanager
+def _handlers_restored() -> Iterator[None]:
     numbers = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
     before = {number: signal.getsignal(number) for number in numbers}
-    one = Loop()
-    yield one
-    one.close()
+    yield
     for number, handler in before.items():
         signal.signal(number, handler)
 
 
 @pytest.fixture
-def run_until(loop: Loop) -> RunUntil:
+def loop() -> Iterator[SelectorLoop]:
+    """The loop of processes on hosts; the process's signal handlers are restored afterwards."""
+    with _handlers_restored():
+        one = SelectorLoop()
+        yield one
+        one.close()
+
+
+@pytest.fixture
+def asyncio_loop() -> Iterator[AsyncioLoop]:
+    """The supervisor's loop; the process's signal handlers are restored afterwards."""
+    with _handlers_restored():
+        one = AsyncioLoop()
+        yield one
+        one.close()
+
+
+@pytest.fixture
+def run_until(loop: SelectorLoop) -> RunUntil:
     """Runs the loop until a condition holds, or fails."""
 
     def run(condition: Callable[[], object]) -> None:

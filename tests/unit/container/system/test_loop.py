@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import pytest
 
-from container.system.loop import Loop
+from container.system.loop import SelectorLoop
 
 
-def test_timers_come_in_their_order(loop: Loop, run_until: Callable[..., None]) -> None:
+def test_timers_come_in_their_order(loop: SelectorLoop, run_until: Callable[..., None]) -> None:
     said: list[str] = []
     loop.call_later(0.5, lambda: said.append("late"))
     loop.call_later(0.0, lambda: said.append("first"))
@@ -27,7 +27,7 @@ def test_timers_come_in_their_order(loop: Loop, run_until: Callable[..., None]) 
     assert time.monotonic() - start >= 0.03
 
 
-def test_a_timer_that_cancels_another_of_the_same_moment(loop: Loop) -> None:
+def test_a_timer_that_cancels_another_of_the_same_moment(loop: SelectorLoop) -> None:
     said: list[str] = []
     second = None
 
@@ -44,7 +44,7 @@ def test_a_timer_that_cancels_another_of_the_same_moment(loop: Loop) -> None:
 
 
 @pytest.mark.parametrize("seconds", [30 * 86400.0, 1e12, float("inf")])
-def test_a_timer_in_a_far_future_waits(seconds: float, loop: Loop, run_until: Callable[..., None]) -> None:
+def test_a_timer_in_a_far_future_waits(seconds: float, loop: SelectorLoop, run_until: Callable[..., None]) -> None:
     """max_run may be 28 days, which is more milliseconds than epoll takes."""
     loop.call_later(seconds, lambda: pytest.fail("too early"))
     read, write = os.pipe()
@@ -58,7 +58,7 @@ def test_a_timer_in_a_far_future_waits(seconds: float, loop: Loop, run_until: Ca
     os.close(write)
 
 
-def test_readers_and_writers(loop: Loop, run_until: Callable[..., None]) -> None:
+def test_readers_and_writers(loop: SelectorLoop, run_until: Callable[..., None]) -> None:
     read, write = os.pipe()
     os.set_blocking(write, False)
     sent = 0
@@ -88,7 +88,7 @@ def test_readers_and_writers(loop: Loop, run_until: Callable[..., None]) -> None
     loop.remove_writer(write)
 
 
-def test_a_callback_may_remove_another_that_is_due(loop: Loop) -> None:
+def test_a_callback_may_remove_another_that_is_due(loop: SelectorLoop) -> None:
     pairs = [os.pipe() for _ in range(2)]
     called: list[int] = []
 
@@ -108,7 +108,7 @@ def test_a_callback_may_remove_another_that_is_due(loop: Loop) -> None:
         os.close(write)
 
 
-def test_signals_are_called_in_the_loop(loop: Loop, run_until: Callable[..., None]) -> None:
+def test_signals_are_called_in_the_loop(loop: SelectorLoop, run_until: Callable[..., None]) -> None:
     said: list[str] = []
     loop.on_signal(signal.SIGUSR1, lambda: said.append("usr1"))
     os.kill(os.getpid(), signal.SIGUSR1)
@@ -117,15 +117,7 @@ def test_signals_are_called_in_the_loop(loop: Loop, run_until: Callable[..., Non
     assert said == ["usr1"]
 
 
-def test_idle_comes_after_each_round(loop: Loop) -> None:
-    rounds: list[int] = []
-    loop.idle = lambda: rounds.append(len(rounds))
-    for _ in range(3):
-        loop.run_once(0.0)
-    assert rounds == [0, 1, 2]
-
-
-def test_stop_ends_run_after_the_current_callbacks(loop: Loop) -> None:
+def test_stop_ends_run_after_the_current_callbacks(loop: SelectorLoop) -> None:
     said: list[str] = []
     loop.call_later(0.0, lambda: (said.append("a"), loop.stop()))  # type: ignore[func-returns-value]
     loop.call_later(0.0, lambda: said.append("b"))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -124,8 +125,13 @@ class World:
     def membership(self) -> World | None:
         return self if self._has_source else None
 
-    def start(self, membership: MembershipListener) -> None:
-        self.membership_told = membership
+    def start(self, begun: MembershipListener | Coroutine[Any, Any, None]) -> None:
+        """Begin to tell, as a source; run a coroutine, as a loop."""
+        if isinstance(begun, Coroutine):
+            with contextlib.suppress(StopIteration):
+                begun.send(None)
+        else:
+            self.membership_told = begun
 
     def places(self, found: Places) -> None:
         assert self.membership_told is not None
@@ -150,8 +156,7 @@ class World:
         self.killed.append(host)
         self.ends(host, 137)
 
-    def refresh_checkpoints(self, host: str, then: Callable[[], None]) -> None:
-        then()
+    async def refresh_checkpoints(self, host: str) -> None: ...
 
     # --- the driver ---
 

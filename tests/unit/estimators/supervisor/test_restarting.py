@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -24,13 +25,20 @@ class Timer:
         self.cancelled = True
 
 
+class Pause:
+    """Something that is waited for once."""
+
+    def __await__(self) -> Iterator[None]:
+        yield
+
+
 class World:
     """The loop and the supervisor of one training."""
 
     def __init__(self, least: int = 1, restarts: int = 0, **strategy: Any) -> None:
         self.soon: list[Callable[[], None]] = []
         self.late: list[tuple[float, Timer, Callable[[], None]]] = []
-        self.sharing: list[Callable[[], None]] = []
+        self.sharing: list[Coroutine[Any, Any, None]] = []
         self.told: list[dict[str, Any]] = []
         roster = Roster(["algo-1", "algo-2", "algo-3"], 1, restarts=True)
         for number, host in enumerate(roster.hosts.values()):
@@ -42,7 +50,7 @@ class World:
             roster=roster,
             run_id="job-1",
             restarts=restarts,
-            share=self.sharing.append,
+            share=self._share,
             received=self.told.append,
         )
         self.run()
@@ -55,6 +63,14 @@ class World:
         else:
             self.soon.append(callback)
         return timer
+
+    def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine up to where it shares what was saved."""
+        coroutine.send(None)
+        self.sharing.append(coroutine)
+
+    async def _share(self) -> None:
+        await Pause()
 
     def send(self, operation: str, worker: str = "", **values: Any) -> list[tuple[str, str]]:
         """Tell it something, and return what it says to that: an operation, and of which worker."""
@@ -70,7 +86,8 @@ class World:
     def share(self) -> list[tuple[str, str]]:
         """All hosts have what was saved."""
         self.told.clear()
-        self.sharing.pop()()
+        with contextlib.suppress(StopIteration):
+            self.sharing.pop().send(None)
         self.run()
         return [(message["op"], message.get("worker", "")) for message in self.told]
 
