@@ -9,9 +9,9 @@ from container.contract import diverging, wire
 from container.contract.failures import Failure
 from container.system.holding import hold
 from estimators.supervisor.attempt import Attempt
-from estimators.supervisor.attempts import Attempts
 from estimators.supervisor.fault_injection import Disturber
 from estimators.supervisor.journal import Journal
+from estimators.supervisor.machine import JobMachine
 from estimators.supervisor.remote_status import Mirror
 
 
@@ -20,7 +20,7 @@ class HostEvents:
 
     Args:
         journal: What the supervisor writes into the record.
-        attempts: The job's.
+        machine: What decides the job's course.
         attempt: Returns the one under way.
         disturber: Returns what disturbs the job on purpose.
         mirror: How the job stands on a managed service.
@@ -35,7 +35,7 @@ class HostEvents:
     def __init__(
         self,
         journal: Journal,
-        attempts: Attempts,
+        machine: JobMachine,
         *,
         attempt: Callable[[], Attempt],
         disturber: Callable[[], Disturber],
@@ -44,7 +44,7 @@ class HostEvents:
         diverged: Callable[[Failure], None] | None,
     ) -> None:
         self._journal = journal
-        self._attempts = attempts
+        self._machine = machine
         self._attempt = attempt
         self._disturber = disturber
         self._mirror = mirror
@@ -79,23 +79,23 @@ class HostEvents:
         attempt = self._attempt()
         if attempt.elastic is not None:
             attempt.elastic.host_event(event)
-        if event.kind == "failure" and attempt.reported is None:
-            attempt.reported = Failure.from_dict(event.data)
+        if event.kind == "failure" and self._machine.reported is None:
+            self._machine.reported = Failure.from_dict(event.data)
         elif event.kind == "warning":
             if message := str(event.data.get("message") or ""):
                 self._warn(event.host, message, time_ns)
         elif event.kind == wire.TERMINATED:
-            attempt.terminated = attempt.terminated or event.host
+            self._machine.terminated = self._machine.terminated or event.host
         elif event.kind == "process_started" and event.rank is not None:
             hold("supervisor.before_process_started")
             attempt.ranks[event.rank] = event.host
         elif event.kind == "checkpoint" and event.data.get("action") == "saved":
-            self._attempts.progressed = True
+            self._machine.attempts.progressed = True
         elif event.kind == "chaos_step":
             self._disturber().event(event)
         elif event.kind == "misplaced_model":
             self.misplaced[event.host] = [str(path) for path in event.data.get("paths") or ()]
-        elif event.kind == "artifacts" and attempt.everyone_ended:
+        elif event.kind == "artifacts" and self._machine.everyone_ended:
             self.model = str(event.data.get("model") or "") or None
 
     def _warn(self, host: str, message: str, time_ns: int) -> None:

@@ -51,7 +51,6 @@ def main(argv: list[str] | None = None) -> int:
             supervisor.clients.attach(arguments.attached_fd, arguments.caller_pid or 0)
         if arguments.head_start_fd is not None:
             supervisor.take_head_start(arguments.head_start_fd)
-        supervisor.start()
         loop.run(supervisor.run())
     except Exception:
         loop.end_descendants()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from estimators.supervisor import preemption
 from estimators.supervisor.elastic.controller import ElasticController
+from estimators.supervisor.machine import HostsChanged
 
 
 class ElasticHosts:
@@ -68,7 +69,7 @@ class ElasticHosts:
         controller = self._running()
         if controller is None:
             self._job.tell("returned", host, f"{host} is back", target=host)
-            self._job.start_next()
+            self._job.post(HostsChanged())
             return
         try:
             [name] = controller.add_hosts(1)

@@ -7,11 +7,11 @@ import signal
 
 from container.contract.failures import Cause, Failure
 from estimators.backends.base import HostEnd
-from estimators.supervisor.attempt import TERMINATED
 from estimators.supervisor.elastic import deciding
 from estimators.supervisor.elastic.members import ElasticHost, HostState, WorkerState
 from estimators.supervisor.elastic.session import Session
 from estimators.supervisor.elastic.workers import WorkerControl
+from estimators.supervisor.machine import TERMINATED
 
 #: How long a worker of a leaving host may take to notice that it has no place any more, in seconds, before it is ended.
 LEAVE_TIMEOUT = 30.0

@@ -9,6 +9,7 @@ from typing import Any
 from estimators.job.failure_policy import FailurePolicy
 from estimators.supervisor.attempts import Attempts
 from estimators.supervisor.elastic.disturbed import ElasticHosts
+from estimators.supervisor.machine import Event, HostsChanged
 
 
 class Job:
@@ -22,8 +23,9 @@ class Job:
     def tell(self, kind: str, host: str, text: str, **data: Any) -> None:
         self.told.append((kind, host))
 
-    def start_next(self) -> None:
-        self.told.append(("start", ""))
+    def post(self, event: Event) -> None:
+        assert event == HostsChanged()
+        self.told.append(("changed", ""))
 
     @property
     def present(self) -> tuple[str, ...]:
@@ -45,4 +47,4 @@ def test_who_is_taken_between_two_attempts_is_not_there_for_the_next_one() -> No
     assert job.attempts.fleet.gone["algo-2"] == math.inf and job.attempts.fleet.gone["algo-1"] > time.monotonic() + 30
     hosts.return_host("algo-1")
     assert job.present == ("algo-1",)
-    assert job.told == [("interrupted", "algo-1"), ("removed", "algo-2"), ("returned", "algo-1"), ("start", "")]
+    assert job.told == [("interrupted", "algo-1"), ("removed", "algo-2"), ("returned", "algo-1"), ("changed", "")]

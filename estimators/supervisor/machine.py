@@ -1,0 +1,793 @@
+"""What a job does next: events go in, actions come out. Pure, with time as an argument.
+
+:class:`JobMachine` holds no file, process or clock. The supervisor (:mod:`.supervisor`) puts everything that can happen
+to a job into one queue, hands it over with the time and whether a host runs, and performs the actions. An elastic job
+is the same machine: its membership is decided beside it (:mod:`.elastic`), and what concerns the whole job comes as
+events.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+import signal
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+from container.contract.failures import Cause, Failure
+from estimators.backends.base import HostEnd
+from estimators.job.failure_policy import EndedBy
+from estimators.records.states import SecondaryStatus
+from estimators.supervisor.attempts import Attempts, Wait
+from estimators.supervisor.lifecycle import TRANSITIONS, Happening, Stage
+
+#: How long the other hosts have after one was lost, in seconds.
+_LOST_GRACE = 0.3
+#: How long the hosts have to end after one failed before they are killed, in seconds. Theirs is 0.5 s.
+_END_TIMEOUT = 1.5
+#: How long packing the outputs may take of a job whose time to save is over, in seconds.
+_COLLECT_TIMEOUT = 10.0
+
+#: How often it is looked whether the hosts of an attempt have been started that one is to be taken from, in seconds.
+_PREPARING_POLL = 0.1
+
+#: The failure of a host whose toolkit somebody else has sent SIGTERM.
+TERMINATED = "the host's training process was stopped by another program (SIGTERM); the script had time to save."
+
+# --- what can happen ---
+
+
+@dataclasses.dataclass(frozen=True)
+class Started:
+    """The job begins, when it has its turn in the queue, if it waits in one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TurnCame:
+    """It is the job's turn in its queue."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """The backend reports a secondary status of SageMaker's."""
+
+    status: SecondaryStatus
+    message: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class HostEnded:
+    """A host's training process has ended, and everything that it printed was given.
+
+    Attributes:
+        end: How.
+        goes_on: Whether the others of an elastic job go on without it.
+        last: Whether no other host of an elastic job runs.
+        saved: Whether the attempt has left something new in the folder of checkpoints.
+    """
+
+    end: HostEnd
+    goes_on: bool = False
+    last: bool = False
+    saved: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Failed:
+    """The attempt cannot go on."""
+
+    failure: Failure
+
+
+@dataclasses.dataclass(frozen=True)
+class Diverged:
+    """A metric is not a number, for which the job is to fail."""
+
+    failure: Failure
+
+
+@dataclasses.dataclass(frozen=True)
+class StopAsked:
+    """Somebody stops the job.
+
+    Attributes:
+        reason: Who, or why.
+        grace_s: How long the script has to save, in seconds; None for the job's own grace.
+    """
+
+    reason: str
+    grace_s: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class CallerGone:
+    """The caller that waits for the job has ended: nobody wants the job any more."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LimitReached:
+    """A limit of the backend's ends the job as ``max_run`` does."""
+
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Preempted:
+    """All that train lose their hosts: they save within the notice, and another attempt follows."""
+
+    host: str
+    notice_s: float
+
+
+@dataclasses.dataclass(frozen=True)
+class HostsAwaited:
+    """Too few hosts of an elastic job are left, and some that were taken come back: another attempt has them again."""
+
+    hosts: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class HostTaken:
+    """A host of a gang is taken away, after a notice, or at once (``notice_s`` None).
+
+    Attributes:
+        host: The host.
+        notice_s: How long its processes have to save, in seconds.
+        back_in_s: In how many seconds it is there again; None for never.
+    """
+
+    host: str
+    notice_s: float | None
+    back_in_s: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class HostReturned:
+    """A host of a gang that was taken away is there again."""
+
+    host: str
+
+
+@dataclasses.dataclass(frozen=True)
+class HostsChanged:
+    """Other hosts than before are there for the next attempt."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Collected:
+    """The outputs are in place, or the failure that prevented it."""
+
+    failure: Failure | None
+
+
+@dataclasses.dataclass(frozen=True)
+class OverThere:
+    """The job is over on its managed service."""
+
+    failure: Failure | None
+
+
+@dataclasses.dataclass(frozen=True)
+class LetGo:
+    """The job goes on on its managed service, and is not followed any more."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TimeUp:
+    """Time has passed, up to the next deadline."""
+
+
+Event: TypeAlias = (
+    Started | TurnCame | Progress | HostEnded | Failed | Diverged | StopAsked | CallerGone | LimitReached | Preempted
+    | HostsAwaited | HostTaken | HostReturned | HostsChanged | Collected | OverThere | LetGo | TimeUp
+)  # fmt: skip
+
+# --- what follows ---
+
+
+class Do(enum.Enum):
+    """An action without arguments."""
+
+    #: No host joins an elastic job any more.
+    CLOSE_MEMBERSHIP = "close_membership"
+    #: Ask every host to stop, with the grace that the options give to the script.
+    STOP_HOSTS = "stop_hosts"
+    #: End every host without grace.
+    END_HOSTS = "end_hosts"
+    #: Note that the attempt's hosts have been started.
+    HOSTS_STARTED = "hosts_started"
+    #: Inject no more faults into the attempt: its hosts have ended.
+    ATTEMPT_OVER = "attempt_over"
+    #: Write down how the attempts ended.
+    KEEP_ATTEMPTS = "keep_attempts"
+    #: Enter the queue once more, if the attempt has made room there.
+    QUEUE_AGAIN = "queue_again"
+    #: Bring the rest of the checkpoints, models and outputs, and pack them.
+    COLLECT = "collect"
+    #: Write the last status, and let the caller go.
+    FINISH = "finish"
+    #: Follow the job no longer.
+    LET_GO = "let_go"
+
+
+@dataclasses.dataclass(frozen=True)
+class Begin:
+    """Start an attempt on these hosts."""
+
+    number: int
+    hosts: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class KillHost:
+    """End a host as the loss of its machine would."""
+
+    host: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Show:
+    """Take a step of the secondary status."""
+
+    status: SecondaryStatus
+    message: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tell:
+    """Record an event, which people see in the live log too."""
+
+    kind: str
+    host: str
+    text: str
+    data: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Warn:
+    """Keep a warning with the status."""
+
+    message: str
+
+
+Action: TypeAlias = Do | Begin | KillHost | Show | Tell | Warn
+
+
+class Timer(enum.Enum):
+    """What a deadline is for."""
+
+    #: The next attempt may begin.
+    NEXT = "next"
+    #: The hosts that have not ended by now are ended.
+    END_HOSTS = "end_hosts"
+    #: A host's notice is over: it is lost.
+    LOSE_HOST = "lose_host"
+    #: The script had its time to save.
+    GRACE = "grace"
+    #: The job is ended, whatever it waits for.
+    END = "end"
+    #: No host runs whose end could be waited for.
+    NOBODY = "nobody"
+    #: The same, and the attempt has ended by that.
+    ALL_ENDED = "all_ended"
+    #: A host that is to be taken away may have been started.
+    TAKE = "take"
+    MAX_RUN = "max_run"
+    MAX_WAIT = "max_wait"
+
+
+#: The timers of an attempt, which end with it.
+_OF_ATTEMPT = (Timer.END_HOSTS, Timer.LOSE_HOST, Timer.NOBODY, Timer.ALL_ENDED, Timer.MAX_RUN)
+
+
+@dataclasses.dataclass(frozen=True)
+class Deadline:
+    """A moment at which something is due."""
+
+    at: float
+    timer: Timer
+    host: str = ""
+
+
+class JobMachine:
+    """Decides what a job does next.
+
+    Args:
+        attempts: The job's attempts, with the hosts that there are for them.
+        stop_grace_s: How long the script has to save when the job is stopped, in seconds.
+        max_run_s: For how many seconds the hosts may run, in all attempts; None for no limit.
+        max_wait_s: How long the job may take with its waits, in seconds; None for no limit.
+        managed: Whether the job is on a managed service, which decides about its end.
+        elastic: Whether hosts come and go.
+        queued: Whether it waits for its turn in a queue.
+        masked: Returns a failure without secrets.
+
+    Attributes:
+        stage: Where the job stands.
+        attempts: See above.
+        hosts: The hosts of the attempt.
+        ended: How its hosts ended, by their names.
+        failure: Why the attempt, or the job, cannot go on.
+        reported: The failure that a host's toolkit has reported.
+        terminated: The first host whose toolkit has got SIGTERM from somebody else.
+        stopped_as: How the job ends that was stopped: its last secondary status, and the message.
+        hurried: Whether the job is ended without waiting for anything.
+        has_turn: Whether it is the job's turn.
+    """
+
+    def __init__(
+        self,
+        attempts: Attempts,
+        *,
+        stop_grace_s: float,
+        max_run_s: float | None = None,
+        max_wait_s: float | None = None,
+        managed: bool = False,
+        elastic: bool = False,
+        queued: bool = False,
+        masked: Callable[[Failure], Failure] = lambda failure: failure,
+    ) -> None:
+        self.stage = Stage.RUNNING
+        self.attempts = attempts
+        self.hosts = attempts.hosts
+        self.ended: dict[str, HostEnd] = {}
+        self.failure: Failure | None = None
+        self.reported: Failure | None = None
+        self.terminated: str | None = None
+        self.stopped_as: tuple[SecondaryStatus, str] | None = None
+        self.hurried = False
+        self.has_turn = not queued
+        self._late_stop: tuple[SecondaryStatus, str] | None = None  # asked for as an attempt failed
+        self._stop_grace_s = stop_grace_s
+        self._max_run_s = max_run_s
+        self._max_wait_s = max_wait_s
+        self._managed = managed
+        self._elastic = elastic
+        self._masked = masked
+        self._all_have_ended = False
+        self._told_to_stop = False
+        self._bounded = False  # whether the others' end has a limit, since one has failed
+        self._waits_until = 0.0
+        self._taken: list[HostTaken] = []  # after the attempt's hosts have been started
+        self._deadlines: list[Deadline] = []
+        self._actions: list[Action] = []
+        self._now = 0.0
+        self._running = False
+
+    # --- questions ---
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is decided."""
+        return self.stage is Stage.OVER
+
+    @property
+    def waits(self) -> bool:
+        """Whether the next attempt's time has not come."""
+        return self.stage is Stage.WAITING
+
+    @property
+    def ends(self) -> bool:
+        """Whether the job is over or about to be: nothing more can be taken from it."""
+        return self.stage is Stage.OVER or self.stage.is_stopping
+
+    @property
+    def everyone_ended(self) -> bool:
+        """Whether none of the attempt's hosts runs any more."""
+        return self._all_have_ended if self._elastic else len(self.ended) == len(self.hosts)
+
+    def may_make_room(self, running: bool) -> bool:
+        """Return whether the attempt can be preempted: not one that is ending, or about to start."""
+        return self.stage is Stage.RUNNING and running and not self.attempts.taken
+
+    def shows(self, status: SecondaryStatus) -> bool:
+        """Return whether a secondary status is still shown: of a job that is being stopped only that."""
+        return not self.over and (not self.stage.is_stopping or status is SecondaryStatus.STOPPING)
+
+    def next_deadline(self) -> float | None:
+        """Return when :class:`TimeUp` is due next."""
+        return min((deadline.at for deadline in self._deadlines), default=None)
+
+    # --- events ---
+
+    def handle(self, event: Event, now: float, *, running: bool) -> list[Action]:
+        """Take an event, and return what follows.
+
+        Args:
+            event: The event.
+            now: When, in seconds on one clock.
+            running: Whether a host runs whose end will still be told.
+        """
+        self._actions, self._now, self._running = [], now, running
+        if not self.over:
+            self._take(event)
+            self._take_pending()
+        return self._actions
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case Started():
+                self._start()
+            case TurnCame():
+                self._turn_came()
+            case Progress():
+                self._progress(event)
+            case HostEnded():
+                self._host_ended(event)
+            case Failed():
+                self._fail(event.failure)
+            case Diverged():
+                self._diverge(event.failure)
+            case StopAsked():
+                self._stop(event)
+            case CallerGone():
+                self._stop_as(SecondaryStatus.STOPPED, "The process that waited for the job has ended.")
+                self._end_now()
+            case LimitReached():
+                self._reach_limit(SecondaryStatus.MAX_RUNTIME_EXCEEDED, event.text)
+            case Preempted():
+                self._do(Do.CLOSE_MEMBERSHIP)
+                self._preempt(event.host, event.notice_s)
+            case HostsAwaited():
+                self._await_hosts(event.hosts)
+            case HostTaken():
+                self._taken.append(event)
+            case HostReturned():
+                self._return(event.host)
+            case HostsChanged():
+                self._start_next()
+            case Collected():
+                self._collected(event.failure)
+            case OverThere():
+                self.failure = (self.reported or event.failure) if event.failure is not None else None
+                self._finish()
+            case LetGo():
+                self._move(Happening.FINISH)
+                self._do(Do.LET_GO)
+            case TimeUp():
+                self._time_up()
+
+    def _do(self, action: Action) -> None:
+        self._actions.append(action)
+
+    def _move(self, happening: Happening) -> None:
+        self.stage = TRANSITIONS.following(self.stage, happening)
+
+    # --- time ---
+
+    def _in(self, seconds: float, timer: Timer, host: str = "") -> None:
+        self._deadlines.append(Deadline(self._now + seconds, timer, host))
+
+    def _cancel(self, *timers: Timer) -> None:
+        self._deadlines = [deadline for deadline in self._deadlines if deadline.timer not in timers]
+
+    def _has(self, timer: Timer) -> bool:
+        return any(deadline.timer is timer for deadline in self._deadlines)
+
+    def _time_up(self) -> None:
+        due = sorted((one for one in self._deadlines if one.at <= self._now), key=lambda one: one.at)
+        for deadline in due:
+            if deadline in self._deadlines:  # what was due before has not cancelled it
+                self._deadlines.remove(deadline)
+                self._is_due(deadline)
+
+    def _is_due(self, deadline: Deadline) -> None:
+        timer = deadline.timer
+        if timer is Timer.NEXT:
+            self._start_next()
+        elif timer is Timer.END_HOSTS:
+            self._do(Do.END_HOSTS)
+        elif timer is Timer.LOSE_HOST:
+            self._lose(deadline.host)
+        elif timer is Timer.GRACE:
+            self._grace_is_over()
+        elif timer is Timer.END:
+            self._end_now()
+        elif timer is Timer.NOBODY:
+            self._finish()
+        elif timer is Timer.ALL_ENDED:
+            self._all_ended()
+        elif timer is Timer.MAX_RUN:
+            text = f"The job was stopped after max_run, which is {self._max_run_s} s."
+            self._reach_limit(SecondaryStatus.MAX_RUNTIME_EXCEEDED, text)
+        elif timer is Timer.MAX_WAIT:
+            text = f"The job was stopped after max_wait, which is {self._max_wait_s} s and includes the job's waits."
+            self._reach_limit(SecondaryStatus.MAX_WAIT_TIME_EXCEEDED, text)
+
+    # --- the beginning ---
+
+    def _start(self) -> None:
+        if self._max_wait_s:
+            self._in(self._max_wait_s, Timer.MAX_WAIT)
+        if self.has_turn:
+            self._do(Begin(self.attempts.number, self.hosts))
+
+    def _turn_came(self) -> None:
+        self.has_turn = True
+        if self.stage is Stage.WAITING:
+            self._start_next()
+        elif self.stage is Stage.RUNNING:
+            self._do(Begin(self.attempts.number, self.hosts))
+
+    def _progress(self, event: Progress) -> None:
+        if not self.shows(event.status):
+            return
+        self._do(Show(event.status, event.message))
+        if event.status is not SecondaryStatus.TRAINING:
+            return
+        self.attempts.running(self._now)
+        self._do(Do.HOSTS_STARTED)
+        if self._max_run_s and not self._has(Timer.MAX_RUN):
+            # As on SageMaker, neither the time to bring the inputs counts nor a wait for hosts.
+            self._in(max(0.0, self._max_run_s - self.attempts.clock.ran(self._now)), Timer.MAX_RUN)
+
+    # --- the end that somebody asks for ---
+
+    def _stop(self, event: StopAsked) -> None:
+        if self._managed and self._running:
+            self._do(Do.STOP_HOSTS)  # whether and how it stops, its status there will say
+            return
+        self._stop_as(SecondaryStatus.STOPPED, f"Stopped: {event.reason}.")
+        self._stop_within(self._stop_grace_s if event.grace_s is None else event.grace_s)
+
+    def _reach_limit(self, final: SecondaryStatus, text: str) -> None:
+        self._stop_as(final, text)
+        self._stop_within(self._stop_grace_s)
+
+    def _stop_as(self, final: SecondaryStatus, message: str) -> None:
+        if self.stage is Stage.FAILING:
+            self._late_stop = self._late_stop or (final, message)
+        elif self.stopped_as is None:
+            self._do(Do.CLOSE_MEMBERSHIP)
+            self._move(Happening.STOP)
+            self.stopped_as = (final, message)
+            self._do(Show(SecondaryStatus.STOPPING, message))
+
+    def _stop_within(self, seconds: float) -> None:
+        if self._has(Timer.NEXT) and seconds > 0:
+            # No host runs: what the last attempt left is kept.
+            self._cancel(Timer.NEXT)
+            self._in(_COLLECT_TIMEOUT, Timer.END)
+            self._do(Do.COLLECT)
+        elif seconds <= 0 or not (self._running or self.everyone_ended):
+            self._end_now()
+        else:
+            self._tell_to_stop()  # to be told twice would end them at once
+            self._in(seconds, Timer.GRACE)
+
+    def _grace_is_over(self) -> None:
+        """End the script, which had its time, and keep what it has saved."""
+        if self._running:
+            self._do(Do.END_HOSTS)
+        self._in(_COLLECT_TIMEOUT, Timer.END)
+
+    def _tell_to_stop(self) -> None:
+        if not self._told_to_stop:
+            self._told_to_stop = True
+            self._do(Do.STOP_HOSTS)
+
+    def _end_now(self) -> None:
+        self.hurried = True
+        self._do(Do.END_HOSTS)
+        if not self._running:
+            self._finish()  # it had not come to starting hosts, or they have all ended
+
+    # --- failures, and the end of hosts ---
+
+    def _fail(self, failure: Failure) -> None:
+        self.failure = self.failure or failure
+        self._do(Do.CLOSE_MEMBERSHIP)
+        between = self.stage is Stage.WAITING
+        self._move(Happening.FAILURE)
+        self._do(Do.END_HOSTS)
+        if between:
+            self._finish()
+        elif not self._running:  # unless the end of the last host is about to be told
+            self._in(0.0, Timer.NOBODY)
+
+    def _diverge(self, failure: Failure) -> None:
+        if self.stopped_as is not None:
+            return
+        if self._running or self.stage is Stage.WAITING:
+            self._fail(failure)
+        else:  # it is ending: this is how
+            self.failure = self.failure or failure
+
+    def _host_ended(self, event: HostEnded) -> None:
+        end = event.end
+        self.ended[end.host] = end
+        if event.goes_on:
+            return  # a host less is no failure of the job
+        self._all_have_ended |= event.last
+        if end.host in self.attempts.removed:
+            lost = Failure(cause=Cause.HOST_LOST, message="the host is gone.", host=end.host)
+            end = dataclasses.replace(end, failure=lost)
+        if end.failure is not None and (self.failure is None or self.failure.cause is Cause.HOST_LOST):
+            self.failure = end.failure
+            # A killed toolkit ends nothing any more, and one that has not met the others is not missed by them.
+            self._in(_LOST_GRACE, Timer.END_HOSTS)
+        if self.everyone_ended:
+            self.attempts.progressed |= event.saved
+            self._all_ended()
+        elif self.stage.is_ending and not self._running:
+            self._finish()  # the others were never started
+        elif end.exit_code != 0 and not (self._bounded or self.stage.is_stopping or self.attempts.taken):
+            # The others end by themselves, since the hosts are connected; this bounds it.
+            self._bounded = True
+            self._in(_END_TIMEOUT, Timer.END_HOSTS)
+
+    def _all_ended(self) -> None:
+        failed = any(end.exit_code != 0 for end in self.ended.values())
+        if self._elastic:  # hosts come and go, unless those that went had all that trained
+            failed = failed and bool(self.attempts.taken)
+        stopping = self.stage.is_stopping
+        if not stopping and failed and self.failure is None and not self.attempts.taken:
+            self.failure = self.reported or self._unexplained()
+        if not stopping and (self.failure is not None or failed):
+            outcome = self._attempt_over()
+            if isinstance(outcome, Failure):
+                self.failure = outcome
+            elif self._late_stop is None:
+                self._await_next(outcome)
+                return
+            else:  # another attempt was to follow, and is not wanted
+                self._move(Happening.RETRY)
+                self._stop_as(*self._late_stop)
+        if self.hurried:
+            self._finish()
+            return
+        if not self.stage.is_stopping:
+            # Of a job that failed as well: what it has left may say why, and hours of training may be in it.
+            self._do(Show(SecondaryStatus.UPLOADING))
+        if self.failure is not None:
+            self._move(Happening.FAILURE)
+        self._move(Happening.COLLECT)
+        self._do(Do.COLLECT)
+
+    def _unexplained(self) -> Failure:
+        """Return the failure of a host whose toolkit has reported none."""
+        failed = {host: end for host, end in self.ended.items() if end.exit_code != 0}
+        host = self.terminated if self.terminated in failed else next(iter(failed))
+        end = failed[host]
+        message = f"the host's training process exited with code {end.exit_code} without saying why."
+        if end.exit_code == 128 + signal.SIGTERM:
+            message = TERMINATED
+        return Failure(cause=Cause.PROCESS, message=message, host=host, exit_code=end.exit_code, signal=end.signal)
+
+    # --- attempts ---
+
+    def _attempt_over(self) -> Wait | Failure:
+        """Return what follows an attempt that did not end well."""
+        self._cancel(*_OF_ATTEMPT)
+        self._do(Do.ATTEMPT_OVER)
+        if self.failure is not None:
+            self.failure = self._masked(self.failure)
+        outcome = self.attempts.over(self.failure, self._now)
+        self._do(Do.KEEP_ATTEMPTS)
+        return outcome
+
+    def _await_next(self, wait: Wait) -> None:
+        """Let another attempt follow, when its time has come."""
+        preempted = wait.ending is not None and wait.ending.kind is EndedBy.PREEMPTION
+        reason = wait.ending.what() if wait.ending is not None else ""
+        if self.failure is not None and not preempted:
+            reason = self.failure.summary()
+        self._do(Show(SecondaryStatus.INTERRUPTED if preempted else SecondaryStatus.RESTARTING, reason))
+        seconds = max(0.0, wait.until - self._now)
+        pause = f" in {seconds:.1f} s" if seconds else ""
+        text = f"attempt {self.attempts.number} is over ({reason}); the next one begins{pause}"
+        self._do(Tell("restart", self.hosts[0], text, {"reason": reason, "pause_s": round(seconds, 3)}))
+        self._waits_until = wait.until
+        self._move(Happening.RETRY)
+        self._in(seconds, Timer.NEXT)
+        self._do(Do.QUEUE_AGAIN)
+
+    def _start_next(self) -> None:
+        """Start another attempt, on the hosts that are there, if it is time and there are enough."""
+        if self.stage is not Stage.WAITING or not self.has_turn:
+            return
+        self._cancel(Timer.NEXT)
+        wait = self.attempts.wait(self._now)
+        if isinstance(wait, Failure):
+            self.failure = wait
+            self._move(Happening.FAILURE)
+            self._move(Happening.COLLECT)
+            self._do(Do.COLLECT)
+            return
+        if (until := max(wait.until, self._waits_until)) > self._now:
+            self._deadlines.append(Deadline(until, Timer.NEXT))
+            return
+        self._move(Happening.RESTART)
+        for host in [host for host, back in self.attempts.fleet.gone.items() if back <= self._now]:
+            self.attempts.fleet = self.attempts.fleet.returned(host)
+            self._do(Tell("returned", host, f"{host} is back", {"target": host}))
+        self.hosts = self.attempts.begin(self._now)
+        self.ended = {}
+        self.failure = self.reported = self.terminated = None
+        self._all_have_ended = self._told_to_stop = self._bounded = False
+        self._do(Begin(self.attempts.number, self.hosts))
+
+    # --- hosts that are taken away ---
+
+    @property
+    def _is_preparing(self) -> bool:
+        """Whether the hosts of an attempt are about to be started."""
+        return (
+            not (self.stage.is_ending or self._running)
+            and self.stage is not Stage.WAITING
+            and len(self.ended) < len(self.hosts)
+        )
+
+    def runs_on(self, host: str, running: bool) -> bool:
+        """Return whether a host of the attempt runs."""
+        return running and host in self.hosts and host not in self.ended
+
+    def _take_pending(self) -> None:
+        """Take hosts away, where the notice has somebody who can save."""
+        while self._taken and not self.over:
+            if self._taken[0].notice_s is not None and self._is_preparing:
+                if not self._has(Timer.TAKE):
+                    self._in(_PREPARING_POLL, Timer.TAKE)
+                return
+            self._take_host(self._taken.pop(0))
+
+    def _take_host(self, taken: HostTaken) -> None:
+        """Take a host of a gang away: all ranks get the notice, since they train together; then it is killed."""
+        host, back_in_s = taken.host, taken.back_in_s
+        if self.ends or host not in self.attempts.fleet.present(self._now):
+            return
+        until = math.inf if back_in_s is None else self._now + back_in_s
+        self.attempts.fleet = self.attempts.fleet.without(host, until=until)
+        if taken.notice_s is None:
+            self._do(Tell("removed", host, f"{host} is gone", {"target": host, "back_in_s": back_in_s}))
+            if self.runs_on(host, self._running):
+                self.attempts.removed.add(host)
+                self._do(KillHost(host))
+        else:
+            data = {"target": host, "notice_s": taken.notice_s, "back_in_s": back_in_s}
+            text = f"{host} is interrupted: the job has {taken.notice_s:g} s to save"
+            self._do(Tell("interrupted", host, text, data))
+            if self.runs_on(host, self._running):
+                self._preempt(host, taken.notice_s)
+        self._start_next()  # of an attempt that waits: there may be too few now
+
+    def _return(self, host: str) -> None:
+        if host in self.attempts.fleet.gone:
+            self.attempts.fleet = self.attempts.fleet.returned(host)
+            self._do(Tell("returned", host, f"{host} is back", {"target": host}))
+            self._start_next()
+
+    def _preempt(self, host: str, notice_s: float) -> None:
+        self.attempts.taken.append(host)
+        self._tell_to_stop()
+        self._in(notice_s, Timer.LOSE_HOST, host)
+
+    def _lose(self, host: str) -> None:
+        """Kill a host, and then those that have missed it."""
+        if host not in self.ended:
+            self._do(KillHost(host))
+            self._in(_LOST_GRACE, Timer.END_HOSTS)
+
+    def _await_hosts(self, hosts: Iterable[str]) -> None:
+        self._do(Do.CLOSE_MEMBERSHIP)
+        self.attempts.taken += hosts
+        self._do(Do.END_HOSTS)
+        if not self._running:
+            self._in(0.0, Timer.ALL_ENDED)
+
+    # --- the end ---
+
+    def _collected(self, failure: Failure | None) -> None:
+        if failure is not None and self.stopped_as is None and self.failure is None:
+            self.failure = failure
+        elif failure is not None:
+            self._do(Warn(failure.message))
+        self._finish()
+
+    def _finish(self) -> None:
+        """End the job: nothing of it is left to wait for."""
+        if not self.over:
+            self._move(Happening.FINISH)
+            self._deadlines.clear()
+            self._do(Do.FINISH)
