@@ -314,14 +314,15 @@ class TestTaken:
         job.take(TRAINING, running=False)  # they are about to be started
         assert Do.STOP_HOSTS in job.take(TimeUp(), at=0.3, running=True)
 
-    def test_one_that_comes_back_earlier_is_not_waited_for_longer(self) -> None:
+    def test_one_that_comes_back_is_there_for_the_attempt_that_waits_for_it(self) -> None:
         job = Job().trains()
         job.take(HostTaken("algo-2", 5.0, 500.0))
         job.ends("algo-1", 143)
         job.ends("algo-2", 143, last=True)
         assert job.machine.next_deadline() == 500.0
-        actions = job.take(HostReturned("algo-2"), at=30.0)
-        assert actions[-1] == Begin(1, HOSTS)
+        [told] = job.take(HostReturned("algo-2"), at=30.0)
+        assert isinstance(told, Tell) and told.text == "algo-2 is back"
+        assert job.waits_until(500.0) == [Begin(1, HOSTS)]
 
     def test_too_few_that_never_come_back_fail_the_job(self) -> None:
         job = Job().trains()
