@@ -124,7 +124,7 @@ class RayProvider(ArrivingProvider):
         """Wait for a host's node, then for the start of its agent there."""
         for other in host.group:
             await host.until(other.event("placed"))
-        nodes = [other.place for other in self.connection.hosts.values()]
+        nodes = [other.place for other in {*host.group, *self.connection.hosts.values()}]
         if all(nodes):
             self.refuse_mixed(nodes, "set backend_options={'strategy': 'STRICT_SPREAD'} or 'STRICT_PACK'")
         return str((await host.until(host.event("started")))["ip"])
