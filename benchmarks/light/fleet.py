@@ -25,7 +25,7 @@ from container.contract.messages import Message
 from container.contract.wire import Event
 from container.system.background import Background
 from container.system.link import Link
-from container.system.loop import Loop
+from container.system.loop import Loop, SelectorLoop
 from container.system.transfer import Transfers
 from container.toolkit import control
 from container.toolkit.coordinator import Coordinator
@@ -259,7 +259,7 @@ def main(path: str) -> None:
     """Serve until the process that started this one is gone: its end of our input closes."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    loop = Loop()
+    loop = SelectorLoop()
     background = Background(loop)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)

@@ -7,6 +7,7 @@ the job, another one begins where it was.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import random
@@ -17,7 +18,7 @@ from typing import Any
 
 from container.contract.failures import Cause, Failure
 from container.contract.messages import Message
-from container.system.loop import Loop
+from container.system.asyncio_loop import AsyncioLoop
 from estimators.backends import dispatchers
 from estimators.backends.dispatchers import parcels
 from estimators.backends.dispatchers.base import Parcel
@@ -45,7 +46,7 @@ class DispatchedJob:
         record: The copy of its record, whose lock is held.
     """
 
-    def __init__(self, loop: Loop, record: JobRecord) -> None:
+    def __init__(self, loop: AsyncioLoop, record: JobRecord) -> None:
         self._loop = loop
         self._record = record
         self._options = RunOptions.from_dict(record.read_options())
@@ -60,8 +61,8 @@ class DispatchedJob:
         self._lost_since: float | None = None
         self._why = ""
         self._waiting: list[tuple[Message, Answer]] = []  # what was asked before the dispatcher had the job
-        #: Whether there is nothing more to do here.
-        self.over = False
+        #: Set when there is nothing more to do here.
+        self.over = asyncio.Event()
         loop.on_signal(signal.SIGTERM, self._let_go)
         loop.on_signal(signal.SIGHUP, lambda: None)
         loop.on_signal(signal.SIGINT, lambda: None)
@@ -114,7 +115,7 @@ class DispatchedJob:
     # --- following it ---
 
     def _follow(self) -> None:
-        if not self.over:
+        if not self.over.is_set():
             self._dispatcher.follow(self._record.name, self._replica.have, self._take, self._lost)
 
     def _take(self, message: Message) -> None:
@@ -170,7 +171,7 @@ class DispatchedJob:
 
     def _lost(self, text: str) -> None:
         """The dispatcher is not reached: try again, and for long."""
-        if self.over:
+        if self.over.is_set():
             return
         now = time.monotonic()
         self._why = text
@@ -212,7 +213,7 @@ class DispatchedJob:
             self._record.write_status(self._status)
 
     def _end(self) -> None:
-        self.over = True
+        self.over.set()
         for message, answer in self._waiting:
             answer({"ok": False, "error": f"{message['op']}: the job has already ended."})
         self._waiting = []
@@ -221,12 +222,11 @@ class DispatchedJob:
         self._end()
 
 
-def run(loop: Loop, record: JobRecord) -> None:
+def run(loop: AsyncioLoop, record: JobRecord) -> None:
     """Keep the copy of a job's record until the job is over, or nobody can."""
     job = DispatchedJob(loop, record)
     try:
         job.start()
-        while not job.over:
-            loop.run_once()
+        loop.run(job.over.wait())
     finally:
         job.close()

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from container.contract.messages import Message
-from container.system.loop import Loop
+from container.system.asyncio_loop import AsyncioLoop
 
 #: The module of the program at the other end; see there for its commands.
 PROGRAM = "estimators.client.dispatching"
@@ -56,7 +56,7 @@ class Dispatcher(abc.ABC):
 
     kind: ClassVar[str]
 
-    def __init__(self, loop: Loop, place: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, loop: AsyncioLoop, place: str, options: Mapping[str, Any]) -> None:
         self.loop = loop
         self.place = place
 

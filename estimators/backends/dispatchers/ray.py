@@ -7,6 +7,7 @@ follows; and who asks its supervisor something.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import hashlib
 import itertools
@@ -18,20 +19,20 @@ import secrets
 import shlex
 import socket
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 from container.contract.messages import Message
 from container.contract.names import shown, unknown
 from container.system import folders
+from container.system.asyncio_loop import AsyncioLoop
 from container.system.background import Background
-from container.system.loop import Loop
 from container.system.removing import remove_tree
 from estimators.backends.dispatchers import parcels
 from estimators.backends.dispatchers.base import PACKAGES, PARCEL, Dispatcher, Parcel, packed
 from estimators.backends.hosts import shipping
-from estimators.backends.hosts.cluster_client import ClusterClient
+from estimators.backends.hosts.cluster_client import ClusterClient, ProgramEnded
 from estimators.backends.ray import diagnosis
 from estimators.job.errors import ConfigurationError, FleetfitError
 from estimators.job.redaction import looks_secret
@@ -113,19 +114,26 @@ def _runtime_env(where: str, value: Any) -> dict[str, Any]:
     return dict(value)
 
 
+class _Refused(Exception):
+    """The job cannot run on the cluster, or what was asked for is refused; with the reason."""
+
+
+class _Unreached(Exception):
+    """The cluster is not reached, or no more; with the reason."""
+
+
 class RayDispatcher(Dispatcher):
     """See :class:`estimators.backends.dispatchers.base.Dispatcher`."""
 
     kind: ClassVar[str] = "ray"
 
-    def __init__(self, loop: Loop, place: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, loop: AsyncioLoop, place: str, options: Mapping[str, Any]) -> None:
         super().__init__(loop, place, options)
         self._options = RayDispatcherOptions.of(options)
-        self._background = Background(loop)
         self._client: ClusterClient | None = None
         self._numbers = itertools.count(1)
-        self._takers: dict[int, Callable[[Message], None]] = {}
-        self._lost: Callable[[str], None] | None = None  # of who follows or submits
+        self._answers: dict[int, asyncio.Queue[Message]] = {}  # of what was asked and is not over
+        self._tasks: set[asyncio.Task[None]] = set()
         self._job = ""
         self._folder = folders.make()
 
@@ -146,45 +154,68 @@ class RayDispatcher(Dispatcher):
 
     # --- what talks to Ray ---
 
-    def _ask(self, taker: Callable[[Message], None], **message: Any) -> int:
-        """Have something done, and what is said of it taken."""
+    def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine until it ends, or the dispatcher is let go of."""
+        task = self.loop.start(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _settle(
+        self,
+        work: Coroutine[Any, Any, None],
+        done: Callable[[], None],
+        refused: Callable[[str], None],
+        lost: Callable[[str], None],
+    ) -> None:
+        """Call back how something has ended."""
+        try:
+            await work
+        except _Refused as error:
+            refused(str(error))
+        except _Unreached as error:
+            lost(str(error))
+        else:
+            done()
+
+    def _ask(self, **message: Any) -> asyncio.Queue[Message]:
+        """Have something done, and return what is said of it, as it comes."""
         if self._client is None or self._client.over:
             self._client = ClusterClient(
                 self.loop,
                 Path(__file__).with_name("ray_jobs.py"),
-                self._said,
-                self._ended,
                 protected=set(),
                 env=dict(os.environ),
                 logged=_LOGGED,
                 for_hosts=False,
             )
             self._client.send(op="connect", address=self._options.address)
+            self._run(self._hear(self._client))
         number = next(self._numbers)
-        self._takers[number] = taker
+        answers = self._answers[number] = asyncio.Queue()
         self._client.send(id=number, **message)
-        return number
+        return answers
 
-    def _said(self, event: Message) -> None:
-        taker = self._takers.get(event["id"])
-        if taker is not None:
-            if event["event"] not in ("submitted", "said"):
-                del self._takers[event["id"]]
-            taker(event)
+    async def _hear(self, client: ClusterClient) -> None:
+        """Pass on what the program says, until it ends."""
+        try:
+            while True:
+                event = await client.event()
+                number, goes_on = event["id"], event["event"] in ("submitted", "said")
+                answers = self._answers.get(number) if goes_on else self._answers.pop(number, None)
+                if answers is not None:
+                    answers.put_nowait(event)
+        except ProgramEnded as error:
+            said = f": {error}" if str(error) else ""
+            reason = f"the process that talks to Ray has ended unexpectedly{said}"
+        for answers in self._answers.values():
+            answers.put_nowait({"event": "unreached", "reason": reason})
+        self._answers.clear()
 
-    def _ended(self, said: str) -> None:
-        reason = f"the process that talks to Ray has ended unexpectedly{f': {said}' if said else ''}"
-        takers, self._takers = self._takers, {}
-        for taker in takers.values():
-            taker({"event": "unreached", "reason": reason})
-
-    def _submit_job(
-        self, name: str, words: list[str], package: Path, taker: Callable[[Message], None], **more: Any
-    ) -> None:
+    def _submit_job(self, name: str, words: list[str], package: Path, **more: Any) -> asyncio.Queue[Message]:
         options = self._options
         home = () if options.home is None else ("--home", options.home)
         line = shlex.join([options.python or "python", "-m", _PROGRAM, *words, *home])
-        self._ask(taker, op="submit", job=name, entrypoint=f"exec {line}", package=str(package), **more)
+        return self._ask(op="submit", job=name, entrypoint=f"exec {line}", package=str(package), **more)
 
     # --- a training job ---
 
@@ -197,136 +228,128 @@ class RayDispatcher(Dispatcher):
         lost: Callable[[str], None],
     ) -> None:
         """Submit the job, whose working directory is our code and the parcel."""
+        self._run(self._settle(self._bring(parcel, say), done, refused, lost))
+
+    async def _bring(self, parcel: Callable[[], Parcel], say: Callable[[str], None]) -> None:
+        """Submit the job, and wait until its supervisor runs."""
+        package = self._folder / "job.zip"
         try:
             brought = parcel()
         except (FleetfitError, OSError) as error:
-            refused(str(error))
-            return
+            raise _Refused(str(error)) from None
         self._job = brought.name
         environment = dict(brought.header["environment"])
         private = sorted(name for name in environment if looks_secret(name))
         header = {**brought.header, "environment": {n: v for n, v in environment.items() if n not in private}}
         brought = dataclasses.replace(brought, header=header)
-        package = self._folder / "job.zip"
-
-        def ready(nothing: None) -> None:
-            if package.stat().st_size > _LARGEST:
-                refused(
-                    f"the job's files on this machine have {package.stat().st_size >> 20} MiB, but Ray's Jobs API "
-                    f"accepts at most {_LARGEST >> 20} MiB. Put the data on S3."
-                )
-                return
-            say(f"{self.place}: sending the job there")
-            stopping = math.ceil(RunOptions.from_dict(header["options"]).longest_grace) + _ENDING_S
-            given = dict(self._options.runtime_env)
-            variables = {"RAY_JOB_STOP_WAIT_TIME_S": str(stopping), **(given.pop("env_vars", None) or {})}
-            self._submit_job(
-                brought.name,
-                ["run"],
-                package,
-                taken,
-                runtime_env={**given, "env_vars": variables},
-                metadata={"fleetfit_created": str(header["created"])},
-                until=["done", "refused"],
+        try:
+            await Background.of(self.loop).call(lambda: _pack(package, brought))
+        except Exception as error:  # noqa: BLE001 - whatever files there are
+            raise _Refused(f"the job could not be packed: {error}") from None
+        if package.stat().st_size > _LARGEST:
+            raise _Refused(
+                f"the job's files on this machine have {package.stat().st_size >> 20} MiB, but Ray's Jobs API "
+                f"accepts at most {_LARGEST >> 20} MiB. Put the data on S3."
             )
-
-        def taken(event: Message) -> None:
+        say(f"{self.place}: sending the job there")
+        stopping = math.ceil(RunOptions.from_dict(header["options"]).longest_grace) + _ENDING_S
+        given = dict(self._options.runtime_env)
+        variables = {"RAY_JOB_STOP_WAIT_TIME_S": str(stopping), **(given.pop("env_vars", None) or {})}
+        answers = self._submit_job(
+            brought.name,
+            ["run"],
+            package,
+            runtime_env={**given, "env_vars": variables},
+            metadata={"fleetfit_created": str(header["created"])},
+            until=["done", "refused"],
+        )
+        while True:
+            event = await answers.get()
             if event["event"] == "submitted":
                 package.unlink()
             elif event["event"] == "refused":
-                refused(event["reason"])
+                raise _Refused(event["reason"])
             elif event["event"] == "unreached":
-                lost(event["reason"])
+                raise _Unreached(event["reason"])
             elif event["event"] == "over":
-                refused(f"{event['reason']}{_remedy(event['reason'])}")
-            elif event["event"] == "said" and event["message"]["op"] == "done":
-                done()
-            elif event["event"] == "said" and event["message"]["op"] == "refused":
-                refused(str(event["message"].get("error")))
-
-        self._background.run(
-            lambda: _pack(package, brought), ready, lambda error: refused(f"the job could not be packed: {error}")
-        )
+                raise _Refused(f"{event['reason']}{_remedy(event['reason'])}")
+            elif event["message"]["op"] == "refused":
+                raise _Refused(str(event["message"].get("error")))
+            elif event["message"]["op"] == "done":
+                return
 
     def follow(
         self, name: str, have: Mapping[str, Any], take: Callable[[Message], None], lost: Callable[[str], None]
     ) -> None:
         """Submit who tells of it. Those that an earlier process of this copy has left are ended."""
+        self._run(self._settle(self._take_all(name, have, take), lambda: None, lost, lost))
+
+    async def _take_all(self, name: str, have: Mapping[str, Any], take: Callable[[Message], None]) -> None:
+        """Take all that is told of a job, until it is over."""
         self._job = name
-        over = False
-
-        def taken(event: Message) -> None:
-            nonlocal over
-            if event["event"] == "said":
-                message = event["message"]
-                if over or message["op"] == "beat":
-                    return
-                over = message["op"] in ("end", "missing", "again")
-                if message["op"] == "again":
-                    lost("another process follows the job on the cluster now")
-                elif message["op"] == "missing":
-                    self._ask(lambda seen: missing(message, seen), op="look", job=name)
-                else:
-                    take(message)
-            elif event["event"] != "submitted" and not over:
-                over = True
-                lost(f"{event['reason']}{_remedy(event['reason'])}")
-
-        def missing(message: Message, seen: Message) -> None:
-            if seen["event"] == "seen" and seen["runs"]:
-                lost("Ray has not started the job yet")
-            else:
-                take(message)
-
         words = ["follow", name, packed(have)]
         if len(words[-1]) > _LONGEST_ARGUMENT:
             words[-1] = packed({})  # then all comes once more
         # One copy is followed by one process.
         place = f"{socket.gethostname()}:{os.getuid()}:{jobs_folder() / name}"
         copy = hashlib.sha256(place.encode()).hexdigest()[:16]
-        self._submit_job(
+        answers = self._submit_job(
             f"{name}-follow-{secrets.token_hex(4)}",
             words,
             self._code_package(),
-            taken,
             runtime_env=dict(self._options.runtime_env),
             metadata={"fleetfit_copy": copy},
             alone="fleetfit_copy",
             beats=True,
         )
+        while True:
+            event = await answers.get()
+            if event["event"] == "submitted":
+                continue
+            if event["event"] != "said":
+                raise _Unreached(f"{event['reason']}{_remedy(event['reason'])}")
+            message = event["message"]
+            if message["op"] == "again":
+                raise _Unreached("another process follows the job on the cluster now")
+            if message["op"] == "missing":
+                seen = await self._ask(op="look", job=name).get()
+                if seen["event"] == "seen" and seen["runs"]:
+                    raise _Unreached("Ray has not started the job yet")
+            if message["op"] != "beat":
+                take(message)
+            if message["op"] in ("end", "missing"):
+                return
 
     def ask(self, message: Message, answered: Callable[[Message], None]) -> None:
         """Stop Ray's job, or submit who asks."""
-        told = False
+        self._run(self._answer(message, answered))
 
-        def taken(event: Message) -> None:
-            nonlocal told
-            if told or event["event"] == "submitted":
-                return
-            told = True
-            if event["event"] == "said":
-                answered({key: value for key, value in event["message"].items() if key != "op"})
-            elif event["event"] == "stopped":
-                answered({"ok": True})
-            else:
-                answered({"ok": False, "error": f"dispatcher {self.place}: {event['reason']}."})
-
+    async def _answer(self, message: Message, answered: Callable[[Message], None]) -> None:
         if message["op"] == "stop" and message.get("grace") is None:
-            self._ask(taken, op="stop", job=self._job)
-            return
-        self._submit_job(
-            f"{self._job}-ask-{secrets.token_hex(4)}",
-            ["ask", self._job, packed(message)],
-            self._code_package(),
-            taken,
-            runtime_env=dict(self._options.runtime_env),
-            metadata={},
-            until=["answer"],
-            forget=True,
-        )
+            answers = self._ask(op="stop", job=self._job)
+        else:
+            answers = self._submit_job(
+                f"{self._job}-ask-{secrets.token_hex(4)}",
+                ["ask", self._job, packed(message)],
+                self._code_package(),
+                runtime_env=dict(self._options.runtime_env),
+                metadata={},
+                until=["answer"],
+                forget=True,
+            )
+        while (event := await answers.get())["event"] == "submitted":
+            pass
+        if event["event"] == "said":
+            answered({key: value for key, value in event["message"].items() if key != "op"})
+        elif event["event"] == "stopped":
+            answered({"ok": True})
+        else:
+            answered({"ok": False, "error": f"dispatcher {self.place}: {event['reason']}."})
 
     def close(self) -> None:
         """Let the program end whom it has submitted to follow."""
+        for task in self._tasks:
+            task.cancel()
         if self._client is not None:
             self._client.close()
         remove_tree(self._folder, ignore_errors=True)

@@ -6,14 +6,15 @@ there, Ray or Spark. What cannot do so is closed, and told nothing. Then the con
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import hmac
 import os
 import socket
-from collections.abc import Callable
+from typing import NamedTuple
 
-from container.system.loop import Loop
+from container.system.asyncio_loop import AsyncioLoop
 
 #: The id of a host, a number that is used once, and the proof, in bytes; the host's side is in :mod:`.joining`.
 ID, NONCE, PROOF = 16, 32, 32
@@ -24,6 +25,27 @@ _WITHIN_S, _AT_ONCE = 10.0, 256
 def proof(key: bytes, side: bytes, first: bytes, second: bytes) -> bytes:
     """Return what only who has the key can say to these two numbers."""
     return hmac.new(key, side + first + second, hashlib.sha256).digest()
+
+
+class Arrival(NamedTuple):
+    """A host that has arrived: its connection, and the address that it came from."""
+
+    connection: socket.socket
+    address: str
+
+
+class Expected:
+    """A host that is to arrive.
+
+    Attributes:
+        identity: Its id.
+        key: Its key.
+        arrival: Its arrival, in the future.
+    """
+
+    def __init__(self, loop: AsyncioLoop) -> None:
+        self.identity, self.key = os.urandom(ID), os.urandom(32)
+        self.arrival: asyncio.Future[Arrival] = loop.future()
 
 
 class Arrivals:
@@ -40,102 +62,71 @@ class Arrivals:
         OSError: the address is not of this machine.
     """
 
-    def __init__(self, loop: Loop, address: str) -> None:
+    def __init__(self, loop: AsyncioLoop, address: str) -> None:
         self._loop = loop
-        self._expected: dict[bytes, tuple[bytes, Callable[[int], None]]] = {}
-        self._arriving: set[_Arrival] = set()
+        self._expected: dict[bytes, Expected] = {}
+        self._arriving: set[asyncio.Task[None]] = set()
         self._socket = socket.create_server((address, 0), backlog=128)
         self._socket.setblocking(False)
         self.port: int = self._socket.getsockname()[1]
         loop.add_reader(self._socket.fileno(), self._accept)
 
-    def expect(self, arrived: Callable[[int], None]) -> tuple[bytes, bytes]:
-        """Return the id and the key for a host, whose connection is given when it arrives, once."""
-        identity, key = os.urandom(ID), os.urandom(32)
-        self._expected[identity] = (key, arrived)
-        return identity, key
+    def expect(self, host: Expected) -> None:
+        """Let a host in when it arrives, once."""
+        self._expected[host.identity] = host
 
-    def forget(self, identity: bytes) -> None:
+    def forget(self, host: Expected) -> None:
         """Expect a host no more."""
-        self._expected.pop(identity, None)
+        self._expected.pop(host.identity, None)
 
     def close(self) -> None:
         """Listen no more; who has arrived stays."""
         self._expected.clear()
-        for arrival in list(self._arriving):
-            arrival.close()
+        for arriving in self._arriving:
+            arriving.cancel()
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket.fileno())
             self._socket.close()
 
     def _accept(self) -> None:
         try:
-            connection, _ = self._socket.accept()
+            connection, address = self._socket.accept()
         except OSError:  # it is gone already, or there are no descriptors left: who waits tries again
             return
         if len(self._arriving) >= _AT_ONCE:
             connection.close()
             return
-        self._arriving.add(_Arrival(self._loop, self, connection))
+        arriving = self._loop.start(self._let_in(Arrival(connection, address[0])))
+        self._arriving.add(arriving)
+        arriving.add_done_callback(self._arriving.discard)
 
-    def over(self, arrival: _Arrival) -> None:
-        """An arrival was taken in, or turned away."""
-        self._arriving.discard(arrival)
-
-    def take(self, said: bytes, nonce: bytes) -> tuple[bytes, Callable[[int], None]] | None:
-        """Return our own proof and who waits for the host; None for one that is not expected."""
-        identity, theirs, shown = said[:ID], said[ID : ID + NONCE], said[ID + NONCE :]
-        key, arrived = self._expected.get(identity, (os.urandom(32), None))
-        if not hmac.compare_digest(shown, proof(key, b"host", nonce, theirs)) or arrived is None:
-            return None
-        del self._expected[identity]
-        return proof(key, b"supervisor", theirs, nonce), arrived
-
-
-class _Arrival:
-    """A connection that has not shown yet whose it is."""
-
-    def __init__(self, loop: Loop, arrivals: Arrivals, connection: socket.socket) -> None:
-        self._loop = loop
-        self._arrivals = arrivals
-        self._connection = connection
-        self._nonce = os.urandom(NONCE)
-        self._said = b""
-        connection.setblocking(False)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._timer = loop.call_later(_WITHIN_S, self.close)
-        loop.add_reader(connection.fileno(), self._readable)
-        with contextlib.suppress(OSError):  # a new connection has room for it; one that is gone is read to its end
-            connection.send(self._nonce)
-
-    def _readable(self) -> None:
-        try:
-            data = self._connection.recv(ID + NONCE + PROOF - len(self._said))
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        self._said += data
-        if not data:
-            self.close()
-        elif len(self._said) == ID + NONCE + PROOF:
-            taken = self._arrivals.take(self._said, self._nonce)
-            if taken is None:
-                self.close()
+    async def _let_in(self, arrival: Arrival) -> None:
+        """Give a connection to the host that it proves to be; turn any other away."""
+        connection, nonce = arrival.connection, os.urandom(NONCE)
+        with contextlib.ExitStack() as turned_away, contextlib.suppress(OSError, asyncio.TimeoutError):
+            turned_away.enter_context(connection)
+            connection.setblocking(False)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.send(nonce)  # a new connection has room for it
+            said = await asyncio.wait_for(_read(connection, ID + NONCE + PROOF), _WITHIN_S)
+            identity, theirs, shown = said[:ID], said[ID : ID + NONCE], said[ID + NONCE :]
+            host = self._expected.get(identity)
+            key = host.key if host is not None else os.urandom(32)
+            if not hmac.compare_digest(shown, proof(key, b"host", nonce, theirs)) or host is None:
                 return
-            ours, arrived = taken
-            self._leave()
-            with contextlib.suppress(OSError):  # whoever waits for the host hears of its end from the descriptor
-                self._connection.send(ours)
-            arrived(self._connection.detach())
+            with contextlib.suppress(OSError):  # whoever waits for the host hears of its end from the connection
+                connection.send(proof(key, b"supervisor", theirs, nonce))
+            turned_away.pop_all()
+            self.forget(host)
+            host.arrival.set_result(arrival)
 
-    def _leave(self) -> None:
-        self._timer.cancel()
-        self._loop.remove_reader(self._connection.fileno())
-        self._arrivals.over(self)
 
-    def close(self) -> None:
-        """Turn it away."""
-        if self._connection.fileno() >= 0:
-            self._leave()
-            self._connection.close()
+async def _read(connection: socket.socket, size: int) -> bytes:
+    """Read so many bytes, or raise OSError."""
+    data = b""
+    while len(data) < size:
+        more = await asyncio.get_running_loop().sock_recv(connection, size - len(data))
+        if not more:
+            raise OSError("the connection was closed")
+        data += more
+    return data

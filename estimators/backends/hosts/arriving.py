@@ -6,32 +6,30 @@ host's fate. The agents connect to a port of this machine (:mod:`.arrivals`).
 
 from __future__ import annotations
 
+import abc
+import asyncio
 import base64
 import dataclasses
 import ipaddress
 import os
 import re
-import socket
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from container.contract.strategies import MPI, Elastic
-from container.system.loop import Loop
 from estimators.backends.hosts import shipping
-from estimators.backends.hosts.arrivals import Arrivals
-from estimators.backends.hosts.cluster_client import ClusterClient
-from estimators.backends.hosts.provider import Host, Placement
+from estimators.backends.hosts.arrivals import Arrivals, Expected
+from estimators.backends.hosts.cluster_client import ClusterClient, ProgramEnded
+from estimators.backends.hosts.provider import Host, HostProvider, HostUnavailable, Placement, ProvidedJob
 from estimators.backends.hosts.remote import SILENCE_S, RemoteHost
 from estimators.backends.option_rules import above_0, interpreter, option, read, refuse
-from estimators.job.fleets import Capabilities
 from estimators.job.request import TrainingJobSpec
 
-Ready = Callable[[Host], None]
-Failed = Callable[[str], None]
 Event = dict[str, Any]
+T = TypeVar("T")
 Options = TypeVar("Options", bound="ArrivingOptions")
 
 
@@ -68,10 +66,28 @@ class ArrivingOptions:
         return made
 
 
-class ArrivingProvider:
-    """Implement :class:`estimators.backends.hosts.provider.HostProvider` but for what differs by cluster."""
+async def unless_over(what: Awaitable[T], over: asyncio.Future[str]) -> T:
+    """Return the result of something, unless something else is over before.
 
-    capabilities: ClassVar[Capabilities] = Capabilities(heartbeats=True, elastic=True)
+    Raises:
+        HostUnavailable: it is over; with the reason.
+    """
+    task = asyncio.ensure_future(what)
+    either: set[asyncio.Future[Any]] = {task, over}
+    try:
+        if not task.done():
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if task is not what:  # a future has other owners
+            task.cancel()
+    if over.done():
+        raise HostUnavailable(over.result())
+    return task.result()
+
+
+class ArrivingProvider(HostProvider):
+    """The common part of :class:`HostProvider` for such clusters; what differs by cluster is overridden."""
+
     #: The engine's name in messages.
     title: ClassVar[str]
     #: The program that talks to the cluster, and the prefix of a message in its log.
@@ -80,26 +96,31 @@ class ArrivingProvider:
     #: Seconds to wait for the cluster's own reason when a host's connection ends.
     why_s: ClassVar[float]
 
-    def __init__(self, loop: Loop, spec: TrainingJobSpec, options: ArrivingOptions) -> None:
-        self.tell: Callable[[str], None] = lambda text: None
-        self.protected: set[int] = set()
-        self.loop = loop
-        self.spec = spec
+    def __init__(self, job: ProvidedJob, options: ArrivingOptions) -> None:
+        super().__init__(job)
         self.options = options
         self._connection: ClusterConnection | None = None
-        self._wanted: list[ExpectedHost] = []
+        self._gang: list[ExpectedHost] = []  # the hosts that are asked for in this turn of the loop
         self._starts: Counter[str] = Counter()
         self._there: dict[str, ExpectedHost] = {}  # by the host's name
 
     # --- what differs by cluster ---
 
+    @abc.abstractmethod
     def connecting(self) -> dict[str, Any]:
         """Return the cluster's own arguments of ``connect``."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def acquiring(self, group: Sequence[ExpectedHost]) -> dict[str, Any]:
         """Return the cluster's own arguments of ``acquire``."""
-        raise NotImplementedError
+
+    @abc.abstractmethod
+    async def started(self, host: ExpectedHost) -> str:
+        """Wait until the cluster has started a host that was asked for, and return the host's IP address.
+
+        Raises:
+            HostUnavailable: it cannot be started; with the reason.
+        """
 
     def environment(self) -> Mapping[str, str]:
         """Return the program's environment."""
@@ -108,28 +129,18 @@ class ArrivingProvider:
     def connected(self, event: Event) -> None:
         """Handle that the program has joined the cluster."""
 
-    def disconnected(self, reason: str) -> None:
-        """Handle that the program could not join, or has ended."""
-
     def told(self, event: Event) -> None:
         """Handle an event that concerns no single host."""
 
-    def told_of(self, host: ExpectedHost, event: Event) -> None:
-        """Handle an event that only this cluster's hosts have."""
-
-    def placed(self, host: ExpectedHost) -> None:
-        """Handle that the cluster has found a machine for a host."""
-
-    def arrived(self, host: ExpectedHost) -> None:
-        """Handle that a host has connected."""
-        host.begin()
+    def noticed(self, host: ExpectedHost, seconds: float) -> None:
+        """Handle that the cluster will take a host's machine."""
 
     def where(self, host: ExpectedHost) -> str:
         """Return where a host is, for the reason of its failure; "" if that is not known."""
         return host.place
 
     def lost(self, host: ExpectedHost, reason: str) -> None:
-        """Handle the loss of a host that had connected."""
+        """Handle the loss of a host that had connected, of which the job knows."""
 
     @classmethod
     def placement(
@@ -151,7 +162,7 @@ class ArrivingProvider:
     @property
     def connection(self) -> ClusterConnection:
         """Return the connection to the cluster; a new one if the last has ended."""
-        if self._connection is None or self._connection.over:
+        if self._connection is None or self._connection.over.done():
             self._connection = ClusterConnection(self)
         return self._connection
 
@@ -160,40 +171,72 @@ class ArrivingProvider:
         """Return whether each host is acquired by itself; otherwise those that are asked for at once form a gang."""
         return isinstance(self.spec.strategy, Elastic)
 
-    def acquire(self, name: str, ready: Ready, failed: Failed) -> None:
-        """Ask the cluster for a host."""
-        self.submit(ExpectedHost(self, name, ready, failed))
+    async def acquire(self, name: str) -> Host:
+        """Ask the cluster for a host, and wait until it is there."""
+        return await self.get(ExpectedHost(self, name))
 
-    def submit(self, host: ExpectedHost) -> None:
-        """Ask for a host at the end of this turn of the loop, together with others of the same turn."""
-        self._wanted.append(host)
-        if len(self._wanted) == 1:
-            self.loop.call_later(0, self._ask)
+    async def get(self, host: ExpectedHost) -> Host:
+        """Ask the cluster for a host, and wait until it was started and its agent has answered."""
+        try:
+            connection = await self._ask(host)
+            address = await self.started(host)
+            descriptor = (await host.until(host.arrival)).connection.detach()
+            host.remote = await RemoteHost.connect(
+                self.loop,
+                host.name,
+                descriptor,
+                descriptor,
+                root=self._root(host.name),
+                address=address,
+                caller_address=connection.caller_address,
+                interface="",
+                silence=self.options.silence,
+                explain=host.explain,
+            )
+        except HostUnavailable as error:
+            host.release()
+            reason = str(error) or f"its worker on {self.title} has ended"
+            raise HostUnavailable(f"{where}: {reason}" if (where := self.where(host)) else reason) from None
+        except BaseException:
+            host.release()
+            raise
+        self._there[host.name] = host
+        return host.remote
 
-    def _ask(self) -> None:
-        wanted, self._wanted = self._wanted, []
-        for group in [[one] for one in wanted] if self.elastic else [wanted]:
-            self.connection.acquire(group)
+    async def _ask(self, host: ExpectedHost) -> ClusterConnection:
+        """Ask for a host together with the others of this turn of the loop, as soon as the cluster was joined."""
+        gang = [] if self.elastic else self._gang
+        gang.append(host)
+        try:
+            await asyncio.sleep(0)  # the others get into the gang
+            if gang is self._gang:
+                self._gang = []
+            connection = host.connection = self.connection
+            await connection.until(connection.joined)
+        except BaseException:
+            gang.remove(host)
+            raise
+        if not host.group:  # the first one asks for all
+            connection.ask(gang)
+        return connection
 
-    def root(self, host: str) -> str:
+    def _root(self, host: str) -> str:
         """Return an unused folder for a host: an agent that was cut off may still be removing its own."""
         self._starts[host] += 1
         count = self._starts[host]
         return f"{self.spec.name if count == 1 else f'{self.spec.name}.{count}'}/hosts/{host}"
 
-    def came(self, host: ExpectedHost, remote: Host) -> None:
-        """Hand a ready host to the job."""
-        self._there[host.name] = host
-        host.ready(remote)
+    def refuse_mixed(self, machines: Sequence[str], remedy: str) -> None:
+        """Refuse MPI hosts that share some of their machines: mpirun identifies hosts by machine.
 
-    def refuse_mixed(self, hosts: Sequence[ExpectedHost], machines: Sequence[str], remedy: str) -> None:
-        """Refuse MPI hosts that share some of their machines: mpirun identifies hosts by machine."""
-        if isinstance(self.spec.strategy, MPI) and 1 < len(set(machines)) < len(hosts):
-            for host in list(hosts):
-                host.fail(
-                    f"{self.title} has put the {len(hosts)} hosts on {len(set(machines))} machines. MPI needs one "
-                    f"machine for all hosts, or a separate machine for each host; {remedy}"
-                )
+        Raises:
+            HostUnavailable: they do.
+        """
+        if isinstance(self.spec.strategy, MPI) and 1 < len(set(machines)) < len(machines):
+            raise HostUnavailable(
+                f"{self.title} has put the {len(machines)} hosts on {len(set(machines))} machines. MPI needs one "
+                f"machine for all hosts, or a separate machine for each host; {remedy}"
+            )
 
     def release(self, host: Host) -> None:
         """Give a host's resources back to the cluster."""
@@ -207,269 +250,196 @@ class ArrivingProvider:
             self._connection.close()
 
 
-class ExpectedHost:
-    """Follow a host from its request to its end.
+class ExpectedHost(Expected):
+    """A host from its request to its end.
 
     Attributes:
         name: The host's name in the job.
-        identity: Its name in the messages to the program; "" until the program was asked.
-        group: The gang with which it was requested, itself included.
-        place: The cluster's name for its machine; "" until one was found.
         wish: The machine that is requested, in the cluster's words; None for any.
-        address: Its machine's IP address; "" until known.
-        remote: The connection to its agent; None until then.
-        lost: Whether that connection has ended unexpectedly.
+        connection: The connection by which it was requested; None until then.
+        group: The gang with which it was requested, itself included; empty until then.
+        remote: The connection to its agent; None while it is not there.
+        over: The cluster's reason for its end, in the future; "" if the cluster gives none.
+        lost: Whether the connection to its agent has ended unexpectedly.
     """
 
-    def __init__(self, provider: ArrivingProvider, name: str, ready: Ready, failed: Failed) -> None:
+    def __init__(self, provider: ArrivingProvider, name: str, wish: str | None = None) -> None:
+        super().__init__(provider.loop)
         self._provider = provider
+        self._events: dict[str, asyncio.Future[Event]] = {}
         self.name = name
-        self.ready = ready
-        self._failed = failed
-        self.identity = self.place = self.address = ""
-        self.wish: str | None = None
-        self.group: list[ExpectedHost] = [self]
-        self.remote: _ArrivedHost | None = None
+        self.wish = wish
+        self.connection: ClusterConnection | None = None
+        self.group: Sequence[ExpectedHost] = ()
+        self.remote: RemoteHost | None = None
+        self.over: asyncio.Future[str] = provider.loop.future()
         self.lost = False
-        self._connection: ClusterConnection | None = None
-        self._fd = -1
-        self._reason: str | None = None  # the cluster's, for its end
-        self._settled = False  # whether it has arrived, failed or was released
-        self._waiting: Callable[[], None] | None = None
-
-    def asked(self, connection: ClusterConnection, identity: str, group: list[ExpectedHost]) -> None:
-        """Note that the program was asked for the host."""
-        self._connection, self.identity, self.group = connection, identity, group
-
-    def arrived(self, fd: int) -> None:
-        """Take the host's connection."""
-        if self._settled:
-            os.close(fd)
-            return
-        self._fd = fd
-        self._provider.arrived(self)
 
     @property
-    def peer(self) -> str:
-        """Return the address from which the host has connected; "" if it has not."""
-        if self._fd < 0:
-            return ""
-        with socket.socket(fileno=os.dup(self._fd)) as connection:
-            try:
-                return str(connection.getpeername()[0])
-            except OSError:  # it is gone already, which is read from it
-                return "127.0.0.1"
+    def place(self) -> str:
+        """Return the cluster's name for the host's machine; "" until one was found."""
+        placed = self.event("placed")
+        return str(placed.result()["node"]) if placed.done() else ""
+
+    def event(self, kind: str) -> asyncio.Future[Event]:
+        """Return the program's first event of a kind about the host, in the future."""
+        return self._events.setdefault(kind, self._provider.loop.future())
 
     def told(self, event: Event) -> None:
-        """Handle an event of the host."""
-        if event["event"] == "placed":
-            self.place = event["node"]
-            self._provider.placed(self)
-        elif event["event"] == "failed":
-            self.fail(event["reason"])
-        elif event["event"] == "ended":
-            self._reason = event["reason"]
-            if self._waiting is not None:
-                self._waiting()
-            self.fail(self._reason or f"its worker on {self._provider.title} has ended")
-        else:
-            self._provider.told_of(self, event)
+        """Take an event of the program."""
+        kind = event["event"]
+        if kind in ("failed", "ended"):
+            self.end(event["reason"])
+        elif kind == "notice":
+            self._provider.noticed(self, event["seconds"])
+        elif not (first := self.event(kind)).done():
+            first.set_result(event)
 
-    def begin(self) -> None:
-        """Start talking to the agent, if the host has connected."""
-        if self._fd < 0 or self._settled:
-            return
-        fd, self._fd = self._fd, -1
-        self._settled = True
-        assert self._connection is not None
-        self.remote = _ArrivedHost(
-            self._provider.loop,
-            self.name,
-            fd,
-            fd,
-            why=self._why,
-            root=self._provider.root(self.name),
-            address=self.address,
-            caller_address=self._connection.caller_address,
-            interface="",
-            ready=lambda remote: self._provider.came(self, remote),
-            failed=self._refuse,
-            silence=self._provider.options.silence,
-        )
+    def end(self, reason: str) -> None:
+        """Note that the host has come to its end on the cluster; the first reason counts."""
+        if not self.over.done():
+            self.over.set_result(reason)
 
-    def fail(self, reason: str) -> None:
-        """Give up a host that has not arrived."""
-        if not self._settled:
-            self._refuse(reason)
+    async def until(self, what: Awaitable[T]) -> T:
+        """Wait for something of the host's start.
 
-    def _refuse(self, reason: str) -> None:
-        self.release()
-        self._failed(f"{where}: {reason}" if (where := self._provider.where(self)) else reason)
+        Raises:
+            HostUnavailable: the host has come to its end; with the reason.
+        """
+        return await unless_over(what, self.over)
+
+    async def explain(self, reason: str) -> str:
+        """Wait a moment for the cluster's reason for the host's loss, and return the reason with it."""
+        self.lost = True
+        await asyncio.wait({self.over}, timeout=self._provider.why_s)
+        more = (self.over.result() if self.over.done() else "") or self._provider.where(self)
+        why = f"{reason} ({more})" if more else reason
+        self._provider.loop.soon(lambda: self._provider.lost(self, why))  # the job is told first
+        return why
 
     def release(self) -> None:
         """Give the host back."""
-        self._settled = True
         self.remote = None
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-        if self._connection is not None and self.identity:
-            self._connection.release(self)
-
-    def _why(self, reason: str, then: Callable[[str], None]) -> None:
-        """Wait a moment for the cluster's reason before the loss is reported."""
-        self.lost = True
-
-        def report() -> None:
-            timer.cancel()
-            self._waiting = self.remote = None
-            more = self._reason or self._provider.where(self)
-            why = f"{reason} ({more})" if more else reason
-            then(why)
-            self._provider.lost(self, why)
-
-        self._waiting = report
-        timer = self._provider.loop.call_later(0.0 if self._reason is not None else self._provider.why_s, report)
-
-    def end(self, reason: str) -> None:
-        """Report the host as lost, for a known reason."""
-        if self._waiting is not None:
-            self._waiting()
-        elif self.remote is not None:
-            remote, self.remote = self.remote, None
-            remote.close()
-            remote.end(reason)
-
-
-class _ArrivedHost(RemoteHost):
-    """Report a loss only after the cluster was asked for its reason."""
-
-    def __init__(self, *arguments: object, why: Callable[[str, Callable[[str], None]], None], **more: object) -> None:
-        self._why = why
-        super().__init__(*arguments, **more)  # type: ignore[arg-type]
-
-    def end(self, reason: str) -> None:
-        """Report the loss."""
-        super()._lost(reason)
-
-    def _lost(self, reason: str) -> None:
-        self._why(reason, self.end)
+        if self.arrival.done():
+            self.arrival.result().connection.close()  # has no effect where the agent's connection was taken
+        if self.connection is not None:
+            self.connection.release(self)
 
 
 class ClusterConnection:
     """Talk to the program, and listen for the hosts.
 
     Attributes:
+        joined: What the hosts arrive at, in the future: when the program has joined the cluster.
+        over: Why the program has ended, or could not join the cluster, in the future.
+        hosts: The hosts that were requested and not released, by their identities in the messages.
         caller_address: IP address at which the hosts reach this machine; "" until the cluster was joined.
     """
 
     def __init__(self, provider: ArrivingProvider) -> None:
         self._provider = provider
+        self.joined: asyncio.Future[Arrivals] = provider.loop.future()
+        self.over: asyncio.Future[str] = provider.loop.future()
+        self.hosts: dict[str, ExpectedHost] = {}
         self.caller_address = ""
-        self._arrivals: Arrivals | None = None
-        self._hosts: dict[str, ExpectedHost] = {}  # by identity
-        self._queued: list[list[ExpectedHost]] = []
         self._program = ClusterClient(
             provider.loop,
             provider.program,
-            self._take,
-            self._ended,
-            protected=provider.protected,
+            protected=provider.job.protected,
             env=provider.environment(),
             logged=provider.logged,
         )
-        self._program.send(op="connect", code=self._program.code, **provider.connecting())
-
-    @property
-    def over(self) -> bool:
-        """Return whether the program has ended, or could not join the cluster."""
-        return self._program.over
-
-    @property
-    def hosts(self) -> list[ExpectedHost]:
-        """Return the hosts that were requested and not released."""
-        return list(self._hosts.values())
-
-    @property
-    def joined(self) -> bool:
-        """Return whether the program has joined the cluster."""
-        return self._arrivals is not None
+        self.send(op="connect", code=self._program.code, **provider.connecting())
+        self._following = provider.loop.start(self._follow())
 
     def send(self, **message: Any) -> None:
         """Send a request to the program."""
         self._program.send(**message)
 
-    def acquire(self, group: list[ExpectedHost]) -> None:
-        """Request a gang, as soon as the cluster has been joined."""
-        if self._arrivals is None:
-            self._queued.append(group)
-            return
-        hosts = []
+    async def until(self, what: Awaitable[T]) -> T:
+        """Wait for something that the program does.
+
+        Raises:
+            HostUnavailable: the program has ended; with the reason.
+        """
+        return await unless_over(what, self.over)
+
+    def ask(self, gang: Sequence[ExpectedHost]) -> None:
+        """Request hosts together; the cluster was joined."""
+        arrivals, group, hosts = self.joined.result(), tuple(gang), []
         for one in group:
-            identity, key = self._arrivals.expect(one.arrived)
-            one.asked(self, base64.b64encode(identity).decode(), group)
-            self._hosts[one.identity] = one
-            hosts.append({"name": one.name, "identity": one.identity, "key": base64.b64encode(key).decode()})
-        self._program.send(
+            one.group = group
+            arrivals.expect(one)
+            self.hosts[_text(one.identity)] = one
+            hosts.append({"name": one.name, "identity": _text(one.identity), "key": _text(one.key)})
+        self.send(
             op="acquire",
             hosts=hosts,
             python=self._provider.options.python,
             version="{}.{}".format(*sys.version_info),
             address=self.caller_address,
-            port=self._arrivals.port,
+            port=arrivals.port,
             **self._provider.acquiring(group),
         )
 
     def release(self, host: ExpectedHost) -> None:
-        """Give a host back."""
-        if self._hosts.pop(host.identity, None) is not None:
-            if self._arrivals is not None:
-                self._arrivals.forget(base64.b64decode(host.identity))
-            self._program.send(op="release", host=host.identity, lost=host.lost)
+        """Give a host back, if it was requested."""
+        if self.hosts.pop(_text(host.identity), None) is not None:
+            self.joined.result().forget(host)
+            self.send(op="release", host=_text(host.identity), lost=host.lost)
 
     def close(self) -> None:
         """Let the program leave the cluster, without waiting for it."""
+        self._following.cancel()
+        self._close()
+
+    def _close(self) -> None:
         self._program.close()
-        if self._arrivals is not None:
-            self._arrivals.close()
+        if self.joined.done():
+            self.joined.result().close()
+
+    async def _follow(self) -> None:
+        """Pass on what the program says, until it ends or cannot join the cluster."""
+        try:
+            while True:
+                self._take(await self._program.event())
+        except HostUnavailable as error:
+            reason = str(error)
+        except ProgramEnded as error:
+            said = f": {error}" if str(error) else ""
+            reason = f"the process that talks to {self._provider.title} has ended unexpectedly{said}"
+        self._close()
+        self.over.set_result(reason)
+        for host in self.hosts.values():
+            if host.remote is None:  # others have connections of their own, whose end is the host's
+                host.end(reason)
+        self.hosts.clear()
 
     def _take(self, event: Event) -> None:
-        if event["event"] == "refused":
-            self._fail(event["reason"])
-        elif event["event"] == "connected":
-            self._connected(event)
-        elif event["event"] == "pending":
-            self._provider.tell(f"{event['reason']}.")
+        kind = event["event"]
+        if kind == "refused":
+            raise HostUnavailable(event["reason"])
+        if kind == "connected":
+            self._join(event)
+        elif kind == "pending":
+            self._provider.job.tell(f"{event['reason']}.")
         elif "host" not in event:
             self._provider.told(event)
-        elif (host := self._hosts.get(event["host"])) is not None:
+        elif (host := self.hosts.get(event["host"])) is not None:
             host.told(event)
 
-    def _connected(self, event: Event) -> None:
+    def _join(self, event: Event) -> None:
         self.caller_address = self._provider.options.caller_address or event["address"]
         try:
-            self._arrivals = Arrivals(self._provider.loop, self.caller_address)
+            arrivals = Arrivals(self._provider.loop, self.caller_address)
         except OSError as error:
-            self._fail(
+            raise HostUnavailable(
                 f"this machine cannot listen at {self.caller_address}, its address for the hosts "
                 f"({error.strerror}); name another address with backend_options={{'caller_address': …}}"
-            )
-            return
+            ) from None
         self._provider.connected(event)
-        queued, self._queued = self._queued, []
-        for group in queued:
-            self.acquire(group)
+        self.joined.set_result(arrivals)
 
-    def _ended(self, said: str) -> None:
-        self._fail(
-            f"the process that talks to {self._provider.title} has ended unexpectedly{f': {said}' if said else ''}"
-        )
 
-    def _fail(self, reason: str) -> None:
-        self.close()
-        waiting = [*(one for group in self._queued for one in group), *self._hosts.values()]
-        self._queued = []
-        self._hosts.clear()
-        for one in waiting:
-            one.fail(reason)
-        self._provider.disconnected(reason)
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()

@@ -6,20 +6,25 @@ it. Its input ends with the supervisor, however that went.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from container.system import processes
-from container.system.loop import Loop
+from container.system.asyncio_loop import AsyncioLoop
 from estimators.backends.hosts import shipping
 
 #: How long what it complains of last is waited for when it has ended, in seconds, and how much is kept, in bytes.
 _LAST_S, _KEPT = 0.1, 4096
+
+
+class ProgramEnded(Exception):
+    """The program has ended by itself. The message is the last line of what it has complained of, or empty."""
 
 
 class ClusterClient:
@@ -28,8 +33,6 @@ class ClusterClient:
     Args:
         loop: The supervisor's loop.
         path: Its text; it runs in this Python, isolated, in a session of its own.
-        said: Called with each line that it says.
-        ended: Called when it has ended by itself, with the last line of what it has complained of.
         protected: Takes its pid while it runs.
         env: Its variables.
         logged: What stands before a message in a line of its log.
@@ -42,10 +45,8 @@ class ClusterClient:
 
     def __init__(
         self,
-        loop: Loop,
+        loop: AsyncioLoop,
         path: Path,
-        said: Callable[[dict[str, Any]], None],
-        ended: Callable[[str], None],
         *,
         protected: set[int],
         env: Mapping[str, str],
@@ -53,8 +54,8 @@ class ClusterClient:
         for_hosts: bool = True,
     ) -> None:
         self._loop = loop
-        self._said, self._on_end = said, ended
         self._logged = logged
+        self._events: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()  # None at the end
         self._rest = self._complaint = b""
         self.over = False
         input_read, self._write = os.pipe()
@@ -99,6 +100,21 @@ class ClusterClient:
         except OSError:
             pass  # its end is told by what it says
 
+    async def event(self) -> dict[str, Any]:
+        """Return the next thing that it says.
+
+        Raises:
+            ProgramEnded: it has ended.
+        """
+        event = await self._events.get()
+        if event is None:
+            await asyncio.sleep(_LAST_S)  # what it complains of last is perhaps why
+            self.close()
+            text = self._logged.sub("", self._complaint.decode("utf-8", "replace"))
+            lines = [line.strip() for line in text.splitlines() if line.strip()]
+            raise ProgramEnded(lines[-1].rstrip(".") if lines else "")
+        return event
+
     def close(self) -> None:
         """End its input, and listen no more: it leaves the cluster by itself, and nobody has to wait."""
         if not self.over:
@@ -114,13 +130,12 @@ class ClusterClient:
         except BlockingIOError:
             return
         if not data:
-            self._loop.call_later(_LAST_S, self._ended)
             self._loop.remove_reader(self._read)
+            self._events.put_nowait(None)
             return
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
-            if not self.over:
-                self._said(json.loads(line))
+            self._events.put_nowait(json.loads(line))
 
     def _complained(self) -> None:
         try:
@@ -130,12 +145,3 @@ class ClusterClient:
         if not data:
             self._loop.remove_reader(self._errors)
         self._complaint = (self._complaint + data)[-_KEPT:]
-
-    def _ended(self) -> None:
-        """It has ended without being told to; what it said last is perhaps why."""
-        if self.over:
-            return
-        text = self._logged.sub("", self._complaint.decode("utf-8", "replace"))
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        self.close()
-        self._on_end(lines[-1].rstrip(".") if lines else "")

@@ -6,7 +6,9 @@ the job makes of that (which hosts it starts, lets go and replaces) is decided i
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -98,6 +100,33 @@ class News:
             return
         if time.monotonic() - self._began >= self._hopeless_after:
             self._membership.hopeless(text)
+
+
+class Located:
+    """The places of a provider's hosts, which a source sets before or after the hosts are acquired."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, str] = {}
+        self._set: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+
+    def locate(self, name: str, place: str) -> None:
+        """Set the place of a host."""
+        self._places[name] = place
+        self._set[name].set()
+
+    def get(self, name: str) -> str | None:
+        """Return the place of a host; None if it has none."""
+        return self._places.get(name)
+
+    async def wait(self, name: str) -> str:
+        """Wait until a host has a place, and return the place."""
+        await self._set[name].wait()
+        return self._places[name]
+
+    def forget(self, name: str) -> None:
+        """Drop the place of a host: the next one of this name gets another."""
+        self._places.pop(name, None)
+        self._set.pop(name, None)
 
 
 class Polled:

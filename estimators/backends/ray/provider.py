@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import sys
@@ -10,12 +11,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from container.contract.strategies import Elastic
-from container.system.loop import Loop
-from estimators.backends.hosts.arriving import ArrivingProvider, Event, ExpectedHost, Failed, Ready
-from estimators.backends.hosts.membership import MembershipListener, MembershipSource, News
-from estimators.backends.hosts.provider import Finding, Placement
+from estimators.backends.hosts.arriving import ArrivingProvider, Event, ExpectedHost
+from estimators.backends.hosts.membership import Located, MembershipListener, MembershipSource, News
+from estimators.backends.hosts.provider import Finding, Host, HostUnavailable, Placement, ProvidedJob
 from estimators.backends.ray import diagnosis
 from estimators.backends.ray.options import STRATEGIES, RayOptions
+from estimators.job import fleets
 from estimators.job.errors import ConfigurationError
 from estimators.job.request import RunOptions, TrainingJobSpec
 
@@ -32,22 +33,23 @@ class RayProvider(ArrivingProvider):
     """Provide hosts on the nodes of a Ray cluster."""
 
     options: RayOptions
-    name: ClassVar[str] = "ray"
+    name: ClassVar[str] = fleets.RAY
+    capabilities = fleets.FLEETS[fleets.RAY].capabilities
     title = "Ray"
     program = Path(__file__).with_name("driver.py")
     # Time, level, process, file.
     logged = re.compile(r"^\[[^\]]* [A-Z] [^\]]*\] (?:\([^)]*\) )?\S+\.\w+:\d+: ", re.MULTILINE)
     why_s = 0.1  # of a worker it comes at once
 
-    def __init__(self, loop: Loop, spec: TrainingJobSpec, options: RunOptions) -> None:
-        super().__init__(loop, spec, RayOptions.of(options.backend_options))
-        self.group = self.options.placement_group
-        self.address = self.options.address
+    def __init__(self, job: ProvidedJob) -> None:
+        super().__init__(job, RayOptions.of(job.options.backend_options))
+        self.address, self.group = self.options.address, self.options.placement_group
+        if self.address is None and job.found:  # the job runs where its caller is, unless the options say where
+            self.address = job.found["address"]
+            self.group = self.group or job.found.get("placement_group")
         self._local = False  # whether the cluster was started for this job
-        self._places: dict[str, str] = {}  # host -> the node that it is said to have
-        self._unplaced: dict[str, ExpectedHost] = {}  # hosts that wait until that is said
+        self._located = Located()
         self._nodes: _NodeTable | None = None
-        self._follows = False  # whether to ask for the nodes when the cluster was joined
 
     @classmethod
     def validate(cls, spec: TrainingJobSpec, options: RunOptions) -> list[str]:
@@ -84,12 +86,6 @@ class RayProvider(ArrivingProvider):
         group = ray.util.get_current_placement_group()
         return {**found, "placement_group": group.id.hex()} if group is not None else found
 
-    def heed(self, found: Mapping[str, Any]) -> None:
-        """Run the job where its caller is, unless the options say where."""
-        if self.options.address is None and found:
-            self.address = found["address"]
-            self.group = self.group or found.get("placement_group")
-
     # --- the program that talks to Ray (:mod:`.driver`) ---
 
     def environment(self) -> Mapping[str, str]:
@@ -102,15 +98,13 @@ class RayProvider(ArrivingProvider):
         return {"address": self.address, "cpus": cpus}
 
     def connected(self, event: Event) -> None:
-        """Note whether the cluster was started for this job, and follow its nodes."""
+        """Note whether the cluster was started for this job."""
         self._local = event["started"]
         if self._local:
-            self.tell(
+            self.job.tell(
                 "A Ray cluster was started on this machine for this job: the address is 'local', or RAY_ADDRESS is not "
                 "set and no running cluster was found."
             )
-        if self._follows:
-            self.follow()
 
     def acquiring(self, group: Sequence[ExpectedHost]) -> dict[str, Any]:
         """Return Ray's own arguments of ``acquire``."""
@@ -126,45 +120,24 @@ class RayProvider(ArrivingProvider):
             "runtime_env": dict(options.runtime_env),
         }
 
-    def follow(self) -> None:
-        """Ask for the nodes that have room for the job's hosts, once the cluster was joined."""
-        strategy, connection = self.spec.strategy, self.connection
-        assert isinstance(strategy, Elastic)
-        self._follows = not connection.joined
-        if connection.joined:
-            most = strategy.most_hosts(len(self.spec.hosts))
-            connection.send(op="follow", most=most, bundle=self.bundle, labels=dict(self.options.labels))
+    async def started(self, host: ExpectedHost) -> str:
+        """Wait for a host's node, then for the start of its agent there."""
+        for other in host.group:
+            await host.until(other.event("placed"))
+        nodes = [other.place for other in {*host.group, *self.connection.hosts.values()}]
+        if all(nodes):
+            self.refuse_mixed(nodes, "set backend_options={'strategy': 'STRICT_SPREAD'} or 'STRICT_PACK'")
+        return str((await host.until(host.event("started")))["ip"])
 
     def told(self, event: Event) -> None:
         """Take the list of nodes."""
         if self._nodes is not None:
-            self._nodes.told(event["nodes"])
+            self._nodes.lists.put_nowait(event["nodes"])
 
-    def disconnected(self, reason: str) -> None:
-        """Let the node table start another program."""
-        self._follows = False
-        if self._nodes is not None:
-            self._nodes.failed(reason)
-
-    def placed(self, host: ExpectedHost) -> None:
-        """Refuse mixed placement when all hosts have a node."""
-        hosts = self.connection.hosts
-        if all(other.place for other in hosts):
-            remedy = "set backend_options={'strategy': 'STRICT_SPREAD'} or 'STRICT_PACK'"
-            self.refuse_mixed(hosts, [other.place for other in hosts], remedy)
-
-    def told_of(self, host: ExpectedHost, event: Event) -> None:
-        """Handle a host's start or preemption notice."""
-        if event["event"] == "started":
-            host.address = event["ip"]
-            host.begin()
-        elif event["event"] == "notice" and host.remote is not None:
-            host.remote.on_notice(max(0.0, event["seconds"] - _MARGIN_S))
-
-    def arrived(self, host: ExpectedHost) -> None:
-        """Begin, if the host's address is known already."""
-        if host.address:
-            host.begin()
+    def noticed(self, host: ExpectedHost, seconds: float) -> None:
+        """Tell a host that Ray will take its node."""
+        if host.remote is not None:
+            host.remote.on_notice(max(0.0, seconds - _MARGIN_S))
 
     def where(self, host: ExpectedHost) -> str:
         """Return the prefix of a host's failure reason: its node, if known."""
@@ -177,23 +150,17 @@ class RayProvider(ArrivingProvider):
 
     # --- hosts ---
 
-    def acquire(self, name: str, ready: Ready, failed: Failed) -> None:
+    async def acquire(self, name: str) -> Host:
         """Ask for room; what is asked for at once comes in one placement group, unless the job is elastic."""
-        host = ExpectedHost(self, name, ready, failed)
-        host.wish = self._places.pop(name, None)
-        if self.waits_for_place and host.wish is None:
-            self._unplaced[name] = host
-        else:
-            self.submit(host)
+        host = ExpectedHost(self, name)
+        if self.waits_for_place:
+            host.wish = await self._located.wait(name)
+            self._located.forget(name)
+        return await self.get(host)
 
     def locate(self, name: str, place: str) -> None:
         """Say which node is to be a host's."""
-        host = self._unplaced.pop(name, None)
-        if host is None:
-            self._places[name] = place
-        else:
-            host.wish = place
-            self.submit(host)
+        self._located.locate(name, place)
 
     def membership(self) -> MembershipSource | None:
         """Return the cluster's table of nodes, as far as an elastic job may have them."""
@@ -201,6 +168,13 @@ class RayProvider(ArrivingProvider):
             return None
         self._nodes = _NodeTable(self)
         return self._nodes
+
+    def following(self) -> dict[str, Any]:
+        """Return the arguments of ``follow``: for how many hosts there is to be room."""
+        strategy, options = self.spec.strategy, self.options
+        assert isinstance(strategy, Elastic)
+        most = strategy.most_hosts(len(self.spec.hosts))
+        return {"most": most, "bundle": self.bundle, "labels": dict(options.labels)}
 
     @property
     def follows(self) -> bool:
@@ -228,6 +202,9 @@ class _NodeTable:
     """The nodes on which the hosts of an elastic job are to be, as the driver tells them, by their ids.
 
     See :class:`estimators.backends.hosts.membership.MembershipSource`.
+
+    Attributes:
+        lists: The lists of nodes that the driver has told.
     """
 
     decides = True
@@ -237,40 +214,44 @@ class _NodeTable:
         self._provider = provider
         self._news: News | None = None
         self._known: list[str] = []
-        self._pause = _AGAIN_S
+        self._following: asyncio.Task[None] | None = None
+        self.lists: asyncio.Queue[list[str]] = asyncio.Queue()
 
     def start(self, membership: MembershipListener) -> None:
         """Begin to tell."""
         self._news = News(membership, hopeless_after=0.0)
-        self._provider.follow()
+        self._following = self._provider.loop.start(self._follow(self._news))
 
     def close(self) -> None:
         """Tell nothing any more."""
         self._news = None
+        if self._following is not None:
+            self._following.cancel()
 
-    def told(self, nodes: list[str]) -> None:
-        """Pass the list of nodes on."""
-        if self._news is not None:
-            self._pause = _AGAIN_S
-            self._known = nodes
-            self._news.places(dict.fromkeys(nodes))
+    async def _follow(self, news: News) -> None:
+        """Pass the lists of nodes on; where the driver has ended, start another one after a pause."""
+        pause = _AGAIN_S
+        while True:
+            connection = self._provider.connection
+            try:
+                await connection.until(connection.joined)
+                connection.send(op="follow", **self._provider.following())
+                while True:
+                    self._tell(news, await connection.until(self.lists.get()))
+                    pause = _AGAIN_S
+            except HostUnavailable as error:
+                news.problem(str(error))
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _AT_LAST_S)
 
-    def failed(self, reason: str) -> None:
-        """Report that Ray is out of reach, and try again after a pause."""
-        if self._news is not None:
-            self._news.problem(reason)
-            self._provider.loop.call_later(self._pause, self._again)
-            self._pause = min(2 * self._pause, _AT_LAST_S)
-
-    def _again(self) -> None:
-        if self._news is not None:
-            self._provider.follow()
+    def _tell(self, news: News, nodes: list[str]) -> None:
+        self._known = nodes
+        news.places(dict.fromkeys(nodes))
 
     def lost(self, node: str) -> None:
         """A node is gone, perhaps: Ray would say so in a quarter of a minute, and the driver names it again if not."""
         if self._news is not None and node in self._known:
-            self._known = [other for other in self._known if other != node]
-            self._news.places(dict.fromkeys(self._known))
+            self._tell(self._news, [other for other in self._known if other != node])
 
 
 def _processes(spec: TrainingJobSpec) -> int:

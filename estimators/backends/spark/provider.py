@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from container.contract.strategies import Elastic
-from container.system.loop import Loop
 from estimators.backends.engine import Engine
 from estimators.backends.hosts.arriving import ArrivingOptions, ArrivingProvider, ExpectedHost
-from estimators.backends.hosts.provider import Finding, Placement
+from estimators.backends.hosts.provider import Finding, Placement, ProvidedJob
 from estimators.backends.spark import session
+from estimators.job import fleets
 from estimators.job.errors import ConfigurationError, UnsupportedError
 from estimators.job.request import RunOptions, TrainingJobSpec
 
@@ -29,15 +29,15 @@ class SparkOptions(ArrivingOptions):
 class SparkProvider(ArrivingProvider):
     """Provide hosts on Spark's executors."""
 
-    name: ClassVar[str] = "spark"
+    name: ClassVar[str] = fleets.SPARK
+    capabilities = fleets.FLEETS[fleets.SPARK].capabilities
     title = "Spark"
     program = Path(__file__).with_name("driver.py")
     logged = re.compile(r"^\d\d/\d\d/\d\d \d\d:\d\d:\d\d [A-Z]+ \w+: ", re.MULTILINE)  # date, time, level, class
     why_s = 0.5
 
-    def __init__(self, loop: Loop, spec: TrainingJobSpec, options: RunOptions) -> None:
-        super().__init__(loop, spec, SparkOptions.of(options.backend_options))
-        self._session: Mapping[str, Any] = {}
+    def __init__(self, job: ProvidedJob) -> None:
+        super().__init__(job, SparkOptions.of(job.options.backend_options))
 
     @classmethod
     def validate(cls, spec: TrainingJobSpec, options: RunOptions) -> list[str]:
@@ -68,33 +68,26 @@ class SparkProvider(ArrivingProvider):
         """Return where the supervisor finds the caller's session."""
         return session.found()
 
-    def heed(self, found: Mapping[str, Any]) -> None:
-        """Take the caller's session."""
-        self._session = found
-
     def connecting(self) -> dict[str, Any]:
-        """Return Spark's own arguments of ``connect``."""
-        return {"session": dict(self._session)}
+        """Return Spark's own arguments of ``connect``: where the caller's session is."""
+        return {"session": dict(self.job.found)}
 
     def acquiring(self, group: Sequence[ExpectedHost]) -> dict[str, Any]:
         """Return Spark's own arguments of ``acquire``."""
         return {"together": not self.elastic}
 
-    def arrived(self, host: ExpectedHost) -> None:
-        """Begin when all hosts of the stage have connected: their placement is known then."""
-        host.address = host.peer
-        machines = [other.address for other in host.group]
-        if all(machines):
-            remedy = "set spark.executor.cores so that each machine has one executor, or use as many hosts as machines"
-            self.refuse_mixed(host.group, machines, remedy)
-            for other in host.group:
-                other.begin()
+    async def started(self, host: ExpectedHost) -> str:
+        """Wait until all hosts of the stage have connected: their placement is known then."""
+        machines = [(await host.until(other.arrival)).address for other in host.group]
+        remedy = "set spark.executor.cores so that each machine has one executor, or use as many hosts as machines"
+        self.refuse_mixed(machines, remedy)
+        return machines[host.group.index(host)]
 
     def lost(self, host: ExpectedHost, reason: str) -> None:
         """End the stage's other hosts, as Spark does, so that the next attempt does not reuse them."""
         for other in host.group:
-            if other is not host:
-                other.end(f"Spark ended the barrier stage of all hosts because {host.name} was lost: {reason}")
+            if other.remote is not None and not other.lost:
+                other.remote.lose(f"Spark ended the barrier stage of all hosts because {host.name} was lost: {reason}")
 
     @classmethod
     def diagnose(cls) -> list[Finding]:

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 from typing import ClassVar
 
-from container.system.loop import Loop
-from estimators.backends.hosts.provider import Finding, Host, Placement
+from estimators.backends.hosts.provider import Host, HostProvider, HostUnavailable, Placement
 from estimators.backends.hosts.remote import RemoteHost
 from estimators.job.fleets import Capabilities
 from estimators.job.request import RunOptions, TrainingJobSpec
 
 
-class LightProvider:
+class LightProvider(HostProvider):
     """Hosts played by the processes that listen at ``backend_options={"sockets": [PATH, …]}``, in turn."""
 
     name: ClassVar[str] = "light"
     capabilities: ClassVar[Capabilities] = Capabilities(heartbeats=True, elastic=True)
-
-    def __init__(self, loop: Loop, spec: TrainingJobSpec, options: RunOptions) -> None:
-        self._loop = loop
-        self._job = spec.name
-        self._sockets: list[str] = options.backend_options["sockets"]
 
     @classmethod
     def validate(cls, spec: TrainingJobSpec, options: RunOptions) -> list[str]:
@@ -34,37 +27,24 @@ class LightProvider:
         """Say where the job would run."""
         return Placement(base_dir=lambda host: f"/light/{spec.name}/hosts/{host}/ml")
 
-    def acquire(self, name: str, ready: Callable[[Host], None], failed: Callable[[str], None]) -> None:
+    async def acquire(self, name: str) -> Host:
         """Connect to the next of them."""
         number = int(name.rpartition("-")[2])
-        connection = socket.socket(socket.AF_UNIX)
-        try:
-            connection.connect(self._sockets[number % len(self._sockets)])
-        except OSError as error:
-            connection.close()
-            failed(f"nobody plays it: {error}")
-            return
-        descriptor = connection.detach()
-        RemoteHost(
-            self._loop,
+        sockets: list[str] = self.job.options.backend_options["sockets"]
+        with socket.socket(socket.AF_UNIX) as connection:
+            try:
+                # It blocks for a moment: without blocking, Linux refuses when many connect to one socket at once.
+                connection.connect(sockets[number % len(sockets)])
+            except OSError as error:
+                raise HostUnavailable(f"nobody plays it: {error}") from None
+            descriptor = connection.detach()
+        return await RemoteHost.connect(
+            self.loop,
             name,
             descriptor,
             descriptor,
-            root=f"/light/{self._job}/hosts/{name}",
+            root=f"/light/{self.spec.name}/hosts/{name}",
             address=f"127.{1 + number // 65536}.{number // 256 % 256}.{number % 256}",
             caller_address="127.0.0.1",
             interface="lo",
-            ready=ready,
-            failed=failed,
         )
-
-    def release(self, host: Host) -> None:
-        """Nothing is kept."""
-
-    def close(self) -> None:
-        """Nothing is kept."""
-
-    @classmethod
-    def diagnose(cls) -> list[Finding]:
-        """There is nothing to look at."""
-        return []

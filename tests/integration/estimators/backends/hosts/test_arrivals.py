@@ -2,71 +2,68 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
-import os
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from typing import Any
 
 import pytest
-from loops import RunUntil
 
-from container.system.loop import Loop
+from container.system.asyncio_loop import AsyncioLoop
 from estimators.backends.hosts import joining
-from estimators.backends.hosts.arrivals import ID, NONCE, PROOF, Arrivals
+from estimators.backends.hosts.arrivals import ID, NONCE, PROOF, Arrivals, Expected
 
 
 @pytest.fixture
-def arrivals(loop: Loop) -> Iterator[Arrivals]:
+def arrivals(asyncio_loop: AsyncioLoop) -> Iterator[Arrivals]:
     """A listener of loopback."""
-    made = Arrivals(loop, "127.0.0.1")
+    made = Arrivals(asyncio_loop, "127.0.0.1")
     yield made
     made.close()
 
 
-def connect(arrivals: Arrivals, identity: bytes, key: bytes, said: list[object]) -> threading.Thread:
+@pytest.fixture
+def host(asyncio_loop: AsyncioLoop, arrivals: Arrivals) -> Expected:
+    """A host that is expected."""
+    made = Expected(asyncio_loop)
+    arrivals.expect(made)
+    return made
+
+
+def connecting(arrivals: Arrivals, identity: bytes, key: bytes) -> Coroutine[Any, Any, socket.socket]:
     """A host's side, beside the loop."""
-
-    def run() -> None:
-        try:
-            words = [base64.b64encode(value).decode() for value in (identity, key)]
-            said.append(joining.connect("127.0.0.1", arrivals.port, *words))
-        except OSError as error:
-            said.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread
+    words = [base64.b64encode(value).decode() for value in (identity, key)]
+    return asyncio.to_thread(joining.connect, "127.0.0.1", arrivals.port, *words)
 
 
-def test_a_host_that_is_expected_gets_in_once(arrivals: Arrivals, run_until: RunUntil) -> None:
-    came: list[int] = []
-    identity, key = arrivals.expect(came.append)
-    said: list[object] = []
-    connect(arrivals, identity, key, said)
-    run_until(lambda: bool(came and said))
-    [connection] = said
-    assert isinstance(connection, socket.socket)
-    with contextlib.closing(connection), os.fdopen(came[0], "rb", buffering=0) as ours:
-        connection.sendall(b"frame")
-        assert ours.read(5) == b"frame"
-    connect(arrivals, identity, key, said)
-    run_until(lambda: len(said) == 2)
-    assert "): the connection was closed" in str(said[1])
+def test_a_host_that_is_expected_gets_in_once(asyncio_loop: AsyncioLoop, arrivals: Arrivals, host: Expected) -> None:
+    async def come() -> None:
+        theirs = await connecting(arrivals, host.identity, host.key)
+        ours = await host.arrival
+        with contextlib.closing(theirs), contextlib.closing(ours.connection):
+            assert ours.address == "127.0.0.1"
+            theirs.sendall(b"frame")
+            assert await asyncio.get_running_loop().sock_recv(ours.connection, 5) == b"frame"
+        with pytest.raises(OSError, match=r"\): the connection was closed"):
+            await connecting(arrivals, host.identity, host.key)
+
+    asyncio_loop.run(come())
 
 
 @pytest.mark.parametrize("wrong", ["identity", "key", "forgotten"])
-def test_who_cannot_prove_itself_is_told_nothing(wrong: str, arrivals: Arrivals, run_until: RunUntil) -> None:
-    came: list[int] = []
-    identity, key = arrivals.expect(came.append)
+def test_who_cannot_prove_itself_is_told_nothing(
+    wrong: str, asyncio_loop: AsyncioLoop, arrivals: Arrivals, host: Expected
+) -> None:
     if wrong == "forgotten":
-        arrivals.forget(identity)
-    said: list[object] = []
-    connect(arrivals, b"x" * ID if wrong == "identity" else identity, b"x" * 32 if wrong == "key" else key, said)
-    run_until(lambda: bool(said))
-    assert "the connection was closed" in str(said[0]) and not came
+        arrivals.forget(host)
+    identity = b"x" * ID if wrong == "identity" else host.identity
+    with pytest.raises(OSError, match="the connection was closed"):
+        asyncio_loop.run(connecting(arrivals, identity, b"x" * 32 if wrong == "key" else host.key))
+    assert not host.arrival.done()
 
 
 def test_a_host_does_not_take_just_any_listener_for_the_supervisor() -> None:
@@ -87,21 +84,22 @@ def test_a_host_does_not_take_just_any_listener_for_the_supervisor() -> None:
         thread.join()
 
 
-def test_what_says_nothing_or_too_little_holds_nobody_up(arrivals: Arrivals, run_until: RunUntil) -> None:
-    came: list[int] = []
-    identity, key = arrivals.expect(came.append)
-    silent = socket.create_connection(("127.0.0.1", arrivals.port))
-    short = socket.create_connection(("127.0.0.1", arrivals.port))
-    short.sendall(identity)
-    short.close()
-    said: list[object] = []
-    connect(arrivals, identity, key, said)
-    run_until(lambda: bool(came and said))
-    arrivals.close()
-    assert silent.recv(NONCE) and not silent.recv(1)  # its end, not an answer
-    silent.close()
-    os.close(came[0])
-    said[0].close()  # type: ignore[attr-defined]
+def test_what_says_nothing_or_too_little_holds_nobody_up(
+    asyncio_loop: AsyncioLoop, arrivals: Arrivals, host: Expected
+) -> None:
+    async def come() -> None:
+        silent = socket.create_connection(("127.0.0.1", arrivals.port))
+        short = socket.create_connection(("127.0.0.1", arrivals.port))
+        short.sendall(host.identity)
+        short.close()
+        (await connecting(arrivals, host.identity, host.key)).close()
+        (await host.arrival).connection.close()
+        arrivals.close()
+        # Its end, not an answer.
+        with contextlib.closing(silent):
+            assert await asyncio.to_thread(lambda: silent.recv(NONCE) and not silent.recv(1))
+
+    asyncio_loop.run(come())
 
 
 @pytest.mark.parametrize("python", [None, sys.executable])

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import fcntl
 import json
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from container.system.loop import Loop
-from estimators.backends.hosts.membership import MembershipListener, News
-from estimators.backends.hosts.provider import Finding, Host, Placement
+from estimators.backends.hosts.membership import Located, MembershipListener, News
+from estimators.backends.hosts.provider import (
+    Finding,
+    Host,
+    HostProvider,
+    HostUnavailable,
+    Placement,
+    ProvidedJob,
+)
 from estimators.backends.hosts.remote import SILENCE_S, RemoteHost
 from estimators.job.fleets import Capabilities
 from estimators.job.request import RunOptions, TrainingJobSpec
@@ -54,20 +63,18 @@ class Board:
         self._loop.call_later(0.1, self._look)
 
 
-class NetnsProvider:
+class NetnsProvider(HostProvider):
     """Hosts on the machines that ``backend_options={"fleet": FILE}`` lists."""
 
     name: ClassVar[str] = "netns"
-    capabilities: ClassVar[Capabilities] = Capabilities(heartbeats=True, elastic=True)
+    capabilities: ClassVar[Capabilities] = Capabilities(heartbeats=True, elastic=True, locates=True)
 
-    def __init__(self, loop: Loop, spec: TrainingJobSpec, options: RunOptions) -> None:
-        self._loop = loop
-        self._job = spec.name
-        self._options = options.backend_options
-        self._taken: dict[str, int] = {}  # host -> the lock on its machine
+    def __init__(self, job: ProvidedJob) -> None:
+        super().__init__(job)
+        self._options = job.options.backend_options
+        self._locks: dict[str, int] = {}  # host -> the lock on its machine
         self._hosts: dict[str, RemoteHost] = {}
-        self._places: dict[str, str] = {}  # host -> the machine that is named for it
-        self._waiting: dict[str, Callable[[], None]] = {}  # host -> what acquires it once that is known
+        self._located = Located()
 
     @classmethod
     def validate(cls, spec: TrainingJobSpec, options: RunOptions) -> list[str]:
@@ -88,69 +95,77 @@ class NetnsProvider:
         )
 
     def membership(self) -> Board | None:
-        """The board, where the job has one: then that decides which machines the job is on."""
+        """Return the board, where the job has one: then that decides which machines the job is on."""
         board = self._options.get("board")
-        return Board(self._loop, Path(board)) if board else None
+        return Board(self.loop, Path(board)) if board else None
 
     def locate(self, name: str, place: str) -> None:
         """Take the machine of that address for a host."""
-        self._places[name] = place
-        if (acquire := self._waiting.pop(name, None)) is not None:
-            acquire()
+        self._located.locate(name, place)
 
-    def acquire(self, name: str, ready: Callable[[Host], None], failed: Callable[[str], None]) -> None:
+    async def acquire(self, name: str) -> Host:
         """Connect to a machine that nobody has, or to the one that is named for the host."""
-        if self._options.get("board") and name not in self._places:
-            self._waiting[name] = lambda: self.acquire(name, ready, failed)
-            return
-        notice = self._options.get("notice")  # in how many seconds a machine is taken whose agent gets a signal
+        if self._options.get("board"):
+            await self._located.wait(name)
         for machine in _machines(self._options):
-            if machine["address"] != self._places.get(name, machine["address"]):
+            if self._located.get(name) not in (None, machine["address"]):
                 continue
-            lock = os.open(machine["lock"], os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                sock = socket.create_connection((machine["address"], machine["port"]), timeout=1.0)
-            except OSError:  # somebody has it, or it is not reachable
-                os.close(lock)
-                continue
-            sock.sendall(machine["token"].encode() + b"\n")
-            self._taken[name] = lock
-            connection = sock.detach()
-            self._hosts[name] = RemoteHost(
-                self._loop,
-                name,
-                connection,
-                connection,
-                root=f"{self._job}/hosts/{name}",
-                address=machine["address"],
-                caller_address=machine["caller"],
-                interface="eth0",
-                ready=ready,
-                failed=failed,
-                silence=float(self._options.get("silence", SILENCE_S)),
-                on_signal=(lambda number: self._hosts[name].on_notice(notice)) if notice else None,
-            )
-            return
-        failed("no machine of the fleet is free and reachable")
+            with contextlib.ExitStack() as given_back:
+                lock = os.open(machine["lock"], os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                given_back.callback(os.close, lock)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    connection = await _connect(machine)
+                except (OSError, asyncio.TimeoutError):  # somebody has it, or it is not reachable
+                    continue
+                self._hosts[name] = await self._greet(name, machine, connection)
+                self._locks[name] = lock
+                given_back.pop_all()
+                return self._hosts[name]
+        raise HostUnavailable("no machine of the fleet is free and reachable")
+
+    async def _greet(self, name: str, machine: dict[str, Any], connection: int) -> RemoteHost:
+        notice = self._options.get("notice")  # in how many seconds a machine is taken whose agent gets a signal
+        return await RemoteHost.connect(
+            self.loop,
+            name,
+            connection,
+            connection,
+            root=f"{self.spec.name}/hosts/{name}",
+            address=machine["address"],
+            caller_address=machine["caller"],
+            interface="eth0",
+            silence=float(self._options.get("silence", SILENCE_S)),
+            on_signal=(lambda number: self._hosts[name].on_notice(notice)) if notice else None,
+        )
 
     def release(self, host: Host) -> None:
         """Let others have the machine."""
-        self._places.pop(host.name, None)
-        lock = self._taken.pop(host.name, None)
+        self._located.forget(host.name)
+        lock = self._locks.pop(host.name, None)
         if lock is not None:
             os.close(lock)
 
     def close(self) -> None:
         """Let others have all of them."""
-        for lock in self._taken.values():
+        for lock in self._locks.values():
             os.close(lock)
-        self._taken.clear()
+        self._locks.clear()
 
     @classmethod
-    def diagnose(cls) -> list[Finding]:
+    def diagnose(cls) -> Sequence[Finding]:
         """Say whether there is a fleet."""
         return [Finding(name=cls.name, ok=True, text="machines are named by backend_options={'fleet': FILE}")]
+
+
+async def _connect(machine: dict[str, Any]) -> int:
+    """Return a connection to a machine, which starts the agent for it."""
+    loop = asyncio.get_running_loop()
+    with socket.socket() as connection:  # nothing is left to close of one that was detached
+        connection.setblocking(False)
+        await asyncio.wait_for(loop.sock_connect(connection, (machine["address"], machine["port"])), 1.0)
+        await loop.sock_sendall(connection, machine["token"].encode() + b"\n")
+        return connection.detach()
 
 
 def _machines(options: Any) -> list[dict[str, Any]]:
