@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import functools
 import os
 import shutil
 import socket
 import sys
 from collections import deque
-from collections.abc import AsyncIterator
 from typing import ClassVar, NamedTuple
 
 from container.contract.strategies import Elastic
-from container.system.asyncio_loop import AsyncioLoop
 from estimators.backends.hosts.provider import (
     Finding,
     Host,
@@ -54,7 +51,7 @@ class SlurmProvider(HostProvider):
         self._options = SlurmOptions.of(job.options.backend_options)
         self._queue = Queue(job.loop, job.protected)
         self._forming: _Allocation | None = None  # for the hosts that are asked for in this turn
-        self._of: dict[str, _Allocation] = {}  # host -> where it is from
+        self._allocations: list[_Allocation] = []
         self._again: dict[str, int] = {}  # what Slurm has taken, to be waited for if the job needs it again -> its size
         self._starts: dict[str, int] = {}  # host -> how often it was started
         self._silent: set[str] = set()  # nodes that were lost without a word of Slurm's, which may give them again
@@ -105,20 +102,20 @@ class SlurmProvider(HostProvider):
 
     async def acquire(self, name: str) -> Host:
         """Ask for a node; those that are asked for at once come in one allocation, unless the job is elastic."""
-        allocation = self._join(name)
+        part = self._join(name)
         try:
-            await asyncio.wait([allocation.running])
-            if reason := allocation.running.result():
+            await asyncio.wait([part.allocation.running])
+            if reason := part.allocation.running.result():
                 raise HostUnavailable(reason)
-            return await self._start_agent(allocation, name)
+            return await self._start_agent(part)
         except BaseException:
-            self._leave(name)
+            self._leave(part)
             raise
 
     def release(self, host: Host) -> None:
         """Let Slurm have the node, with the last one of its allocation."""
-        if host.name in self._of:
-            self._leave(host.name)
+        for part in [part for allocation in self._allocations for part in allocation.parts if part.host is host]:
+            self._leave(part)
 
     def close(self) -> None:
         """Leave the queue."""
@@ -126,38 +123,38 @@ class SlurmProvider(HostProvider):
 
     # --- allocations ---
 
-    def _join(self, name: str) -> _Allocation:
-        """Add a host to the allocation of this turn."""
+    def _join(self, name: str) -> _Part:
+        """Give a host a part of the allocation of this turn."""
         allocation = self._forming
-        if allocation is None or not allocation.hosts or _apart(self.spec):
+        if allocation is None or not allocation.parts or _apart(self.spec):
             allocation = self._forming = _Allocation()
             allocation.running = self.loop.start(self._obtain(allocation))
-        allocation.hosts[name] = None
-        self._of[name] = allocation
-        return allocation
+            self._allocations.append(allocation)
+        allocation.parts.append(_Part(name, allocation))
+        return allocation.parts[-1]
 
-    def _leave(self, name: str) -> None:
+    def _leave(self, part: _Part) -> None:
         """Give up a host's part; with the last one the allocation leaves the queue, or gives its nodes back."""
-        allocation = self._of.pop(name)
-        del allocation.hosts[name]
-        allocation.nodes.pop(name, None)
-        if allocation.hosts:
+        allocation = part.allocation
+        allocation.parts.remove(part)
+        if allocation.parts:
             return
         allocation.running.cancel()
+        self._allocations.remove(allocation)
         if self._options.requeue and allocation.taken:
             self._again[allocation.job] = allocation.size
         elif allocation.job:
             self._queue.cancel(allocation.job)
 
     async def _obtain(self, allocation: _Allocation) -> str:
-        """Wait in the queue until an allocation runs, and give a node to each of its hosts.
+        """Wait in the queue until an allocation runs, and give each host its node.
 
         Returns:
             Why there is none; "" if it runs.
         """
         await asyncio.sleep(0)  # until everybody has joined
         self._forming = None
-        size = allocation.size = len(allocation.hosts)
+        size = allocation.size = len(allocation.parts)
         back = next((job for job, nodes in self._again.items() if nodes == size), "")
         self._again.pop(back, None)
         try:
@@ -171,8 +168,9 @@ class SlurmProvider(HostProvider):
                 back = ""
         except HostUnavailable as error:
             return str(error)
-        allocation.nodes = dict(zip(allocation.hosts, nodes, strict=False))
-        allocation.first = nodes[0].name
+        for part, node in zip(allocation.parts, nodes, strict=False):
+            part.node = node
+        allocation.first = nodes[0]
         return ""
 
     async def _submit(self, size: int) -> str:
@@ -204,47 +202,55 @@ class SlurmProvider(HostProvider):
 
     def _taken(self) -> set[str]:
         """Return the nodes that the job has."""
-        return {node.name for allocation in self._of.values() for node in allocation.nodes.values()}
+        return {part.node.name for allocation in self._allocations for part in allocation.parts if part.node}
 
     # --- agents ---
 
-    async def _start_agent(self, allocation: _Allocation, name: str) -> RemoteHost:
+    async def _start_agent(self, part: _Part) -> RemoteHost:
         """Start the agent on a host's node.
 
         Raises:
             HostUnavailable: it cannot be started; with the reason.
         """
-        node = allocation.nodes[name]
+        assert part.node is not None
         try:
-            return await self._connect(allocation, name, node)
+            part.host = await self._connect(part, part.node)
         except HostUnavailable as error:
-            raise HostUnavailable(f"{node.name} (Slurm job {allocation.job}): {error}") from None
+            raise HostUnavailable(f"{part.node.name} (Slurm job {part.allocation.job}): {error}") from None
+        if part.allocation.taken:  # it was announced while the agent started
+            self._signalled(part)
+        return part.host
 
-    async def _connect(self, allocation: _Allocation, name: str, node: _Node) -> RemoteHost:
-        options = self._options
+    async def _connect(self, part: _Part, node: _Node) -> RemoteHost:
+        options, job = self._options, part.allocation.job
         if not node.address:
             raise HostUnavailable("its address is not known here. Call fit() on a machine that reaches the nodes")
         try:
             caller = _own_address(node.address)
         except OSError as error:
             raise HostUnavailable(f"there is no route to {node.address}: {error.strerror}") from None
-        words = commands.srun(options, allocation.job, node.name, with_script=node.name == allocation.first)
+        words = commands.srun(options, job, node.name, with_script=node is part.allocation.first)
         try:
-            srun = _Srun(self.loop, words, self.job.protected)
+            # It ends when the agent does, and that does when we are gone. Killed, it would tell the node later, and
+            # would have Slurm kill the agent, which tidies up.
+            write, read, errors = programs.start(
+                self.loop, words, keeper.environment(), self.job.protected, errors=True
+            )
         except OSError as error:
             raise HostUnavailable(f"srun could not be started: {error.strerror}") from None
+        part.listening = self.loop.start(part.listen(errors))
         host = await RemoteHost.connect(
             self.loop,
-            name,
-            srun.read,
-            srun.write,
-            root=self._root(name),
+            part.name,
+            read,
+            write,
+            root=self._root(part.name),
             address=node.address,
             caller_address=caller,
             interface="",
             silence=options.silence,
-            on_signal=lambda number: self.loop.start(self._heed(allocation, name, srun)),
-            explain=functools.partial(self._explain, allocation, node, srun),
+            on_signal=lambda number: self._signalled(part),
+            explain=functools.partial(self._explain, part),
         )
         theirs, ours = host.facts.python_version.split(".")[:2], [str(number) for number in sys.version_info[:2]]
         if theirs != ours:
@@ -253,9 +259,6 @@ class SlurmProvider(HostProvider):
                 f"{options.python} is Python {'.'.join(theirs)}, but fit() runs on {'.'.join(ours)}; "
                 "name another interpreter with backend_options={'python': …}"
             )
-        allocation.hosts[name] = host
-        if allocation.taken:  # it was announced while the agent started
-            self.loop.start(self._heed(allocation, name, srun))
         return host
 
     def _root(self, host: str) -> str:
@@ -264,27 +267,31 @@ class SlurmProvider(HostProvider):
         job = self.spec.name if count == 1 else f"{self.spec.name}.{count}"
         return f"{job}/hosts/{host}"
 
-    async def _heed(self, allocation: _Allocation, name: str, srun: _Srun) -> None:
+    def _signalled(self, part: _Part) -> None:
+        self.loop.start(self._heed(part))
+
+    async def _heed(self, part: _Part) -> None:
         """Ask Slurm what an agent's signal was for: it will take the node, or it ends what somebody has cancelled."""
+        allocation = part.allocation
         event = await self._queue.look(allocation.job)
-        meant = reasons.what_signalled(event["state"], event["left"], srun.said)
+        meant = reasons.what_signalled(event["state"], event["left"], part.said)
         if isinstance(meant, reasons.Loss):
             allocation.taken |= meant.taken
-            if (host := allocation.hosts.get(name)) is not None:
-                host.lose(meant.reason)
+            if part.host is not None:
+                part.host.lose(meant.reason)
             return
         allocation.taken = True
-        for host in list(allocation.hosts.values()):  # at once, though their agents hear of it one after the other
-            if host is not None:
-                host.on_notice(meant)
+        for host in [other.host for other in allocation.parts if other.host is not None]:
+            host.on_notice(meant)  # all at once, though their agents hear of it one after the other
 
-    async def _explain(self, allocation: _Allocation, node: _Node, srun: _Srun, reason: str) -> str:
+    async def _explain(self, part: _Part, reason: str) -> str:
         """Return why an agent's connection has ended: srun says so as it ends."""
-        await srun.wait(_WHY_S)
-        loss = reasons.why_lost(srun.said, reason)
-        allocation.taken |= loss.taken
+        assert part.node is not None and part.listening is not None
+        await asyncio.wait([part.listening], timeout=_WHY_S)
+        loss = reasons.why_lost(part.said, reason)
+        part.allocation.taken |= loss.taken
         if loss.silent:
-            self._silent.add(node.name)
+            self._silent.add(part.node.name)
         return loss.reason
 
     # --- what there is of Slurm here ---
@@ -325,53 +332,53 @@ class _Node(NamedTuple):
     address: str
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
 class _Allocation:
     """An allocation for hosts that were asked for at once.
 
     Attributes:
         running: Waits until it runs.
-        hosts: The hosts that need it; None for those whose agent has not answered yet.
-        nodes: Their nodes, when it runs.
-        first: The node on which its script runs.
+        parts: What its hosts have of it, as long as they need it.
         size: How many nodes were asked for.
         job: Its number in Slurm, when it has one.
+        first: The node on which its script runs, when it runs.
         taken: Whether Slurm takes it, or has taken it.
     """
 
-    running: asyncio.Task[str] = dataclasses.field(init=False)
-    hosts: dict[str, RemoteHost | None] = dataclasses.field(default_factory=dict)
-    nodes: dict[str, _Node] = dataclasses.field(default_factory=dict)
-    first: str = ""
-    size: int = 0
-    job: str = ""
-    taken: bool = False
+    running: asyncio.Task[str]
+
+    def __init__(self) -> None:
+        self.parts: list[_Part] = []
+        self.size = 0
+        self.job = ""
+        self.first: _Node | None = None
+        self.taken = False
 
 
-class _Srun:
-    """The srun of an agent, which carries the connection.
+class _Part:
+    """What a host has of an allocation.
 
     Attributes:
-        read: The descriptor from which the agent's frames come.
-        write: The one to which ours go.
-        said: The last lines that srun has said itself.
+        name: The host's name.
+        allocation: The allocation.
+        node: Its node, when the allocation runs.
+        said: The last lines that the srun of its agent has said itself.
+        listening: Waits for the end of that srun.
+        host: The host, when its agent has answered.
     """
 
-    def __init__(self, loop: AsyncioLoop, words: list[str], protected: set[int]) -> None:
-        # It ends when the agent does, and that does when we are gone. Killed, it would tell the node later, and would
-        # have Slurm kill the agent, which tidies up.
-        self.write, self.read, errors = programs.start(loop, words, keeper.environment(), protected, errors=True)
+    def __init__(self, name: str, allocation: _Allocation) -> None:
+        self.name = name
+        self.allocation = allocation
+        self.node: _Node | None = None
         self.said: deque[str] = deque(maxlen=_LINES)
-        self._listening = loop.start(self._listen(programs.lines(errors)))
+        self.listening: asyncio.Task[None] | None = None
+        self.host: RemoteHost | None = None
 
-    async def _listen(self, lines: AsyncIterator[bytes]) -> None:
-        async for line in lines:
+    async def listen(self, errors: int) -> None:
+        """Keep what srun says."""
+        async for line in programs.lines(errors):
             if text := line.decode("utf-8", "replace").strip():
                 self.said.append(text)
-
-    async def wait(self, seconds: float) -> None:
-        """Wait until nothing more comes of it, but not for long."""
-        await asyncio.wait([self._listening], timeout=seconds)
 
 
 def _apart(spec: TrainingJobSpec) -> bool:

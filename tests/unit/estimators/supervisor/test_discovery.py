@@ -98,34 +98,38 @@ def test_a_place_is_gone_when_two_answers_in_a_row_lack_it() -> None:
         assert answers.doubtful == doubtful
 
 
-def test_a_file_that_is_cut_for_a_moment_takes_no_host_away(tmp_path: Path) -> None:
-    file = tmp_path / "hosts"
-    heard: list[object] = []
-    loop: Any = SimpleNamespace(call_later=lambda seconds, call: None)
-    listener: Any = SimpleNamespace(places=lambda found: heard.append(dict(found)))
-    watched = discovery.Discovery(loop, file, default_slots=1, folder=tmp_path)
-    for text in ("a\nb\n", "", "a\nb\nc\n", "a\n"):
-        file.write_text(text)
-        watched.start(listener) if not heard else watched._look()
-    watched._look()  # at the same file once more
-    assert heard == [{"a": 1, "b": 1}, {"a": 1, "b": 1, "c": 1}, {"a": 1}]
+class Told:
+    """Keeps what it is told; see :class:`estimators.backends.hosts.membership.MembershipListener`."""
+
+    def __init__(self) -> None:
+        self.said: list[object] = []
+        self.places: Callable[[Mapping[str, int | None]], None] = self.said.append
+        self.problem: Callable[[str], None] = self.said.append
+
+    def leaving(self, name: str, seconds: float) -> None:
+        raise AssertionError(name)
+
+    def hopeless(self, text: str) -> None:
+        raise AssertionError(text)
 
 
-def test_a_file_that_is_no_utf_8_changes_nothing(tmp_path: Path) -> None:
-    """One that is written on Windows may begin with a mark."""
-    file = tmp_path / "hosts"
-    heard: list[tuple[str, object]] = []
+def follow(loop: AsyncioLoop, file: Path, *contents: bytes, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Return what is told of a file that has these contents one after the other, each as long as for two looks."""
+    monkeypatch.setattr(discovery, "SOON_S", 0)
+    told = Told()
 
-    class Listener:
-        def __getattr__(self, name: str) -> object:
-            return lambda given: heard.append((name, given))
+    async def change() -> None:
+        watched = discovery.Discovery(loop, file, default_slots=1, folder=file.parent)
+        for number, content in enumerate(contents):
+            file.write_bytes(content)
+            os.utime(file, (number, number))
+            if number == 0:
+                watched.start(told)
+            for _ in range(LOOKS[number % len(LOOKS)]):
+                await asyncio.sleep(0)
+        watched.close()
 
-    loop: Any = SimpleNamespace(now=lambda: 0.0, call_later=lambda seconds, call: None)
-    listener: Any = Listener()
-    watched = discovery.Discovery(loop, file, default_slots=1, folder=tmp_path)
-    file.write_bytes(b"\xef\xbb\xbfa:2\r\nb\r\n")
-    watched.start(listener)
-    file.write_bytes(b"a:2\nb\xff\n")
-    watched._look()
-    refusal = f"{file}: 'b\N{REPLACEMENT CHARACTER}' is neither 'host' nor 'host:slots'."
-    assert heard == [("places", {"a": 2, "b": 1}), ("problem", refusal)]
+    loop.run(change())
+    return told.said
+
+

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
 
 import pytest
 
+from container.system.asyncio_loop import AsyncioLoop
 from estimators.backends.hosts import membership
 
 
@@ -59,9 +60,9 @@ def test_who_never_answers_is_hopeless_after_a_while(monkeypatch: pytest.MonkeyP
     assert told.said[2:] == [{}, "away"]
 
 
-def test_a_list_is_asked_for_again_and_again_until_it_is_closed() -> None:
-    later: list[Callable[[], None]] = []
-    answers: list[membership.Places | Exception] = [{"a": None}, {"a": None}, ValueError("line 2"), {"b": 2}]
+def test_a_list_is_asked_for_again_and_again_until_it_is_closed(supervisor_loop: AsyncioLoop) -> None:
+    told = Told()
+    answers: list[membership.Places | Exception] = [{"a": None}, {"a": None}, ValueError("line 2"), {"b": 2}, {"c": 1}]
 
     def ask() -> membership.Places:
         answer = answers.pop(0)
@@ -69,16 +70,29 @@ def test_a_list_is_asked_for_again_and_again_until_it_is_closed() -> None:
             raise answer
         return answer
 
-    told = Told()
-    source = membership.Polled(lambda seconds, call: later.append(call), ask, title="the list")
-    source.start(told)
-    while answers:
-        later.pop()()
-    assert told.said == [{"a": None}, "line 2", {"b": 2}]
-    source.close()
-    later.pop()()
-    assert not later
+    async def follow() -> None:
+        source = membership.Polled(supervisor_loop, ask, title="the list", every=0)
+        source.start(told)
+        while {"b": 2} not in told.said:
+            await asyncio.sleep(0)
+        source.close()
+        for _ in range(5):
+            await asyncio.sleep(0)
 
-    once = membership.Polled(lambda seconds, call: later.append(call), lambda: {"a": 1}, title="the list", every=None)
-    once.start(told)
-    assert told.said[3:] == [{"a": 1}] and not later
+    supervisor_loop.run(follow())
+    assert told.said == [{"a": None}, "line 2", {"b": 2}]
+    assert answers == [{"c": 1}]
+
+
+def test_a_list_that_does_not_change_is_asked_for_once(supervisor_loop: AsyncioLoop) -> None:
+    told = Told()
+    answers: list[membership.Places] = [{"a": 1}, {"b": 1}]
+
+    async def follow() -> None:
+        source = membership.Polled(supervisor_loop, lambda: answers.pop(0), title="the list", every=None)
+        source.start(told)
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    supervisor_loop.run(follow())
+    assert told.said == [{"a": 1}] and answers == [{"b": 1}]
