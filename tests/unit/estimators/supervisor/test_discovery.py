@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
+from values import VirtualLoop
 from waiting import until
 
 from estimators.backends.hosts import discovery
@@ -113,23 +114,44 @@ class Told:
         raise AssertionError(text)
 
 
-def follow(loop: AsyncioLoop, file: Path, *contents: bytes, monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Return what is told of a file that has these contents one after the other, each as long as for two looks."""
-    monkeypatch.setattr(discovery, "SOON_S", 0)
-    told = Told()
-
-    async def change() -> None:
-        watched = discovery.Discovery(loop, file, default_slots=1, folder=file.parent)
-        for number, content in enumerate(contents):
-            file.write_bytes(content)
-            os.utime(file, (number, number))
-            if number == 0:
-                watched.start(told)
-            for _ in range(LOOKS[number % len(LOOKS)]):
-                await asyncio.sleep(0)
-        watched.close()
-
-    loop.run(change())
+def said_of(file: Path, contents: Sequence[bytes]) -> list[object]:
+    """Return what is told of a file that has another content at each look, and at last the same twice."""
+    loop, told = VirtualLoop(), Told()
+    watched = discovery.Discovery(loop, file, default_slots=1, folder=file.parent)
+    for number, content in enumerate(contents):
+        file.write_bytes(content)
+        os.utime(file, (number, number))
+        if number == 0:
+            watched.start(told)
+        loop.advance(discovery.SOON_S)
+    loop.advance(3 * discovery.SOON_S)
+    watched.close()
+    loop.close()
     return told.said
 
 
+def test_a_file_that_is_cut_for_a_moment_takes_no_host_away(tmp_path: Path) -> None:
+    heard = said_of(tmp_path / "hosts", [b"a\nb\n", b"", b"a\nb\nc\n", b"a\n"])
+    assert heard == [{"a": 1, "b": 1}, {"a": 1, "b": 1, "c": 1}, {"a": 1}]
+
+
+def test_a_file_that_is_no_utf_8_changes_nothing(tmp_path: Path) -> None:
+    """One that is written on Windows may begin with a mark."""
+    file = tmp_path / "hosts"
+    refusal = f"{file}: 'b\N{REPLACEMENT CHARACTER}' is neither 'host' nor 'host:slots'."
+    assert said_of(file, [b"\xef\xbb\xbfa:2\r\nb\r\n", b"a:2\nb\xff\n"]) == [{"a": 2, "b": 1}, refusal]
+
+
+def test_a_file_that_may_come_later_is_waited_for(tmp_path: Path) -> None:
+    loop, told, file = VirtualLoop(), Told(), tmp_path / "hosts"
+    watched = discovery.Discovery(loop, file, default_slots=1, folder=tmp_path, may_come_later=True)
+    watched.start(told)
+    loop.advance(60.0)
+    assert told.said == []
+    file.write_text("a\n")
+    loop.advance(discovery.SOON_S)
+    file.unlink()
+    loop.advance(60.0)
+    assert told.said == [{"a": 1}, f"{file} does not exist"]
+    watched.close()
+    loop.close()

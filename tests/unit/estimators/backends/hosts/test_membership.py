@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
+from values import VirtualLoop
 
-from container.system.asyncio_loop import AsyncioLoop
 from estimators.backends.hosts import membership
 
 
@@ -60,8 +58,8 @@ def test_who_never_answers_is_hopeless_after_a_while(monkeypatch: pytest.MonkeyP
     assert told.said[2:] == [{}, "away"]
 
 
-def test_a_list_is_asked_for_again_and_again_until_it_is_closed(supervisor_loop: AsyncioLoop) -> None:
-    told = Told()
+def test_a_list_is_asked_for_again_and_again_until_it_is_closed() -> None:
+    loop, told = VirtualLoop(), Told()
     answers: list[membership.Places | Exception] = [{"a": None}, {"a": None}, ValueError("line 2"), {"b": 2}, {"c": 1}]
 
     def ask() -> membership.Places:
@@ -70,29 +68,20 @@ def test_a_list_is_asked_for_again_and_again_until_it_is_closed(supervisor_loop:
             raise answer
         return answer
 
-    async def follow() -> None:
-        source = membership.Polled(supervisor_loop, ask, title="the list", every=0)
-        source.start(told)
-        while {"b": 2} not in told.said:
-            await asyncio.sleep(0)
-        source.close()
-        for _ in range(5):
-            await asyncio.sleep(0)
-
-    supervisor_loop.run(follow())
+    source = membership.Polled(loop, ask, title="the list")
+    source.start(told)
+    loop.advance(3.5)
     assert told.said == [{"a": None}, "line 2", {"b": 2}]
+    source.close()
+    loop.advance(10.0)
     assert answers == [{"c": 1}]
+    loop.close()
 
 
-def test_a_list_that_does_not_change_is_asked_for_once(supervisor_loop: AsyncioLoop) -> None:
-    told = Told()
+def test_a_list_that_does_not_change_is_asked_for_once() -> None:
+    loop, told = VirtualLoop(), Told()
     answers: list[membership.Places] = [{"a": 1}, {"b": 1}]
-
-    async def follow() -> None:
-        source = membership.Polled(supervisor_loop, lambda: answers.pop(0), title="the list", every=None)
-        source.start(told)
-        for _ in range(5):
-            await asyncio.sleep(0)
-
-    supervisor_loop.run(follow())
+    membership.Polled(loop, lambda: answers.pop(0), title="the list", every=None).start(told)
+    loop.advance(10.0)
     assert told.said == [{"a": 1}] and answers == [{"b": 1}]
+    loop.close()
