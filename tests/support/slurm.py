@@ -119,7 +119,7 @@ class Cluster:
         self._daemons: list[subprocess.Popen[bytes]] = []
         self.nodes = [Node(self, machine, f"n{number}") for number, machine in enumerate(fleet.machines, 1)]
         address = f"{fleet.network}.1"
-        with socket.create_server((address, 0)) as server:
+        with socket.create_server(("", 0)) as server:  # slurmctld listens at all addresses
             port = server.getsockname()[1]
         lines = [
             f"NodeName={node.name} NodeAddr={node.machine.address} "

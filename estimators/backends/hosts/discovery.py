@@ -5,6 +5,9 @@ So does the caller's function: its answers are put into a file.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import functools
 import os
 import re
 import signal
@@ -12,8 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from container.system import processes
-from container.system.loop import Loop
-from estimators.backends.hosts.membership import MembershipListener, News
+from container.system.asyncio_loop import AsyncioLoop
+from estimators.backends.hosts.membership import MembershipListener, News, Watching
 
 #: No blanks, control characters, or bytes that were no UTF-8.
 _NAME = re.compile(r"[^\s\x00-\x20\x7f\ufffd]+")
@@ -21,10 +24,9 @@ _NAME = re.compile(r"[^\s\x00-\x20\x7f\ufffd]+")
 SCRIPT_EVERY_S, SCRIPT_TIMEOUT_S = 1.0, 30.0
 #: How long nothing but failures may come, from the beginning, before there is no hope, in seconds.
 HOPELESS_S = 10.0
-#: How often a file is looked at, in seconds: only its time and size, unless they have changed.
-FILE_EVERY_S = 0.1
-#: How soon a script is run again that names fewer than it did, in seconds.
-_AGAIN_S = 0.1
+#: How often a file is looked at (only its time and size, unless they have changed), and how soon a script is run again
+#: that names fewer than it did, in seconds.
+SOON_S = 0.1
 
 
 def parse_hosts(text: str, default_slots: int) -> dict[str, int]:
@@ -81,7 +83,11 @@ class Answers:
         self._absent = set()
 
 
-class Discovery:
+class _NoAnswer(Exception):
+    """The script or the file says nothing that can be used; the message says why."""
+
+
+class Discovery(Watching):
     """Watches a script or a file; see :class:`estimators.backends.hosts.membership.MembershipSource`.
 
     Args:
@@ -97,119 +103,95 @@ class Discovery:
     title = "discovery"
 
     def __init__(
-        self, loop: Loop, path: Path, *, default_slots: int, folder: Path, may_come_later: bool = False
+        self, loop: AsyncioLoop, path: Path, *, default_slots: int, folder: Path, may_come_later: bool = False
     ) -> None:
-        self._loop = loop
+        super().__init__(loop)
         self._path = path
         self._default_slots = default_slots
         self._folder = folder
         self._may_come_later = may_come_later
-        self._news: News | None = None
-        self._answers = Answers()
-        self._timed_out = False
         self._seen: tuple[int, int, int] | None = None
-        self._pid: int | None = None
 
-    def start(self, membership: MembershipListener) -> None:
-        """Look for the first time, and then again and again."""
-        self._news = News(membership, hopeless_after=None if self._may_come_later else HOPELESS_S)
-        self._look()
+    async def watch(self, membership: MembershipListener) -> None:
+        """Look again and again, and tell what is new."""
+        news = News(membership, hopeless_after=None if self._may_come_later else HOPELESS_S)
+        answers = Answers()
+        while True:
+            is_script = os.access(self._path, os.X_OK) and self._path.is_file()
+            try:
+                said = await self._run() if is_script else self._read(required=news.has_answered)
+                if said is not None:
+                    news.places(answers.take(self._parse(said)))
+            except _NoAnswer as error:
+                answers.fail()
+                news.problem(str(error))
+            if answers.doubtful:
+                self._seen = None
+            await asyncio.sleep(SCRIPT_EVERY_S if is_script and not answers.doubtful else SOON_S)
 
-    def close(self) -> None:
-        """Watch no more."""
-        self._news = None
-        self._end_script()
+    def _parse(self, said: bytes) -> dict[str, int]:
+        try:
+            return parse_hosts(said.decode("utf-8-sig", "replace"), self._default_slots)
+        except ValueError as error:
+            raise _NoAnswer(f"{self._path}: {error}") from None
 
-    def _look(self) -> None:
-        if self._news is None:
-            return
-        if os.access(self._path, os.X_OK) and self._path.is_file():
-            self._run()
-            return
+    def _read(self, *, required: bool) -> bytes | None:
+        """Return what the file has, if it is another one than it was.
+
+        Raises:
+            _NoAnswer: it cannot be read, or is not there although it is required, or may not come later.
+        """
         try:
             status = self._path.stat()
             seen = (status.st_mtime_ns, status.st_size, status.st_ino)
-            if seen != self._seen:
-                self._take(self._path.read_bytes())
-                self._seen = None if self._answers.doubtful else seen
+            said = self._path.read_bytes() if seen != self._seen else None
         except FileNotFoundError:
-            if self._news is not None and (self._news.has_answered or not self._may_come_later):
-                self._complain(f"{self._path} does not exist")
+            if self._may_come_later and not required:
+                return None
+            raise _NoAnswer(f"{self._path} does not exist") from None
         except OSError as error:
-            self._complain(f"{self._path} cannot be read: {error.strerror}")
-        self._loop.call_later(FILE_EVERY_S, self._look)
+            raise _NoAnswer(f"{self._path} cannot be read: {error.strerror}") from None
+        self._seen = seen
+        return said
 
-    def _run(self) -> None:
-        """Run the script; its output is taken when it has ended well."""
-        read_end, write_end = os.pipe()
+    async def _run(self) -> bytes:
+        """Run the script, and return what it prints.
+
+        Raises:
+            _NoAnswer: it cannot be run, does not end in time, or fails.
+        """
+        output, script_output = os.pipe()
         try:
-            self._pid = processes.spawn([str(self._path)], env=dict(os.environ), cwd=self._folder, stdout=write_end)
+            pid = processes.spawn([str(self._path)], env=dict(os.environ), cwd=self._folder, stdout=script_output)
         except OSError as error:
-            os.close(read_end)
-            self._complain(f"{self._path} cannot be run: {error.strerror}")
-            self._loop.call_later(SCRIPT_EVERY_S, self._look)
-            return
+            os.close(output)
+            raise _NoAnswer(f"{self._path} cannot be run: {error.strerror}") from None
         finally:
-            os.close(write_end)
-        said = bytearray()
-
-        def readable() -> None:
-            data = os.read(read_end, 1 << 16)
-            if data and len(said) < 1 << 20:
-                said.extend(data)
-            else:
-                self._loop.remove_reader(read_end)
-
-        def ended(status: int) -> None:
-            late.cancel()
-            self._pid = None
-            self._loop.remove_reader(read_end)
-            os.set_blocking(read_end, False)
-            try:
-                while data := os.read(read_end, 1 << 16):
-                    said.extend(data)
-            except BlockingIOError:
-                pass  # it left a child behind that has the other end
-            os.close(read_end)
-            code, number = processes.decode_status(status)
-            again = SCRIPT_EVERY_S
-            if code == 0:
-                self._take(bytes(said))
-                again = _AGAIN_S if self._answers.doubtful else again
-            elif self._timed_out:
-                self._complain(f"{self._path} did not end within {SCRIPT_TIMEOUT_S:g} s")
-            else:
-                self._complain(
-                    f"{self._path} ended with {f'exit code {code}' if number is None else f'signal {number}'}"
-                )
-            self._loop.call_later(again, self._look)
-
-        def too_late() -> None:
-            self._timed_out = True
-            self._end_script()
-
-        self._timed_out = False
-        late = self._loop.call_later(SCRIPT_TIMEOUT_S, too_late)
-        self._loop.add_reader(read_end, readable)
-        self._loop.on_child(self._pid, ended)
-
-    def _end_script(self) -> None:
-        if self._pid is not None:
-            try:
-                os.kill(self._pid, signal.SIGKILL)
-            except ProcessLookupError:
-                return
-
-    def _take(self, said: bytes) -> None:
+            os.close(script_output)
+        said, ended = bytearray(), self._loop.future()
+        self._loop.on_child(pid, ended.set_result)
+        self._loop.add_reader(output, functools.partial(self._hear, output, said))
         try:
-            found = parse_hosts(said.decode("utf-8-sig", "replace"), self._default_slots)
-        except ValueError as error:
-            self._complain(f"{self._path}: {error}")
-            return
-        if self._news is not None:
-            self._news.places(self._answers.take(found))
+            await asyncio.wait([ended], timeout=SCRIPT_TIMEOUT_S)
+            if not ended.done():
+                raise _NoAnswer(f"{self._path} did not end within {SCRIPT_TIMEOUT_S:g} s")
+            os.set_blocking(output, False)
+            with contextlib.suppress(BlockingIOError):  # it may have left a child behind that has the other end
+                said += os.read(output, 1 << 20)  # all that is in the pipe
+        finally:
+            self._loop.remove_reader(output)
+            os.close(output)
+            if not ended.done():
+                os.kill(pid, signal.SIGKILL)
+        code, number = processes.decode_status(ended.result())
+        if code != 0:
+            how = f"exit code {code}" if number is None else f"signal {number}"
+            raise _NoAnswer(f"{self._path} ended with {how}")
+        return bytes(said)
 
-    def _complain(self, text: str) -> None:
-        self._answers.fail()
-        if self._news is not None:
-            self._news.problem(text)
+    def _hear(self, output: int, said: bytearray) -> None:
+        """Keep what the script prints now; one that prints on and on is not read any more, and waits."""
+        data = os.read(output, 1 << 16)
+        said += data
+        if not data or len(said) >= 1 << 20:
+            self._loop.remove_reader(output)

@@ -6,11 +6,14 @@ the job makes of that (which hosts it starts, lets go and replaces) is decided i
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Protocol
+
+from container.system.asyncio_loop import AsyncioLoop
 
 #: Name -> how many workers fit there; None where the source does not know, and the job's own number holds.
 Places = Mapping[str, int | None]
@@ -129,11 +132,39 @@ class Located:
         self._set.pop(name, None)
 
 
-class Polled:
+class Watching(abc.ABC):
+    """A source that one coroutine watches; see :class:`MembershipSource`.
+
+    Args:
+        loop: The supervisor's loop.
+    """
+
+    decides = False
+    title: str
+
+    def __init__(self, loop: AsyncioLoop) -> None:
+        self._loop = loop
+        self._watching: asyncio.Task[None] | None = None
+
+    @abc.abstractmethod
+    async def watch(self, membership: MembershipListener) -> None:
+        """Tell what there is, and each change. It is cancelled when nobody wants to know any more."""
+
+    def start(self, membership: MembershipListener) -> None:
+        """See :class:`MembershipSource`."""
+        self._watching = self._loop.start(self.watch(membership))
+
+    def close(self) -> None:
+        """See :class:`MembershipSource`."""
+        if self._watching is not None:
+            self._watching.cancel()
+
+
+class Polled(Watching):
     """Asks for a list of places every now and then, where asking is quick.
 
     Args:
-        call_later: The loop's.
+        loop: The supervisor's loop.
         ask: Returns the places; its ValueError or OSError is a problem, and asked again.
         title: See :class:`MembershipSource`.
         decides: Likewise.
@@ -142,35 +173,27 @@ class Polled:
 
     def __init__(
         self,
-        call_later: Callable[[float, Callable[[], None]], object],
+        loop: AsyncioLoop,
         ask: Callable[[], Places],
         *,
         title: str,
         decides: bool = False,
         every: float | None = 1.0,
     ) -> None:
-        self._call_later = call_later
+        super().__init__(loop)
         self._ask = ask
         self._every = every
-        self._news: News | None = None
         self.title = title
         self.decides = decides
 
-    def start(self, membership: MembershipListener) -> None:
-        """See :class:`MembershipSource`."""
-        self._news = News(membership)
-        self._look()
-
-    def close(self) -> None:
-        """See :class:`MembershipSource`."""
-        self._news = None
-
-    def _look(self) -> None:
-        if self._news is None:
-            return
-        try:
-            self._news.places(self._ask())
-        except (OSError, ValueError) as error:
-            self._news.problem(str(error))
-        if self._every is not None:
-            self._call_later(self._every, self._look)
+    async def watch(self, membership: MembershipListener) -> None:
+        """Ask, and tell what is new."""
+        news = News(membership)
+        while True:
+            try:
+                news.places(self._ask())
+            except (OSError, ValueError) as error:
+                news.problem(str(error))
+            if self._every is None:
+                return
+            await asyncio.sleep(self._every)

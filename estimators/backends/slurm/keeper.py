@@ -4,15 +4,16 @@
 
 It is a program of its own, of the standard library alone: the supervisor's loop never waits for Slurm, and where the
 supervisor was killed somebody is left to empty the queue. A submission that is under way then is waited for first, so
-none escapes. What is asked of it comes as JSON lines, and so do its answers:
+none escapes. What is asked of it comes as JSON lines with an ``op``, and so do its answers, each an ``event`` with the
+``id`` of the question:
 
-* ``submit``: ``id``, ``argv``, ``script``; answered by ``submitted`` with ``job``, or ``refused`` with ``reason``;
+* ``submit``: ``argv``, ``script``; answered by ``submitted`` with ``job``, or ``refused`` with ``reason``;
 * ``watch``: ``job``; answered by ``pending`` with ``reason`` and ``position`` when these change, and in the end by
-  ``running`` with ``nodes`` (name and address), or ``over`` with ``state``;
-* ``look``: ``id``, ``job``; answered by ``state``: ``state``, ``reason``, ``left`` (seconds until what it runs is
-  killed, if that is known);
+  ``running`` with ``nodes`` (name and address, that of its batch script first), or ``over`` with ``state``;
 * ``again``: ``job``: put what Slurm takes, or has taken, back into the queue; answered like ``watch``;
-* ``hold``: ``job``: cancel it at the end; ``cancel``: ``job``: cancel it now.
+* ``look``: ``job``; answered by ``state``: ``state``, and ``left`` (seconds until what it runs is killed, if that is
+  known);
+* ``hold``: ``job``: cancel it at the end; ``cancel``: ``job``: cancel it now. Neither is answered.
 """
 
 from __future__ import annotations
@@ -86,26 +87,21 @@ class Keeper:
         self._lock = threading.Lock()
         self._held: set[str] = set()
         self._submitting: list[threading.Thread] = []
-        self._watched: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._watched: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         threading.Thread(target=self._watch, daemon=True).start()
 
     def take(self, asked: dict[str, Any]) -> None:
         """Do what is asked, without holding up what follows."""
-        operation = asked["op"]
-        if operation == "submit":
-            thread = threading.Thread(target=self._submit, args=(asked,), daemon=True)
-            self._submitting.append(thread)
-            thread.start()
-        elif operation == "watch":
-            self._watched.put(asked["job"])
-        elif operation == "again":
-            threading.Thread(target=self._again, args=(asked["job"],), daemon=True).start()
-        elif operation == "look":
-            threading.Thread(target=self._look, args=(asked,), daemon=True).start()
-        elif operation == "hold":
+        if asked["op"] == "hold":
             self._held.add(asked["job"])
-        elif operation == "cancel":
-            threading.Thread(target=self._cancel, args=(asked["job"],), daemon=True).start()
+        elif asked["op"] == "watch":
+            self._watched.put(asked)
+        else:
+            does = {"submit": self._submit, "again": self._again, "look": self._look, "cancel": self._cancel}
+            thread = threading.Thread(target=does[asked["op"]], args=(asked,), daemon=True)
+            thread.start()
+            if asked["op"] == "submit":
+                self._submitting.append(thread)
 
     def close(self) -> int:
         """Cancel everything; a submission that is under way is waited for."""
@@ -114,15 +110,15 @@ class Keeper:
         until = time.monotonic() + _CANCEL_S
         while self._held:
             for job in sorted(self._held):
-                self._cancel(job)
+                self._cancel({"job": job})
             if self._held:
                 if time.monotonic() > until:
                     return 1
                 time.sleep(1.0)
         return 0
 
-    def _say(self, event: str, **values: Any) -> None:
-        line = json.dumps({"event": event, **values}).encode() + b"\n"
+    def _say(self, asked: dict[str, Any], event: str, **values: Any) -> None:
+        line = json.dumps({"id": asked["id"], "event": event, **values}).encode() + b"\n"
         with self._lock:
             try:
                 sys.stdout.buffer.write(line)
@@ -137,18 +133,18 @@ class Keeper:
         job = said.strip().partition(";")[0]
         if code == 0 and job.isdigit():
             self._held.add(job)
-            self._say("submitted", id=asked["id"], job=job)
+            self._say(asked, "submitted", job=job)
         else:
-            self._say("refused", id=asked["id"], reason=error)
+            self._say(asked, "refused", reason=error)
 
-    def _again(self, job: str) -> None:
-        command(["scontrol", "requeue", job])  # Slurm may have done so already
-        self._watched.put(job)
+    def _again(self, asked: dict[str, Any]) -> None:
+        command(["scontrol", "requeue", asked["job"]])  # Slurm may have done so already
+        self._watched.put(asked)
 
-    def _cancel(self, job: str) -> None:
-        code, _, error = command(["scancel", "--quiet", job])
+    def _cancel(self, asked: dict[str, Any]) -> None:
+        code, _, error = command(["scancel", "--quiet", asked["job"]])
         if code == 0 or "nvalid job id" in error:
-            self._held.discard(job)
+            self._held.discard(asked["job"])
 
     def _look(self, asked: dict[str, Any]) -> None:
         left: float | None = None
@@ -164,35 +160,34 @@ class Keeper:
                 break
         else:
             print(f"Slurm does not say when job {asked['job']} ends: {fields}", file=sys.stderr, flush=True)
-        self._say("state", id=asked["id"], state=state, reason=fields.get("Reason", ""), left=left)
+        self._say(asked, "state", state=state, left=left)
 
     # --- the queue ---
 
     def _watch(self) -> None:
-        watched: dict[str, tuple[str, int | None] | None] = {}
+        watched: dict[str, dict[str, Any]] = {}  # job -> the question
+        told: dict[str, tuple[str, int | None]] = {}
         pause = _FIRST_S
         while True:
             try:
-                watched[self._watched.get(timeout=pause if watched else None)] = None
+                asked = self._watched.get(timeout=pause if watched else None)
                 pause = _FIRST_S
+                watched[asked["job"]] = asked
                 while not self._watched.empty():
-                    watched[self._watched.get()] = None
+                    asked = self._watched.get()
+                    watched[asked["job"]] = asked
             except queue.Empty:
                 pass
-            states = _states(watched)
-            for job, (state, reason, partition) in states.items():
-                if state in _WAITING:
-                    position = _position(job, partition) if pause > 0.5 else None
-                    now = (reason, position)
-                    if pause > 0.5 and watched[job] != now:
-                        watched[job] = now
-                        self._say("pending", job=job, reason=reason, position=position)
-                    continue
-                del watched[job]
-                if state == "RUNNING":
-                    self._say("running", job=job, nodes=nodes(job))
-                else:
-                    self._say("over", job=job, state=state, reason=reason)
+            for job, (state, reason, partition) in _states(watched).items():
+                if state not in _WAITING:
+                    told.pop(job, None)
+                    ended = {"nodes": nodes(job)} if state == "RUNNING" else {"state": state, "reason": reason}
+                    self._say(watched.pop(job), "running" if state == "RUNNING" else "over", **ended)
+                elif pause > 0.5:
+                    now = (reason, _position(job, partition))
+                    if told.get(job) != now:
+                        told[job] = now
+                        self._say(watched[job], "pending", reason=now[0], position=now[1])
             pause = min(pause * _SLOWER, _LAST_S)
 
 
@@ -230,15 +225,14 @@ def _position(job: str, partition: str) -> int | None:
 def nodes(job: str) -> list[dict[str, str]]:
     """Return the nodes of an allocation: names and addresses ("": not known here), that of its batch script first."""
     fields = job_fields(job)
-    first = fields.get("BatchHost", "")
-    _, said, _ = command(["scontrol", "show", "hostnames", fields.get("NodeList", "")])
-    names = sorted(said.split(), key=lambda name: name != first)
-    addresses = {}
-    _, said, _ = command(["scontrol", "show", "node", "--oneliner", fields.get("NodeList", "")])
-    for line in said.splitlines():
-        node = parse_fields(line)
-        addresses[node.get("NodeName", "")] = node.get("NodeAddr", "")
-    return [{"name": name, "address": _resolved(addresses.get(name) or name)} for name in names]
+    if not fields.get("NodeList"):  # without a name Slurm would show all nodes that it has
+        return []
+    _, said, _ = command(["scontrol", "show", "node", "--oneliner", fields["NodeList"]])
+    shown = [node for node in map(parse_fields, said.splitlines()) if "NodeName" in node]
+    shown.sort(key=lambda node: node["NodeName"] != fields.get("BatchHost"))
+    return [
+        {"name": node["NodeName"], "address": _resolved(node.get("NodeAddr") or node["NodeName"])} for node in shown
+    ]
 
 
 def _resolved(name: str) -> str:

@@ -8,18 +8,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from estimators.backends import option_rules as rules
 from estimators.backends.hosts.remote import SILENCE_S
-from estimators.backends.option_rules import (
-    UnknownOptionError,
-    above_0,
-    boolean,
-    interpreter,
-    option,
-    read,
-    refuse,
-    text,
-    texts,
-)
 from estimators.job.errors import ConfigurationError
 
 #: Variables of the submitting process that the nodes get; all others are theirs.
@@ -27,53 +17,41 @@ EXPORTED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LD_LI
 
 #: Options that are sbatch's of the same name, and take a text or a number.
 _PLAIN = (
-    "partition",
-    "account",
-    "qos",
-    "gres",
-    "constraint",
-    "reservation",
-    "nodelist",
-    "exclude",
-    "licenses",
-    "cpus_per_task",
-    "gpus_per_node",
-    "mem",
-    "nice",
-)
+    "partition", "account", "qos", "gres", "constraint", "reservation", "nodelist", "exclude", "licenses",
+    "cpus_per_task", "gpus_per_node", "mem", "nice",
+)  # fmt: skip
 #: With one of these a job says what it needs of a node, and leaves the rest of it to others.
 _PARTS = ("gres", "cpus_per_task", "gpus_per_node", "mem")
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
-_SIGNAL = re.compile(r"(?P<name>[A-Z0-9]+)@(?P<seconds>\d+)")
 _SIGNALS = ("TERM", "USR1", "USR2", "INT", "HUP")
+_SIGNAL = re.compile(rf"({'|'.join(_SIGNALS)})@\d+")
 
 
 def _plain(where: str, value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int) or not str(value) or "\n" in str(value):
-        raise refuse(where, "a string or a number, as for sbatch", value)
+        raise rules.refuse(where, "a string or a number, as for sbatch", value)
     return str(value)
 
 
 def _time(where: str, value: Any) -> str:
-    limit = str(value) if isinstance(value, int) and not isinstance(value, bool) else text()(where, value)
+    limit = str(value) if isinstance(value, int) and not isinstance(value, bool) else rules.text()(where, value)
     if minutes(limit) is None:
-        raise refuse(where, "minutes, or sbatch's hours:minutes:seconds or days-hours", value)
+        raise rules.refuse(where, "minutes, or sbatch's hours:minutes:seconds or days-hours", value)
     return str(limit)
 
 
 def _signal(where: str, value: Any) -> str:
-    said: str = text()(where, value)
-    found = _SIGNAL.fullmatch(said)
-    if found is None or found["name"] not in _SIGNALS:
+    said: str = rules.text()(where, value)
+    if _SIGNAL.fullmatch(said) is None:
         signals = ", ".join(_SIGNALS)
         one = f"a signal and the seconds before the limit, such as 'TERM@120', with one of the signals {signals}"
-        raise refuse(where, one, value)
+        raise rules.refuse(where, one, value)
     return said
 
 
 def _words(where: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
-        raise refuse(where, "a list of strings", value)
+        raise rules.refuse(where, "a list of strings", value)
     return tuple(value)  # one of them may stand there twice
 
 
@@ -95,14 +73,14 @@ class SlurmOptions:
     """
 
     plain: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    time: str | None = option(_time)
-    exclusive: bool = option(boolean, True)
-    requeue: bool = option(boolean, False)
-    signal: str | None = option(_signal)
-    python: str = option(interpreter, sys.executable)
-    export: tuple[str, ...] = option(texts(one_too=False), EXPORTED)
-    sbatch: tuple[str, ...] = option(_words, ())
-    silence: float = option(above_0("a number of seconds above 0"), SILENCE_S)
+    time: str | None = rules.option(_time)
+    exclusive: bool = rules.option(rules.boolean, True)
+    requeue: bool = rules.option(rules.boolean, False)
+    signal: str | None = rules.option(_signal)
+    python: str = rules.option(rules.interpreter, sys.executable)
+    export: tuple[str, ...] = rules.option(rules.texts(one_too=False), EXPORTED)
+    sbatch: tuple[str, ...] = rules.option(_words, ())
+    silence: float = rules.option(rules.above_0("a number of seconds above 0"), SILENCE_S)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> SlurmOptions:
@@ -120,8 +98,8 @@ class SlurmOptions:
         if given.get("exclusive") is None:
             given["exclusive"] = not any(name in plain for name in _PARTS)
         try:
-            made: SlurmOptions = read(cls, given, what="option of instance_type 'slurm'", known=_PLAIN)
-        except UnknownOptionError as error:
+            made: SlurmOptions = rules.read(cls, given, what="option of instance_type 'slurm'", known=_PLAIN)
+        except rules.UnknownOptionError as error:
             raise ConfigurationError(
                 f"{error} Give other options of sbatch as backend_options={{'sbatch': ['--option=value']}}."
             ) from None

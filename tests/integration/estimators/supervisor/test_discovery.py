@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 from loops import RunUntil
+from waiting import until
 
-from container.system.loop import Loop
+from container.system.asyncio_loop import AsyncioLoop
 from estimators.backends.hosts import discovery
 
 
@@ -35,8 +37,14 @@ class Told:
         raise AssertionError(name)
 
 
+@pytest.fixture
+def run_until(asyncio_loop: AsyncioLoop) -> RunUntil:
+    """Runs the loop until a condition holds, or fails."""
+    return lambda condition: until(condition, between=lambda: asyncio_loop.run(asyncio.sleep(0.01)))
+
+
 def test_a_file_and_a_script_are_watched(
-    loop: Loop, run_until: RunUntil, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asyncio_loop: AsyncioLoop, run_until: RunUntil, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(discovery, "SCRIPT_EVERY_S", 0.02)
     for executable in (False, True):
@@ -51,7 +59,7 @@ def test_a_file_and_a_script_are_watched(
             new.replace(path)
 
         write("a")
-        watch = discovery.Discovery(loop, path, default_slots=2, folder=tmp_path)
+        watch = discovery.Discovery(asyncio_loop, path, default_slots=2, folder=tmp_path)
         watch.start(Told(said, wrong))
         run_until(lambda said=said: said)
         write("a:1 b")
@@ -75,7 +83,12 @@ def test_a_file_and_a_script_are_watched(
     ],
 )
 def test_what_never_says_a_host_is_hopeless_and_what_did_once_is_only_told(
-    loop: Loop, run_until: RunUntil, script: str | None, wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asyncio_loop: AsyncioLoop,
+    run_until: RunUntil,
+    script: str | None,
+    wrong: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(discovery, "SCRIPT_EVERY_S", 0.02)
     monkeypatch.setattr(discovery, "HOPELESS_S", 0.2)
@@ -94,7 +107,7 @@ def test_what_never_says_a_host_is_hopeless_and_what_did_once_is_only_told(
                 path.chmod(0o755)
 
         write(first or script)
-        watch = discovery.Discovery(loop, path, default_slots=1, folder=tmp_path)
+        watch = discovery.Discovery(asyncio_loop, path, default_slots=1, folder=tmp_path)
         watch.start(Told(said, told, hopeless, then=lambda: write(script)))  # here the first has ended, nothing runs
         run_until(lambda seen=hopeless if first is None else told: seen)
         watch.close()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
+from values import VirtualLoop
 from waiting import until
 
 from estimators.backends.hosts import discovery
@@ -98,34 +99,59 @@ def test_a_place_is_gone_when_two_answers_in_a_row_lack_it() -> None:
         assert answers.doubtful == doubtful
 
 
+class Told:
+    """Keeps what it is told; see :class:`estimators.backends.hosts.membership.MembershipListener`."""
+
+    def __init__(self) -> None:
+        self.said: list[object] = []
+        self.places: Callable[[Mapping[str, int | None]], None] = self.said.append
+        self.problem: Callable[[str], None] = self.said.append
+
+    def leaving(self, name: str, seconds: float) -> None:
+        raise AssertionError(name)
+
+    def hopeless(self, text: str) -> None:
+        raise AssertionError(text)
+
+
+def said_of(file: Path, contents: Sequence[bytes]) -> list[object]:
+    """Return what is told of a file that has another content at each look, and at last the same twice."""
+    loop, told = VirtualLoop(), Told()
+    watched = discovery.Discovery(loop, file, default_slots=1, folder=file.parent)
+    for number, content in enumerate(contents):
+        file.write_bytes(content)
+        os.utime(file, (number, number))
+        if number == 0:
+            watched.start(told)
+        loop.advance(discovery.SOON_S)
+    loop.advance(3 * discovery.SOON_S)
+    watched.close()
+    loop.close()
+    return told.said
+
+
 def test_a_file_that_is_cut_for_a_moment_takes_no_host_away(tmp_path: Path) -> None:
-    file = tmp_path / "hosts"
-    heard: list[object] = []
-    loop: Any = SimpleNamespace(call_later=lambda seconds, call: None)
-    listener: Any = SimpleNamespace(places=lambda found: heard.append(dict(found)))
-    watched = discovery.Discovery(loop, file, default_slots=1, folder=tmp_path)
-    for text in ("a\nb\n", "", "a\nb\nc\n", "a\n"):
-        file.write_text(text)
-        watched.start(listener) if not heard else watched._look()
-    watched._look()  # at the same file once more
+    heard = said_of(tmp_path / "hosts", [b"a\nb\n", b"", b"a\nb\nc\n", b"a\n"])
     assert heard == [{"a": 1, "b": 1}, {"a": 1, "b": 1, "c": 1}, {"a": 1}]
 
 
 def test_a_file_that_is_no_utf_8_changes_nothing(tmp_path: Path) -> None:
     """One that is written on Windows may begin with a mark."""
     file = tmp_path / "hosts"
-    heard: list[tuple[str, object]] = []
-
-    class Listener:
-        def __getattr__(self, name: str) -> object:
-            return lambda given: heard.append((name, given))
-
-    loop: Any = SimpleNamespace(now=lambda: 0.0, call_later=lambda seconds, call: None)
-    listener: Any = Listener()
-    watched = discovery.Discovery(loop, file, default_slots=1, folder=tmp_path)
-    file.write_bytes(b"\xef\xbb\xbfa:2\r\nb\r\n")
-    watched.start(listener)
-    file.write_bytes(b"a:2\nb\xff\n")
-    watched._look()
     refusal = f"{file}: 'b\N{REPLACEMENT CHARACTER}' is neither 'host' nor 'host:slots'."
-    assert heard == [("places", {"a": 2, "b": 1}), ("problem", refusal)]
+    assert said_of(file, [b"\xef\xbb\xbfa:2\r\nb\r\n", b"a:2\nb\xff\n"]) == [{"a": 2, "b": 1}, refusal]
+
+
+def test_a_file_that_may_come_later_is_waited_for(tmp_path: Path) -> None:
+    loop, told, file = VirtualLoop(), Told(), tmp_path / "hosts"
+    watched = discovery.Discovery(loop, file, default_slots=1, folder=tmp_path, may_come_later=True)
+    watched.start(told)
+    loop.advance(60.0)
+    assert told.said == []
+    file.write_text("a\n")
+    loop.advance(discovery.SOON_S)
+    file.unlink()
+    loop.advance(60.0)
+    assert told.said == [{"a": 1}, f"{file} does not exist"]
+    watched.close()
+    loop.close()

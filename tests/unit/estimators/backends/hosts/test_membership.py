@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
+from values import VirtualLoop
 
 from estimators.backends.hosts import membership
 
@@ -60,8 +59,8 @@ def test_who_never_answers_is_hopeless_after_a_while(monkeypatch: pytest.MonkeyP
 
 
 def test_a_list_is_asked_for_again_and_again_until_it_is_closed() -> None:
-    later: list[Callable[[], None]] = []
-    answers: list[membership.Places | Exception] = [{"a": None}, {"a": None}, ValueError("line 2"), {"b": 2}]
+    loop, told = VirtualLoop(), Told()
+    answers: list[membership.Places | Exception] = [{"a": None}, {"a": None}, ValueError("line 2"), {"b": 2}, {"c": 1}]
 
     def ask() -> membership.Places:
         answer = answers.pop(0)
@@ -69,16 +68,20 @@ def test_a_list_is_asked_for_again_and_again_until_it_is_closed() -> None:
             raise answer
         return answer
 
-    told = Told()
-    source = membership.Polled(lambda seconds, call: later.append(call), ask, title="the list")
+    source = membership.Polled(loop, ask, title="the list")
     source.start(told)
-    while answers:
-        later.pop()()
+    loop.advance(3.5)
     assert told.said == [{"a": None}, "line 2", {"b": 2}]
     source.close()
-    later.pop()()
-    assert not later
+    loop.advance(10.0)
+    assert answers == [{"c": 1}]
+    loop.close()
 
-    once = membership.Polled(lambda seconds, call: later.append(call), lambda: {"a": 1}, title="the list", every=None)
-    once.start(told)
-    assert told.said[3:] == [{"a": 1}] and not later
+
+def test_a_list_that_does_not_change_is_asked_for_once() -> None:
+    loop, told = VirtualLoop(), Told()
+    answers: list[membership.Places] = [{"a": 1}, {"b": 1}]
+    membership.Polled(loop, lambda: answers.pop(0), title="the list", every=None).start(told)
+    loop.advance(10.0)
+    assert told.said == [{"a": 1}] and answers == [{"b": 1}]
+    loop.close()

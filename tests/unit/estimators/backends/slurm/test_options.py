@@ -12,7 +12,6 @@ import waiting
 
 from estimators.backends.slurm import keeper
 from estimators.backends.slurm.options import SlurmOptions, minutes
-from estimators.backends.slurm.provider import explain
 from estimators.job.errors import ConfigurationError
 
 
@@ -121,6 +120,22 @@ def test_slurms_lines_of_fields_are_read() -> None:
     assert found["JobState"] == "RUNNING" and found["NodeList"] == "n[1-3]"
 
 
+def test_the_nodes_of_an_allocation_begin_with_that_of_its_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = "NodeName=n1 NodeAddr=127.0.0.1 OS=Linux 6\nNodeName=n2 NodeAddr=127.0.0.2\nNodeName=n3.invalid\n"
+    monkeypatch.setattr(keeper, "job_fields", lambda job: {"BatchHost": "n2", "NodeList": "n[1-2],n3.invalid"})
+    monkeypatch.setattr(keeper, "command", lambda argv: (0, shown, ""))
+    assert keeper.nodes("7") == [
+        {"name": "n2", "address": "127.0.0.2"},
+        {"name": "n1", "address": "127.0.0.1"},
+        {"name": "n3.invalid", "address": ""},
+    ]
+
+
+def test_an_allocation_of_which_nothing_is_known_has_no_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "job_fields", lambda job: {})
+    assert keeper.nodes("7") == []
+
+
 @pytest.mark.parametrize("state", ["RUNNING", "SIGNALING", "RESIZING"])
 def test_an_allocation_to_which_a_signal_is_on_its_way_runs_still(
     state: str, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
@@ -130,8 +145,3 @@ def test_an_allocation_to_which_a_signal_is_on_its_way_runs_still(
     keeper.Keeper().take({"op": "look", "id": 1, "job": "7"})
     said = json.loads(waiting.until(lambda: capfdbinary.readouterr().out))
     assert (said["event"], said["id"], said["state"]) == ("state", 1, "RUNNING") and 0 < said["left"] <= 1000
-
-
-def test_reasons_are_in_words_and_those_that_are_not_known_as_slurm_says_them() -> None:
-    assert explain("Resources") == "it waits for nodes to become free (Resources)"
-    assert explain("AssocGrpGRES") == "AssocGrpGRES"

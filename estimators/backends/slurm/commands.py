@@ -1,0 +1,61 @@
+"""What is run on Slurm: an allocation's script by sbatch, the agents by srun."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from estimators.backends.slurm.options import SlurmOptions
+
+#: What every allocation's name begins with.
+PREFIX = "fleetfit-"
+
+#: What an allocation runs by itself, on its first node. It ends, and the allocation with it, when the agent there does,
+#: or when none has come: so nothing is held by a job whose supervisor's machine is gone. SIGTERM is for the agents. The
+#: agent removes what it has opened, since Slurm may kill the script before it can.
+SCRIPT = """#!/bin/sh
+trap '' TERM
+f="/tmp/fleetfit-slurm-$(id -u)-$SLURM_JOB_ID"
+rm -f "$f"
+mkfifo -m 600 "$f" || exit 1
+(sleep 60; [ ! -p "$f" ] || : > "$f") & waiting=$!
+cat "$f" > /dev/null
+rm -f "$f"
+kill "$waiting"
+"""
+
+#: Starts an agent on a node. ``$1``: the interpreter; ``$2``: the allocation, if its script runs there.
+#: Variables of Slurm would have Open MPI start its daemons by srun, and count this one task as all there is.
+AGENT = r"""
+if [ -n "$2" ]; then
+  f="/tmp/fleetfit-slurm-$(id -u)-$2"; n=0
+  until [ -p "$f" ] || [ "$n" -ge 200 ]; do sleep 0.05; n=$((n + 1)); done
+  [ ! -p "$f" ] || { exec 9> "$f"; rm -f "$f"; }
+fi
+for name in $(env | sed -n 's/^\(SLURM[A-Z0-9_]*\)=.*/\1/p'); do unset "$name"; done
+if ! command -v "$1" > /dev/null; then echo "there is no $1 on $(hostname)" >&2; exit 91; fi
+exec "$1" -I -c 'import sys
+try:
+    import container.__main__ as main
+except ImportError:
+    sys.exit(f"{sys.executable} has no fleetfit")
+sys.exit(main.main())' agent host
+"""
+
+
+def sbatch(options: SlurmOptions, job_name: str, nodes: int, avoided: Collection[str] = ()) -> list[str]:
+    """Return the command that submits an allocation for a job, on other nodes than some if the caller names none."""
+    words = ["sbatch", "--parsable", f"--job-name={PREFIX}{job_name}"]
+    words += ["--output=/dev/null", "--error=/dev/null", "--input=/dev/null", "--chdir=/", *options.words(nodes)]
+    if avoided and not {"exclude", "nodelist"} & set(options.plain):
+        words.append(f"--exclude={','.join(sorted(avoided))}")
+    return words
+
+
+def srun(options: SlurmOptions, allocation: str, node: str, *, with_script: bool) -> list[str]:
+    """Return the command that starts the agent on a node of an allocation: where its script runs, or elsewhere."""
+    return [
+        "srun", f"--jobid={allocation}", f"--nodelist={node}", "--nodes=1", "--ntasks=1", "--overlap",
+        "--mem=0", "--unbuffered", "--mpi=none", "--cpu-bind=none", "--kill-on-bad-exit=0", "--chdir=/tmp",
+        "--job-name=fleetfit-agent", f"--export={','.join(options.export)}", "--quiet",
+        "sh", "-c", AGENT, "fleetfit", options.python, allocation if with_script else "",
+    ]  # fmt: skip

@@ -1,0 +1,41 @@
+"""What a job asks of a partition that this would never give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from container.contract.names import unknown
+from estimators.backends.slurm.options import SlurmOptions, minutes
+
+#: What ``scontrol show partition`` says of each, by its name.
+Partitions = Mapping[str, Mapping[str, str]]
+
+
+def refusal(given: SlurmOptions, hosts: int, partitions: Partitions) -> str | None:
+    """Return why none of the partitions that a job names (or the default one) can have it; None if one can."""
+    names = given.partition.split(",") if given.partition is not None else _default(partitions)
+    if not names:
+        known = ", ".join(sorted(partitions)) or "none"
+        return f"this cluster has no default partition; name one with backend_options={{'partition': …}}: {known}."
+    for name in names:
+        if name not in partitions:
+            return unknown("partition of Slurm", name, sorted(partitions))
+    reasons = [_unsuitable(given, hosts, name, partitions[name]) for name in names]
+    return None if None in reasons else " ".join(filter(None, reasons))
+
+
+def _default(partitions: Partitions) -> list[str]:
+    return [name for name, fields in partitions.items() if fields.get("Default") == "YES"]
+
+
+def _unsuitable(given: SlurmOptions, hosts: int, name: str, fields: Mapping[str, str]) -> str | None:
+    if fields.get("State", "UP") != "UP":
+        return f"partition {name!r} accepts no jobs now (it is {fields['State']}); name another one, or wait."
+    limits = [int(fields[field]) for field in ("TotalNodes", "MaxNodes") if fields.get(field, "").isdigit()]
+    if limits and hosts > min(limits):
+        return f"instance_count={hosts}, but partition {name!r} gives a job at most {min(limits)} nodes; ask for fewer."
+    asked = minutes(given.time) if given.time is not None else None
+    most = minutes(fields.get("MaxTime", "UNLIMITED"))
+    if asked is not None and most is not None and asked > most:
+        return f"time={given.time!r}, but partition {name!r} allows at most {fields['MaxTime']}; ask for less."
+    return None
