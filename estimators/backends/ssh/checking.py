@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import dataclasses
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from container.system.loop import Loop
+from container.system.asyncio_loop import AsyncioLoop, gather
+from estimators.backends.hosts.provider import HostError
+from estimators.backends.ssh.child import read
 from estimators.backends.ssh.command import SshSettings
-from estimators.backends.ssh.connection import Connections, Finished, SshConnection
+from estimators.backends.ssh.connection import Connections, NotStarted, RunningProgram
 from estimators.backends.ssh.machines import Machine
 
 #: How long a machine may take to answer, and one to reach another, in seconds.
@@ -145,119 +149,95 @@ def check(
         python: An interpreter to look for, beside those in PATH.
         on_step: Told what is being waited for.
     """
-    loop = Loop()
+    loop = AsyncioLoop()
     connections = Connections(loop, settings)
-    probes = [_Probe(loop, connections, machine, python) for machine in machines]
+    try:
+        return loop.run(_check([_Probe(connections, machine, python) for machine in machines], on_step))
+    finally:
+        connections.close()
+        loop.close()
+
+
+async def _check(probes: Sequence[_Probe], on_step: Callable[[str], None]) -> list[Report]:
     try:
         on_step(f"checking {len(probes)} hosts")
-        _until(loop, probes, lambda probe: bool(probe.report.facts))
-        _until(loop, probes, lambda probe: probe.report.clock is not None, lambda probe: probe.ask_time())
-        there = [probe for probe in probes if not probe.ended and probe.report.facts["port"]]
+        await gather(*(probe.within(_ANSWER_S, probe.begin()) for probe in probes))
+        there = [probe for probe in probes if not probe.report.problem]
+        await gather(*(probe.within(_ANSWER_S, probe.ask_time()) for probe in there))
+        there = [probe for probe in there if not probe.report.problem and probe.report.facts["port"]]
         if len(there) > 1:
             on_step(f"testing the connections between {len(there)} hosts")
-        for probe in there:
-            probe.reach([other.report for other in there if other is not probe])
-        _until(loop, there, lambda probe: probe.over, seconds=_ANSWER_S + _REACH_S * len(there))
+        others = {probe: [other.report for other in there if other is not probe] for probe in there}
+        seconds = _ANSWER_S + _REACH_S * len(there)
+        await gather(*(probe.within(seconds, probe.reach(others[probe])) for probe in there))
     finally:
         for probe in probes:
             probe.close()
-        connections.close()
     return [probe.report for probe in probes]
-
-
-def _until(
-    loop: Loop,
-    probes: Sequence[_Probe],
-    done: Callable[[_Probe], bool],
-    ask: Callable[[_Probe], None] = lambda probe: None,
-    *,
-    seconds: float = _ANSWER_S,
-) -> None:
-    for probe in probes:
-        if not probe.ended:
-            ask(probe)
-    deadline = time.monotonic() + seconds
-    while any(not probe.ended and not done(probe) for probe in probes):
-        left = deadline - time.monotonic()
-        if left <= 0:
-            for probe in probes:
-                if not probe.ended and not done(probe):
-                    probe.fail(f"it did not answer within {seconds:g} s")
-            return
-        loop.run_once(left)
 
 
 class _Probe:
     """One machine that is looked at."""
 
-    def __init__(self, loop: Loop, connections: Connections, machine: Machine, python: str) -> None:
+    def __init__(self, connections: Connections, machine: Machine, python: str) -> None:
         self.report = Report(machine=machine)
-        self.ended = False
-        self.over = False
-        self._loop = loop
+        self._connections = connections
         self._python = python
-        self._fds: tuple[int, int] | None = None
+        self._program: RunningProgram | None = None
         self._unread = b""
-        self._asked = 0.0
-        connections.open(machine.destination, self._connected, self.fail)
 
-    def fail(self, text: str) -> None:
-        """Nothing more can be said of it."""
-        if not self.ended:
-            self.report.problem = text
-            self.close()
+    async def within(self, seconds: float, step: Coroutine[Any, Any, None]) -> None:
+        """Take a step, after whose failure nothing more can be said of the machine."""
+        try:
+            await asyncio.wait_for(step, seconds)
+        except asyncio.TimeoutError:
+            self.report.problem = f"it did not answer within {seconds:g} s"
+        except NotStarted as error:
+            missing = error.finished.code == 127
+            self.report.problem = "it has no python3 in its PATH; install one" if missing else str(error)
+        except HostError as error:
+            self.report.problem = str(error)
+
+    async def begin(self) -> None:
+        """Connect to it, and ask what it is."""
+        connection = await self._connections.open(self.report.machine.destination)
+        self.report.address = self.report.machine.address or connection.address
+        words = ["python3", "-I", "-c", _PROBE, self.report.address, self._python, f"{_REACH_S:g}"]
+        self._program = await connection.start(words)
+        self.report.facts = await self._hear(self._program)
+
+    async def ask_time(self) -> None:
+        """Ask what time it is there."""
+        asked = time.time()
+        said = await self._hear(self._tell(op="time"))
+        self.report.clock = said["time"] - (asked + time.time()) / 2
+
+    async def reach(self, others: Sequence[Report]) -> None:
+        """Have it try to reach others."""
+        peers = [(other.machine.name, other.address, other.facts["port"]) for other in others]
+        program = self._tell(op="reach", peers=peers)
+        while "over" not in (said := await self._hear(program)):
+            if "error" in said:
+                self.report.unreachable[said["peer"]] = said["error"]
+
+    def _tell(self, **values: object) -> RunningProgram:
+        assert self._program is not None
+        with contextlib.suppress(BrokenPipeError):  # its end is read
+            os.write(self._program.write, json.dumps(values).encode() + b"\n")
+        return self._program
+
+    async def _hear(self, program: RunningProgram) -> dict[str, Any]:
+        """Return the next thing that it says."""
+        while b"\n" not in self._unread:
+            data = await read(self._connections.loop, program.read)
+            if not data:
+                raise HostError("the check on the host ended early; see whether python3 works there")
+            self._unread += data
+        line, _, self._unread = self._unread.partition(b"\n")
+        said: dict[str, Any] = json.loads(line)
+        return said
 
     def close(self) -> None:
         """End it."""
-        self.ended = True
-        if self._fds is not None:
-            (read, write), self._fds = self._fds, None
-            self._loop.remove_reader(read)
-            os.close(read)
-            os.close(write)
-
-    def _connected(self, connection: SshConnection) -> None:
-        self.report.address = self.report.machine.address or connection.address
-        words = ["python3", "-I", "-c", _PROBE, self.report.address, self._python, f"{_REACH_S:g}"]
-
-        def failed(finished: Finished) -> None:
-            text = "it has no python3 in its PATH; install one" if finished.code == 127 else finished.last_line
-            self.fail(text)
-
-        connection.start(words, self._started, failed)
-
-    def _started(self, read: int, write: int) -> None:
-        self._fds = (read, write)
-        self._loop.add_reader(read, self._readable)
-
-    def _readable(self) -> None:
-        assert self._fds is not None
-        data = os.read(self._fds[0], 1 << 16)
-        if not data:
-            self.fail("the check on the host ended early; see whether python3 works there")
-            return
-        *lines, self._unread = (self._unread + data).split(b"\n")
-        for line in lines:
-            said = json.loads(line)
-            if "hostname" in said:
-                self.report.facts = said
-            elif "time" in said:
-                self.report.clock = said["time"] - (self._asked + time.time()) / 2
-            elif "error" in said:
-                self.report.unreachable[said["peer"]] = said["error"]
-            elif "over" in said:
-                self.over = True
-
-    def _tell(self, **values: object) -> None:
-        if self._fds is not None:
-            os.write(self._fds[1], json.dumps(values).encode() + b"\n")
-
-    def ask_time(self) -> None:
-        """Ask what time it is there."""
-        self._asked = time.time()
-        self._tell(op="time")
-
-    def reach(self, others: Sequence[Report]) -> None:
-        """Have it try to reach others."""
-        peers = [(other.machine.name, other.address, other.facts["port"]) for other in others]
-        self._tell(op="reach", peers=peers)
+        if self._program is not None:
+            self._program.close()

@@ -2,19 +2,59 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import dataclasses
 import os
 import shutil
 import signal
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from container.system import processes
-from container.system.loop import Loop
+from container.system.asyncio_loop import AsyncioLoop, gather
 
 #: How much of what ssh complains of is kept, in bytes.
 KEPT = 16 << 10
 _READ_SIZE = 1 << 18
+#: The wait status of a process that could not be started: exit status 255, as of an ssh that fails.
+_NOT_STARTED = 255 << 8
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finished:
+    """How a command ended.
+
+    Attributes:
+        code: Its exit status; 255 also when ssh itself failed.
+        output: What it printed.
+        errors: What it wrote to its standard error, the last 16 KiB.
+    """
+
+    code: int
+    output: bytes
+    errors: str
+
+    @property
+    def last_line(self) -> str:
+        """Its last words, as the reason of its failure."""
+        lines = (self.errors.strip() or self.output.decode(errors="replace").strip()).splitlines()
+        return lines[-1] if lines else f"exit status {self.code}"
+
+
+async def readable(loop: AsyncioLoop, fd: int) -> None:
+    """Wait until a descriptor can be read, or is at its end."""
+    ready = asyncio.Event()
+    loop.add_reader(fd, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(fd)
+
+
+async def read(loop: AsyncioLoop, fd: int) -> bytes:
+    """Return what comes next from a pipe; nothing at its end."""
+    await readable(loop, fd)
+    return os.read(fd, _READ_SIZE)
 
 
 class Child:
@@ -23,11 +63,9 @@ class Child:
     Args:
         loop: The loop.
         argv: Its command.
-        on_output: Takes what it prints; None: it prints to one of ``descriptors``.
-        on_end: Called with its exit status and what it complained of.
-        keeps_input: Whether it gets an input that stays open until :meth:`kill`.
-        source: What it reads: a file, or bytes.
-        descriptors: Its standard input and output, if they are given.
+        stdin: What it reads; None: nothing.
+        stdout: Where it prints; None: what it prints is kept.
+        on_line: Takes each line that it prints, which is not kept then.
 
     Attributes:
         pid: The process; 0 if it could not be started.
@@ -36,116 +74,96 @@ class Child:
 
     def __init__(
         self,
-        loop: Loop,
+        loop: AsyncioLoop,
         argv: Sequence[str],
-        on_output: Callable[[bytes], object] | None,
-        on_end: Callable[[int, str], None],
         *,
-        keeps_input: bool = False,
-        source: Path | bytes | None = None,
-        descriptors: tuple[int, int] | None = None,
+        stdin: int | None = None,
+        stdout: int | None = None,
+        on_line: Callable[[str], None] | None = None,
     ) -> None:
         self._loop = loop
-        self._on_end = on_end
-        self.errors = bytearray()
-        self._input = -1
-        self._pending = memoryview(b"")
-        self._status: int | None = None
-        self._open: set[int] = set()
+        self._on_line = on_line
         self.pid = 0
-        errors_read, errors_write = os.pipe()
-        output_read, output_write = os.pipe() if descriptors is None else (-1, descriptors[1])
-        stdin: int | None = None
+        self.errors = bytearray()
+        self._output = bytearray()
+        self._exited = loop.future()
+        errors, errors_there = os.pipe()
+        output, output_there = os.pipe() if stdout is None else (None, stdout)
         try:
-            if descriptors is not None:
-                stdin = descriptors[0]
-            elif isinstance(source, Path):
-                stdin = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
-            elif keeps_input or source is not None:
-                stdin, self._input = os.pipe()
             self.pid = processes.spawn(
-                argv, env=os.environ, stdin=stdin, stdout=output_write, stderr=errors_write, new_group=True
+                argv, env=os.environ, stdin=stdin, stdout=output_there, stderr=errors_there, new_group=True
             )
+            loop.on_child(self.pid, self._exited.set_result)
         except OSError as error:
-            for fd in (errors_read, output_read, self._input):
-                if fd >= 0:
-                    os.close(fd)
-            self._input = -1
             text = f"{error.filename}: {error.strerror}"
             if isinstance(error, FileNotFoundError) and shutil.which("ssh") is None:
                 text = "ssh is not installed on this machine; install it (apt-get install openssh-client)"
-            loop.call_later(0, lambda: on_end(255, text))
-            return
+            self.errors += text.encode()
+            self._exited.set_result(_NOT_STARTED)
         finally:
-            os.close(errors_write)
-            if descriptors is None:
-                os.close(output_write)
-                if stdin is not None:
-                    os.close(stdin)
-        loop.on_child(self.pid, self._exited)
-        self._follow(errors_read, self._complain)
-        if on_output is not None and descriptors is None:
-            self._follow(output_read, on_output)
-        if isinstance(source, bytes):
-            os.set_blocking(self._input, False)
-            self._pending = memoryview(source)
-            self._write()
+            os.close(errors_there)
+            if stdout is None:
+                os.close(output_there)
+        self._life = loop.start(self._follow(errors, output))
+
+    async def _follow(self, errors: int, output: int | None) -> None:
+        """Read all that it prints, and wait for its end."""
+        reading = [self._read(errors, self._complain)]
+        if output is not None:
+            reading.append(self._read(output, self._print))
+        await gather(*reading)
+        await asyncio.wait([self._exited])
+
+    async def _read(self, fd: int, take: Callable[[bytes], None]) -> None:
+        try:
+            while data := await read(self._loop, fd):
+                take(data)
+        finally:
+            os.close(fd)
 
     def _complain(self, data: bytes) -> None:
         self.errors += data
         del self.errors[:-KEPT]
 
-    def _follow(self, fd: int, take: Callable[[bytes], object]) -> None:
-        os.set_blocking(fd, False)
-        self._open.add(fd)
+    def _print(self, data: bytes) -> None:
+        self._output += data
+        while self._on_line is not None and b"\n" in self._output:
+            line, _, self._output = self._output.partition(b"\n")
+            self._on_line(line.decode("utf-8", "replace"))
 
-        def read() -> None:
-            try:
-                data = os.read(fd, _READ_SIZE)
-            except BlockingIOError:
-                return
-            if data:
-                take(data)
-                return
-            self._open.discard(fd)
-            self._loop.remove_reader(fd)
-            os.close(fd)
-            self._tell()
-
-        self._loop.add_reader(fd, read)
-
-    def _write(self) -> None:
-        try:
-            while self._pending:
-                self._pending = self._pending[os.write(self._input, self._pending) :]
-        except BlockingIOError:
-            self._loop.add_writer(self._input, self._write)
-            return
-        except OSError:  # it reads no more
-            pass
-        self.close_input()
-
-    def close_input(self) -> None:
-        """End what it reads."""
-        if self._input >= 0:
-            self._loop.remove_writer(self._input)
-            os.close(self._input)
-            self._input = -1
-
-    def _exited(self, status: int) -> None:
-        self._status = status
-        self.close_input()
-        self._tell()
-
-    def _tell(self) -> None:
-        """Tell the end when all that was printed has been read."""
-        if self._status is not None and not self._open:
-            code, number = processes.decode_status(self._status)
-            self._on_end(code if code is not None else 128 + (number or 0), self.errors.decode(errors="replace"))
+    async def wait(self) -> Finished:
+        """Return how it has ended, when all that it printed has been read."""
+        await asyncio.wait([self._life])
+        code, number = processes.decode_status(self._exited.result())
+        return Finished(
+            code=code if code is not None else 128 + (number or 0),
+            output=bytes(self._output),
+            errors=self.errors.decode(errors="replace"),
+        )
 
     def kill(self) -> None:
         """End it."""
-        self.close_input()
-        if self._status is None and self.pid:
+        if self.pid and not self._exited.done():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
+
+
+async def run(
+    loop: AsyncioLoop, argv: Sequence[str], source: bytes = b"", on_line: Callable[[str], None] | None = None
+) -> Finished:
+    """Run a process to its end; one whose end is not awaited any more is killed.
+
+    Args:
+        loop: The loop.
+        argv: Its command.
+        source: What it reads.
+        on_line: Takes each line that it prints.
+    """
+    with os.fdopen(os.memfd_create("input"), "w+b") as file:
+        file.write(source)
+        file.seek(0)
+        child = Child(loop, argv, stdin=file.fileno(), on_line=on_line)
+    try:
+        return await child.wait()
+    finally:
+        child.kill()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,67 +17,51 @@ _ALIVE_S, _ALIVE_COUNT = 5, 2
 
 #: What stands in ssh's complaints, why that is, and what to do about it; the first that is found counts. ``{host}`` is
 #: the destination, ``{words}`` the user's own command line to try it with, ``{last}`` the complaint's last line.
-_REASONS: tuple[tuple[str, str], ...] = (
-    (
-        r"REMOTE HOST IDENTIFICATION HAS CHANGED",
-        "its host key has changed: the machine was installed again, or another machine answers at its address. If that "
-        "is expected, remove the old key with {forget}",
+_REASONS: Mapping[str, str] = {
+    r"REMOTE HOST IDENTIFICATION HAS CHANGED": (
+        "its host key has changed: the machine was installed again, or another machine answers at its address. If "
+        "that is expected, remove the old key with {forget}"
     ),
-    (
-        r"Host key verification failed|No \S+ host key is known",
-        "its host key, or the host key of a jump host, is not known. Log in once with `{words}` and accept the key",
+    r"Host key verification failed|No \S+ host key is known": (
+        "its host key, or the host key of a jump host, is not known. Log in once with `{words}` and accept the key"
     ),
-    (
-        r"UNPROTECTED PRIVATE KEY FILE|bad permissions",
-        "other users of this machine can read the private key, so ssh refuses to use it; `chmod 600` the key file",
+    r"UNPROTECTED PRIVATE KEY FILE|bad permissions": (
+        "other users of this machine can read the private key, so ssh refuses to use it; `chmod 600` the key file"
     ),
-    (
-        r"Too many authentication failures",
+    r"Too many authentication failures": (
         "the ssh agent offered more keys than the host accepts; name the right key with IdentityFile and "
-        "IdentitiesOnly=yes in the ssh configuration",
+        "IdentitiesOnly=yes in the ssh configuration"
     ),
-    (
-        r"Permission denied",
+    r"Permission denied": (
         "the login was refused ({last}). The login must work without a question: run `ssh-copy-id {host}` or "
-        "`ssh-add`, then try `{words}`",
+        "`ssh-add`, then try `{words}`"
     ),
-    (
-        r"Could not resolve hostname|Name or service not known",
+    r"Could not resolve hostname|Name or service not known": (
         "the name cannot be resolved. Check the spelling, or set the host's address with HostName in the ssh "
-        "configuration",
+        "configuration"
     ),
-    (
-        r"No route to host|Network is unreachable",
-        "there is no route to the host. Check the address and the network or VPN, and check that the machine is "
-        "running",
+    r"No route to host|Network is unreachable": (
+        "there is no route to the host. Check the address and the network or VPN, and check that the machine is running"
     ),
-    (
-        r"Connection timed out|Operation timed out|banner exchange",
+    r"Connection timed out|Operation timed out|banner exchange": (
         "the host did not answer. Check that the address is right, that the machine is running, and that no firewall "
-        "blocks ssh",
+        "blocks ssh"
     ),
-    (
-        r"Connection refused",
-        "nothing listens at its ssh port. Check that the port is right, and that sshd is running on the host",
+    r"Connection refused": (
+        "nothing listens at its ssh port. Check that the port is right, and that sshd is running on the host"
     ),
-    (
-        r"Session open refused by peer|session request failed",
-        "its sshd allows too few sessions per connection; raise MaxSessions there",
+    r"Session open refused by peer|session request failed": (
+        "its sshd allows too few sessions per connection; raise MaxSessions there"
     ),
-    (
-        r"[Bb]ad configuration option|terminating, \d+ bad|Can't open user config file|Bad owner or permissions on",
-        "the ssh configuration is wrong: {last}",
+    r"[Bb]ad configuration option|terminating, \d+ bad|Can't open user config file|Bad owner or permissions on": (
+        "the ssh configuration is wrong: {last}"
     ),
-    (
-        r"Timeout, server .* not responding",
-        "it has given no sign of life for 15 s",
-    ),
-    (
-        r"kex_exchange_identification|Connection (closed|reset) by",
+    r"Timeout, server .* not responding": "it has given no sign of life for 15 s",
+    r"kex_exchange_identification|Connection (closed|reset) by": (
         "the host closed the connection before the login: too many logins at once (MaxStartups), or this machine is "
-        "blocked there",
+        "blocked there"
     ),
-)
+}
 #: What sshd does to logins that are too many at once.
 DROPPED = re.compile(r"kex_exchange_identification|Connection (closed|reset) by|Exceeded MaxStartups")
 #: What does not become better by itself while a machine starts.
@@ -203,28 +186,7 @@ def reason(complaint: str, settings: SshSettings, destination: Destination) -> s
         "last": last.removeprefix("ssh: "),
         "forget": "`" + shlex.join(["ssh-keygen", "-R", alias, "-f", file]) + "`",
     }
-    for pattern, text in _REASONS:
+    for pattern, text in _REASONS.items():
         if re.search(pattern, complaint):
             return text.format(**known)
     return known["last"]
-
-
-def resolved(settings: SshSettings, destination: Destination) -> dict[str, str]:
-    """Return ssh's configuration of a machine as it comes of all files: ``hostname``, ``user``, ``port`` and more.
-
-    Raises:
-        ConfigurationError: ssh is not there, or its configuration is wrong.
-    """
-    words = [*settings.words(), "-G", *destination.words()]
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=30)
-    except FileNotFoundError:
-        text = "ssh is not installed on this machine; install it (apt-get install openssh-client)."
-        raise ConfigurationError(text) from None
-    except subprocess.TimeoutExpired:
-        raise ConfigurationError(
-            f"{destination}: `ssh -G` took more than 30 s; see `Match exec` in the ssh configuration."
-        ) from None
-    if done.returncode != 0:
-        raise ConfigurationError(f"{destination}: {reason(done.stderr, settings, destination)}.")
-    return dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)

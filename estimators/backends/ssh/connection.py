@@ -1,26 +1,30 @@
 """Connections to machines by OpenSSH: one ControlMaster for each, everything else through it.
 
 The user's own ``ssh`` does the work, so that ``~/.ssh/config``, agents, jump hosts, keys and certificates count as they
-do on the command line. Nothing here blocks: answers come in the supervisor's loop. Every process of ssh's ends with
-this one, and what it has started on the machine sees the end of its input.
+do on the command line. Every process of ssh's ends with this one, and what it has started on the machine sees the end
+of its input.
 """
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import dataclasses
+import itertools
 import os
 import random
+import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from container.system import folders
-from container.system.loop import Loop
+from container.system.asyncio_loop import AsyncioLoop
 from container.system.removing import remove_tree
 from estimators.backends.hosts import login_shell
-from estimators.backends.ssh.child import KEPT, Child
+from estimators.backends.hosts.provider import HostError
+from estimators.backends.ssh import child
+from estimators.backends.ssh.child import KEPT, Child, Finished
 from estimators.backends.ssh.command import DROPPED, FINAL, SILENT, Destination, SshSettings, reason
 
 #: How many connections are made at once: sshd's ``MaxStartups`` drops logins from the tenth on.
@@ -30,35 +34,60 @@ CLOSED = "the connection was closed by the machine"
 #: How often a login that sshd has dropped is tried again, and how long to wait before, in seconds; doubled each time.
 _TRIES = 6
 _WAIT_S = 0.2
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Finished:
-    """How a command on a machine ended.
-
-    Attributes:
-        code: Its exit status; 255 also when ssh itself failed.
-        output: What it printed.
-        errors: What it wrote to its standard error, the last 16 KiB.
-    """
-
-    code: int
-    output: bytes
-    errors: str
-
-    @property
-    def last_line(self) -> str:
-        """Its last words, as the reason of its failure."""
-        lines = (self.errors.strip() or self.output.decode(errors="replace").strip()).splitlines()
-        return lines[-1] if lines else f"exit status {self.code}"
-
-
+#: How long after the end of what a connection carries its own end, and why, is told, in seconds.
+WHY_S = 0.1
 #: After so many seconds it is told what may keep a login, and after so many it is given up.
 _LATE_S, _GIVE_UP_S = 2.0, 120.0
 _LATE = (
     "the login has not succeeded yet. The network is slow, or the login shell's rc files wait for something or start "
     "another shell (`exec fish`): `ssh HOST true` must return"
 )
+
+
+class NotStarted(HostError):
+    """A program on a machine has ended before it began: it was not found, say.
+
+    Attributes:
+        finished: How it ended.
+    """
+
+    def __init__(self, finished: Finished) -> None:
+        super().__init__(finished.last_line)
+        self.finished = finished
+
+
+class _LoginFailed(HostError):
+    """A login has failed; with what ssh complained of."""
+
+    def __init__(self, text: str, complaint: str) -> None:
+        super().__init__(text)
+        self.complaint = complaint
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunningProgram:
+    """A program on a machine that is spoken to. When its descriptors are closed, it sees the end of its input.
+
+    Attributes:
+        read: The descriptor to read from; it belongs to whoever has started the program, as the other one does.
+        write: The one to write to.
+        process: The ssh that carries it.
+    """
+
+    read: int
+    write: int
+    process: Child
+
+    @property
+    def complaint(self) -> str:
+        """The last line of its standard error."""
+        lines = self.process.errors.decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else ""
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        os.close(self.read)
+        os.close(self.write)
 
 
 class Connections:
@@ -69,73 +98,60 @@ class Connections:
         settings: How its machines are reached.
     """
 
-    def __init__(self, loop: Loop, settings: SshSettings) -> None:
+    def __init__(self, loop: AsyncioLoop, settings: SshSettings) -> None:
         self.loop = loop
         self.settings = settings
+        self.open_ones: set[SshConnection] = set()
         self._folder: Path | None = None
-        self._waiting: list[SshConnection] = []
-        self._connecting: set[SshConnection] = set()
-        self._open: set[SshConnection] = set()
-        self._number = 0
+        self._logins = asyncio.Semaphore(AT_ONCE)
+        self._numbers = itertools.count(1)
 
-    def open(
-        self,
-        destination: Destination,
-        ready: Callable[[SshConnection], None],
-        failed: Callable[[str], None],
-        *,
-        patience: float = 0.0,
+    async def open(
+        self, destination: Destination, *, patience: float = 0.0, on_late: Callable[[str], None] = lambda text: None
     ) -> SshConnection:
-        """Connect to a machine; one of the two is called in the loop.
+        """Connect to a machine. Logins that sshd drops because there are too many are tried again.
 
         Args:
             destination: The machine.
-            ready: Called with the connection when the login was accepted.
-            failed: Called with the reason and the remedy. Logins that sshd drops because there are too many are tried
-                again before.
             patience: For how many seconds anything that may pass is tried again: a machine that starts.
+            on_late: Told what it may be, where the login takes long.
 
-        Returns:
-            The connection; closing it ends the attempt.
+        Raises:
+            HostError: the login was not accepted; with the reason and the remedy.
         """
-        if self._folder is None:
-            self.settings.known_hosts.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._folder = folders.make()
-        self._number += 1
-        connection = SshConnection(self, destination, self._folder / str(self._number), ready, failed, patience)
-        self._waiting.append(connection)
-        self.loop.call_later(0, self._next)
-        return connection
+        until = time.monotonic() + patience
+        connection = SshConnection(self, destination, self._socket())
+        self.open_ones.add(connection)
+        try:
+            for tries in itertools.count(1):
+                try:
+                    async with self._logins:
+                        await connection.login(on_late)
+                    return connection
+                except _LoginFailed as error:
+                    patient = time.monotonic() < until and not FINAL.search(error.complaint)
+                    if not patient and (tries == _TRIES or not DROPPED.search(error.complaint)):
+                        raise
+                wait = min(_WAIT_S * 2.0 ** (tries - 1), 2.0 if patient else 30.0)
+                await asyncio.sleep(wait * random.uniform(0.7, 1.3))
+        except BaseException:
+            connection.close()
+            raise
+        raise AssertionError("an endless count has ended")
 
-    def _next(self) -> None:
-        while self._waiting and len(self._connecting) < AT_ONCE:
-            connection = self._waiting.pop(0)
-            self._connecting.add(connection)
-            connection.connect()
-
-    def connected(self, connection: SshConnection) -> None:
-        """Count an attempt as over: it came through, or waits to be made again."""
-        self._connecting.discard(connection)
-        self._open.add(connection)
-        self._next()
-
-    def again(self, connection: SshConnection) -> None:
-        """Have an attempt made once more."""
-        self._waiting.append(connection)
-        self._next()
-
-    def forget(self, connection: SshConnection) -> None:
-        """Drop a connection that has ended."""
-        self._open.discard(connection)
-        self._connecting.discard(connection)
-        if connection in self._waiting:
-            self._waiting.remove(connection)
-        self._next()
+    def _socket(self) -> Path:
+        """Return the place of a new connection's socket."""
+        try:
+            if self._folder is None:
+                self.settings.known_hosts.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                self._folder = folders.make()
+        except OSError as error:
+            raise HostError(f"a folder for ssh's sockets could not be made here: {error}") from None
+        return self._folder / str(next(self._numbers))
 
     def close(self) -> None:
         """End all of them."""
-        self._waiting.clear()
-        for connection in [*self._connecting, *self._open]:
+        for connection in list(self.open_ones):
             connection.close()
         if self._folder is not None:
             remove_tree(self._folder, ignore_errors=True)
@@ -146,81 +162,81 @@ class SshConnection:
     """A machine that has accepted the login; see :meth:`Connections.open`.
 
     Attributes:
+        loop: The process's loop.
         destination: The machine.
         address: The machine's address as it sees the connection; "" where its sshd does not say.
         caller_address: This machine's, as the other sees it.
-        on_lost: Called with the reason when the connection ends by itself; not after :meth:`close`.
-        on_late: Told what it may be, where the login takes long.
         ended: Why it has ended, if it has.
     """
 
-    def __init__(
-        self,
-        connections: Connections,
-        destination: Destination,
-        socket: Path,
-        ready: Callable[[SshConnection], None],
-        failed: Callable[[str], None],
-        patience: float,
-    ) -> None:
+    def __init__(self, connections: Connections, destination: Destination, socket: Path) -> None:
         self.destination = destination
         self.address = self.caller_address = ""
-        self.on_lost: Callable[[str], None] = lambda text: None
-        self.on_late: Callable[[str], None] = lambda text: None
         self.ended: str | None = None
         self._connections = connections
-        self._loop = connections.loop
+        self.loop = connections.loop
         self._socket = socket
-        self._ready: Callable[[SshConnection], None] | None = ready
-        self._failed = failed
-        self._until = time.monotonic() + patience if patience else None
-        self._tries = 0
         self._master: Child | None = None
-        self._children: set[Child] = set()
-        self._said = bytearray()
-        self._closed = False
+        self._input = -1  # what the master reads, as long as nothing else holds the connection
 
     # --- the master ---
 
-    def connect(self) -> None:
-        """Log in."""
-        if self._closed:
-            return
-        self._tries += 1
+    async def login(self, on_late: Callable[[str], None]) -> None:
+        """Log in.
+
+        Raises:
+            HostError: ssh has not come through; with the reason and the remedy.
+        """
         mark = _mark()
         # The master has a session of its own, which says when the login and the shell there are through. It ends with
         # its input, which is ours.
         argv = [*self._words(master=True), f"echo {mark} $SSH_CONNECTION && exec cat"]
-        said = self._said = bytearray()
+        stdin, self._input = os.pipe()
+        output, stdout = os.pipe()
+        master = self._master = Child(self.loop, argv, stdin=stdin, stdout=stdout)
+        os.close(stdin)
+        os.close(stdout)
+        late = self.loop.call_later(_LATE_S, lambda: on_late(_LATE))
+        try:
+            words = await asyncio.wait_for(self._greeting(master, output, mark), _GIVE_UP_S)
+        except BaseException as error:
+            self._close_input()
+            os.close(output)
+            if isinstance(error, asyncio.TimeoutError):
+                raise HostError(_LATE) from None
+            raise
+        finally:
+            late.cancel()
+        if len(words) == 4:
+            self.caller_address, self.address = words[0], words[2]
+        master.errors.clear()  # the machine's greeting
+        self.loop.start(self._watch(master, output))
 
-        def read(data: bytes) -> None:
-            if self._ready is None:
-                return
-            said.extend(data)
-            _, marked, rest = bytes(said).partition(mark.encode())
-            if marked and b"\n" in rest:
-                words = rest.partition(b"\n")[0].decode("ascii", "replace").split()
-                if len(words) == 4:
-                    self.caller_address, self.address = words[0], words[2]
-                ready, self._ready = self._ready, None
-                assert self._master is not None
-                self._master.errors.clear()  # the machine's greeting
-                self._connections.connected(self)
-                ready(self)
-            elif not marked and len(said) > KEPT:
-                del said[:-64]
+    async def _greeting(self, master: Child, output: int, mark: str) -> list[str]:
+        """Return what the master's session says of the connection, after what a login shell prints."""
+        said = b""
+        while data := await child.read(self.loop, output):
+            said = (said + data)[-KEPT:]
+            if (found := re.search(f"{mark}(.*)\n".encode(), said)) is not None:
+                return found[1].decode("ascii", "replace").split()
+        finished = await master.wait()
+        text = reason(finished.errors, self._connections.settings, self.destination)
+        if text == SILENT and (printed := said.decode("utf-8", "replace").strip()):
+            text = f"its login shell printed {printed.splitlines()[-1][:200]!r} and ended: `ssh HOST true` must succeed"
+        if finished.code == 0:
+            text = "the login ended at once. The login shell must run commands: `ssh HOST true` must succeed"
+        raise _LoginFailed(text, finished.errors)
 
-        master = self._master = Child(self._loop, argv, read, self._master_ended, keeps_input=True)
-        self._loop.call_later(_LATE_S, lambda: self.on_late(_LATE) if self._waits(master) else None)
-        self._loop.call_later(_GIVE_UP_S, lambda: self._give_up(_LATE) if self._waits(master) else None)
-
-    def _waits(self, master: Child) -> bool:
-        return self._master is master and self._ready is not None and not self._closed
-
-    def _give_up(self, text: str) -> None:
-        self.ended = text
+    async def _watch(self, master: Child, output: int) -> None:
+        """Note why the connection has ended."""
+        try:
+            errors = (await master.wait()).errors
+        finally:
+            os.close(output)
+        if self.ended is None:
+            text = reason(errors, self._connections.settings, self.destination)
+            self.ended = text if errors.strip() else CLOSED
         self.close()
-        self._failed(text)
 
     def _words(self, *, master: bool) -> list[str]:
         control: dict[str, object] = {
@@ -235,84 +251,28 @@ class SshConnection:
         settings = self._connections.settings.words(level="INFO" if master else "ERROR")
         return [*settings, *words, *self.destination.words()]
 
-    def _master_ended(self, code: int, errors: str) -> None:
-        if self._closed:
-            return
-        settings = self._connections.settings
-        text = reason(errors, settings, self.destination)
-        if self._ready is None:
-            self.ended = text if errors.strip() else CLOSED
-            self.close()
-            self.on_lost(self.ended)
-            return
-        if text == SILENT and (printed := bytes(self._said).decode("utf-8", "replace").strip()):
-            text = f"its login shell printed {printed.splitlines()[-1][:200]!r} and ended: `ssh HOST true` must succeed"
-        if code == 0:
-            text = "the login ended at once. The login shell must run commands: `ssh HOST true` must succeed"
-        patient = self._until is not None and time.monotonic() < self._until and not FINAL.search(errors)
-        self._connections.connected(self)
-        if patient or (DROPPED.search(errors) and self._tries < _TRIES):
-            wait = min(_WAIT_S * 2 ** (self._tries - 1), 2.0 if patient else 30.0) * random.uniform(0.7, 1.3)
-            self._loop.call_later(wait, lambda: None if self._closed else self._connections.again(self))
-            return
-        self._give_up(text)
+    def _close_input(self) -> None:
+        if self._input >= 0:
+            os.close(self._input)
+            self._input = -1
 
     # --- what goes through it ---
-
-    @property
-    def _tells(self) -> bool:
-        """Whether the end of what runs through it is told: not to those who have closed it themselves."""
-        return not self._closed or self.ended is not None
 
     @property
     def words(self) -> list[str]:
         """The command line that runs a command, its last word, through this connection."""
         return self._words(master=False)
 
-    def run(
-        self,
-        argv: Sequence[str],
-        done: Callable[[Finished], None],
-        *,
-        source: Path | bytes | None = None,
-        on_output: Callable[[bytes], None] | None = None,
-    ) -> None:
-        """Run a command there and wait for its end.
+    async def run(self, argv: Sequence[str], source: bytes = b"") -> Finished:
+        """Run a command there to its end, also where that is the connection's.
 
         Args:
             argv: Its words.
-            done: Called with how it ended, also where the connection was lost; not after :meth:`close`.
-            source: A file or what its input is to be; None: nothing.
-            on_output: Takes what it prints as it comes, in place of ``done``.
+            source: What its input is to be.
         """
-        output = bytearray()
-        child: Child | None = None
+        return await child.run(self.loop, [*self.words, login_shell.line(argv)], source)
 
-        def ended(code: int, errors: str) -> None:
-            if child is not None:
-                self._children.discard(child)
-            if self._tells:
-                done(Finished(code=code, output=bytes(output), errors=errors))
-
-        child = Child(
-            self._loop,
-            [*self._words(master=False), login_shell.line(argv)],
-            on_output or output.extend,
-            ended,
-            source=source,
-        )
-        if child.pid:
-            self._children.add(child)
-
-    def start(
-        self,
-        argv: Sequence[str],
-        started: Callable[[int, int], None],
-        failed: Callable[[Finished], None],
-        *,
-        script: str = 'echo "$0"; exec "$@"',
-        on_end: Callable[[Finished], None] = lambda finished: None,
-    ) -> None:
+    async def start(self, argv: Sequence[str], *, script: str = 'echo "$0"; exec "$@"') -> RunningProgram:
         """Start a program there that is spoken to over its standard input and output.
 
         What a login shell prints before is left out. The connection ends with the last program that was started so.
@@ -320,104 +280,72 @@ class SshConnection:
         Args:
             argv: Its words.
             script: How it is started from them, for ``sh``; it prints ``$0`` before the program begins.
-            on_end: Called with what it complained of when it ends after it has begun.
-            started: Called with the descriptors to read from and to write to, which belong to the callee then. When
-                they are closed, or the connection ends, the program sees the end of its input.
-            failed: Called if it ends before it has begun: it was not found.
+
+        Raises:
+            NotStarted: it has ended before it began.
         """
         mark = _mark()
-        read_end, child_output = os.pipe()
-        child_input, write_end = os.pipe()
         command = login_shell.line(["sh", "-c", script, mark, *argv])
-        child: Child | None = None
-        begun = False
+        output, stdout = os.pipe()
+        stdin, write = os.pipe()
+        process = Child(self.loop, [*self.words, command], stdin=stdin, stdout=stdout)
+        os.close(stdin)
+        os.close(stdout)
+        program = RunningProgram(read=output, write=write, process=process)
+        try:
+            if not await self._read_up_to(f"{mark}\n".encode(), output):
+                raise NotStarted(await process.wait())
+        except BaseException:
+            process.kill()
+            program.close()
+            raise
+        # From now on the connection lasts as long as the program: beyond a link that is cut, only sshd's own processes
+        # would not know.
+        self._close_input()
+        return program
 
-        def ended(code: int, errors: str) -> None:
-            if child is not None:
-                self._children.discard(child)
-            finished = Finished(code=code, output=b"", errors=errors)
-            if begun:
-                on_end(finished)
-            else:
-                forget()
-                if self._tells:
-                    failed(finished)
-
-        def forget() -> None:
-            with contextlib.suppress(OSError):
-                self._loop.remove_reader(read_end)
-            os.close(read_end)
-            os.close(write_end)
-
+    async def _read_up_to(self, mark: bytes, fd: int) -> bool:
+        """Read up to the mark and not further: what follows is the program's."""
+        os.set_blocking(fd, False)
         said = bytearray()
+        while not said.endswith(mark):
+            try:
+                data = os.read(fd, 1)
+            except BlockingIOError:
+                await child.readable(self.loop, fd)
+                continue
+            if not data:
+                return False
+            said += data
+        return True
 
-        def read() -> None:
-            """Read up to the mark and not further: what follows is the program's."""
-            nonlocal begun
-            while True:
-                try:
-                    data = os.read(read_end, 1)
-                except BlockingIOError:
-                    return
-                if not data:  # its end is told
-                    self._loop.remove_reader(read_end)
-                    return
-                said.extend(data)
-                if said.endswith(f"{mark}\n".encode()):
-                    begun = True
-                    # From now on the connection lasts as long as the program: beyond a link that is cut, only sshd's
-                    # own processes would not know.
-                    if self._master is not None:
-                        self._master.close_input()
-                    self._loop.remove_reader(read_end)
-                    started(read_end, write_end)
-                    return
+    async def forward(self, here: Path, there: str) -> None:
+        """Forward connections to a unix socket here to an address (``host:port``) as the machine sees it.
 
-        os.set_blocking(read_end, False)
-        child = Child(
-            self._loop, [*self._words(master=False), command], None, ended, descriptors=(child_input, child_output)
-        )
-        os.close(child_input)
-        os.close(child_output)
-        if child.pid:
-            self._children.add(child)
-            self._loop.add_reader(read_end, read)
+        Raises:
+            HostError: ssh does not do so.
+        """
+        finished = await self._forward("-L", f"{here}:{there}")
+        if finished.code != 0:
+            raise HostError(finished.last_line)
 
-    def forward(self, here: Path, there: str, done: Callable[[Finished], None]) -> None:
-        """Forward connections to a unix socket here to an address (``host:port``) as the machine sees it."""
-        settings = [*self._connections.settings.words(forwards=True), "-o", f"ControlPath={self._socket}"]
-        output = bytearray()
-        Child(
-            self._loop,
-            [*settings, "-O", "forward", "-L", f"{here}:{there}", *self.destination.words()],
-            output.extend,
-            lambda code, errors: done(Finished(code=code, output=bytes(output), errors=errors)),
-        )
-
-    def forward_back(self, here: Path, done: Callable[[int, str], None]) -> None:
+    async def forward_back(self, here: Path) -> int:
         """Forward connections to a free port of the machine's loopback address to a unix socket here.
 
-        Args:
-            here: The socket.
-            done: Called with the port; with 0 and the reason if the machine does not do so.
+        Returns:
+            The port.
+
+        Raises:
+            HostError: the machine does not do so.
         """
+        finished = await self._forward("-R", f"127.0.0.1:0:{here}")
+        if finished.code != 0 or not finished.output.strip().isdigit():
+            raise HostError(f"its sshd does not forward ports (AllowTcpForwarding): {finished.last_line}")
+        return int(finished.output)
+
+    async def _forward(self, way: str, ends: str) -> Finished:
         settings = [*self._connections.settings.words(forwards=True), "-o", f"ControlPath={self._socket}"]
-        output = bytearray()
-
-        def ended(code: int, errors: str) -> None:
-            port = bytes(output).strip()
-            if code == 0 and port.isdigit():
-                done(int(port), "")
-            else:
-                finished = Finished(code=code, output=bytes(output), errors=errors)
-                done(0, f"its sshd does not forward ports (AllowTcpForwarding): {finished.last_line}")
-
-        Child(
-            self._loop,
-            [*settings, "-O", "forward", "-R", f"127.0.0.1:0:{here}", *self.destination.words()],
-            output.extend,
-            ended,
-        )
+        return await child.run(self.loop, [*settings, "-O", "forward", way, ends, *self.destination.words()])
 
     @property
     def folder(self) -> Path:
@@ -426,14 +354,9 @@ class SshConnection:
 
     def close(self) -> None:
         """End it and everything that goes through it."""
-        if self._closed:
-            return
-        self._closed = True
         self.ended = self.ended or "the connection was closed"
-        self._connections.forget(self)
-        for child in list(self._children):
-            child.kill()
-        self._children.clear()
+        self._connections.open_ones.discard(self)
+        self._close_input()
         if self._master is not None:
             self._master.kill()
 
