@@ -47,7 +47,7 @@ class Instance:
         private_address: Its address among the hosts.
         public_address: Its address from outside, if it has one.
         reason: Why it is in its state, EC2's code.
-        fleet: Its fleet's tag.
+        tags: Its tags.
     """
 
     id: str
@@ -59,7 +59,7 @@ class Instance:
     private_address: str = ""
     public_address: str = ""
     reason: str = ""
-    fleet: str = ""
+    tags: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def gone(self) -> bool:
@@ -97,7 +97,6 @@ class Remains:
         owner: Who made it.
         instances: Its instances that have not ended.
         others: What else: ``security group sg-…`` and the like.
-        launched: When its oldest instance was, in seconds since the epoch; 0 without one.
     """
 
     fleet: str
@@ -105,7 +104,6 @@ class Remains:
     owner: str
     instances: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
-    launched: float = 0.0
 
 
 class ApiError(Exception):
@@ -384,34 +382,24 @@ class Ec2Api:
     def remains(self) -> list[Remains]:
         """Return what there is of fleets of ours in the region, whoever made them."""
         filters = [{"Name": "tag-key", "Values": [requests.FLEET_TAG]}]
+        there: list[tuple[Mapping[str, str], list[str], list[str]]]
+        there = [(one.tags, [one.id], []) for one in self._instances(filters) if not one.gone]
+        for kind, operation, entries, name in (
+            ("security group", "describe_security_groups", "SecurityGroups", "GroupId"),
+            ("launch template", "describe_launch_templates", "LaunchTemplates", "LaunchTemplateName"),
+            ("key pair", "describe_key_pairs", "KeyPairs", "KeyName"),
+        ):
+            for entry in getattr(self._ec2, operation)(Filters=filters)[entries]:
+                there.append((_tags(entry), [], [f"{kind} {entry[name]}"]))
         found: dict[str, Remains] = {}
-
-        def note(
-            tags: Sequence[Mapping[str, str]], *, instance: str = "", other: str = "", launched: float = 0.0
-        ) -> None:
-            named = {tag["Key"]: tag["Value"] for tag in tags}
-            fleet = named.get(requests.FLEET_TAG, "")
+        for tags, ids, others in there:
+            fleet = tags.get(requests.FLEET_TAG, "")
             known = found.get(fleet) or Remains(
-                fleet=fleet, job=named.get(requests.JOB_TAG, ""), owner=named.get(requests.OWNER_TAG, "")
+                fleet=fleet, job=tags.get(requests.JOB_TAG, ""), owner=tags.get(requests.OWNER_TAG, "")
             )
             found[fleet] = dataclasses.replace(
-                known,
-                instances=(*known.instances, *filter(None, [instance])),
-                others=(*known.others, *filter(None, [other])),
-                launched=min(filter(None, [known.launched, launched]), default=0.0),
+                known, instances=(*known.instances, *ids), others=(*known.others, *others)
             )
-
-        for page in self._ec2.get_paginator("describe_instances").paginate(Filters=filters):
-            for reservation in page["Reservations"]:
-                for entry in reservation["Instances"]:
-                    if entry["State"]["Name"] not in _GONE_STATES:
-                        note(entry["Tags"], instance=entry["InstanceId"], launched=entry["LaunchTime"].timestamp())
-        for group in self._ec2.describe_security_groups(Filters=filters)["SecurityGroups"]:
-            note(group["Tags"], other=f"security group {group['GroupId']}")
-        for template in self._ec2.describe_launch_templates(Filters=filters)["LaunchTemplates"]:
-            note(template["Tags"], other=f"launch template {template['LaunchTemplateName']}")
-        for key in self._ec2.describe_key_pairs(Filters=filters)["KeyPairs"]:
-            note(key["Tags"], other=f"key pair {key['KeyName']}")
         return list(found.values())
 
     # --- prices ---
@@ -515,8 +503,11 @@ def _passing(code: str) -> Iterator[None]:
             raise
 
 
+def _tags(entry: Mapping[str, Any]) -> dict[str, str]:
+    return {tag["Key"]: tag["Value"] for tag in entry.get("Tags") or ()}
+
+
 def _instance(entry: Mapping[str, Any]) -> Instance:
-    tags = {tag["Key"]: tag["Value"] for tag in entry.get("Tags") or ()}
     return Instance(
         id=str(entry["InstanceId"]),
         type=str(entry.get("InstanceType") or ""),
@@ -527,5 +518,5 @@ def _instance(entry: Mapping[str, Any]) -> Instance:
         private_address=str(entry.get("PrivateIpAddress") or ""),
         public_address=str(entry.get("PublicIpAddress") or ""),
         reason=str((entry.get("StateReason") or {}).get("Code") or ""),
-        fleet=tags.get(requests.FLEET_TAG, ""),
+        tags=_tags(entry),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import json
@@ -10,32 +11,43 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from container.contract.strategies import Elastic
 from container.system import folders, processes
-from container.system.loop import Loop
+from container.system.asyncio_loop import gather
 from container.system.removing import remove_tree
 from estimators.backends.base import Leftover
 from estimators.backends.ec2 import keys, leftovers, plans, prices, requests
 from estimators.backends.ec2.api import Ec2Api, Instance, Made
-from estimators.backends.ec2.fleet import Ec2Fleet, Events
+from estimators.backends.ec2.fleet import Ec2Fleet, NoInstance, Slot
 from estimators.backends.ec2.options import PREFIX, Ec2Options, instance_types
 from estimators.backends.hosts import shipping
 from estimators.backends.hosts.membership import MembershipSource
-from estimators.backends.hosts.provider import Finding, Host, Placement
+from estimators.backends.hosts.provider import (
+    Finding,
+    Host,
+    HostError,
+    HostLost,
+    HostUnavailable,
+    Placement,
+    ProvidedJob,
+)
 from estimators.backends.sagemaker.aws import Aws
+from estimators.backends.ssh.child import read
 from estimators.backends.ssh.command import Destination, SshSettings
-from estimators.backends.ssh.connection import Connections, Finished, SshConnection
+from estimators.backends.ssh.connection import Connections, NotStarted, RunningProgram, SshConnection
 from estimators.backends.ssh.machines import Machine
-from estimators.backends.ssh.provider import Failed, Ready, SshProvider
-from estimators.job import instances
+from estimators.backends.ssh.provider import Place, SshProvider
+from estimators.job import fleets, instances
 from estimators.job.errors import ConfigurationError
 from estimators.job.fleets import Capabilities
 from estimators.job.request import RunOptions, TrainingJobSpec
 
+#: How many instances in a row may fail to start for one host.
+_STARTS = 3
 #: How often a host's lease is extended, in its parts.
 _EXTENSIONS = 6
 #: How often a host asks for notices, in seconds: what AWS recommends.
@@ -49,52 +61,40 @@ _NOTED_S = 60.0
 
 
 class Ec2Provider(SshProvider):
-    """Hosts that EC2 launches; see :class:`estimators.backends.hosts.provider.HostProvider`.
+    """Hosts that EC2 launches.
 
     What is done on a host over its connection is :class:`estimators.backends.ssh.provider.SshProvider`'s.
     """
 
-    name: ClassVar[str] = "ec2"
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        own_environment=True, heartbeats=True, elastic=True, spot=True, searched_by_name=True
-    )
+    name: ClassVar[str] = fleets.EC2
+    capabilities: ClassVar[Capabilities] = fleets.FLEETS[fleets.EC2].capabilities
 
-    def __init__(self, loop: Loop, spec: TrainingJobSpec, options: RunOptions) -> None:
-        given = Ec2Options.of(options.backend_options)
-        super().__init__(loop, spec, plans.ssh_part(options, given))
+    def __init__(self, job: ProvidedJob) -> None:
+        given = Ec2Options.of(job.options.backend_options)
+        super().__init__(dataclasses.replace(job, options=plans.ssh_part(job.options, given)))
         self._given = given
+        self._types = instance_types(job.spec, given)
         self._fleet_name = secrets.token_hex(8)
-        self._alias = host_alias(self._fleet_name)
-        self._tags = requests.tags_of(spec.name, self._fleet_name, leftovers.owner(), given.tags)
+        self._alias = f"fleetfit-{self._fleet_name}"  # what the hosts are called in the file of host keys
+        self._tags = requests.tags_of(job.spec.name, self._fleet_name, leftovers.owner(), given.tags)
         self._folder: Path | None = None
-        self._there: dict[str, Host] = {}
-        self._machines_of: dict[str, InstanceMachine] = {}  # host -> its machine
-        self._dialling: dict[str, SshConnection] = {}  # host -> the connection that is being made
-        self._noted = 0.0  # when costs were
-        self._instances: dict[str, Instance] = {}  # host -> its instance
-        self._booted: dict[str, float] = {}  # host -> until when it must answer
         self._pipe = -1  # at whose end the fleet is removed
-        self.limit: Callable[[str], None] = lambda text: None
-        self.note: Callable[[Mapping[str, Any]], None] = lambda values: None
-        self._closing = False
+        self._noted = 0.0  # when costs were
+        self._slots: dict[str, Slot] = {}  # host -> its instance
+        self._lives: dict[str, asyncio.Task[Any]] = {}  # host -> what watches it
         self._fleet = Ec2Fleet(
-            loop,
-            api=self._new_api,
+            job.loop,
             make=self._make,
             fleet=self._fleet_name,
             tags=self._tags,
             options=given,
-            types=instance_types(spec, given),
-            spot=bool(spec.spot),
-            together=not isinstance(spec.strategy, Elastic),
-            waits=bool(spec.spot and spec.stopping.max_wait_s),
-            events=Events(
-                say=lambda text: self.tell(text),
-                gone=self._gone,
-                stale=self._stale,
-                limit=lambda text: self.limit(text),
-                cost=self._cost,
-            ),
+            types=self._types,
+            spot=bool(job.spec.spot),
+            together=not isinstance(job.spec.strategy, Elastic),
+            waits=bool(job.spec.spot and job.spec.stopping.max_wait_s),
+            say=job.tell,
+            limit=job.limit,
+            note=self._note,
         )
 
     @classmethod
@@ -136,93 +136,168 @@ class Ec2Provider(SshProvider):
         """Say where the job would run and what that costs; asks EC2 for its prices."""
         return plans.placement(spec, options)
 
+    @classmethod
+    def diagnose(cls) -> list[Finding]:
+        """Say whether EC2 can be asked."""
+        return plans.findings()
+
+    @classmethod
+    def leftovers(cls, region: str = "") -> Sequence[Leftover]:
+        """Return the fleets of this user's jobs here."""
+        return leftovers.find(region)
+
     # --- hosts ---
 
     def membership(self) -> MembershipSource | None:
         """None: EC2 launches an instance for each host that is asked for. Notices come from the hosts themselves."""
         return None
 
-    def acquire(self, name: str, ready: Ready, failed: Failed) -> None:
-        """Have an instance launched, and start an agent there."""
+    async def acquire(self, name: str) -> Host:
+        """Have an instance launched, and start an agent there; another one, where that cannot be used."""
+        reasons: list[str] = []
+        while True:
+            slot = self._fleet.want()
+            try:
+                return await self._start_on(name, slot)
+            except NoInstance as error:
+                raise HostUnavailable("; ".join([*reasons, str(error)])) from None
+            except HostError as error:
+                reasons.append(f"{slot.id}: {error}")
+                if len(reasons) == _STARTS:
+                    raise HostUnavailable("; ".join(reasons)) from None
+                self.job.tell(f"{slot.id} could not be used ({error}); requesting another one")
 
-        def found(instance: Instance) -> None:
-            self._instances[name] = instance
-            self._booted[name] = time.monotonic() + self._given.boot_timeout
-            SshProvider.acquire(
-                self,
-                name,
-                lambda host: there(host, instance),
-                lambda text: self._fleet.bad(name, instance.id, text.removeprefix(f"{instance.id}: ")),
-            )
+    async def _start_on(self, name: str, slot: Slot) -> Host:
+        """Wait for an instance, and start an agent there.
 
-        def there(host: Host, instance: Instance) -> None:
-            if self._instances.get(name) is not instance:  # it was given up meanwhile
-                host.close()
-                return
-            self._there[name] = host
-            self._fleet.ready(name)
-            self._watch_notices(name)
-            ready(host)
+        Raises:
+            NoInstance: there will be none.
+            HostError: it cannot be used: it never answers, say.
+        """
+        place: Place | None = None
+        try:
+            instance = await slot.boot()
+            place = self._places[name] = Place(self._machine(instance))
+            host = await self._start_unless_gone(name, place, slot)
+        except BaseException:
+            self._fleet.drop(slot)
+            if place is not None:
+                self._give_up(name, place)
+                if place.connection is not None:  # of a host that came when nobody wanted it any more
+                    place.connection.close()
+            raise
+        self._slots[name] = slot
+        slot.used = True
+        self._lives[name] = self.loop.start(self._watch(host, slot, instance, place))
+        return host
 
-        def lost(text: str) -> None:
-            self._stale(name)
-            failed(text)
-
-        self._fleet.want(name, found, lost)
-
-    def choose(self, host: str, tried: list[str]) -> tuple[Machine | None, str]:
-        """Return the machine that was launched for a host; where that will not do, the fleet launches another one."""
-        instance = self._instances.get(host)
-        if instance is None or tried:
-            return None, ""
+    def _machine(self, instance: Instance) -> InstanceMachine:
         address = instance.public_address if self._given.reach == "public" else instance.private_address
-        self._taken[host] = self._machines_of[host] = machine = InstanceMachine(
+        if not address:
+            raise NoInstance(
+                f"{instance.id} has no public address; name subnets that assign one, or use the private addresses with "
+                "backend_options={'reach': 'private'}"
+            )
+        return InstanceMachine(
             instance=instance.id,
             destination=Destination(host=address, user=self._given.user, options={"HostKeyAlias": self._alias}),
             address=instance.private_address,
         )
-        return machine, ""
 
-    def connect(self, machine: Machine, ready: Callable[[SshConnection], None], failed: Failed) -> None:
-        """Connect to a machine that may still start; from then on its timer is moved on."""
-        host = next(host for host, known in self._machines_of.items() if known is machine)
+    async def _start_unless_gone(self, name: str, place: Place, slot: Slot) -> Host:
+        """Start an agent, unless EC2 says before that the instance is gone."""
+        starting = asyncio.ensure_future(self._start(name, place))
+        gone = asyncio.ensure_future(slot.until_gone())
+        try:
+            await asyncio.wait((starting, gone), return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                raise HostLost(gone.result())
+            return starting.result()
+        finally:
+            starting.cancel()
+            gone.cancel()
+            await asyncio.wait((starting, gone))
 
-        def connected(connection: SshConnection) -> None:
-            self._dialling.pop(host, None)
-            self._open[machine.name] = connection
-            self._extend(connection, lambda: ready(connection), failed)
+    async def _connect(self, machine: Machine) -> SshConnection:
+        """Connect to a machine that may still start."""
+        return await self._connections.open(machine.destination, patience=self._given.boot_timeout)
 
-        patience = max(1.0, self._booted.get(host, 0.0) - time.monotonic())
-        self._dialling[host] = self._connections.open(machine.destination, connected, failed, patience=patience)
+    async def _hold(self, connection: SshConnection) -> None:
+        """Have a host's timer moved on."""
+        try:
+            timer = await connection.start([], script=requests.EXTEND)
+        except NotStarted as error:
+            raise HostError(f"its shutdown timer cannot be extended: {error}") from None
+        self.loop.start(self._extend(connection, timer))
+
+    async def _extend(self, connection: SshConnection, timer: RunningProgram) -> None:
+        """Move a host's timer on for as long as its connection is there."""
+        os.set_blocking(timer.write, False)
+        try:
+            while connection.ended is None:
+                with contextlib.suppress(BlockingIOError, BrokenPipeError):
+                    os.write(timer.write, f"{round(self._given.lease)}\n".encode())
+                await asyncio.sleep(self._given.lease / _EXTENSIONS)
+        finally:
+            timer.close()
+
+    async def _watch(self, host: Host, slot: Slot, instance: Instance, place: Place) -> None:
+        """Watch a host until it is released: what EC2 says of its instance, and the notices that it gets itself."""
+        watching = [self._lose(host, slot)]
+        if instance.lifecycle is requests.Lifecycle.SPOT and place.connection is not None:
+            watching.append(self._hear_notices(host, slot, place.connection, place.python))
+        await gather(*watching)
+
+    async def _lose(self, host: Host, slot: Slot) -> None:
+        """Lose a host when EC2 says that its instance is gone, which its connection may not know yet."""
+        host.lose(await slot.until_gone())
+
+    async def _hear_notices(self, host: Host, slot: Slot, connection: SshConnection, python: str) -> None:
+        words = [shipping.code().name, python]
+        words += ["agent", "notices", "--imds", self._given.imds, "--every", f"{_NOTICES_S:g}"]
+        while connection.ended is None:
+            try:
+                program = await connection.start(words, script=shipping.START)
+            except NotStarted as error:
+                self.job.tell(f"{host.name} cannot watch for interruption notices: {error}")
+                return
+            try:
+                said = b""
+                while data := await read(self.loop, program.read):
+                    *lines, said = (said + data).split(b"\n")
+                    for line in lines:
+                        self._noticed(host, slot, line)
+            finally:
+                program.close()
+            await asyncio.sleep(_NOTICES_S)  # what watches there was killed
+
+    def _noticed(self, host: Host, slot: Slot, line: bytes) -> None:
+        try:
+            notice: dict[str, Any] = json.loads(line)
+            kind = notice["notice"]
+        except (ValueError, KeyError, TypeError):
+            return
+        if kind == "silence":
+            self.job.tell(f"{host.name}: {notice.get('text')}")
+            return
+        slot.noticed = slot.noticed or kind == "interruption"
+        host.on_notice(float(notice.get("in_s", _REBALANCE_S)))
 
     def release(self, host: Host) -> None:
-        """A host is not needed any more: its instance is terminated, unless EC2 ends it itself and for nothing."""
+        """Have a host's instance terminated, unless EC2 ends it itself and for nothing."""
+        self._lives.pop(host.name).cancel()
+        connection = self._places[host.name].connection
         super().release(host)
-        left = self._fleet.drop(host.name)
-        machine = self._machines_of.get(host.name)
-        connection = self._open.get(machine.name) if machine is not None else None
-        if left and connection is not None:  # its timer is moved on until then
-            self._open.pop(machine.name if machine is not None else "", None)
-            connection.on_lost = lambda reason: None
-        self._stale(host.name, keep=left)
-
-    def _stale(self, host: str, *, keep: bool = False) -> None:
-        """Forget a host's instance, with its connection."""
-        self._there.pop(host, None)
-        self._instances.pop(host, None)
-        self._booted.pop(host, None)
-        machine = self._machines_of.pop(host, None)
-        connections = [self._dialling.pop(host, None)]
-        if machine is not None and not keep:
-            connections.append(self._open.pop(machine.name, None))
-        for connection in connections:
-            if connection is not None:
-                connection.close()
+        left = self._fleet.drop(self._slots.pop(host.name))
+        if connection is not None and not left:  # else its timer is moved on until then
+            connection.close()
 
     def close(self) -> None:
         """Let go of the fleet: it is removed by a process that outlives this one."""
-        self._closing = True
+        for life in self._lives.values():
+            life.cancel()
         self._fleet.close()
+        self.job.note({"cost": self._fleet.cost().to_dict()})
         super().close()
         if self._pipe >= 0:
             os.close(self._pipe)
@@ -230,142 +305,40 @@ class Ec2Provider(SshProvider):
         if self._folder is not None:
             remove_tree(self._folder, ignore_errors=True)
 
-    @classmethod
-    def diagnose(cls) -> list[Finding]:
-        """Say whether EC2 can be asked."""
-        return plans.findings()
-
-    @classmethod
-    def leftovers(cls, region: str) -> list[Leftover]:
-        """Return the fleets of this user's jobs here."""
-        return leftovers.find(region)
-
     # --- the fleet ---
 
-    def _new_api(self) -> Ec2Api:
-        return Ec2Api(region=self._given.region, profile=self._given.profile)
-
-    def _make(self, api: Ec2Api) -> Made:
+    def _make(self) -> tuple[Ec2Api, Made]:
         """Make what the hosts have in common; in a thread. Whoever removes it is there before."""
+        given = self._given
+        api = Ec2Api(region=given.region, profile=given.profile)
         if self._folder is None:
             self._folder = folders.make()
             self._keys = keys.make(self._folder)
             known = self._folder / "known_hosts"
             known.write_text(self._keys.known_hosts(self._alias), encoding="ascii")
-            config = Path(self._given.ssh_config or os.devnull).expanduser()
+            config = Path(given.ssh_config or os.devnull).expanduser()
             settings = SshSettings(known_hosts=known, config=config, strict=True, identity=self._keys.login)
-            self._connections = Connections(self._loop, settings)
+            self._connections = Connections(self.loop, settings)
         if self._pipe < 0:
-            pid, self._pipe = start_remover(self._fleet_name, api.region, self._given)
-            self.protected.add(pid)
-        return api.make(
+            pid, self._pipe = start_remover(self._fleet_name, api.region, given)
+            self.job.protected.add(pid)
+        return api, api.make(
             fleet=self._fleet_name,
             tags=self._tags,
-            options=self._given,
-            type_=instance_types(self._spec, self._given)[0],
+            options=given,
+            type_=self._types[0],
             public_key=self._keys.login_public,
             user_data=requests.user_data(
                 host_key=self._keys.host,
                 host_key_public=self._keys.host_public,
-                first_lease=self._given.first_lease,
+                first_lease=given.first_lease,
             ),
         )
 
-    def _gone(self, host: str, reason: str) -> None:
-        """EC2 says that an instance is gone, which its connection may not know yet."""
-        there = self._there.get(host)
-        if there is not None:
-            there.close()
-            there.on_lost(reason)
-
-    def _cost(self, cost: prices.Cost) -> None:
-        if time.monotonic() - self._noted < _NOTED_S and not self._closing:
-            return
-        self._noted = time.monotonic()
-        self.note({"cost": cost.to_dict()})
-
-    # --- on a host ---
-
-    def _extend(self, connection: SshConnection, then: Callable[[], None], failed: Failed) -> None:
-        """Move a host's timer on for as long as its connection is there."""
-
-        def started(read: int, write: int) -> None:
-            os.set_blocking(write, False)
-
-            def push() -> None:
-                if connection.ended is not None:
-                    os.close(read)
-                    os.close(write)
-                    return
-                with contextlib.suppress(BlockingIOError, BrokenPipeError):
-                    os.write(write, f"{round(self._given.lease)}\n".encode())
-                self._loop.call_later(self._given.lease / _EXTENSIONS, push)
-
-            push()
-            then()
-
-        def ended(finished: Finished) -> None:
-            failed(f"its shutdown timer cannot be extended: {finished.last_line}")
-
-        connection.start([], started, ended, script=requests.EXTEND)
-
-    def _watch_notices(self, host: str) -> None:
-        """Hear of the notices that a host gets."""
-        connection = self._open.get(self._machines_of[host].name)
-        instance = self._instances[host]
-        if connection is None or instance.lifecycle is not requests.Lifecycle.SPOT:
-            return
-        words = ["agent", "notices", "--imds", self._given.imds, "--every", f"{_NOTICES_S:g}"]
-        python = self.starting[self._machines_of[host].name].python
-
-        def started(read: int, write: int) -> None:
-            said = bytearray()
-
-            def take() -> None:
-                try:
-                    data = os.read(read, 1 << 16)
-                except BlockingIOError:
-                    return
-                if not data:
-                    self._loop.remove_reader(read)
-                    os.close(read)
-                    os.close(write)
-                    if connection.ended is None:  # what watches there was killed
-                        self._loop.call_later(_NOTICES_S, again)
-                    return
-                said.extend(data)
-                while b"\n" in said:
-                    line, _, rest = bytes(said).partition(b"\n")
-                    said[:] = rest
-                    self._noticed(host, instance, line)
-
-            os.set_blocking(read, False)
-            self._loop.add_reader(read, take)
-
-        def again() -> None:
-            if self._instances.get(host) is instance:
-                self._watch_notices(host)
-
-        def failed(finished: Finished) -> None:
-            self.tell(f"{host} cannot watch for interruption notices: {finished.last_line}")
-
-        connection.start([shipping.code().name, python, *words], started, failed, script=shipping.START)
-
-    def _noticed(self, host: str, instance: Instance, line: bytes) -> None:
-        try:
-            notice: dict[str, Any] = json.loads(line)
-            kind = notice["notice"]
-        except (ValueError, KeyError, TypeError):
-            return
-        if self._instances.get(host) is not instance:
-            return
-        if kind == "silence":
-            self.tell(f"{host}: {notice.get('text')}")
-            return
-        if kind == "interruption":
-            self._fleet.notice(host)
-        if (there := self._there.get(host)) is not None:
-            there.on_notice(float(notice.get("in_s", _REBALANCE_S)))
+    def _note(self, cost: prices.Cost) -> None:
+        if time.monotonic() - self._noted >= _NOTED_S:
+            self._noted = time.monotonic()
+            self.job.note({"cost": cost.to_dict()})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -382,11 +355,6 @@ class InstanceMachine(Machine):
     def name(self) -> str:
         """What it is called in messages: its id."""
         return self.instance
-
-
-def host_alias(fleet: str) -> str:
-    """Return what a fleet's hosts are called in its file of host keys: all of them show the same one."""
-    return f"fleetfit-{fleet}"
 
 
 def start_remover(fleet: str, region: str, options: Ec2Options) -> tuple[int, int]:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from ec2_server import Ec2Server
-from waiting import until
 
-from container.system.loop import Loop
+from container.system.asyncio_loop import AsyncioLoop
 from estimators.backends.ec2 import requests
 from estimators.backends.ec2.api import Ec2Api, Instance
-from estimators.backends.ec2.fleet import Ec2Fleet, Events
+from estimators.backends.ec2.fleet import Ec2Fleet, Slot
 from estimators.backends.ec2.options import Ec2Options
+from estimators.backends.hosts.provider import HostError
 
 TYPE = "c5.large"
 TAGS = requests.tags_of("job-1", "fleet-1", "ann@desk", {})
@@ -32,15 +33,14 @@ def the_api(region: Ec2Server) -> Ec2Api:
 class Watched:
     """A fleet, and what it has told."""
 
-    def __init__(self, loop: Loop, ec2: Ec2Server, api: Ec2Api, **more: Any) -> None:
+    def __init__(self, loop: AsyncioLoop, ec2: Ec2Server, api: Ec2Api, **more: Any) -> None:
         self.loop = loop
         self.said: list[str] = []
-        self.gone: dict[str, str] = {}
-        self.stale: list[str] = []
-        self.limits: list[str] = []
+        self.slots: dict[str, Slot] = {}
         self.found: dict[str, Instance] = {}
+        self.gone: dict[str, str] = {}
         self.failed: dict[str, str] = {}
-        self.api = api
+        self.limits: list[str] = []
         values = {"spot": True, "together": True, "waits": False, **more}
         options = Ec2Options(
             subnets=tuple(ec2.subnets.values()),
@@ -52,51 +52,61 @@ class Watched:
         )
         self.fleet = Ec2Fleet(
             self.loop,
-            api=lambda: api,
-            make=lambda api: api.make(
-                fleet="fleet-1", tags=TAGS, options=options, type_=TYPE, public_key=KEY, user_data="#cloud-config\n{}"
+            make=lambda: (
+                api,
+                api.make(
+                    fleet="fleet-1",
+                    tags=TAGS,
+                    options=options,
+                    type_=TYPE,
+                    public_key=KEY,
+                    user_data="#cloud-config\n{}",
+                ),
             ),
             fleet="fleet-1",
             tags=TAGS,
             options=dataclasses.replace(options, **values.pop("options", {})),
             types=(TYPE,),
-            events=Events(
-                say=self.said.append,
-                gone=self.gone.__setitem__,
-                stale=self.stale.append,
-                limit=self.limits.append,
-                cost=lambda cost: None,
-            ),
+            say=self.said.append,
+            limit=self.limits.append,
+            note=lambda cost: None,
             **values,
         )
 
-    def want(self, *hosts: str, ready: bool = True) -> None:
+    def want(self, *hosts: str) -> None:
+        async def follow(host: str) -> None:
+            slot = self.slots[host] = self.fleet.want()
+            try:
+                self.found[host] = await slot.boot()
+            except HostError as error:
+                self.failed[host] = str(error)
+                return
+            slot.used = True
+            self.gone[host] = await slot.until_gone()
+
         for host in hosts:
-
-            def found(one: Instance, host: str = host) -> None:
-                self.found[host] = one
-                if ready:
-                    self.fleet.ready(host)
-
-            self.fleet.want(host, found, lambda text, host=host: self.failed.__setitem__(host, text))  # type: ignore[misc]
+            self.loop.start(follow(host))
 
     def until(self, condition: Callable[[], object]) -> None:
-        def look() -> None:
-            self.loop.call_later(0.05, look)
+        async def look() -> None:
+            while not condition():
+                await asyncio.sleep(0.05)
 
-        look()
-        until(condition, between=self.loop.run_once, say=lambda: (self.said, self.failed, self.gone))
+        try:
+            self.loop.run(asyncio.wait_for(look(), 120))
+        except asyncio.TimeoutError:
+            raise AssertionError((self.said, self.failed, self.gone)) from None
 
 
 Make = Callable[..., Watched]
 
 
 @pytest.fixture
-def watch(loop: Loop, ec2: Ec2Server, the_api: Ec2Api) -> Any:
+def watch(asyncio_loop: AsyncioLoop, ec2: Ec2Server, the_api: Ec2Api) -> Any:
     made: list[Watched] = []
 
     def make(**more: Any) -> Watched:
-        made.append(Watched(loop, ec2, the_api, **more))
+        made.append(Watched(asyncio_loop, ec2, the_api, **more))
         return made[-1]
 
     yield make
@@ -142,7 +152,7 @@ def test_a_replacement_comes_to_the_others_of_its_gang(ec2: Ec2Server, watch: Ma
     one.want("algo-1", "algo-2")
     one.until(lambda: len(one.found) == 2)
     zone = one.found["algo-1"].zone
-    one.fleet.drop("algo-2")
+    one.fleet.drop(one.slots["algo-2"])
     one.until(lambda: len(ec2.running()) == 1)
     one.want("algo-2")
     first = one.found.pop("algo-2")
@@ -163,16 +173,13 @@ def test_an_instance_that_nobody_has_is_ended(ec2: Ec2Server, watch: Make) -> No
     one.until(lambda: ec2.running() == [one.found["algo-1"].id])
 
 
-def test_instances_that_cannot_be_used_are_replaced_a_few_times(ec2: Ec2Server, watch: Make) -> None:
+def test_what_is_not_wanted_any_more_is_ended_also_while_it_is_asked_for(ec2: Ec2Server, watch: Make) -> None:
     one = watch()
-    one.want("algo-1", ready=False)
-    for _ in range(3):
-        one.until(lambda: "algo-1" in one.found)
-        instance = one.found.pop("algo-1").id
-        one.fleet.bad("algo-1", "i-another", "it is not meant")
-        one.fleet.bad("algo-1", instance, "it never answers")
-    one.until(lambda: one.failed)
-    assert one.failed["algo-1"].count("it never answers") == 3 and "not meant" not in one.failed["algo-1"]
+    one.want("algo-1", "algo-2")
+    one.until(lambda: len(one.slots) == 2)
+    one.fleet.drop(one.slots["algo-2"])
+    one.until(lambda: "algo-1" in one.found and ec2.running() == [one.found["algo-1"].id])
+    one.fleet.drop(one.slots["algo-1"])
     one.until(lambda: not ec2.running())
 
 
@@ -180,9 +187,9 @@ def test_in_its_first_hour_a_host_with_notice_is_left_for_ec2_to_end(ec2: Ec2Ser
     one = watch()
     one.want("algo-1", "algo-2")
     one.until(lambda: len(one.found) == 2)
-    one.fleet.notice("algo-1")
-    assert one.fleet.drop("algo-1") is True
-    assert one.fleet.drop("algo-2") is False
+    one.slots["algo-1"].noticed = True
+    assert one.fleet.drop(one.slots["algo-1"]) is True
+    assert one.fleet.drop(one.slots["algo-2"]) is False
     one.until(lambda: ec2.running() == [one.found["algo-1"].id])
     ec2.end(one.found["algo-1"].id, "Server.SpotInstanceTermination")
     looks = ec2.count("DescribeInstances")
