@@ -6,8 +6,11 @@ connection follows the job, over which its supervisor is asked, too; everything 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
+import functools
+import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,26 +18,24 @@ from typing import Any, ClassVar
 
 from container.contract.messages import Message, encode
 from container.contract.names import shown, unknown
+from container.system.asyncio_loop import AsyncioLoop
 from container.system.background import Background
 from container.system.connection import Reader
-from container.system.loop import Loop, Timer
 from estimators.backends.dispatchers import parcels
 from estimators.backends.dispatchers.base import LIMIT, PACKAGES, PROGRAM, Dispatcher, Parcel
 from estimators.backends.hosts import shipping
 from estimators.backends.hosts.environment import PythonEnvironment
-from estimators.backends.ssh.child import Child
+from estimators.backends.hosts.provider import HostError
+from estimators.backends.ssh import starting
 from estimators.backends.ssh.command import SshSettings
-from estimators.backends.ssh.connection import Connections, Finished, SshConnection
+from estimators.backends.ssh.connection import WHY_S, Connections, RunningProgram, SshConnection
 from estimators.backends.ssh.machines import parse
-from estimators.backends.ssh.starting import Program, Starting
 from estimators.job.errors import ConfigurationError, FleetfitError
 from estimators.provision.errors import ProvisionError
 from estimators.records.record import jobs_folder
 
 #: How often the program there is told that somebody still follows, in seconds; it ends after some of them.
 BEAT_S = 5.0
-#: How long after the end of what a connection carries its own end, and why, is told, in seconds.
-_WHY_S = 0.1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,20 +77,16 @@ class SshDispatcher(Dispatcher):
 
     kind: ClassVar[str] = "ssh"
 
-    def __init__(self, loop: Loop, place: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, loop: AsyncioLoop, place: str, options: Mapping[str, Any]) -> None:
         super().__init__(loop, place, options)
         self._options = SshDispatcherOptions.of(options)
         self._destination = parse(place, "dispatcher").destination
         known = jobs_folder().parent / "dispatchers" / "known_hosts"
         self._connections = Connections(loop, SshSettings(known_hosts=known, config=self._options.ssh_config))
-        self._background = Background(loop)
-        self._connection: SshConnection | None = None
-        self._children: list[Child] = []
-        self._reader: Reader | None = None
-        self._writer: int | None = None
+        self._task: asyncio.Task[None] | None = None  # what submits or follows
+        self._writer: int | None = None  # to the program that tells what is new
         self._asked: dict[int, Callable[[Message], None]] = {}
-        self._number = 0
-        self._timer: Timer | None = None
+        self._numbers = itertools.count(1)
 
     @classmethod
     def check(cls, place: str, options: Mapping[str, Any]) -> None:
@@ -102,51 +99,41 @@ class SshDispatcher(Dispatcher):
 
     # --- its program ---
 
-    def _run(
-        self,
-        words: Sequence[str],
-        started: Callable[[int, int], None],
-        failed: Callable[[str], None],
-        on_end: Callable[[Finished], None],
-        say: Callable[[str], None] = lambda text: None,
-    ) -> None:
-        """Start our program there."""
-        options = self._options
+    async def _start(
+        self, words: Sequence[str], say: Callable[[str], None] = lambda text: None
+    ) -> tuple[SshConnection, RunningProgram]:
+        """Connect, and start our program there.
 
-        def connected(connection: SshConnection) -> None:
-            self._connection = connection
+        Raises:
+            HostError: with the reason.
+        """
+        options = self._options
+        connection = await self._connections.open(self._destination)
+        try:
             try:
                 python = options.python or PythonEnvironment.of(None, also=PACKAGES).name
             except ProvisionError as error:
                 text = " ".join(str(error).split())
-                failed(
+                raise HostError(
                     f"no environment can be made there: {text} Or name the interpreter of an existing "
                     "environment: dispatcher_options={'python': …}"
-                )
-                return
-            home = () if options.home is None else ("--home", options.home)
-            program = Program(
+                ) from None
+            program = starting.Program(
                 code=shipping.code("estimators"),
                 python=python,
-                words=(PROGRAM, *words, *home),
+                words=(PROGRAM, *words, *(() if options.home is None else ("--home", options.home))),
                 environment={"requirements": None, "also": list(PACKAGES)} if options.python is None else None,
                 script=shipping.START_MODULE,
             )
-            Starting(
-                self.loop,
-                connection,
-                program,
-                started=started,
-                failed=failed,
-                on_end=on_end,
-                say=say,
-                children=self._children,
-            ).begin()
+            return connection, (await starting.start(connection, program, say))[0]
+        except BaseException:
+            connection.close()
+            raise
 
-        try:
-            self._connections.open(self._destination, connected, failed)
-        except OSError as error:
-            failed(f"a folder for ssh's sockets could not be made here: {error}")
+    async def _why(self, connection: SshConnection, program: RunningProgram) -> str:
+        """Return why a program has ended, which is known in a moment."""
+        await asyncio.sleep(WHY_S)
+        return connection.ended or program.complaint or "the connection ended"
 
     def submit(
         self,
@@ -157,97 +144,99 @@ class SshDispatcher(Dispatcher):
         lost: Callable[[str], None],
     ) -> None:
         """Have the program there take the parcel, and start the supervisor."""
-        answers: list[Message] = []
-        complaints: list[str] = []
-        begun = False
+        self._task = self.loop.start(self._submit(parcel, say, done, refused, lost))
 
-        def started(read: int, write: int) -> None:
-            nonlocal begun
+    async def _submit(
+        self,
+        parcel: Callable[[], Parcel],
+        say: Callable[[str], None],
+        done: Callable[[], None],
+        refused: Callable[[str], None],
+        lost: Callable[[str], None],
+    ) -> None:
+        try:
+            connection, program = await self._start(("submit",), say)
+        except HostError as error:
+            refused(str(error))
+            return
+        answers: list[Message] = []
+        try:
             try:
                 brought = parcel()
             except (FleetfitError, OSError) as error:
-                os.close(read)
-                os.close(write)
-                self._drop()
+                program.close()
                 refused(str(error))
                 return
-            begun = True
-            self._reader = Reader(self.loop, read, answers.append, lambda reason: over(), limit=LIMIT)
             say(f"{self.place}: sending the job there")
-            self._background.run(lambda: _send(write, brought), lambda nothing: None, lambda error: None)
-
-        def ended(finished: Finished) -> None:
-            complaints.append(finished.last_line if finished.errors.strip() else "")
-
-        def over() -> None:
-            self._reader = None
-            self.loop.call_later(_WHY_S, told)  # why it ended is told in a moment
-
-        def told() -> None:
-            why = self._why(complaints)
-            self._drop()
-            said = answers[-1] if answers else {}
-            if said.get("op") == "done":
-                done()
-            elif said.get("op") == "refused":
-                refused(str(said.get("error")))
-            else:
-                lost(why)
-
-        self._run(("submit",), started, lambda text: lost(text) if begun else refused(text), ended, say)
+            over = self.loop.future()
+            reader = Reader(self.loop, program.read, answers.append, over.set_result, limit=LIMIT)
+            Background.of(self.loop).run(
+                lambda: _send(program.write, brought), lambda nothing: None, lambda error: None
+            )
+            try:
+                await over
+                why = await self._why(connection, program)
+            finally:
+                reader.close()
+        finally:
+            connection.close()
+        said = answers[-1] if answers else {}
+        if said.get("op") == "done":
+            done()
+        elif said.get("op") == "refused":
+            refused(str(said.get("error")))
+        else:
+            lost(why)
 
     def follow(
         self, name: str, have: Mapping[str, Any], take: Callable[[Message], None], lost: Callable[[str], None]
     ) -> None:
         """Have the program there read the record."""
-        complaints: list[str] = []
+        self._task = self.loop.start(self._follow(name, have, take, lost))
 
-        def started(read: int, write: int) -> None:
-            os.set_blocking(write, False)
-            self._writer = write
-            self._reader = Reader(self.loop, read, received, lambda reason: over(), limit=LIMIT)
+    async def _follow(
+        self, name: str, have: Mapping[str, Any], take: Callable[[Message], None], lost: Callable[[str], None]
+    ) -> None:
+        try:
+            connection, program = await self._start(("follow", name))
+        except HostError as error:
+            lost(str(error))
+            return
+        over = self.loop.future()
+        reader = Reader(self.loop, program.read, functools.partial(self._take, take), over.set_result, limit=LIMIT)
+        self._writer = program.write
+        try:
             self._write({"op": "have", **have})
-            self._beat()
+            while not over.done():
+                self._write({"op": "beat"})
+                await asyncio.wait([over], timeout=BEAT_S)
+            why = await self._why(connection, program)
+        finally:
+            self._writer = None
+            reader.close()
+            os.close(program.write)
+            connection.close()
+            asked, self._asked = self._asked, {}
+            for answered in asked.values():
+                answered({"ok": False, "error": f"the connection to the dispatcher {self.place} was lost."})
+        lost(why)
 
-        def received(message: Message) -> None:
-            if message["op"] == "answer":
-                answered = self._asked.pop(int(message.get("id") or 0), None)
-                if answered is not None:
-                    answered({key: value for key, value in message.items() if key != "id"})
-            elif message["op"] != "beat":
-                take(message)
-
-        def ended(finished: Finished) -> None:
-            complaints.append(finished.last_line if finished.errors.strip() else "")
-
-        def over() -> None:
-            self._reader = None
-            self.loop.call_later(_WHY_S, told)
-
-        def told() -> None:
-            why = self._why(complaints)
-            self._drop()
-            lost(why)
-
-        self._run(("follow", name), started, lost, ended)
-
-    def _why(self, complaints: Sequence[str]) -> str:
-        ended = self._connection.ended if self._connection is not None else None
-        return next((text for text in (ended, *complaints) if text), "the connection ended")
+    def _take(self, take: Callable[[Message], None], message: Message) -> None:
+        if message["op"] == "answer":
+            answered = self._asked.pop(int(message.get("id") or 0), None)
+            if answered is not None:
+                answered({key: value for key, value in message.items() if key != "id"})
+        elif message["op"] != "beat":
+            take(message)
 
     def ask(self, message: Message, answered: Callable[[Message], None]) -> None:
         """Ask over the connection that follows."""
         if self._writer is None:
             answered({"ok": False, "error": f"the dispatcher {self.place} cannot be reached at the moment."})
             return
-        self._number += 1
-        self._asked[self._number] = answered
-        self._write({"op": "ask", "id": self._number, "message": message})
-
-    def _beat(self) -> None:
-        if self._writer is not None:
-            self._write({"op": "beat"})
-            self._timer = self.loop.call_later(BEAT_S, self._beat)
+        number = next(self._numbers)
+        self._asked[number] = answered
+        self._write({"op": "ask", "id": number, "message": message})
 
     def _write(self, message: Message) -> None:
         """Write a message, which a pipe takes as a whole, unless the other end has not read for long."""
@@ -256,35 +245,14 @@ class SshDispatcher(Dispatcher):
         data = memoryview(encode(message, LIMIT))
         os.set_blocking(self._writer, len(data) > 4096)  # only what begins a connection is long, and it is read then
         with contextlib.suppress(OSError):  # its end is told by the reader
-            _write_all(self._writer, data)
-
-    def _drop(self) -> None:
-        """Let go of the connection: who waits for an answer gets none."""
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._writer is not None:
-            os.close(self._writer)
-            self._writer = None
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
-        for answered in list(self._asked.values()):
-            answered({"ok": False, "error": f"the connection to the dispatcher {self.place} was lost."})
-        self._asked.clear()
-        if self._connection is not None:
-            self._connection.close()
+            while data:
+                data = data[os.write(self._writer, data) :]
 
     def close(self) -> None:
         """Close the connection, at which the program there ends; the supervisor does not."""
-        for child in self._children:
-            child.kill()
-        self._drop()
+        if self._task is not None:
+            self._task.cancel()
         self._connections.close()
-
-
-def _write_all(descriptor: int, data: memoryview) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
 
 
 def _send(descriptor: int, parcel: Parcel) -> None:
