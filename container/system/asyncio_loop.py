@@ -45,7 +45,8 @@ class AsyncioLoop(Loop):
         super().__init__()
         self._loop = asyncio.SelectorEventLoop(selector)
         self._loop.set_exception_handler(self._handle)
-        self._loop.add_signal_handler(signal.SIGCHLD, self.reap)
+        self._signals: set[int] = set()
+        self.on_signal(signal.SIGCHLD, self.reap)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._fault: BaseException | None = None
 
@@ -100,6 +101,8 @@ class AsyncioLoop(Loop):
             task.cancel()
         if tasks:
             self._loop.run_until_complete(asyncio.wait(tasks, timeout=_CLEAN_UP_S))
+        for number in self._signals:  # it closes first what a signal that comes meanwhile is written to
+            self._loop.remove_signal_handler(number)
         self._loop.close()
 
     # --- see :class:`Loop` ---
@@ -126,4 +129,5 @@ class AsyncioLoop(Loop):
 
     def on_signal(self, number: int, callback: Callable[[], None]) -> None:
         """See :meth:`Loop.on_signal`."""
+        self._signals.add(number)
         self._loop.add_signal_handler(number, callback)
