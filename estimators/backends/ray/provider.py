@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from container.contract.strategies import Elastic
 from estimators.backends.hosts.arriving import ArrivingProvider, Event, ExpectedHost
-from estimators.backends.hosts.membership import Located, MembershipListener, MembershipSource, News
+from estimators.backends.hosts.membership import Located, MembershipListener, MembershipSource, News, Watching
 from estimators.backends.hosts.provider import Finding, Host, HostUnavailable, Placement, ProvidedJob
 from estimators.backends.ray import diagnosis
 from estimators.backends.ray.options import STRATEGIES, RayOptions
@@ -132,7 +132,7 @@ class RayProvider(ArrivingProvider):
     def told(self, event: Event) -> None:
         """Take the list of nodes."""
         if self._nodes is not None:
-            self._nodes.lists.put_nowait(event["nodes"])
+            self._nodes.told.put_nowait(event["nodes"])
 
     def noticed(self, host: ExpectedHost, seconds: float) -> None:
         """Tell a host that Ray will take its node."""
@@ -146,7 +146,7 @@ class RayProvider(ArrivingProvider):
     def lost(self, host: ExpectedHost, reason: str) -> None:
         """Take the host's node out of the table until Ray confirms it."""
         if self._nodes is not None:
-            self._nodes.lost(host.place)
+            self._nodes.told.put_nowait(host.place)
 
     # --- hosts ---
 
@@ -198,60 +198,43 @@ class RayProvider(ArrivingProvider):
         return diagnosis.findings()
 
 
-class _NodeTable:
+class _NodeTable(Watching):
     """The nodes on which the hosts of an elastic job are to be, as the driver tells them, by their ids.
 
-    See :class:`estimators.backends.hosts.membership.MembershipSource`.
-
     Attributes:
-        lists: The lists of nodes that the driver has told.
+        told: The lists of nodes that the driver has told, and between them each node that seems to be gone: Ray would
+            say so in a quarter of a minute, and the driver names it again if it is not.
     """
 
     decides = True
     title = "Ray"
 
     def __init__(self, provider: RayProvider) -> None:
+        super().__init__(provider.loop)
         self._provider = provider
-        self._news: News | None = None
-        self._known: list[str] = []
-        self._following: asyncio.Task[None] | None = None
-        self.lists: asyncio.Queue[list[str]] = asyncio.Queue()
+        self.told: asyncio.Queue[list[str] | str] = asyncio.Queue()
 
-    def start(self, membership: MembershipListener) -> None:
-        """Begin to tell."""
-        self._news = News(membership, hopeless_after=0.0)
-        self._following = self._provider.loop.start(self._follow(self._news))
-
-    def close(self) -> None:
-        """Tell nothing any more."""
-        self._news = None
-        if self._following is not None:
-            self._following.cancel()
-
-    async def _follow(self, news: News) -> None:
-        """Pass the lists of nodes on; where the driver has ended, start another one after a pause."""
-        pause = _AGAIN_S
+    async def watch(self, membership: MembershipListener) -> None:
+        """Pass on which nodes there are; where the driver has ended, start another one after a pause."""
+        news, nodes, pause = News(membership, hopeless_after=0.0), list[str](), _AGAIN_S
         while True:
             connection = self._provider.connection
             try:
                 await connection.until(connection.joined)
                 connection.send(op="follow", **self._provider.following())
                 while True:
-                    self._tell(news, await connection.until(self.lists.get()))
-                    pause = _AGAIN_S
+                    told = await connection.until(self.told.get())
+                    if isinstance(told, list):
+                        nodes, pause = told, _AGAIN_S
+                    elif told in nodes:
+                        nodes = [node for node in nodes if node != told]
+                    else:
+                        continue
+                    news.places(dict.fromkeys(nodes))
             except HostUnavailable as error:
                 news.problem(str(error))
             await asyncio.sleep(pause)
             pause = min(2 * pause, _AT_LAST_S)
-
-    def _tell(self, news: News, nodes: list[str]) -> None:
-        self._known = nodes
-        news.places(dict.fromkeys(nodes))
-
-    def lost(self, node: str) -> None:
-        """A node is gone, perhaps: Ray would say so in a quarter of a minute, and the driver names it again if not."""
-        if self._news is not None and node in self._known:
-            self._tell(self._news, [other for other in self._known if other != node])
 
 
 def _processes(spec: TrainingJobSpec) -> int:

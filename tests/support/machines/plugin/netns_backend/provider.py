@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from container.system.loop import Loop
-from estimators.backends.hosts.membership import Located, MembershipListener, News
+from container.system.asyncio_loop import AsyncioLoop
+from estimators.backends.hosts.membership import Located, MembershipListener, News, Watching
 from estimators.backends.hosts.provider import (
     Finding,
     Host,
@@ -27,40 +27,30 @@ from estimators.job.fleets import Capabilities
 from estimators.job.request import RunOptions, TrainingJobSpec
 
 
-class Board:
+class Board(Watching):
     """A file that somebody keeps, {address: {"slots": N}}: ``"wanted_in"`` says when a machine is wanted back."""
 
     decides = True
     title = "the board"
 
-    def __init__(self, loop: Loop, path: Path) -> None:
-        self._loop = loop
+    def __init__(self, loop: AsyncioLoop, path: Path) -> None:
+        super().__init__(loop)
         self._path = path
-        self._news: News | None = None
 
-    def start(self, membership: MembershipListener) -> None:
-        """Look for the first time, and then again and again."""
-        self._news = News(membership)
-        self._look()
-
-    def close(self) -> None:
-        """Look no more."""
-        self._news = None
-
-    def _look(self) -> None:
-        news = self._news
-        if news is None:
-            return
-        try:
-            machines = json.loads(self._path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            news.problem(str(error))
-        else:
-            news.places({address: machine.get("slots") for address, machine in machines.items()})
-            for address, machine in machines.items():
-                if "wanted_in" in machine:
-                    news.leaving(address, machine["wanted_in"])
-        self._loop.call_later(0.1, self._look)
+    async def watch(self, membership: MembershipListener) -> None:
+        """Look again and again."""
+        news = News(membership)
+        while True:
+            try:
+                machines = json.loads(self._path.read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                news.problem(str(error))
+            else:
+                news.places({address: machine.get("slots") for address, machine in machines.items()})
+                for address, machine in machines.items():
+                    if "wanted_in" in machine:
+                        news.leaving(address, machine["wanted_in"])
+            await asyncio.sleep(0.1)
 
 
 class NetnsProvider(HostProvider):

@@ -450,12 +450,24 @@ class TestNodes:
         scene.program.say("places", nodes=["a", "b"])
         scene.program.say("places", nodes=["a", "b", "c"])
         scene.loop.advance()
-        source.lost("b")
-        assert membership.told == [["a", "b"], ["a", "b", "c"], ["a", "c"]]
+        assert membership.told == [["a", "b"], ["a", "b", "c"]]
         source.close()
         scene.program.say("places", nodes=[])
         scene.loop.advance()
-        assert membership.told[-1] == ["a", "c"]
+        assert membership.told[-1] == ["a", "b", "c"]
+
+    def test_the_node_of_a_lost_host_is_taken_for_gone(self, scene: Scene) -> None:
+        membership = Membership()
+        scene.provider.membership().start(membership)
+        scene.provider.locate("algo-1", "node-of-algo-1")
+        scene.ask("algo-1")
+        scene.join()
+        scene.start("algo-1")
+        scene.program.say("places", nodes=["node-of-algo-1", "b"])
+        scene.loop.advance()
+        scene.loop.start(scene.hosts["algo-1"].break_off())
+        scene.loop.advance(1.0)
+        assert membership.told == [["node-of-algo-1", "b"], ["b"]]
 
     def test_another_driver_is_started_where_one_has_ended_and_after_ever_longer_pauses(self, scene: Scene) -> None:
         membership = Membership()
