@@ -403,11 +403,14 @@ def test_a_second_interrupt_ends_a_job_that_does_not_listen(tmp_path: Path) -> N
     assert job.status == "Stopped" and b"KeyboardInterrupt" in err
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.15, 0.4])
-def test_interrupts_at_any_moment_leave_nothing_running(tmp_path: Path, delay: float) -> None:
+@pytest.mark.parametrize("moment", ["claimed", "supervised", "started"])
+def test_interrupts_at_any_moment_leave_nothing_running(tmp_path: Path, moment: str) -> None:
     process = caller(tmp_path, SLEEPER)
     job = attached()
-    time.sleep(delay)
+    if moment == "supervised":
+        until(lambda: any(job.record.events("phase")))
+    elif moment == "started":
+        until(lambda: job.describe()["SecondaryStatus"] == "Training")
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=20)

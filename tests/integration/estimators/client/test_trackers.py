@@ -7,11 +7,11 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from container.formats import tfrecord
 from estimators import (
@@ -137,11 +137,12 @@ def test_a_tracking_server(estimator: TensorFlow, tmp_path: Path) -> None:
             command, stdout=log, stderr=log, start_new_session=True, cwd=tmp_path, env=environment
         )
     try:
-        while server.poll() is None:
+
+        def answers() -> bool:
             with socket.socket() as asked:
-                if asked.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.1)
+                return server.poll() is not None or asked.connect_ex(("127.0.0.1", port)) == 0
+
+        until(answers)
         assert server.poll() is None, (tmp_path / "server.log").read_text()
         for _ in range(2):
             assert cli.main(["track", f"mlflow={uri}", "last"]) == 0

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from estimators.provision import commands, locks
 
@@ -27,15 +28,6 @@ def is_alive(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"
-
-
-def wait_until_gone(pid: int, *, seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if not is_alive(pid):
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def test_lines_arrive_and_are_kept(tmp_path: Path) -> None:
@@ -64,7 +56,7 @@ def test_an_interrupt_ends_the_whole_group(tmp_path: Path) -> None:
             [sys.executable, "-c", GRANDPARENT], log=tmp_path / "log", environment=os.environ, on_line=interrupt
         )
     assert time.monotonic() - started < 4
-    assert wait_until_gone(pids[0], seconds=2)
+    until(lambda: not is_alive(pids[0]))
 
 
 def test_the_command_dies_with_us_and_the_lock_waits_for_it(tmp_path: Path) -> None:
@@ -88,5 +80,5 @@ with locks.exclusive(Path({str(tmp_path / "lock")!r})) as lock:
     waited: list[bool] = []
     with locks.exclusive(tmp_path / "lock", lambda: waited.append(is_alive(child))):
         # Its descriptors are closed a moment before it is gone.
-        assert wait_until_gone(child, seconds=1)
+        until(lambda: not is_alive(child))
     assert waited == [True]

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -68,10 +67,8 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str
         stderr=(folder / "log").open("w"),
     )
     try:
-        deadline = time.monotonic() + 60
-        while not file.exists():
-            assert server.poll() is None and time.monotonic() < deadline, (folder / "log").read_text()
-            time.sleep(0.05)
+        until(lambda: file.exists() or server.poll() is not None)
+        assert server.poll() is None, (folder / "log").read_text()
         yield dict(line.split("=", 1) for line in file.read_text().splitlines() if "=" in line)
     finally:
         server.send_signal(signal.SIGTERM)
