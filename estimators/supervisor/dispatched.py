@@ -21,7 +21,7 @@ from container.contract.messages import Message
 from container.system.asyncio_loop import AsyncioLoop
 from estimators.backends import dispatchers
 from estimators.backends.dispatchers import parcels
-from estimators.backends.dispatchers.base import Parcel
+from estimators.backends.dispatchers.base import Parcel, Refused, Unreached
 from estimators.job.errors import RecordError
 from estimators.job.request import RunOptions, TrainingJobSpec
 from estimators.records import status as statuses
@@ -61,20 +61,45 @@ class DispatchedJob:
         self._lost_since: float | None = None
         self._why = ""
         self._waiting: list[tuple[Message, Answer]] = []  # what was asked before the dispatcher had the job
-        #: Set when there is nothing more to do here.
-        self.over = asyncio.Event()
-        loop.on_signal(signal.SIGTERM, self._let_go)
+        self._over = asyncio.Event()  # when there is nothing more to do here
+        loop.on_signal(signal.SIGTERM, self._over.set)
         loop.on_signal(signal.SIGHUP, lambda: None)
         loop.on_signal(signal.SIGINT, lambda: None)
 
-    def start(self) -> None:
-        """Bring the job there, or go on following it."""
-        self._keep(supervisor_pid=os.getpid())
-        if statuses.lives_elsewhere(self._status):
-            self._follow()
+    async def keep(self) -> None:
+        """Keep the copy until the job is over, or is stopped before the dispatcher has it, or nobody can."""
+        tasks = [asyncio.ensure_future(self._keep_copy()), asyncio.ensure_future(self._over.wait())]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            for message, answer in self._waiting:
+                answer({"ok": False, "error": f"{message['op']}: the job has already ended."})
+            self._waiting = []
+
+    async def _keep_copy(self) -> None:
+        """Bring the job there, unless it was, and follow it to its end."""
+        self._note(supervisor_pid=os.getpid())
+        try:
+            if not statuses.lives_elsewhere(self._status):
+                self._say(f"{self._place}: connecting")
+                await self._dispatcher.submit(self._parcel, self._say)
+                self._note(taken=True)
+        except Refused as error:
+            self._fail(f"dispatcher {self._place}: {error}")
             return
-        self._say(f"{self._place}: connecting")
-        self._dispatcher.submit(self._parcel, self._say, self._taken, self._refused, self._unknown)
+        except Unreached as error:  # whether it was taken, following will tell
+            await self._pause(str(error))
+        while not self._over.is_set():
+            try:
+                await self._dispatcher.follow(self._record.name, self._replica.have, self._take)
+                return
+            except (Unreached, RecordError) as error:  # the disk is full, say; the job goes on there
+                await self._pause(str(error))
 
     def close(self) -> None:
         """Let go of the dispatcher and the socket."""
@@ -86,37 +111,21 @@ class DispatchedJob:
     def _parcel(self) -> Parcel:
         spec = TrainingJobSpec.from_request(self._record.read_request())
         parcel = parcels.of(self._record, spec, self._options)
-        self._keep(elsewhere=True)  # on record before it is sent: whatever happens now, the job may be there
+        self._note(elsewhere=True)  # on record before it is sent: whatever happens now, the job may be there
         return parcel
 
-    def _taken(self) -> None:
-        self._keep(taken=True)
-        self._follow()
-
-    def _refused(self, text: str) -> None:
-        self._fail(Failure(cause=Cause.LAUNCH, message=f"dispatcher {self._place}: {text}"))
-
-    def _unknown(self, text: str) -> None:
-        """Whether it was taken, following will tell."""
-        self._lost(text)
-
-    def _fail(self, failure: Failure) -> None:
-        self._status = statuses.fail(self._status, failure, time.time())
-        self._keep(elsewhere=False)
-        self._end()
+    def _fail(self, text: str) -> None:
+        self._status = statuses.fail(self._status, Failure(cause=Cause.LAUNCH, message=text), time.time())
+        self._note(elsewhere=False)
 
     def _stop(self, reason: str) -> None:
         """End a job that the dispatcher does not have yet."""
         for step in (SecondaryStatus.STOPPING, SecondaryStatus.STOPPED):
             self._status = statuses.transition(self._status, step, time.time(), f"Stopped: {reason}.")
-        self._keep()
-        self._end()
+        self._note()
+        self._over.set()
 
     # --- following it ---
-
-    def _follow(self) -> None:
-        if not self.over.is_set():
-            self._dispatcher.follow(self._record.name, self._replica.have, self._take, self._lost)
 
     def _take(self, message: Message) -> None:
         operation = message["op"]
@@ -126,20 +135,10 @@ class DispatchedJob:
             self._described(message["status"])
         elif operation == "missing":
             text = self._why or "the connection was lost before the dispatcher had received the job"
-            self._keep(missing=True)
-            self._fail(
-                Failure(
-                    cause=Cause.LAUNCH, message=f"dispatcher {self._place}: {message.get('error')} ({text}).".strip()
-                )
-            )
-        elif operation == "end":
-            self._end()
-        else:
-            try:
-                self._replica.take(message)
-            except RecordError as error:  # the disk is full, say; the job goes on there
-                self._dispatcher.close()
-                self._lost(str(error))
+            self._note(missing=True)
+            self._fail(f"dispatcher {self._place}: {message.get('error')} ({text}).")
+        elif operation != "end":
+            self._replica.take(message)
 
     def _found(self, message: Message) -> None:
         self._there = str(message["jobs"])
@@ -155,7 +154,7 @@ class DispatchedJob:
             self._record.write_request(parcels.relocated(message["request"], self._there, here))
         waiting, self._waiting = self._waiting, []
         for asked, answer in waiting:
-            self._dispatcher.ask(asked, answer)
+            self._loop.start(self._pass_on(asked, answer))
 
     def _described(self, there: dict[str, Any]) -> None:
         if self._there is not None:
@@ -167,20 +166,18 @@ class DispatchedJob:
                 self._status, f"the job's files are at {self._place} only, because they could not be written here: "
                 f"{self._replica.lacks}.",
             )  # fmt: skip
-        self._keep(supervisor_pid=os.getpid())
+        self._note(supervisor_pid=os.getpid())
 
-    def _lost(self, text: str) -> None:
-        """The dispatcher is not reached: try again, and for long."""
-        if self.over.is_set():
-            return
+    async def _pause(self, text: str) -> None:
+        """Wait before a dispatcher that is not reached is tried again, for longer each time, and not for ever."""
         now = time.monotonic()
         self._why = text
         self._lost_since = self._lost_since or now
-        self._keep(unreached=text)
+        self._note(unreached=text)
         if now - self._lost_since > _GIVE_UP_AFTER_S:
-            self._let_go()
+            self._over.set()
             return
-        self._loop.call_later(self._wait * random.uniform(0.8, 1.2), self._follow)
+        await asyncio.sleep(self._wait * random.uniform(0.8, 1.2))
         self._wait = min(self._wait * 2, _LONGEST_WAIT_S)
 
     # --- what it is asked ---
@@ -199,34 +196,27 @@ class DispatchedJob:
         elif self._there is None and self._lost_since is None:
             self._waiting.append((message, answer))
         else:
-            self._dispatcher.ask(message, answer)
+            self._loop.start(self._pass_on(message, answer))
+
+    async def _pass_on(self, message: Message, answer: Answer) -> None:
+        answer(await self._dispatcher.ask(message))
 
     # --- the copy ---
 
     def _say(self, text: str) -> None:
         self._status = statuses.transition(self._status, SecondaryStatus.STARTING, time.time(), text)
-        self._keep()
+        self._note()
 
-    def _keep(self, **values: Any) -> None:
+    def _note(self, **values: Any) -> None:
         self._status = statuses.with_own(self._status, **values)
         with contextlib.suppress(RecordError):  # it is written again with what comes next
             self._record.write_status(self._status)
-
-    def _end(self) -> None:
-        self.over.set()
-        for message, answer in self._waiting:
-            answer({"ok": False, "error": f"{message['op']}: the job has already ended."})
-        self._waiting = []
-
-    def _let_go(self) -> None:
-        self._end()
 
 
 def run(loop: AsyncioLoop, record: JobRecord) -> None:
     """Keep the copy of a job's record until the job is over, or nobody can."""
     job = DispatchedJob(loop, record)
     try:
-        job.start()
-        loop.run(job.over.wait())
+        loop.run(job.keep())
     finally:
         job.close()

@@ -45,8 +45,16 @@ class Parcel:
     files: tuple[tuple[Path, str], ...]
 
 
+class Refused(Exception):
+    """The job cannot run at the dispatcher. The message is the reason."""
+
+
+class Unreached(Exception):
+    """The dispatcher is not reached, or no more. The message is the reason."""
+
+
 class Dispatcher(abc.ABC):
-    """Reaches one dispatcher, for one job. All methods return at once; the loop does the rest.
+    """Reaches one dispatcher, for one job.
 
     Args:
         loop: The loop of the process that keeps the copy.
@@ -75,45 +83,43 @@ class Dispatcher(abc.ABC):
         """
 
     @abc.abstractmethod
-    def submit(
-        self,
-        parcel: Callable[[], Parcel],
-        say: Callable[[str], None],
-        done: Callable[[], None],
-        refused: Callable[[str], None],
-        lost: Callable[[str], None],
-    ) -> None:
-        """Start a job's supervisor there. A parcel that was taken before is not taken twice.
+    async def submit(self, parcel: Callable[[], Parcel], say: Callable[[str], None]) -> None:
+        """Start a job's supervisor there, which then needs nobody here any more.
+
+        A parcel that was taken before is not taken twice.
 
         Args:
             parcel: Returns the job, when all is there that the supervisor needs.
             say: Told what is being prepared.
-            done: Called when the supervisor runs, and needs nobody here any more.
-            refused: Called with the reason if the job cannot run there.
-            lost: Called with the reason if the dispatcher is not reached; whether it has the job is not known.
+
+        Raises:
+            Refused: the job cannot run there.
+            Unreached: the dispatcher is not reached; whether it has the job is not known.
         """
 
     @abc.abstractmethod
-    def follow(
-        self, name: str, have: Mapping[str, Any], take: Callable[[Message], None], lost: Callable[[str], None]
-    ) -> None:
+    async def follow(self, name: str, have: Mapping[str, Any], take: Callable[[Message], None]) -> None:
         """Read what is new in a job's record there, until the job is over.
 
         Args:
             name: The job.
             have: What the copy has, of :attr:`estimators.records.replication.Replica.have`.
-            take: Called with each message of :class:`estimators.records.replication.Changes`; then with ``end``. With
-                ``missing`` if there is no such job.
-            lost: Called with the reason when the dispatcher is not reached, or no more.
+            take: Called with each message of :class:`estimators.records.replication.Changes`; at last with ``end``, or
+                with ``missing`` if there is no such job. What it raises ends the reading.
+
+        Raises:
+            Unreached: the dispatcher is not reached, or no more.
         """
 
     @abc.abstractmethod
-    def ask(self, message: Message, answered: Callable[[Message], None]) -> None:
+    async def ask(self, message: Message) -> Message:
         """Ask the supervisor of the job that is followed something, as at its own socket.
 
         Args:
             message: The request.
-            answered: Called with the answer; one with ``ok`` false where nobody is reached.
+
+        Returns:
+            The answer; one with ``ok`` false where nobody is reached.
         """
 
     @abc.abstractmethod

@@ -30,7 +30,7 @@ from container.system.asyncio_loop import AsyncioLoop
 from container.system.background import Background
 from container.system.removing import remove_tree
 from estimators.backends.dispatchers import parcels
-from estimators.backends.dispatchers.base import PACKAGES, PARCEL, Dispatcher, Parcel, packed
+from estimators.backends.dispatchers.base import PACKAGES, PARCEL, Dispatcher, Parcel, Refused, Unreached, packed
 from estimators.backends.hosts import shipping
 from estimators.backends.hosts.cluster_client import ClusterClient, ProgramEnded
 from estimators.backends.ray import diagnosis
@@ -114,14 +114,6 @@ def _runtime_env(where: str, value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-class _Refused(Exception):
-    """The job cannot run on the cluster, or what was asked for is refused; with the reason."""
-
-
-class _Unreached(Exception):
-    """The cluster is not reached, or no more; with the reason."""
-
-
 class RayDispatcher(Dispatcher):
     """See :class:`estimators.backends.dispatchers.base.Dispatcher`."""
 
@@ -159,23 +151,6 @@ class RayDispatcher(Dispatcher):
         task = self.loop.start(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    async def _settle(
-        self,
-        work: Coroutine[Any, Any, None],
-        done: Callable[[], None],
-        refused: Callable[[str], None],
-        lost: Callable[[str], None],
-    ) -> None:
-        """Call back how something has ended."""
-        try:
-            await work
-        except _Refused as error:
-            refused(str(error))
-        except _Unreached as error:
-            lost(str(error))
-        else:
-            done()
 
     def _ask(self, **message: Any) -> asyncio.Queue[Message]:
         """Have something done, and return what is said of it, as it comes."""
@@ -219,24 +194,13 @@ class RayDispatcher(Dispatcher):
 
     # --- a training job ---
 
-    def submit(
-        self,
-        parcel: Callable[[], Parcel],
-        say: Callable[[str], None],
-        done: Callable[[], None],
-        refused: Callable[[str], None],
-        lost: Callable[[str], None],
-    ) -> None:
+    async def submit(self, parcel: Callable[[], Parcel], say: Callable[[str], None]) -> None:
         """Submit the job, whose working directory is our code and the parcel."""
-        self._run(self._settle(self._bring(parcel, say), done, refused, lost))
-
-    async def _bring(self, parcel: Callable[[], Parcel], say: Callable[[str], None]) -> None:
-        """Submit the job, and wait until its supervisor runs."""
         package = self._folder / "job.zip"
         try:
             brought = parcel()
         except (FleetfitError, OSError) as error:
-            raise _Refused(str(error)) from None
+            raise Refused(str(error)) from None
         self._job = brought.name
         environment = dict(brought.header["environment"])
         private = sorted(name for name in environment if looks_secret(name))
@@ -245,9 +209,9 @@ class RayDispatcher(Dispatcher):
         try:
             await Background.of(self.loop).call(lambda: _pack(package, brought))
         except Exception as error:  # noqa: BLE001 - whatever files there are
-            raise _Refused(f"the job could not be packed: {error}") from None
+            raise Refused(f"the job could not be packed: {error}") from None
         if package.stat().st_size > _LARGEST:
-            raise _Refused(
+            raise Refused(
                 f"the job's files on this machine have {package.stat().st_size >> 20} MiB, but Ray's Jobs API "
                 f"accepts at most {_LARGEST >> 20} MiB. Put the data on S3."
             )
@@ -268,24 +232,18 @@ class RayDispatcher(Dispatcher):
             if event["event"] == "submitted":
                 package.unlink()
             elif event["event"] == "refused":
-                raise _Refused(event["reason"])
+                raise Refused(event["reason"])
             elif event["event"] == "unreached":
-                raise _Unreached(event["reason"])
+                raise Unreached(event["reason"])
             elif event["event"] == "over":
-                raise _Refused(f"{event['reason']}{_remedy(event['reason'])}")
+                raise Refused(f"{event['reason']}{_remedy(event['reason'])}")
             elif event["message"]["op"] == "refused":
-                raise _Refused(str(event["message"].get("error")))
+                raise Refused(str(event["message"].get("error")))
             elif event["message"]["op"] == "done":
                 return
 
-    def follow(
-        self, name: str, have: Mapping[str, Any], take: Callable[[Message], None], lost: Callable[[str], None]
-    ) -> None:
+    async def follow(self, name: str, have: Mapping[str, Any], take: Callable[[Message], None]) -> None:
         """Submit who tells of it. Those that an earlier process of this copy has left are ended."""
-        self._run(self._settle(self._take_all(name, have, take), lambda: None, lost, lost))
-
-    async def _take_all(self, name: str, have: Mapping[str, Any], take: Callable[[Message], None]) -> None:
-        """Take all that is told of a job, until it is over."""
         self._job = name
         words = ["follow", name, packed(have)]
         if len(words[-1]) > _LONGEST_ARGUMENT:
@@ -307,24 +265,21 @@ class RayDispatcher(Dispatcher):
             if event["event"] == "submitted":
                 continue
             if event["event"] != "said":
-                raise _Unreached(f"{event['reason']}{_remedy(event['reason'])}")
+                raise Unreached(f"{event['reason']}{_remedy(event['reason'])}")
             message = event["message"]
             if message["op"] == "again":
-                raise _Unreached("another process follows the job on the cluster now")
+                raise Unreached("another process follows the job on the cluster now")
             if message["op"] == "missing":
                 seen = await self._ask(op="look", job=name).get()
                 if seen["event"] == "seen" and seen["runs"]:
-                    raise _Unreached("Ray has not started the job yet")
+                    raise Unreached("Ray has not started the job yet")
             if message["op"] != "beat":
                 take(message)
             if message["op"] in ("end", "missing"):
                 return
 
-    def ask(self, message: Message, answered: Callable[[Message], None]) -> None:
+    async def ask(self, message: Message) -> Message:
         """Stop Ray's job, or submit who asks."""
-        self._run(self._answer(message, answered))
-
-    async def _answer(self, message: Message, answered: Callable[[Message], None]) -> None:
         if message["op"] == "stop" and message.get("grace") is None:
             answers = self._ask(op="stop", job=self._job)
         else:
@@ -340,11 +295,10 @@ class RayDispatcher(Dispatcher):
         while (event := await answers.get())["event"] == "submitted":
             pass
         if event["event"] == "said":
-            answered({key: value for key, value in event["message"].items() if key != "op"})
-        elif event["event"] == "stopped":
-            answered({"ok": True})
-        else:
-            answered({"ok": False, "error": f"dispatcher {self.place}: {event['reason']}."})
+            return {key: value for key, value in event["message"].items() if key != "op"}
+        if event["event"] == "stopped":
+            return {"ok": True}
+        return {"ok": False, "error": f"dispatcher {self.place}: {event['reason']}."}
 
     def close(self) -> None:
         """Let the program end whom it has submitted to follow."""

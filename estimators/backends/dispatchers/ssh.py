@@ -22,7 +22,7 @@ from container.system.asyncio_loop import AsyncioLoop
 from container.system.background import Background
 from container.system.connection import Reader
 from estimators.backends.dispatchers import parcels
-from estimators.backends.dispatchers.base import LIMIT, PACKAGES, PROGRAM, Dispatcher, Parcel
+from estimators.backends.dispatchers.base import LIMIT, PACKAGES, PROGRAM, Dispatcher, Parcel, Refused, Unreached
 from estimators.backends.hosts import shipping
 from estimators.backends.hosts.environment import PythonEnvironment
 from estimators.backends.hosts.provider import HostError
@@ -83,9 +83,8 @@ class SshDispatcher(Dispatcher):
         self._destination = parse(place, "dispatcher").destination
         known = jobs_folder().parent / "dispatchers" / "known_hosts"
         self._connections = Connections(loop, SshSettings(known_hosts=known, config=self._options.ssh_config))
-        self._task: asyncio.Task[None] | None = None  # what submits or follows
         self._writer: int | None = None  # to the program that tells what is new
-        self._asked: dict[int, Callable[[Message], None]] = {}
+        self._asked: dict[int, asyncio.Future[Message]] = {}
         self._numbers = itertools.count(1)
 
     @classmethod
@@ -135,108 +134,82 @@ class SshDispatcher(Dispatcher):
         await asyncio.sleep(WHY_S)
         return connection.ended or program.complaint or "the connection ended"
 
-    def submit(
-        self,
-        parcel: Callable[[], Parcel],
-        say: Callable[[str], None],
-        done: Callable[[], None],
-        refused: Callable[[str], None],
-        lost: Callable[[str], None],
-    ) -> None:
+    async def submit(self, parcel: Callable[[], Parcel], say: Callable[[str], None]) -> None:
         """Have the program there take the parcel, and start the supervisor."""
-        self._task = self.loop.start(self._submit(parcel, say, done, refused, lost))
-
-    async def _submit(
-        self,
-        parcel: Callable[[], Parcel],
-        say: Callable[[str], None],
-        done: Callable[[], None],
-        refused: Callable[[str], None],
-        lost: Callable[[str], None],
-    ) -> None:
         try:
             connection, program = await self._start(("submit",), say)
         except HostError as error:
-            refused(str(error))
-            return
-        answers: list[Message] = []
+            raise Refused(str(error)) from None
+        messages = _Messages(self.loop, program.read)
         try:
             try:
                 brought = parcel()
             except (FleetfitError, OSError) as error:
-                program.close()
-                refused(str(error))
-                return
+                os.close(program.write)
+                raise Refused(str(error)) from None
             say(f"{self.place}: sending the job there")
-            over = self.loop.future()
-            reader = Reader(self.loop, program.read, answers.append, over.set_result, limit=LIMIT)
-            Background.of(self.loop).run(
-                lambda: _send(program.write, brought), lambda nothing: None, lambda error: None
-            )
-            try:
-                await over
-                why = await self._why(connection, program)
-            finally:
-                reader.close()
+            sending = functools.partial(_send, program.write, brought)
+            Background.of(self.loop).run(sending, lambda nothing: None, lambda error: None)
+            said: Message = {}
+            while (message := await messages.next()) is not None:
+                said = message
+            why = await self._why(connection, program)
         finally:
+            messages.close()
             connection.close()
-        said = answers[-1] if answers else {}
-        if said.get("op") == "done":
-            done()
-        elif said.get("op") == "refused":
-            refused(str(said.get("error")))
-        else:
-            lost(why)
+        if said.get("op") == "refused":
+            raise Refused(str(said.get("error")))
+        if said.get("op") != "done":
+            raise Unreached(why)
 
-    def follow(
-        self, name: str, have: Mapping[str, Any], take: Callable[[Message], None], lost: Callable[[str], None]
-    ) -> None:
+    async def follow(self, name: str, have: Mapping[str, Any], take: Callable[[Message], None]) -> None:
         """Have the program there read the record."""
-        self._task = self.loop.start(self._follow(name, have, take, lost))
-
-    async def _follow(
-        self, name: str, have: Mapping[str, Any], take: Callable[[Message], None], lost: Callable[[str], None]
-    ) -> None:
         try:
             connection, program = await self._start(("follow", name))
         except HostError as error:
-            lost(str(error))
-            return
-        over = self.loop.future()
-        reader = Reader(self.loop, program.read, functools.partial(self._take, take), over.set_result, limit=LIMIT)
+            raise Unreached(str(error)) from None
         self._writer = program.write
+        messages = _Messages(self.loop, program.read)
+        beating = asyncio.ensure_future(self._beat())
         try:
             self._write({"op": "have", **have})
-            while not over.done():
-                self._write({"op": "beat"})
-                await asyncio.wait([over], timeout=BEAT_S)
-            why = await self._why(connection, program)
+            while (message := await messages.next()) is not None:
+                if message["op"] == "answer":
+                    answer = self._asked.get(int(message.get("id") or 0))
+                    if answer is not None and not answer.done():
+                        answer.set_result({key: value for key, value in message.items() if key != "id"})
+                elif message["op"] != "beat":
+                    take(message)
+                if message["op"] in ("end", "missing"):
+                    return
+            raise Unreached(await self._why(connection, program))
         finally:
+            beating.cancel()
             self._writer = None
-            reader.close()
+            messages.close()
             os.close(program.write)
             connection.close()
-            asked, self._asked = self._asked, {}
-            for answered in asked.values():
-                answered({"ok": False, "error": f"the connection to the dispatcher {self.place} was lost."})
-        lost(why)
+            text = f"the connection to the dispatcher {self.place} was lost."
+            for answer in self._asked.values():
+                if not answer.done():
+                    answer.set_result({"ok": False, "error": text})
 
-    def _take(self, take: Callable[[Message], None], message: Message) -> None:
-        if message["op"] == "answer":
-            answered = self._asked.pop(int(message.get("id") or 0), None)
-            if answered is not None:
-                answered({key: value for key, value in message.items() if key != "id"})
-        elif message["op"] != "beat":
-            take(message)
-
-    def ask(self, message: Message, answered: Callable[[Message], None]) -> None:
+    async def ask(self, message: Message) -> Message:
         """Ask over the connection that follows."""
         if self._writer is None:
-            answered({"ok": False, "error": f"the dispatcher {self.place} cannot be reached at the moment."})
-            return
+            return {"ok": False, "error": f"the dispatcher {self.place} cannot be reached at the moment."}
         number = next(self._numbers)
-        self._asked[number] = answered
+        answer = self._asked[number] = self.loop.future()
         self._write({"op": "ask", "id": number, "message": message})
+        try:
+            return dict(await answer)
+        finally:
+            del self._asked[number]
+
+    async def _beat(self) -> None:
+        while True:
+            self._write({"op": "beat"})
+            await asyncio.sleep(BEAT_S)
 
     def _write(self, message: Message) -> None:
         """Write a message, which a pipe takes as a whole, unless the other end has not read for long."""
@@ -250,9 +223,25 @@ class SshDispatcher(Dispatcher):
 
     def close(self) -> None:
         """Close the connection, at which the program there ends; the supervisor does not."""
-        if self._task is not None:
-            self._task.cancel()
         self._connections.close()
+
+
+class _Messages:
+    """What a program says, to be read one by one."""
+
+    def __init__(self, loop: AsyncioLoop, read: int) -> None:
+        self._said: asyncio.Queue[Message | None] = asyncio.Queue()
+        self._reader = Reader(
+            loop, read, self._said.put_nowait, lambda reason: self._said.put_nowait(None), limit=LIMIT
+        )
+
+    async def next(self) -> Message | None:
+        """Return the next message; None at the end."""
+        return await self._said.get()
+
+    def close(self) -> None:
+        """Read no more."""
+        self._reader.close()
 
 
 def _send(descriptor: int, parcel: Parcel) -> None:
