@@ -31,6 +31,25 @@ async def gather(*coroutines: Coroutine[Any, Any, T]) -> list[T]:
             await asyncio.wait(tasks)
 
 
+async def within(seconds: float, coroutine: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a coroutine that may take so long; it has ended when this returns.
+
+    Before Python 3.12, ``asyncio.wait_for`` loses a cancellation that comes in the same moment as the result.
+
+    Raises:
+        asyncio.TimeoutError: it takes longer.
+    """
+    task = asyncio.ensure_future(coroutine)
+    try:
+        await asyncio.wait([task], timeout=seconds)
+        if not task.done():
+            raise asyncio.TimeoutError
+        return task.result()
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
 class AsyncioLoop(Loop):
     """Run coroutines and callbacks on an asyncio loop.
 

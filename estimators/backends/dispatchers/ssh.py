@@ -227,7 +227,7 @@ class SshDispatcher(Dispatcher):
 
 
 class _Messages:
-    """What a program says, to be read one by one."""
+    """Read one by one what a program says."""
 
     def __init__(self, loop: AsyncioLoop, read: int) -> None:
         self._said: asyncio.Queue[Message | None] = asyncio.Queue()

@@ -63,12 +63,12 @@ class Instance:
 
     @property
     def gone(self) -> bool:
-        """Whether it has ended, or is about to."""
+        """Return whether it has ended, or is about to."""
         return self.state in _GONE_STATES
 
     @property
     def taken(self) -> bool:
-        """Whether EC2 has taken it back."""
+        """Return whether EC2 has taken it back."""
         return self.gone and self.reason in _TAKEN
 
 

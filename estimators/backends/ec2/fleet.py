@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from container.system.asyncio_loop import AsyncioLoop
+from container.system.asyncio_loop import AsyncioLoop, within
 from container.system.background import Background
 from container.system.holding import hold
 from estimators.backends.ec2 import prices, requests
@@ -37,11 +37,11 @@ _FREE_S = 3600.0
 
 
 class NoInstance(HostUnavailable):
-    """EC2 gives no instance, or none that will do."""
+    """Tell that EC2 gives no instance, or none that will do."""
 
 
 class Slot:
-    """One host's instance, from the wish for it to its end.
+    """Follow one host's instance, from the wish for it to its end.
 
     Attributes:
         id: The instance; "" until EC2 has launched it.
@@ -61,12 +61,12 @@ class Slot:
 
     @property
     def wanting(self) -> bool:
-        """Whether an instance is to be launched for it."""
+        """Return whether an instance is to be launched for it."""
         return not self.id and not self.over.done()
 
     @property
     def booting(self) -> bool:
-        """Whether its instance does not run yet."""
+        """Return whether its instance does not run yet."""
         return bool(self.id) and not self.running.done() and not self.over.done()
 
     async def boot(self) -> Instance:
@@ -93,7 +93,7 @@ class Slot:
 
 
 class Ec2Fleet:
-    """The instances of one job.
+    """Launch, watch and end the instances of one job.
 
     Args:
         loop: The supervisor's loop.
@@ -326,7 +326,7 @@ class Ec2Fleet:
         """Wait, unless another host wants an instance."""
         self._one_more.clear()
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._one_more.wait(), seconds)
+            await within(seconds, self._one_more.wait())
 
     # --- watching ---
 
@@ -342,7 +342,7 @@ class Ec2Fleet:
             awaited = self._doomed or any(slot.booting for slot in self._slots)
             with contextlib.suppress(asyncio.TimeoutError):
                 seconds = self._options.poll * (1 if awaited else _SLOWLY)
-                await asyncio.wait_for(self._news.wait(), seconds)
+                await within(seconds, self._news.wait())
 
     async def _look(self, api: Ec2Api) -> None:
         """Take what EC2 says of the fleet."""

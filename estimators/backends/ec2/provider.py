@@ -149,7 +149,7 @@ class Ec2Provider(SshProvider):
     # --- hosts ---
 
     def membership(self) -> MembershipSource | None:
-        """None: EC2 launches an instance for each host that is asked for. Notices come from the hosts themselves."""
+        """Return None: EC2 launches an instance for each host that is asked for. Notices come from the hosts."""
         return None
 
     async def acquire(self, name: str) -> Host:
@@ -353,7 +353,7 @@ class InstanceMachine(Machine):
 
     @property
     def name(self) -> str:
-        """What it is called in messages: its id."""
+        """Return its name in messages: its id."""
         return self.instance
 
 

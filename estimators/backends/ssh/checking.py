@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from container.system.asyncio_loop import AsyncioLoop, gather
+from container.system.asyncio_loop import AsyncioLoop, gather, within
 from estimators.backends.hosts.provider import HostError
 from estimators.backends.ssh.child import read
 from estimators.backends.ssh.command import SshSettings
@@ -189,7 +189,7 @@ class _Probe:
     async def within(self, seconds: float, step: Coroutine[Any, Any, None]) -> None:
         """Take a step, after whose failure nothing more can be said of the machine."""
         try:
-            await asyncio.wait_for(step, seconds)
+            await within(seconds, step)
         except asyncio.TimeoutError:
             self.report.problem = f"it did not answer within {seconds:g} s"
         except NotStarted as error:

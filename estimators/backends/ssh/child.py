@@ -36,7 +36,7 @@ class Finished:
 
     @property
     def last_line(self) -> str:
-        """Its last words, as the reason of its failure."""
+        """Return its last words, as the reason of its failure."""
         lines = (self.errors.strip() or self.output.decode(errors="replace").strip()).splitlines()
         return lines[-1] if lines else f"exit status {self.code}"
 
@@ -58,7 +58,7 @@ async def read(loop: AsyncioLoop, fd: int) -> bytes:
 
 
 class Child:
-    """A process that the loop follows: ssh's, or one that uses it.
+    """Follow a process: ssh's, or one that uses it.
 
     Args:
         loop: The loop.

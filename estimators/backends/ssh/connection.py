@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from container.system import folders
-from container.system.asyncio_loop import AsyncioLoop
+from container.system.asyncio_loop import AsyncioLoop, within
 from container.system.removing import remove_tree
 from estimators.backends.hosts import login_shell
 from estimators.backends.hosts.provider import HostError
@@ -45,7 +45,7 @@ _LATE = (
 
 
 class NotStarted(HostError):
-    """A program on a machine has ended before it began: it was not found, say.
+    """Tell that a program on a machine has ended before it began: it was not found, say.
 
     Attributes:
         finished: How it ended.
@@ -57,7 +57,7 @@ class NotStarted(HostError):
 
 
 class _LoginFailed(HostError):
-    """A login has failed; with what ssh complained of."""
+    """Say why a login has failed, with what ssh complained of."""
 
     def __init__(self, text: str, complaint: str) -> None:
         super().__init__(text)
@@ -66,7 +66,7 @@ class _LoginFailed(HostError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunningProgram:
-    """A program on a machine that is spoken to. When its descriptors are closed, it sees the end of its input.
+    """Speak to a program on a machine. When the descriptors are closed, it sees the end of its input.
 
     Attributes:
         read: The descriptor to read from; it belongs to whoever has started the program, as the other one does.
@@ -80,7 +80,7 @@ class RunningProgram:
 
     @property
     def complaint(self) -> str:
-        """The last line of its standard error."""
+        """Return the last line of its standard error."""
         lines = self.process.errors.decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else ""
 
@@ -91,7 +91,7 @@ class RunningProgram:
 
 
 class Connections:
-    """A fleet's connections, for one process.
+    """Connect to a fleet's machines, for one process.
 
     Args:
         loop: The process's loop.
@@ -159,7 +159,7 @@ class Connections:
 
 
 class SshConnection:
-    """A machine that has accepted the login; see :meth:`Connections.open`.
+    """Reach a machine that has accepted the login; see :meth:`Connections.open`.
 
     Attributes:
         loop: The process's loop.
@@ -198,7 +198,7 @@ class SshConnection:
         os.close(stdout)
         late = self.loop.call_later(_LATE_S, lambda: on_late(_LATE))
         try:
-            words = await asyncio.wait_for(self._greeting(master, output, mark), _GIVE_UP_S)
+            words = await within(_GIVE_UP_S, self._greeting(master, output, mark))
         except BaseException as error:
             self._close_input()
             os.close(output)
@@ -260,7 +260,7 @@ class SshConnection:
 
     @property
     def words(self) -> list[str]:
-        """The command line that runs a command, its last word, through this connection."""
+        """Return the command line that runs a command, its last word, through this connection."""
         return self._words(master=False)
 
     async def run(self, argv: Sequence[str], source: bytes = b"") -> Finished:
@@ -349,7 +349,7 @@ class SshConnection:
 
     @property
     def folder(self) -> Path:
-        """A folder of this process's alone, for sockets."""
+        """Return a folder of this process's alone, for sockets."""
         return self._socket.parent
 
     def close(self) -> None:

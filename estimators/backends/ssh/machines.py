@@ -43,7 +43,7 @@ class Machine:
 
     @property
     def name(self) -> str:
-        """What it is called in messages and files: its host, with the port if it has one of its own."""
+        """Return its name in messages and files: its host, with the port if it has one of its own."""
         port = self.destination.port
         return self.destination.host if port is None else f"{self.destination.host}:{port}"
 

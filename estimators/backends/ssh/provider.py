@@ -49,12 +49,12 @@ _TRIAL_WAITS_S = 7 * 86_400.0
 
 
 class _OthersHaveThem(HostUnavailable):
-    """No machine will do now, but other jobs have some."""
+    """Tell that no machine will do now, but that other jobs have some."""
 
 
 @dataclasses.dataclass
 class Place:
-    """The machine that a host is on.
+    """Hold the machine that a host is on.
 
     Attributes:
         machine: The machine.
@@ -319,7 +319,7 @@ class SshProvider(HostProvider):
 
     @functools.cached_property
     def _program(self) -> starting.Program:
-        """The agent, and the environment that it runs in."""
+        """Return the agent, and the environment that it runs in."""
         python, others, environment = self._options.python, [], None
         if python is None:
             content = _content(self.spec, self.job.options)
@@ -387,7 +387,7 @@ class SshProvider(HostProvider):
 
     @property
     def _waits(self) -> bool:
-        """Whether a host without a machine is to wait on; not for long where the job holds others from all jobs."""
+        """Return whether a host without a machine waits on: not for long where the job holds others from all jobs."""
         limit = min(self._waits_until, self._held_since + _HELD_S) if self._places else self._waits_until
         return _now() < limit
 
@@ -438,7 +438,7 @@ class SshProvider(HostProvider):
     # --- hosts that come and go ---
 
     def membership(self) -> MembershipSource | None:
-        """What the list of machines says; hosts may be added to a file of them while a job runs."""
+        """Return what reads the list of machines: hosts may be added to a file of them while a job runs."""
         every = _LIST_EVERY_S if self._options.hosts is None else None
         return Polled(self.loop, self._listed, title="the fleet", every=every)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -104,6 +105,7 @@ Make = Callable[..., Watched]
 @pytest.fixture
 def watch(asyncio_loop: AsyncioLoop, ec2: Ec2Server, the_api: Ec2Api) -> Any:
     made: list[Watched] = []
+    before = set(threading.enumerate())
 
     def make(**more: Any) -> Watched:
         made.append(Watched(asyncio_loop, ec2, the_api, **more))
@@ -112,6 +114,9 @@ def watch(asyncio_loop: AsyncioLoop, ec2: Ec2Server, the_api: Ec2Api) -> Any:
     yield make
     for one in made:
         one.fleet.close()
+    for thread in set(threading.enumerate()) - before:
+        if thread.name.endswith("(body)"):  # what was asked of EC2 last
+            thread.join()
 
 
 def test_an_answer_that_is_lost_launches_nothing_twice(ec2: Ec2Server, watch: Make) -> None:
