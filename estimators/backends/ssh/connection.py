@@ -122,8 +122,10 @@ class Connections:
         until = time.monotonic() + patience
         connection = SshConnection(self, destination, self._socket())
         self.open_ones.add(connection)
+        tries = 0
         try:
-            for tries in itertools.count(1):
+            while True:
+                tries += 1
                 try:
                     async with self._logins:
                         await connection.login(on_late)
@@ -137,7 +139,6 @@ class Connections:
         except BaseException:
             connection.close()
             raise
-        raise AssertionError("an endless count has ended")
 
     def _socket(self) -> Path:
         """Return the place of a new connection's socket."""

@@ -258,7 +258,7 @@ class SshProvider(HostProvider):
         except OSError as error:
             raise HostUnavailable(f"a lock for a machine could not be taken here: {error}") from None
         finally:
-            if not self._waiting:
+            if not self._waiting:  # all have chosen for whom machines are reserved
                 self._unreserve()
         if busy:
             text = f"no machine is free: other jobs have {', '.join(busy)}. Wait for them, or add hosts"
