@@ -170,7 +170,7 @@ class DispatchedJob:
 
     async def _pause(self, text: str) -> None:
         """Wait before a dispatcher that is not reached is tried again, for longer each time, and not for ever."""
-        now = time.monotonic()
+        now = _now()
         self._why = text
         self._lost_since = self._lost_since or now
         self._note(unreached=text)
@@ -183,7 +183,7 @@ class DispatchedJob:
     # --- what it is asked ---
 
     def _answer(self, message: Message, answer: Answer) -> None:
-        lost = time.monotonic() - self._lost_since if self._lost_since is not None else 0.0
+        lost = _now() - self._lost_since if self._lost_since is not None else 0.0
         if message["op"] == "ping":
             text = (
                 f"the dispatcher {self._place} has not been reached for {lost:.0f} s ({self._why}); the job may still "
@@ -211,6 +211,10 @@ class DispatchedJob:
         self._status = statuses.with_own(self._status, **values)
         with contextlib.suppress(RecordError):  # it is written again with what comes next
             self._record.write_status(self._status)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def run(loop: AsyncioLoop, record: JobRecord) -> None:
