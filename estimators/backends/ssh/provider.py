@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import fcntl
 import functools
 import os
 import shutil
-from collections.abc import Collection
-from pathlib import Path
 from typing import Any, ClassVar
 
 from container.contract.strategies import FRAMEWORKS, MPI, Elastic, ElasticHorovod
@@ -29,7 +26,8 @@ from estimators.backends.hosts.provider import (
 from estimators.backends.hosts.remote import RemoteHost
 from estimators.backends.ssh import starting
 from estimators.backends.ssh.connection import CLOSED, WHY_S, Connections, RunningProgram, SshConnection
-from estimators.backends.ssh.machines import VARIABLE, Machine, SshOptions, folder, parse
+from estimators.backends.ssh.machines import VARIABLE, Machine, SshOptions
+from estimators.backends.ssh.pool import LOOK_EVERY_S, OthersHaveThem, Pool, fits, processes_of
 from estimators.job import fleets
 from estimators.job.errors import ConfigurationError
 from estimators.job.fleets import Capabilities
@@ -38,18 +36,10 @@ from estimators.provision.errors import ProvisionError
 
 #: How often a file of machines is read while an elastic job runs, in seconds.
 _LIST_EVERY_S = 2.0
-#: How often it is looked whether machines are free that other jobs have, in seconds.
-_LOOK_EVERY_S = 1.0
 #: How long until a machine that did not come up is tried again, at the most.
 _LONGEST_PAUSE_S = 60.0
-#: How long a job that has some of its machines waits for the others.
-_HELD_S = 600.0
 #: How long a tuner's trial waits for them.
 _TRIAL_WAITS_S = 7 * 86_400.0
-
-
-class _OthersHaveThem(HostUnavailable):
-    """Tell that no machine will do now, but that other jobs have some."""
 
 
 @dataclasses.dataclass
@@ -58,14 +48,12 @@ class Place:
 
     Attributes:
         machine: The machine.
-        lock: The descriptor that locks it; None where nobody else can have it.
         connection: The connection to it; None until there is one.
         python: The interpreter that the agent runs on.
         identity: What the machine is known by; "" until its agent has said it.
     """
 
     machine: Machine
-    lock: int | None = None
     connection: SshConnection | None = None
     python: str = ""
     identity: str = ""
@@ -80,19 +68,13 @@ class SshProvider(HostProvider):
     def __init__(self, job: ProvidedJob) -> None:
         super().__init__(job)
         self._options = SshOptions.of(job.options.backend_options)
-        self._machines = list(self._options.machines())
+        self._pool = Pool(job, self._options)
         self._connections = Connections(job.loop, self._options.settings())
         self._places: dict[str, Place] = {}  # host -> where it is
         self._starts: dict[str, int] = {}  # host -> how often it was started
-        self._losses: dict[str, int] = {}  # machine -> how often it was lost
         self._found: dict[str, str] = {}  # host -> the machine that discovery has named for it
         self._unfound: dict[str, asyncio.Event] = {}  # host -> told when discovery has named a machine for it
         self._bridges = 0
-        self._waiting: set[str] = set()  # the hosts that wait until there are machines for all of them
-        self._reserving: asyncio.Task[None] | None = None
-        self._reserved: dict[str, int] = {}  # machine -> the lock on one that no host has yet
-        self._waits_until = self._held_since = 0.0
-        self._said = ""
 
     @classmethod
     def validate(cls, spec: TrainingJobSpec, options: RunOptions) -> list[str]:
@@ -117,7 +99,7 @@ class SshProvider(HostProvider):
                 "there are no hosts. Name them with RunOptions(backend_options={'hosts': ['node-1', 'ann@node-2']}), "
                 "a 'host_file', $FLEETFIT_HOSTS or `fleetfit hosts add`."
             ]
-        processes = _processes(spec)
+        processes = processes_of(spec)
         small = [machine for machine in machines if machine.slots is not None and machine.slots < processes]
         fitting = len(machines) - len(small)
         if spec.instance_count > fitting:
@@ -134,7 +116,7 @@ class SshProvider(HostProvider):
     def describe(cls, spec: TrainingJobSpec, options: RunOptions) -> Placement:
         """Say where the job would run."""
         given = SshOptions.of(options.backend_options)
-        fitting = [machine for machine in given.machines() if _fits(machine, spec)]
+        fitting = [machine for machine in given.machines() if fits(machine, spec)]
         places = dict(zip(spec.hosts, fitting, strict=False))
         config = ("-F", str(given.ssh_config)) if given.ssh_config is not None else ()
 
@@ -194,24 +176,23 @@ class SshProvider(HostProvider):
         pause: float | None = None  # before machines are looked for, for all hosts together
         if self._options.wait and not self._found:
             pause = 0.0
-            if not self._waiting and not self._places:
-                self._waits_until = _now() + self._options.wait
+            self._pool.begin_to_wait()
         while True:
             if pause is not None:
-                await self._until_all_have_one(name, pause)
+                await self._pool.until_all_have_one(name, pause)
             tried: dict[str, str] = {}  # machine -> why it does not do
             try:
                 return await self._try_machines(name, tried)
-            except _OthersHaveThem:
-                if not self._waits:
+            except OthersHaveThem:
+                if not self._pool.waits:
                     raise
-                pause = min(2 * max(pause or 0.0, _LOOK_EVERY_S), _LONGEST_PAUSE_S) if tried else _LOOK_EVERY_S
+                pause = min(2 * max(pause or 0.0, LOOK_EVERY_S), _LONGEST_PAUSE_S) if tried else LOOK_EVERY_S
 
     async def _try_machines(self, name: str, tried: dict[str, str]) -> Host:
         """Start an agent on the first machine that will do, each tried once."""
         while True:
             try:
-                place = self._places[name] = self._choose(name, tried)
+                place = self._places[name] = Place(self._pool.take(name, tried, self._found.get(name)))
             except HostUnavailable as error:
                 reasons = [f"{machine}: {reason}" for machine, reason in tried.items()]
                 raise type(error)("; ".join(filter(None, [*reasons, str(error)]))) from None
@@ -223,47 +204,6 @@ class SshProvider(HostProvider):
             except BaseException:
                 self._give_up(name, place)
                 raise
-
-    def _choose(self, host: str, tried: Collection[str]) -> Place:
-        """Return a machine for a host, locked.
-
-        Raises:
-            HostUnavailable: there is none; with the reason, unless that is those that were tried.
-        """
-        self._waiting.discard(host)
-        if host in self._found:
-            try:
-                machines = [parse(self._found[host], "discovery")]
-            except ConfigurationError as error:
-                raise HostUnavailable(str(error)) from None
-            known = {machine.name: machine for machine in self._machines}
-            machines = [known.get(machine.name, machine) for machine in machines]
-        else:
-            machines = [machine for machine in self._machines if _fits(machine, self.spec)]
-            machines.sort(key=lambda machine: (machine.name not in self._reserved, self._losses.get(machine.name, 0)))
-        mine = {place.machine.name for place in self._places.values()}
-        busy = []
-        try:
-            for machine in machines:
-                if machine.name in tried or machine.name in mine:
-                    continue
-                lock, owner = self._reserved.pop(machine.name, None), ""
-                if lock is None:
-                    lock, owner = _lock(self._options.fleet, machine.name, self.spec.name)
-                if lock is not None:
-                    if not self._places:
-                        self._held_since = _now()
-                    return Place(machine, lock)
-                busy.append(f"{machine.name} ({owner})")
-        except OSError as error:
-            raise HostUnavailable(f"a lock for a machine could not be taken here: {error}") from None
-        finally:
-            if not self._waiting:  # all have chosen for whom machines are reserved
-                self._unreserve()
-        if busy:
-            text = f"no machine is free: other jobs have {', '.join(busy)}. Wait for them, or add hosts"
-            raise _OthersHaveThem(text)
-        raise HostUnavailable("" if tried else "no machine is free: this job has all of them. Add hosts")
 
     async def _start(self, name: str, place: Place) -> RemoteHost:
         """Connect to a machine, and start an agent there."""
@@ -335,12 +275,12 @@ class SshProvider(HostProvider):
         )
 
     async def _explain(self, machine: Machine, connection: SshConnection, agent: RunningProgram, reason: str) -> str:
-        """Return why a machine is gone; another one is taken first from now on.
+        """Return why a machine is gone.
 
         That is what ended the connection, if that was not the end of the agent; else what the agent complained of.
         """
         await asyncio.sleep(WHY_S)
-        self._losses[machine.name] = self._losses.get(machine.name, 0) + 1
+        self._pool.lost(machine)
         broken = connection.ended if connection.ended != CLOSED else ""
         text = broken or agent.complaint or connection.ended or reason
         connection.close()
@@ -366,8 +306,7 @@ class SshProvider(HostProvider):
         """Let others have a host's machine; the connection ends with the host's agent."""
         if self._places.get(host) is place:  # it is not after close()
             del self._places[host]
-            if place.lock is not None:
-                os.close(place.lock)
+            self._pool.give_back(place.machine)
 
     def release(self, host: Host) -> None:
         """Let others have the machine."""
@@ -376,86 +315,22 @@ class SshProvider(HostProvider):
 
     def close(self) -> None:
         """Close all connections, at which everything ends on the machines."""
-        if self._reserving is not None:
-            self._reserving.cancel()
-        self._unreserve()
-        for host, place in list(self._places.items()):
-            self._give_up(host, place)
+        self._places.clear()
+        self._pool.close()
         self._connections.close()
-
-    # --- waiting for machines that other jobs have ---
-
-    @property
-    def _waits(self) -> bool:
-        """Return whether a host without a machine waits on: not for long where the job holds others from all jobs."""
-        limit = min(self._waits_until, self._held_since + _HELD_S) if self._places else self._waits_until
-        return _now() < limit
-
-    async def _until_all_have_one(self, name: str, pause: float) -> None:
-        """Wait until a machine is reserved for each host that waits; after a pause, if this one is the first."""
-        self._waiting.add(name)
-        if self._reserving is None:
-            self._reserving = self.loop.start(self._reserve(pause))
-        try:
-            await asyncio.shield(self._reserving)
-        except asyncio.CancelledError:
-            self._waiting.discard(name)
-            if not self._waiting:
-                self._unreserve()
-            raise
-
-    async def _reserve(self, pause: float) -> None:
-        """Lock as many machines as hosts wait; all or none, so that two jobs do not wait for each other."""
-        await asyncio.sleep(pause)
-        while (busy := self._lock_for_all()) and self._waits:
-            self._unreserve()
-            text = f"waiting for machines: other jobs have {', '.join(busy)}"
-            if text != self._said:
-                self._said = text
-                self.job.tell(text)
-            await asyncio.sleep(_LOOK_EVERY_S)
-        self._reserving = None
-
-    def _lock_for_all(self) -> list[str]:
-        """Lock machines for those that wait; return those that other jobs have, if there are too few."""
-        busy = []
-        with contextlib.suppress(OSError):  # why is said where each host tries
-            for machine in self._machines:
-                if len(self._reserved) < len(self._waiting) and _fits(machine, self.spec):
-                    lock, owner = _lock(self._options.fleet, machine.name, self.spec.name)
-                    if lock is None:
-                        busy.append(f"{machine.name} ({owner})")
-                    else:
-                        self._reserved[machine.name] = lock
-            return busy if len(self._reserved) < len(self._waiting) else []
-        return []
-
-    def _unreserve(self) -> None:
-        for lock in self._reserved.values():
-            os.close(lock)
-        self._reserved.clear()
 
     # --- hosts that come and go ---
 
     def membership(self) -> MembershipSource | None:
         """Return what reads the list of machines: hosts may be added to a file of them while a job runs."""
         every = _LIST_EVERY_S if self._options.hosts is None else None
-        return Polled(self.loop, self._listed, title="the fleet", every=every)
-
-    def _listed(self) -> dict[str, int | None]:
-        """Read the list again."""
-        self._machines = list(self._options.machines())
-        return {machine.name: machine.slots for machine in self._machines if _fits(machine, self.spec)}
+        return Polled(self.loop, self._pool.read_again, title="the fleet", every=every)
 
     def locate(self, name: str, place: str) -> None:
         """Say which machine is to be a host's; it is the name that discovery has for it."""
         self._found[name] = place
         if (unfound := self._unfound.pop(name, None)) is not None:
             unfound.set()
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def _discovers(spec: TrainingJobSpec) -> bool:
@@ -484,27 +359,3 @@ def _larger_environments(frameworks: list[str], horovod: bool) -> list[str]:
             with contextlib.suppress(ProvisionError):  # there can be none
                 found.append(PythonEnvironment.of(None, frameworks=larger, horovod=horovod).name)
     return found
-
-
-def _fits(machine: Machine, spec: TrainingJobSpec) -> bool:
-    return machine.slots is None or machine.slots >= _processes(spec)
-
-
-def _processes(spec: TrainingJobSpec) -> int:
-    return spec.strategy.ranks_per_host if spec.strategy is not None else 1
-
-
-def _lock(fleet: str, machine: str, job: str) -> tuple[int | None, str]:
-    """Lock a machine for a job of this user here; or return whose it is."""
-    path = folder(fleet) / "locks" / machine.replace("/", "_")
-    Path(path.parent).mkdir(parents=True, exist_ok=True, mode=0o700)
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        owner = os.read(lock, 200).decode("utf-8", "replace")
-        os.close(lock)
-        return None, owner
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, job.encode(), 0)
-    return lock, ""

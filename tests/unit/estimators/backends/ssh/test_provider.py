@@ -171,7 +171,7 @@ def test_machines_are_tried_until_one_will_do_and_without_one_each_reason_is_sai
 
 def test_one_that_was_lost_is_taken_last(world: NewWorld) -> None:
     job = world(machines="a,b,c")
-    job.provider._losses = {"a": 2, "b": 1}
+    job.provider._pool._losses = {"a": 2, "b": 1}
     job.acquire("algo-1", "algo-2", "algo-3")
     assert job.provider.tried == ["c", "b", "a"]
 
