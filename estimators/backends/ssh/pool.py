@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 from collections.abc import Collection
-from pathlib import Path
 
+from container.system import locks
 from estimators.backends.hosts.provider import HostUnavailable, ProvidedJob
 from estimators.backends.ssh.machines import Machine, SshOptions, folder, parse
 from estimators.job.errors import ConfigurationError
@@ -66,10 +65,10 @@ class Pool:
         """Let others have all machines."""
         if self._reserving is not None:
             self._reserving.cancel()
-        for locks in (self._locks, self._reserved):
-            for lock in locks.values():
-                os.close(lock)
-            locks.clear()
+        self._unreserve()
+        for lock in self._locks.values():
+            os.close(lock)
+        self._locks.clear()
 
     def take(self, host: str, tried: Collection[str], place: str | None) -> Machine:
         """Return a machine for a host, locked.
@@ -178,14 +177,10 @@ class Pool:
     def _lock(self, machine: Machine) -> tuple[int | None, str]:
         """Lock a machine for a job of this user here; or return whose it is."""
         path = folder(self._options.fleet) / "locks" / machine.name.replace("/", "_")
-        Path(path.parent).mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.read(lock, 200).decode("utf-8", "replace")
-            os.close(lock)
-            return None, owner
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = locks.take(path)
+        if lock is None:
+            return None, path.read_text(encoding="utf-8", errors="replace")[:200]
         os.ftruncate(lock, 0)
         os.pwrite(lock, self._job.spec.name.encode(), 0)
         return lock, ""
