@@ -68,6 +68,7 @@ class AsyncioLoop(Loop):
         self.on_signal(signal.SIGCHLD, self.reap)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._fault: BaseException | None = None
+        self._runs = False  # in :meth:`run`, which raises a fault
 
     # --- coroutines ---
 
@@ -75,7 +76,9 @@ class AsyncioLoop(Loop):
         """Run until a coroutine has ended, and return its result."""
         task = self._loop.create_task(main)
         task.add_done_callback(lambda done: self._loop.stop())
+        self._runs = True
         self._loop.run_forever()
+        self._runs = False
         if self._fault is not None:
             fault, self._fault = self._fault, None
             task.cancel()
@@ -110,7 +113,8 @@ class AsyncioLoop(Loop):
 
     def _fail(self, error: BaseException) -> None:
         self._fault = self._fault or error
-        self._loop.stop()
+        if self._runs:
+            self._loop.stop()
 
     def close(self) -> None:
         """Cancel the tasks, let them clean up, and close the loop."""

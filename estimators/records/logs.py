@@ -43,8 +43,9 @@ _READ_TIMES = _READ_PIECES * _TIME.size
 class LogWriter:
     """The supervisor's side: takes pieces of output, appends them to the record.
 
-    Pieces are held in memory until :meth:`flush`, which the supervisor calls when it has nothing else to do. Times
-    never decrease, even when the clock is set back, so that a merge by time keeps the order of each process.
+    Pieces are held in memory until :meth:`flush`, which the supervisor calls once for all that a turn of its loop
+    brings. Times never decrease, even when the clock is set back, so that a merge by time keeps the order of each
+    process.
     """
 
     def __init__(self, record: JobRecord, *, attempt: int = 0) -> None:

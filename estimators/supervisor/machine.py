@@ -122,9 +122,15 @@ class Preempted:
 
 @dataclasses.dataclass(frozen=True)
 class HostsAwaited:
-    """Too few hosts of an elastic job are left, and some that were taken come back: another attempt has them again."""
+    """Too few hosts of an elastic job are left, and some that were taken come back: another attempt has them again.
+
+    Attributes:
+        hosts: Those that come back.
+        saved: Whether the attempt has left something new in the folder of checkpoints.
+    """
 
     hosts: tuple[str, ...]
+    saved: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -430,6 +436,7 @@ class JobMachine:
                 self._do(Do.CLOSE_MEMBERSHIP)
                 self._preempt(event.host, event.notice_s)
             case HostsAwaited():
+                self.attempts.progressed |= event.saved
                 self._await_hosts(event.hosts)
             case HostTaken():
                 self._taken.append(event)
@@ -504,6 +511,8 @@ class JobMachine:
             self._do(Begin(self.attempts.number, self.hosts))
 
     def _turn_came(self) -> None:
+        if self.has_turn:
+            return
         self.has_turn = True
         if self.stage is Stage.WAITING:
             self._start_next()
@@ -528,12 +537,11 @@ class JobMachine:
         if self._managed and self._running:
             self._do(Do.STOP_HOSTS)  # whether and how it stops, its status there will say
             return
-        self._stop_as(SecondaryStatus.STOPPED, f"Stopped: {event.reason}.")
-        self._stop_within(self._stop_grace_s if event.grace_s is None else event.grace_s)
+        grace_s = self._stop_grace_s if event.grace_s is None else event.grace_s
+        self._stop_within(grace_s, SecondaryStatus.STOPPED, f"Stopped: {event.reason}.")
 
     def _reach_limit(self, final: SecondaryStatus, text: str) -> None:
-        self._stop_as(final, text)
-        self._stop_within(self._stop_grace_s)
+        self._stop_within(self._stop_grace_s, final, text)
 
     def _stop_as(self, final: SecondaryStatus, message: str) -> None:
         if self.stage is Stage.FAILING:
@@ -544,8 +552,10 @@ class JobMachine:
             self.stopped_as = (final, message)
             self._do(Show(SecondaryStatus.STOPPING, message))
 
-    def _stop_within(self, seconds: float) -> None:
-        if self._has(Timer.NEXT) and seconds > 0:
+    def _stop_within(self, seconds: float, final: SecondaryStatus, message: str) -> None:
+        between = self.stage is Stage.WAITING
+        self._stop_as(final, message)
+        if between and seconds > 0:
             # No host runs: what the last attempt left is kept.
             self._cancel(Timer.NEXT)
             self._in(_COLLECT_TIMEOUT, Timer.END)
@@ -610,7 +620,7 @@ class JobMachine:
         if self.everyone_ended:
             self.attempts.progressed |= event.saved
             self._all_ended()
-        elif self.stage.is_ending and not self._running:
+        elif (self.stage.is_ending or self.hurried) and not self._running:
             self._finish()  # the others were never started
         elif end.exit_code != 0 and not (self._bounded or self.stage.is_stopping or self.attempts.taken):
             # The others end by themselves, since the hosts are connected; this bounds it.
@@ -618,6 +628,7 @@ class JobMachine:
             self._in(_END_TIMEOUT, Timer.END_HOSTS)
 
     def _all_ended(self) -> None:
+        self._all_have_ended = True
         failed = any(end.exit_code != 0 for end in self.ended.values())
         if self._elastic:  # hosts come and go, unless those that went had all that trained
             failed = failed and bool(self.attempts.taken)
@@ -643,6 +654,7 @@ class JobMachine:
         if self.failure is not None:
             self._move(Happening.FAILURE)
         self._move(Happening.COLLECT)
+        self._cancel(*_OF_ATTEMPT)  # what was to end its hosts would end what collects
         self._do(Do.COLLECT)
 
     def _unexplained(self) -> Failure:
@@ -725,12 +737,14 @@ class JobMachine:
 
     def _take_pending(self) -> None:
         """Take hosts away, where the notice has somebody who can save."""
-        while self._taken and not self.over:
-            if self._taken[0].notice_s is not None and self._is_preparing:
-                if not self._has(Timer.TAKE):
-                    self._in(_PREPARING_POLL, Timer.TAKE)
-                return
-            self._take_host(self._taken.pop(0))
+        taken, self._taken = self._taken, []
+        for one in taken:
+            if one.notice_s is not None and self._is_preparing:
+                self._taken.append(one)
+            elif not self.over:
+                self._take_host(one)
+        if self._taken and not self.over and not self._has(Timer.TAKE):
+            self._in(_PREPARING_POLL, Timer.TAKE)
 
     def _take_host(self, taken: HostTaken) -> None:
         """Take a host of a gang away: all ranks get the notice, since they train together; then it is killed."""

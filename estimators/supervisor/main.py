@@ -58,9 +58,13 @@ def main(argv: list[str] | None = None) -> int:
         raise
     _expect_dismissal()
     hold("supervisor.lingers")
-    loop.run(supervisor.linger())
-    loop.close()
-    _keep_what_is_left(record)
+    try:
+        loop.run(supervisor.linger())
+        loop.close()
+    finally:
+        for number in (signal.SIGHUP, signal.SIGINT):  # which the loop has taken until now
+            signal.signal(number, signal.SIG_IGN)
+        _keep_what_is_left(record)
     return 0
 
 

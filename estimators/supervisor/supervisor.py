@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from container import launchers
 from container.contract.failures import Cause, Failure
 from container.system.asyncio_loop import AsyncioLoop
 from container.system.holding import hold
+from container.system.loop import Timer
 from estimators import backends
 from estimators.backends.base import Backend, HostEnd, ManagedService, ServiceCallbacks
 from estimators.backends.trees import checkpoints
@@ -62,8 +64,8 @@ _HURRIED_METRICS_TIMEOUT = 0.5
 class Supervisor:
     """Runs one job to its end.
 
-    Everything that can happen to the job is put into one queue (:meth:`post`). :meth:`run` hands it to the
-    :class:`~estimators.supervisor.machine.JobMachine`, which decides, and performs what follows.
+    Everything that can happen to the job is put into one queue (:meth:`post`). One after the other it is handed to the
+    :class:`~estimators.supervisor.machine.JobMachine`, which decides, and what follows is performed before the next.
 
     Args:
         loop: The loop that drives everything.
@@ -76,7 +78,10 @@ class Supervisor:
     def __init__(self, loop: AsyncioLoop, record: JobRecord, umask: int = 0o022, *, resume: bool = False) -> None:
         self._loop = loop
         self._record = record
-        self._queue: asyncio.Queue[Event] = asyncio.Queue()
+        self._queue: deque[Event] = deque()
+        self._is_deciding = True  # until :meth:`run`, events wait
+        self._timer: Timer | None = None  # for the machine's next deadline
+        self._over = asyncio.Event()
         request = record.read_request()
         self._job = TrainingJobSpec.from_request(request)
         self._options = RunOptions.from_json(record.options_file.read_text(encoding="utf-8"))
@@ -198,35 +203,40 @@ class Supervisor:
         os.set_inheritable(fd, False)
         self._backend.handed = socket.socket(fileno=fd)
 
-    def post(self, event: Event) -> None:
-        """Have something that has happened to the job decided on."""
-        self._queue.put_nowait(event)
-
     async def run(self) -> None:
         """Run until the job is over and its record complete."""
-        self._begin()
-        while not self._machine.over:
-            event = await self._next_event()
-            for action in self._machine.handle(event, time.monotonic(), running=self._backend.running):
-                self._perform(action)
-
-    async def _next_event(self) -> Event:
-        deadline = self._machine.next_deadline()
-        if deadline is None or not self._queue.empty():
-            return await self._queue.get()
-        try:
-            return await asyncio.wait_for(self._queue.get(), max(0.0, deadline - time.monotonic()))
-        except asyncio.TimeoutError:
-            return machine.TimeUp()
-
-    def _begin(self) -> None:
         self._journal.write_status()
         self._journal.event("phase", name="supervisor_started")
         if self._machine.attempts.number:
             self._journal.event("resume", attempts=self._machine.attempts.to_list())
-        self.post(machine.Started())
-        if self._machine.has_turn:
-            return
+        self._queue.appendleft(machine.Started())
+        self._decide()
+        if not self._machine.has_turn:
+            self._wait_for_turn()
+        await self._over.wait()
+
+    def post(self, event: Event) -> None:
+        """Have something that has happened to the job decided on: now, or after what is being performed."""
+        self._queue.append(event)
+        if not self._is_deciding:
+            self._decide()
+
+    def _decide(self) -> None:
+        self._is_deciding = True
+        while self._queue and not self._machine.over:
+            event = self._queue.popleft()
+            for action in self._machine.handle(event, time.monotonic(), running=self._backend.running):
+                self._perform(action)
+        self._is_deciding = False
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._machine.over:
+            self._over.set()
+        elif (deadline := self._machine.next_deadline()) is not None:
+            seconds = max(0.0, deadline - time.monotonic())
+            self._timer = self._loop.call_later(seconds, lambda: self.post(machine.TimeUp()))
+
+    def _wait_for_turn(self) -> None:
         self._turn = Turn(
             self._loop,
             self._record,
@@ -303,7 +313,7 @@ class Supervisor:
             self._start_attempt(begin.number)
             if self._mirror.resumed:
                 self._machine.reported = self._mirror.recall()
-            else:
+            elif not self._queue:  # it has not failed at once
                 self._provenance.start_soon()
                 self._watch = self._loop.start(self._watch_hosts())
             return
@@ -407,6 +417,7 @@ class Supervisor:
 
     def preempt(self, host: str, notice_s: float) -> None:
         """Let all that train save within the notice; another attempt follows."""
+        self._attempt.close()
         self.post(machine.Preempted(host, notice_s))
 
     def await_hosts(self) -> list[str]:
@@ -414,7 +425,8 @@ class Supervisor:
         now = time.monotonic()
         awaited = [host for host, back in self.attempts.fleet.gone.items() if now < back < math.inf]
         if awaited:
-            self.post(machine.HostsAwaited(tuple(awaited)))
+            self._attempt.close()
+            self.post(machine.HostsAwaited(tuple(awaited), saved=self._attempt.has_saved))
         return awaited
 
     def note_hosts(self, hosts: list[dict[str, Any]]) -> None:
@@ -523,8 +535,8 @@ class Supervisor:
 
     def _take_late_divergence(self) -> None:
         """Fail for a metric that is not a number in the last lines, which were searched just now."""
-        while not self._queue.empty():
-            event = self._queue.get_nowait()
+        while self._queue:
+            event = self._queue.popleft()
             if isinstance(event, machine.Diverged) and self._machine.stopped_as is None:
                 self._machine.failure = self._machine.failure or event.failure
 

@@ -112,7 +112,7 @@ class HostCluster(Backend):
         self._begun = False  # whether toolkits have been started in this attempt
         self._tasks: set[asyncio.Task[Any]] = set()
         self._starts: dict[str, asyncio.Task[None]] = {}  # host, or "" for the attempt -> what starts it
-        self._kill: asyncio.Task[None] | None = None
+        self._kills: list[asyncio.Task[None]] = []
         self._lacking: set[str] = set()  # the hosts that are not ready for the attempt
         self._one_is_ready = asyncio.Event()
         self._replaced = 0  # how many were taken away before it began
@@ -214,8 +214,9 @@ class HostCluster(Backend):
         self._ending = self._begun = False
         self._replaced = 0
         self._token = os.urandom(32).hex()
-        if self._kill is not None:
-            self._kill.cancel()  # it was for what an earlier attempt left
+        for kill in self._kills:
+            kill.cancel()  # it was for what an earlier attempt left
+        self._kills.clear()
         self._cancel_starts()
         self._starts[""] = self._run(self._run_attempt())
 
@@ -272,23 +273,22 @@ class HostCluster(Backend):
                 count=1 if joins else len(everyone),
                 joins=joins,
             )
+            for member in members:
+                if self._elastic:
+                    address = f"{member.there.address}:0"
+                    # The first that runs may be one that was added.
+                    if not self.running:
+                        self._say_training()
+                    self._start_toolkit(member, address, listens=False)
+                else:
+                    self._lacking.discard(member.name)
+                    self._one_is_ready.set()
         except HostLost:
-            return  # it was told
+            pass  # it is told as its loss
         except PreparationFailed as error:
             self.fail(error.failure)
-            return
         except HostError as error:
             self.fail(problem(f"{first.name} could not be prepared: {error}"))
-            return
-        for member in members:
-            if self._elastic:
-                # The first that runs may be one that was added.
-                if not self.running:
-                    self._say_training()
-                self._start_toolkit(member, f"{member.there.address}:0", listens=False)
-            else:
-                self._lacking.discard(member.name)
-                self._one_is_ready.set()
 
     async def _acquire(self, member: Member) -> None:
         """Get a host, unless it is there."""
@@ -298,7 +298,7 @@ class HostCluster(Backend):
         try:
             host = await self._provider.acquire(member.name)
         except HostUnavailable as error:
-            await self._lose(member, str(error))
+            self._run(self._lose(member, str(error)))
             raise HostLost(str(error)) from None
         if member.lost:  # it is not needed any more
             host.close()
@@ -322,7 +322,7 @@ class HostCluster(Backend):
             self._replaced += 1
             self._tell(f"{member.name} will be taken away in {seconds:.0f} s, so another host takes its place.")
             self._lacking.add(member.name)
-            self._starts[member.name].cancel()
+            self._cancel_start(member.name)
             self._get_ready([member.name])
 
     def _say_training(self) -> None:
@@ -348,6 +348,8 @@ class HostCluster(Backend):
             others = await gather(*(self._find_way(member, first, port) for member in members[1:]))
             ways.update(zip((member.name for member in members[1:]), others, strict=True))
         neighbours = self.neighbours()  # the same for all
+        for member in members:
+            _ = member.there  # one that is gone has failed the attempt
         for member in members:
             member.trains = True
             self._untold.add(member)
@@ -531,8 +533,10 @@ class HostCluster(Backend):
 
     async def _let_go(self, member: Member) -> None:
         """Release a host of an elastic job that has ended while others train: another host may need what it has."""
+        attempt = self._attempt
         await member.finish()
-        member.release()
+        if attempt == self._attempt:  # the next one has it again
+            member.release()
 
     # --- hosts that come and go ---
 
@@ -567,8 +571,7 @@ class HostCluster(Backend):
         member = self._members.get(host)
         if member is not None and member.host is None and member.preparing:
             member.lost = True
-            member.preparing = False
-            self._starts[host].cancel()
+            self._cancel_start(host)
             self.callbacks.host_ended(HostEnd(host=host))
 
     def add_host(self, host: str) -> None:
@@ -592,8 +595,13 @@ class HostCluster(Backend):
 
     def stop(self) -> None:
         """Send SIGTERM to every toolkit; it passes it on and waits for the scripts."""
-        if self.running and (starting := self._starts.get("")) is not None:
-            starting.cancel()
+        if self.running:
+            self._cancel_start("")
+        for member in list(self._members.values()):
+            if self._elastic and member.preparing and not member.lost:
+                # It would be waited for, and nobody would tell it to end.
+                self._cancel_start(member.name)
+                self._run(self._tell_end(member, HostEnd(host=member.name)))
         self._signal(signal.SIGTERM)
 
     def end_now(self) -> None:
@@ -603,12 +611,17 @@ class HostCluster(Backend):
         self._signal(signal.SIGINT)
         for member in self._members.values():
             member.platform.end_agents()
-        self._kill = self._run(self._kill_after(_KILL_AFTER, list(self._members.values())))
+        self._kills.append(self._run(self._kill_after(_KILL_AFTER, list(self._members.values()))))
 
     def _cancel_starts(self) -> None:
-        for starting in self._starts.values():
+        for host in list(self._starts):
+            self._cancel_start(host)
+
+    def _cancel_start(self, host: str) -> None:
+        if (starting := self._starts.pop(host, None)) is not None:
             starting.cancel()
-        self._starts.clear()
+        if (member := self._members.get(host)) is not None:
+            member.preparing = False
 
     async def _kill_after(self, seconds: float, members: Sequence[Member]) -> None:
         await asyncio.sleep(seconds)
@@ -703,8 +716,8 @@ class Member:
         Raises:
             HostLost: it is gone.
         """
-        if self.host is None:
-            raise HostLost("it was released")
+        if self.host is None or self.lost:
+            raise HostLost("it is gone")
         return self.host
 
     async def bring_saved(self) -> None:

@@ -250,6 +250,26 @@ class TestStop:
         assert job.take(StopAsked("by hand"))[-1] is Do.COLLECT
         assert job.waits_until(60.0) == [Do.END_HOSTS, Do.FINISH]  # packing has 10 s
 
+    def test_of_one_that_waits_for_its_turn_again_what_the_last_attempt_left_is_kept(self) -> None:
+        job = Job(queued=True)
+        job.take(Started())
+        job.take(TurnCame())
+        job.take(TRAINING, running=True)
+        job.take(Preempted("algo-1", 5.0))
+        job.ends("algo-1", 143)
+        assert Do.QUEUE_AGAIN in job.ends("algo-2", 143, last=True)
+        job.machine.has_turn = False
+        job.waits_until(1.0)
+        assert job.take(StopAsked("by hand"))[-1] is Do.COLLECT
+
+    def test_what_collects_is_not_ended_by_what_was_to_end_the_hosts(self) -> None:
+        job = Job().trains()
+        job.take(StopAsked("by hand", 60.0))
+        lost = Failure(cause=Cause.HOST_LOST, message="the host was lost.", host="algo-2")
+        job.ends("algo-2", 255, failure=lost)
+        assert job.ends("algo-1", 143, last=True)[-1] is Do.COLLECT
+        assert Do.END_HOSTS not in job.waits_until(5.0)
+
     def test_one_that_comes_as_an_attempt_fails_waits_for_whether_the_job_does(self) -> None:
         for policy, stopped in ((FailurePolicy(max_failures=1), True), (FailurePolicy(), False)):
             job = Job(policy).trains()
@@ -351,6 +371,12 @@ class TestElastic:
         actions = job.take(HostEnded(HostEnd(host="algo-1", exit_code=1), last=True))
         assert job.machine.waits and Do.FINISH not in actions
 
+    def test_one_whose_caller_is_gone_does_not_wait_for_a_host_that_has_not_come(self) -> None:
+        job = Job(elastic=True).trains()
+        job.take(CallerGone())
+        end = HostEnded(HostEnd(host="algo-1", exit_code=130))
+        assert job.take(end, running=False) == [Do.FINISH]
+
     def test_one_that_goes_with_all_that_train_is_a_preemption(self) -> None:
         job = Job(elastic=True).trains()
         assert job.take(Preempted("algo-1", 5.0)) == [Do.CLOSE_MEMBERSHIP, Do.STOP_HOSTS]
@@ -365,6 +391,7 @@ class TestElastic:
         job.take(HostEnded(HostEnd(host="algo-2", exit_code=137), goes_on=True), running=False)
         assert job.take(HostsAwaited(("algo-2",))) == [Do.CLOSE_MEMBERSHIP, Do.END_HOSTS]
         job.waits_until(0.0)
+        assert job.machine.everyone_ended
         assert job.machine.waits and job.machine.next_deadline() == 50.0
 
 

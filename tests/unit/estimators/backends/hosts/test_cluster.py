@@ -186,6 +186,17 @@ class TestStop:
         job.advance()
         assert job.provider.cancelled == ["algo-2"] and job.ends == [HostEnd(host="algo-2")]
 
+    def test_a_stop_of_an_elastic_job_does_not_wait_for_a_host_that_is_being_prepared(self, new_job: NewJob) -> None:
+        job = new_job(ElasticHorovod())
+        job.provider.waits = True
+        job.start()
+        job.provider.give("algo-1")
+        job.advance()
+        job.cluster.stop()
+        job.advance()
+        assert job.provider.cancelled == ["algo-2"] and [end.host for end in job.ends] == ["algo-2"]
+        assert job.host(1).toolkit.signals == [signal.SIGTERM]
+
     def test_cleanup_releases_the_hosts_and_closes_the_provider(self, new_job: NewJob) -> None:
         job = new_job()
         job.provider.waits = True
@@ -299,6 +310,26 @@ class TestLoss:
         assert job.failures == ["the host was lost: its machine was turned off."]
         assert job.provider.cancelled == ["algo-1"]
 
+    @pytest.mark.parametrize("turns", range(12))
+    @pytest.mark.parametrize("strategy", [MPI(), ElasticHorovod()], ids=["gang", "elastic"])
+    def test_one_that_is_lost_as_it_gets_ready_is_not_started(
+        self, new_job: NewJob, strategy: Distribution, turns: int
+    ) -> None:
+        job = new_job(strategy, 1)
+        job.provider.waiting_for = {"push"}
+        job.start()
+        job.host(1).go_on("push")
+
+        def lose(left: int) -> None:
+            if left:
+                job.loop.soon(lambda: lose(left - 1))
+            else:
+                job.host(1).lose("no sign of life")
+
+        lose(turns)
+        job.advance()
+        assert not job.cluster.running and len(job.failures) + len(job.ends) == 1
+
     def test_one_that_trains_ends(self, new_job: NewJob) -> None:
         job = new_job()
         job.start()
@@ -364,6 +395,18 @@ class TestNotice:
         job.advance()
         assert job.host(1).trains and job.host(2).trains
         assert job.of_kind("interrupted") == [] and job.failures == []
+
+    def test_one_that_comes_as_the_next_attempt_begins_finds_no_start_to_cancel(self, new_job: NewJob) -> None:
+        job = new_job()
+        job.provider.waits = True
+        job.start()
+        job.provider.give("algo-1")
+        job.advance()
+        job.cluster.end_now()
+        job.cluster.start(1)
+        job.host(1).on_notice(20.0)
+        job.advance()
+        assert job.failures == [] and job.provider.released == ["algo-1"]
 
     def test_those_of_an_elastic_job_are_told(self, new_job: NewJob) -> None:
         job = new_job(ElasticHorovod())
