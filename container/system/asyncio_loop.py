@@ -75,10 +75,13 @@ class AsyncioLoop(Loop):
     def run(self, main: Coroutine[Any, Any, T]) -> T:
         """Run until a coroutine has ended, and return its result."""
         task = self._loop.create_task(main)
-        task.add_done_callback(lambda done: self._loop.stop())
+        task.add_done_callback(self._stop)
         self._runs = True
-        self._loop.run_forever()
-        self._runs = False
+        try:
+            self._loop.run_forever()
+        finally:  # it was interrupted, perhaps
+            self._runs = False
+            task.remove_done_callback(self._stop)
         if self._fault is not None:
             fault, self._fault = self._fault, None
             task.cancel()
@@ -100,6 +103,9 @@ class AsyncioLoop(Loop):
         """Call ``callback`` as soon as the callbacks that are due have been called."""
         self._loop.call_soon(callback)
 
+    def _stop(self, task: asyncio.Task[Any]) -> None:
+        self._loop.stop()
+
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -117,8 +123,8 @@ class AsyncioLoop(Loop):
             self._loop.stop()
 
     def close(self) -> None:
-        """Cancel the tasks, let them clean up, and close the loop."""
-        tasks = list(self._tasks)
+        """Cancel all that still runs, let it clean up, and close the loop."""
+        tasks = asyncio.all_tasks(self._loop)
         for task in tasks:
             task.remove_done_callback(self._ended)
             task.cancel()

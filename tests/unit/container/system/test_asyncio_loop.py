@@ -1,4 +1,4 @@
-"""What a coroutine returns in time, and what becomes of it otherwise."""
+"""Coroutines on a loop: limits of time, and what is left when one is interrupted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from container.system.asyncio_loop import AsyncioLoop, within
+from container.system.asyncio_loop import AsyncioLoop, gather, within
 
 
 def test_in_time_there_is_a_result_and_later_an_error(asyncio_loop: AsyncioLoop) -> None:
@@ -45,3 +45,23 @@ def test_a_cancellation_in_the_moment_of_the_result_counts(asyncio_loop: Asyncio
         return task.cancelled()
 
     assert asyncio_loop.run(both())
+
+
+def test_what_runs_when_the_loop_is_interrupted_cleans_up_when_it_is_closed(asyncio_loop: AsyncioLoop) -> None:
+    ended: list[str] = []
+
+    async def wait(name: str) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0)
+            ended.append(name)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    asyncio_loop.call_later(0.01, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        asyncio_loop.run(gather(wait("one"), wait("other")))
+    asyncio_loop.close()
+    assert sorted(ended) == ["one", "other"]
