@@ -43,6 +43,8 @@ def main(argv: list[str] | None = None) -> int:
 
             dispatched.run(loop, record)
             _expect_dismissal()
+            loop.close()
+            _ignore_interrupts()
             _keep_what_is_left(record)
             return 0
         supervisor = Supervisor(loop, record, umask, resume=arguments.resume)
@@ -62,8 +64,7 @@ def main(argv: list[str] | None = None) -> int:
         loop.run(supervisor.linger())
         loop.close()
     finally:
-        for number in (signal.SIGHUP, signal.SIGINT):  # which the loop has taken until now
-            signal.signal(number, signal.SIG_IGN)
+        _ignore_interrupts()
         _keep_what_is_left(record)
     return 0
 
@@ -71,6 +72,12 @@ def main(argv: list[str] | None = None) -> int:
 def _expect_dismissal() -> None:
     """Let SIGTERM end this process from now on: whoever goes on with the job sends it."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _ignore_interrupts() -> None:
+    """Ignore the signals that the loop has taken until now."""
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _keep_what_is_left(record: JobRecord) -> None:
