@@ -16,6 +16,7 @@ from estimators.backends.docker import containers, links, ownership
 from estimators.backends.docker.engine import Engine, ImageFacts
 from estimators.backends.docker.images.toolkit import outdated
 from estimators.backends.docker.options import ContainerOptions
+from estimators.job import fleets
 from estimators.job.errors import PreflightWarning, UnsupportedError
 from estimators.job.request import RunOptions, TrainingJobSpec
 
@@ -31,20 +32,14 @@ def just_seen(image: str) -> ImageFacts | None:
     return facts if time.monotonic() - when < _FRESH else None
 
 
-def check(spec: TrainingJobSpec, options: RunOptions) -> None:
-    """See :meth:`estimators.backends.docker.backend.DockerBackend.check`."""
-    kind = spec.instance_type
-    for channel in spec.inputs:
-        refusal = local.channel_refusal(spec, channel)
-        if refusal is not None:
-            raise UnsupportedError(f"channel {channel.name!r} on instance_type {kind!r}: {refusal}")
+def check(spec: TrainingJobSpec, options: RunOptions) -> list[str]:
+    """See :meth:`estimators.backends.docker.provider.DockerProvider.validate`."""
     if ContainerOptions.of(options.backend_options).link is not None:
         links.require()
     engine = Engine()
-    if kind == "local_gpu":
-        refusal = gpu_refusal(engine.info(), gpu_count())
-        if refusal is not None:
-            raise UnsupportedError(f"instance_type 'local_gpu': {refusal}")
+    gpus = fleets.capabilities(spec.instance_type).needs_gpus
+    if gpus and (refusal := gpu_refusal(engine.info(), gpu_count())) is not None:
+        return [refusal]
     image = engine.image(containers.image_of(spec))
     _seen[containers.image_of(spec)] = (image, time.monotonic())
     labels = image.labels
@@ -84,13 +79,14 @@ def check(spec: TrainingJobSpec, options: RunOptions) -> None:
             f"image {containers.image_of(spec)!r} contains another version of fleetfit's toolkit than the version "
             "installed here: run `fleetfit image build`, which takes seconds.",
             PreflightWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
     if spec.resources.keep_alive_s and not containers.runs_toolkit(spec, labels):
         raise UnsupportedError(
             f"keep_alive_period_in_seconds needs fleetfit's toolkit, but {_without_toolkit(spec, labels)}, or leave "
             "keep_alive_period_in_seconds out."
         )
+    return []
 
 
 def _without_toolkit(spec: TrainingJobSpec, labels: Mapping[str, str]) -> str:

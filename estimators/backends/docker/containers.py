@@ -8,15 +8,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from container.contract import hyperparameters as codec
 from container.contract import variables
 from container.contract.layout import DEFAULT_BASE_DIR
 from container.system.locations import path_here
 from estimators.backends import config, local
-from estimators.backends.docker import links, naming
+from estimators.backends.docker import naming
 from estimators.backends.docker.options import SECRETS, ContainerOptions, Mount
+from estimators.job import fleets
 from estimators.job.request import RunOptions, TrainingJobSpec
 
 #: The image that ``fleetfit image build`` makes.
@@ -30,9 +30,9 @@ TOOLKIT_LABEL = "fleetfit.toolkit"
 
 #: What SageMaker runs in a container: ``docker run IMAGE train``.
 TRAIN = "train"
-#: The user's code in a container.
 #: A container's interface for traffic between the hosts.
 INTERFACE = "eth0"
+#: The user's code in a container.
 CODE = f"{DEFAULT_BASE_DIR}/code"
 SECRETS_FILE = f"{SECRETS}/secrets.json"
 CREDENTIALS_FILE = f"{SECRETS}/credentials"
@@ -98,23 +98,6 @@ class ContainerPlan:
         return (*words, self.image, *self.entrypoint[1:], *self.command)
 
 
-def plan_from_dict(values: Mapping[str, Any]) -> ContainerPlan:
-    """Read what ``dataclasses.asdict`` made of a plan and JSON of that."""
-    limits = dict(values["limits"])
-    limits["mounts"] = tuple(Mount(**mount) for mount in limits["mounts"])
-    limits["link"] = None if limits["link"] is None else links.Link(**limits["link"])
-    return ContainerPlan(
-        **{
-            **values,
-            "entrypoint": tuple(values["entrypoint"]),
-            "command": tuple(values["command"]),
-            "mounts": tuple(Mount(**mount) for mount in values["mounts"]),
-            "limits": ContainerOptions(**limits),
-            "gpus": None if values["gpus"] is None else tuple(values["gpus"]),
-        }
-    )
-
-
 def image_of(spec: TrainingJobSpec) -> str:
     """The job's image: its own, or ours."""
     return spec.algorithm.image or IMAGE
@@ -153,35 +136,33 @@ def facts(options: RunOptions) -> config.BackendFacts:
     )
 
 
-def plan_containers(
+def plan_container(
     spec: TrainingJobSpec,
     options: RunOptions,
+    host: str,
     *,
     record: Path,
-    trees: Mapping[str, Path],
     checkpoints: Path,
-    secrets: Mapping[str, Path] | None = None,
-    inputs: Mapping[str, Sequence[Mount]] | None = None,
+    environment: Mapping[str, str],
+    secrets: Path | None = None,
+    inputs: Sequence[Mount] = (),
     attempt: int = 0,
-    umask: int | None = None,
-    aws: Mapping[str, str] | None = None,
     toolkit: bool = True,
     gpus: int = 0,
-) -> tuple[ContainerPlan, ...]:
-    """Plan a job's containers, in the order of the hosts.
+) -> ContainerPlan:
+    """Plan a host's container.
 
     Args:
         spec: The job.
         options: How it is run.
-        record: The job's record.
-        trees: Host -> what becomes its ``/opt/ml``.
+        host: The host.
+        record: The job's record, whose tree of the host becomes its ``/opt/ml``.
         checkpoints: The folder of the job's checkpoints, which all hosts share.
-        secrets: Host -> the folder that becomes :data:`SECRETS`.
-        inputs: Host -> what its channels need of this machine; see :func:`channel_mounts`.
+        environment: Its variables.
+        secrets: The folder that becomes :data:`SECRETS`.
+        inputs: What its channels need of this machine; see :func:`channel_mounts`.
         attempt: Which start of the job it is.
-        umask: The caller's, for what scripts write.
-        aws: Variables of the caller that say where AWS is.
-        toolkit: Whether our toolkit runs in them; see :func:`runs_toolkit`.
+        toolkit: Whether our toolkit runs in it; see :func:`runs_toolkit`.
         gpus: How many GPUs this machine has, for ``local_gpu``.
 
     Raises:
@@ -189,47 +170,30 @@ def plan_containers(
     """
     limits = ContainerOptions.of(options.backend_options)
     algorithm = spec.algorithm
-    shared: list[Mount] = []
     place = spec.checkpoint.local_path if spec.checkpoint is not None else None
-    shared.append(Mount(source=str(checkpoints), target=place or f"{DEFAULT_BASE_DIR}/checkpoints"))
-    model_dir = local_model_dir(spec)
-    if model_dir is not None:
-        shared.append(Mount(source=str(model_dir), target=str(model_dir)))
-    plans = []
-    for number, host in enumerate(spec.hosts):
-        pipes = local.has_pipes(spec)
-        mounts = [*tree_mounts(trees[host], code=spec.submit_directory is not None, pipes=pipes), *shared]
-        if secrets is not None:
-            mounts.append(Mount(source=str(secrets[host]), target=SECRETS, read_only=True))
-            if keeps_names(spec, toolkit=toolkit):
-                mounts.append(Mount(source=str(secrets[host] / naming.FILE), target=naming.TARGET))
-        mounts += [*(inputs or {}).get(host, ()), *limits.mounts]
-        plans.append(
-            ContainerPlan(
-                host=host,
-                name=f"fleetfit-{spec.name}-{host}" + (f"-{attempt}" if attempt else ""),
-                image=image_of(spec),
-                entrypoint=tuple(algorithm.entry_point),
-                command=tuple(algorithm.arguments) if algorithm.entry_point or algorithm.arguments else (TRAIN,),
-                environment=environment_of(
-                    spec,
-                    options,
-                    host,
-                    attempt=attempt,
-                    umask=umask,
-                    aws=aws,
-                    toolkit=toolkit,
-                    secrets=secrets is not None,
-                ),
-                mounts=tuple(mounts),
-                labels={**labels_of(spec, record), HOST_LABEL: host},
-                network=network_of(spec),
-                limits=limits,
-                gpus=gpus_of(number, len(spec.hosts), gpus) if spec.instance_type == "local_gpu" else None,
-                lifeline=toolkit,
-            )
-        )
-    return tuple(plans)
+    tree = record / "hosts" / host / "ml"
+    mounts = tree_mounts(tree, code=spec.submit_directory is not None, pipes=local.has_pipes(spec))
+    mounts.append(Mount(source=str(checkpoints), target=place or f"{DEFAULT_BASE_DIR}/checkpoints"))
+    if (model_dir := local_model_dir(spec)) is not None:
+        mounts.append(Mount(source=str(model_dir), target=str(model_dir)))
+    if secrets is not None:
+        mounts.append(Mount(source=str(secrets), target=SECRETS, read_only=True))
+        if keeps_names(spec, toolkit=toolkit):
+            mounts.append(Mount(source=str(secrets / naming.FILE), target=naming.TARGET))
+    return ContainerPlan(
+        host=host,
+        name=f"fleetfit-{spec.name}-{host}" + (f"-{attempt}" if attempt else ""),
+        image=image_of(spec),
+        entrypoint=tuple(algorithm.entry_point),
+        command=tuple(algorithm.arguments) if algorithm.entry_point or algorithm.arguments else (TRAIN,),
+        environment={**environment, **({variables.LIFELINE_FD: "0"} if toolkit else {})},
+        mounts=(*mounts, *inputs, *limits.mounts),
+        labels={**labels_of(spec, record), HOST_LABEL: host},
+        network=network_of(spec),
+        limits=limits,
+        gpus=gpus_of(spec, host, gpus),
+        lifeline=toolkit,
+    )
 
 
 def tree_mounts(tree: Path, *, code: bool, pipes: bool = False) -> list[Mount]:
@@ -244,40 +208,23 @@ def tree_mounts(tree: Path, *, code: bool, pipes: bool = False) -> list[Mount]:
     return [Mount(source=str(tree / folder), target=f"{DEFAULT_BASE_DIR}/{folder}") for folder in folders]
 
 
-def environment_of(
-    spec: TrainingJobSpec,
-    options: RunOptions,
-    host: str,
-    *,
-    attempt: int = 0,
-    umask: int | None = None,
-    aws: Mapping[str, str] | None = None,
-    toolkit: bool = True,
-    secrets: bool = True,
-) -> dict[str, str]:
-    """The variables of a host's training process; see :func:`plan_containers`."""
-    settings = {
-        variables.ATTEMPT: str(attempt),
-        variables.STOP_GRACE: f"{options.longest_grace:g}",
-        variables.START_TIMEOUT: f"{options.start_timeout:g}",
-        variables.JOB_MARK: spec.name,
-    }
+def environment_of(spec: TrainingJobSpec, options: RunOptions, host: str) -> dict[str, str]:
+    """The variables that a host's configuration gives its toolkit, which shares this machine's cores."""
+    found = dict(config.host_config(spec, host, facts(options)).environment)
     if len(spec.hosts) > 1 and ContainerOptions.of(options.backend_options).cpus is None:
-        settings[variables.HOSTS_HERE] = str(len(spec.hosts))
-    if umask is not None:
-        settings[variables.UMASK] = f"{umask:o}"
-    if toolkit:
-        settings[variables.LIFELINE_FD] = "0"
-    if secrets:
-        settings[variables.SECRETS_FILE] = SECRETS_FILE
-    settings |= config.failure_environment(spec, options, attempt)
-    return {**(aws or {}), **config.host_config(spec, host, facts(options)).environment, **settings}
+        found[variables.HOSTS_HERE] = str(len(spec.hosts))
+    return found
 
 
-def gpus_of(number: int, hosts: int, gpus: int) -> tuple[int, ...]:
-    """The GPUs of one of several hosts on a machine: a part of its own if there are enough; empty means all of them."""
-    each = gpus // hosts
-    return tuple(range(number * each, (number + 1) * each)) if each and hosts > 1 else ()
+def gpus_of(spec: TrainingJobSpec, host: str, gpus: int) -> tuple[int, ...] | None:
+    """The GPUs of one of several hosts on a machine: a part of its own if there are enough; empty means all of them.
+
+    None for a job that asks for none.
+    """
+    if not fleets.capabilities(spec.instance_type).needs_gpus:
+        return None
+    number, each = spec.hosts.index(host), gpus // len(spec.hosts)
+    return tuple(range(number * each, (number + 1) * each)) if each and len(spec.hosts) > 1 else ()
 
 
 def local_model_dir(spec: TrainingJobSpec) -> Path | None:

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import fcntl
 import os
+import signal
 import socket
 import threading
 import time
@@ -42,6 +43,11 @@ class Ended:
     exit_code: int
     out_of_memory: bool = False
     error: str = ""
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether something in it was killed."""
+        return self.out_of_memory or (self.exit_code >= 128 and self.exit_code != 128 + signal.SIGTERM)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -346,6 +352,8 @@ class Engine:
 
     def ended_in(self, container: str, code: int | None) -> Ended:
         """How a program ended in a container that is kept; ``code`` is None when the container ended with it."""
+        if code == 0:
+            return Ended(exit_code=0)
         import docker
 
         until = time.monotonic() + _TIMEOUT
@@ -394,12 +402,12 @@ class Engine:
             exit_code=code, out_of_memory=bool(state.get("OOMKilled")), error=str(state.get("Error") or "").strip()
         )
 
-    def kill(self, container: str, signal: str) -> None:
+    def kill(self, container: str, name: str) -> None:
         """Send a signal to a container; harmless when it has ended."""
         import docker
 
         with contextlib.suppress(docker.errors.APIError):
-            self._api.kill(container, signal)
+            self._api.kill(container, name)
 
     def run(self, image: str, entrypoint: list[str], mounts: list[tuple[str, str]], labels: Mapping[str, str]) -> None:
         """Run a command in a container of its own, without a network, and remove it.

@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from container.contract import variables
@@ -29,29 +29,27 @@ _OFFICIAL_DRIVERS = "sm_drivers"
 _KEYGEN_TIMEOUT_S = 30
 
 
-def write(places: Mapping[str, Path]) -> None:
-    """Write the token, the same for all hosts, and the credentials.
+def write(folder: Path, token: str) -> dict[str, str]:
+    """Write the token and the credentials of a host.
 
     Args:
-        places: Host -> the folder that becomes :data:`containers.SECRETS`.
+        folder: The folder that becomes :data:`containers.SECRETS`.
+        token: What the hosts show each other.
+
+    Returns:
+        The variables that say where these are.
 
     Raises:
         OSError: they cannot be written.
     """
-    token = os.urandom(32).hex()
-    credentials = aws_credentials(os.environ)
-    for folder in places.values():
-        folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(0o755)  # an image may run as any user; the folder around it is for us only
-        _write(folder / Path(containers.SECRETS_FILE).name, json.dumps({variables.JOB_TOKEN: token}))
-        if credentials is not None:
-            _write(folder / Path(containers.CREDENTIALS_FILE).name, credentials)
-
-
-def credential_variables(folder: Path) -> dict[str, str]:
-    """The variable that tells where the credentials are, if there are any."""
-    there = (folder / Path(containers.CREDENTIALS_FILE).name).exists()
-    return {"AWS_SHARED_CREDENTIALS_FILE": containers.CREDENTIALS_FILE} if there else {}
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o755)  # an image may run as any user; the folder around it is for us only
+    _write(folder / Path(containers.SECRETS_FILE).name, json.dumps({variables.JOB_TOKEN: token}))
+    there = {variables.SECRETS_FILE: containers.SECRETS_FILE}
+    if (credentials := aws_credentials(os.environ)) is not None:
+        _write(folder / Path(containers.CREDENTIALS_FILE).name, credentials)
+        there["AWS_SHARED_CREDENTIALS_FILE"] = containers.CREDENTIALS_FILE
+    return there
 
 
 def _write(path: Path, text: str) -> None:

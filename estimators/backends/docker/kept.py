@@ -9,13 +9,17 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from container.contract import variables
 from container.contract.messages import MessageError
 from container.system.connection import BlockingConnection
 from estimators.backends.docker.engine_errors import EngineError
+
+if TYPE_CHECKING:
+    from estimators.backends.docker.engine import Ended, Engine
 
 #: The socket's name in its folder.
 _NAME = "toolkit"
@@ -33,7 +37,7 @@ def socket_in(folder: str) -> str:
 def listens(folder: Path) -> bool:
     """Whether the first process of a container listens: the container runs."""
     try:
-        _connect(folder).close()
+        connect(folder).close()
     except OSError:
         return False
     return True
@@ -67,6 +71,12 @@ def start(
     return ours, control
 
 
+def ended(engine: Engine, container: str, control: BlockingConnection) -> Ended:
+    """Wait for the end of the toolkit in a container, and say how it ended."""
+    code = exit_code(control)
+    return engine.ended_in(container, code)
+
+
 def exit_code(control: BlockingConnection) -> int | None:
     """Wait for the toolkit's exit code; None when the container ended with it."""
     with control, contextlib.suppress(OSError, MessageError):
@@ -80,7 +90,7 @@ def _await(folder: Path, is_running: Callable[[], bool]) -> socket.socket:
     look = time.monotonic() + _LOOK
     while True:
         try:
-            return _connect(folder)
+            return connect(folder)
         except OSError as error:
             now = time.monotonic()
             if now > until:
@@ -92,15 +102,38 @@ def _await(folder: Path, is_running: Callable[[], bool]) -> socket.socket:
         time.sleep(0.005)
 
 
-def _connect(folder: Path) -> socket.socket:
-    """Connect by the folder's descriptor: a socket's path may have 107 bytes, and a user's home may be longer."""
+def connect(folder: Path, name: str = _NAME) -> socket.socket:
+    """Connect to a socket in a folder.
+
+    Raises:
+        OSError: nobody listens there.
+    """
+    with _unix_socket(folder, name) as (connection, address):
+        connection.connect(address)
+        return connection
+
+
+def listen(folder: Path, name: str) -> socket.socket:
+    """Listen at a socket in a folder.
+
+    Raises:
+        OSError: that cannot be done.
+    """
+    with _unix_socket(folder, name) as (listener, address):
+        listener.bind(address)
+        listener.listen()
+        return listener
+
+
+@contextlib.contextmanager
+def _unix_socket(folder: Path, name: str) -> Iterator[tuple[socket.socket, str]]:
+    """Give a socket and its address by the folder's descriptor: a path may have 107 bytes, a user's home more."""
     place = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        connection.connect(f"/proc/self/fd/{place}/{_NAME}")
+        yield connection, f"/proc/self/fd/{place}/{name}"
     except BaseException:
         connection.close()
         raise
     finally:
         os.close(place)
-    return connection

@@ -6,11 +6,9 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tarfile
-import threading
 from pathlib import Path
 
 import clusters
@@ -26,12 +24,9 @@ from estimators import (
     TrainingInput,
     TrainingJobError,
 )
-from estimators.backends.docker import containers
-from estimators.backends.docker.containers import IMAGE, ContainerPlan
+from estimators.backends.docker.containers import IMAGE
 from estimators.backends.docker.engine import Engine
-from estimators.backends.docker.head_start import ContainersHeadStart, Handed
 from estimators.job.errors import BackendError, ConfigurationError, UnsupportedError
-from estimators.job.request import Resources, TrainingJobSpec
 
 pytestmark = pytest.mark.timeout(1500)  # the first one has the images made
 
@@ -163,13 +158,7 @@ def test_channels_outputs_and_settings(make: clusters.Make, tmp_path: Path) -> N
     assert sorted(os.listdir(data)) == [f"part-{number}" for number in range(4)]
 
 
-def test_a_rank_that_raises_is_named_with_its_traceback(
-    make: clusters.Make, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    taken, said = [], []
-    is_taken, say = ContainersHeadStart._is_taken, ContainersHeadStart._send
-    monkeypatch.setattr(ContainersHeadStart, "_is_taken", lambda one: taken.append(is_taken(one)) or taken[-1])
-    monkeypatch.setattr(ContainersHeadStart, "_send", lambda one, message: said.append(message) or say(one, message))
+def test_a_rank_that_raises_is_named_with_its_traceback(make: clusters.Make, engine: Engine) -> None:
     with pytest.raises(TrainingJobError) as caught:
         make.run(
             """
@@ -187,9 +176,6 @@ def test_a_rank_that_raises_is_named_with_its_traceback(
     assert str(error).endswith("ValueError: no data")
     for host in ("algo-1", "algo-2"):
         assert "no data" in (error.job.record.tree(host).output / "failure").read_text()  # type: ignore[union-attr]
-    # The network and the containers were made here, and the supervisor took them over.
-    clusters.until(lambda: taken == [True])
-    assert {message["host"] for message in said if message.get("id")} == {"algo-1", "algo-2"}
     await_gone(engine, "raises")
 
 
@@ -211,32 +197,6 @@ def test_sigkill_of_the_supervisor_leaves_nothing(make: clusters.Make, engine: E
     clusters.supervisor(job).kill()
     await_gone(engine, job.name)
     assert clusters.await_terminal(job) == "Failed"
-
-
-def test_what_no_supervisor_took_goes_with_the_callers_head_start(engine: Engine, tmp_path: Path) -> None:
-    resources = Resources(instance_type="local", instance_count=2)
-    spec = TrainingJobSpec(name="head-start", resources=resources, network_isolation=True)
-    theirs = []
-    labels = containers.labels_of(spec, tmp_path)
-    plan = ContainerPlan(host="algo-1", name="fleetfit-head-start-algo-1", image=IMAGE, labels=labels)
-    for killed in (True, False):
-        head_start = ContainersHeadStart(spec, tmp_path)
-        supervisor = socket.socket(fileno=os.dup(head_start.fileno()))
-        head_start.begin()
-        handed = Handed(supervisor)
-        handed.order([plan])
-        if killed:
-            supervisor.close()
-            clusters.until(lambda: not any(thread.name == "head start" for thread in threading.enumerate()))
-            assert not left(engine, spec.name)
-        else:
-            handed.take()
-            assert handed.has_network() and handed.container("algo-1")
-            handed.close()
-            theirs = left(engine, spec.name)
-    assert len(theirs) == 2 == len(left(engine, spec.name))
-    assert engine._api.inspect_network("fleetfit-head-start")["Internal"]
-    engine.remove_all({"fleetfit.job": spec.name})
 
 
 def test_sigkill_of_an_attached_caller_leaves_nothing(make: clusters.Make, engine: Engine, tmp_path: Path) -> None:
