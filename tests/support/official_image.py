@@ -30,7 +30,7 @@ LABEL official.version=5.1.4
 
 def build(engine: Engine, base: str) -> str:
     """Build it, unless the engine has it."""
-    if engine.has_image(NAME) and engine.image_labels(NAME).get("official.version") == VERSION:
+    if engine.has_image(NAME) and engine.image(NAME).labels.get("official.version") == VERSION:
         return NAME
     with tempfile.TemporaryDirectory() as folder:
         context = Path(folder)

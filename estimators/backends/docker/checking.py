@@ -34,8 +34,8 @@ def just_seen(image: str) -> ImageFacts | None:
 
 def check(spec: TrainingJobSpec, options: RunOptions) -> list[str]:
     """See :meth:`estimators.backends.docker.provider.DockerProvider.validate`."""
-    if ContainerOptions.of(options.backend_options).link is not None:
-        links.require()
+    if ContainerOptions.of(options.backend_options).link_rate and (why := links.refusal()) is not None:
+        raise UnsupportedError(f"backend option 'link_rate' is not available here: {why}.")
     engine = Engine()
     gpus = fleets.capabilities(spec.instance_type).needs_gpus
     if gpus and (refusal := gpu_refusal(engine.info(), gpu_count())) is not None:

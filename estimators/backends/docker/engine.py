@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import os
 import signal
 import socket
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from container.system import interfaces
 from estimators.backends.docker import links
 from estimators.backends.docker.containers import JOB_LABEL, ContainerPlan
 from estimators.backends.docker.engine_errors import EngineError, build_error, explained
@@ -25,9 +24,6 @@ from estimators.backends.docker.engine_errors import EngineError, build_error, e
 _TIMEOUT = 120
 #: Where the engine listens if DOCKER_HOST says nothing.
 _SOCKET = "unix:///var/run/docker.sock"
-#: ``SIOCGIFADDR`` of ``<linux/sockios.h>``, and where a ``struct ifreq`` has the address.
-_GET_ADDRESS = 0x8915
-_ADDRESS = slice(20, 24)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -146,14 +142,6 @@ class Engine:
             user=str(config.get("User") or ""),
             environment=tuple(config.get("Env") or ()),
         )
-
-    def image_labels(self, name: str) -> dict[str, str]:
-        """The labels of an image.
-
-        Raises:
-            EngineError: the engine does not have it.
-        """
-        return dict(self.image(name).labels)
 
     def has_image(self, image: str) -> bool:
         """Whether the engine has an image."""
@@ -280,17 +268,12 @@ class Engine:
         with explained(f"inspect the network {name!r}", self.address):
             found = self._api.inspect_network(name)
         gateways = [str(part["Gateway"]) for part in found.get("IPAM", {}).get("Config") or () if part.get("Gateway")]
-        if not gateways and (bridge := (found.get("Options") or {}).get("com.docker.network.bridge.name")):
-            gateways = [address] if (address := _address_of(bridge)) else []
-        if not gateways:
+        if gateways:
+            return gateways[0].partition("/")[0]
+        bridge = (found.get("Options") or {}).get("com.docker.network.bridge.name", "")
+        if (address := interfaces.addresses().get(bridge)) is None:
             raise EngineError(f"the network {name!r} has no gateway, so its containers cannot reach this machine.")
-        return gateways[0].partition("/")[0]
-
-    def address_in(self, network: str, container: str) -> str:
-        """The address of a container in a network; empty when it has ended already."""
-        with explained("inspect a container", self.address):
-            networks = self._api.inspect_container(container)["NetworkSettings"]["Networks"]
-        return str((networks.get(network) or {}).get("IPAddress") or "")
+        return str(address.ip)
 
     def create(self, plan: ContainerPlan) -> str:
         """Make a container, without starting it.
@@ -350,34 +333,31 @@ class Engine:
         raw = getattr(stream, "_sock", stream)
         return socket.socket(fileno=os.dup(raw.fileno()))
 
-    def ended_in(self, container: str, code: int | None) -> Ended:
-        """How a program ended in a container that is kept; ``code`` is None when the container ended with it."""
-        if code == 0:
-            return Ended(exit_code=0)
-        import docker
-
-        until = time.monotonic() + _TIMEOUT
-        with explained("inspect a container", self.address):
-            while True:
-                try:
-                    state = self._api.inspect_container(container)["State"]
-                except docker.errors.NotFound:
-                    return Ended(exit_code=137, error="the container was removed from outside")
-                if code is not None or not state["Running"] or time.monotonic() > until:
-                    break
-                time.sleep(0.02)  # its processes have ended, and the engine is about to know
-        found = int(state["ExitCode"]) if code is None else code
-        return Ended(exit_code=found, out_of_memory=bool(state.get("OOMKilled")))
-
-    def is_running(self, container: str) -> bool:
-        """Whether a container is there and runs."""
+    def inspect(self, container: str) -> dict[str, Any] | None:
+        """What the engine says of a container; None when that was removed."""
         import docker
 
         with explained("inspect a container", self.address):
             try:
-                return bool(self._api.inspect_container(container)["State"]["Running"])
+                return dict(self._api.inspect_container(container))
             except docker.errors.NotFound:
-                return False
+                return None
+
+    def is_running(self, container: str) -> bool:
+        """Whether a container is there and runs."""
+        found = self.inspect(container)
+        return found is not None and bool(found["State"]["Running"])
+
+    def address_in(self, network: str, container: str) -> str:
+        """The address of a container in a network; empty when it has ended already."""
+        found = self.inspect(container) or {"NetworkSettings": {"Networks": {}}}
+        return str((found["NetworkSettings"]["Networks"].get(network) or {}).get("IPAddress") or "")
+
+    def ended_in(self, container: str, code: int | None) -> Ended:
+        """How a program ended in a container that is kept; ``code`` is None when the container ended with it."""
+        if code == 0:
+            return Ended(exit_code=0)
+        return self.wait(container) if code is None else self._ended(container, code)
 
     def start(self, container: str, plan: ContainerPlan) -> None:
         """Start a container."""
@@ -393,14 +373,17 @@ class Engine:
         import docker
 
         with explained("wait for a container", self.address):
-            code = int(self._api.wait(container, timeout=None)["StatusCode"])
             try:
-                state = self._api.inspect_container(container)["State"]
+                return self._ended(container, int(self._api.wait(container, timeout=None)["StatusCode"]))
             except docker.errors.NotFound:
-                return Ended(exit_code=code, error="the container was removed from outside")
-        return Ended(
-            exit_code=code, out_of_memory=bool(state.get("OOMKilled")), error=str(state.get("Error") or "").strip()
-        )
+                return self._ended(container, 128 + signal.SIGKILL)
+
+    def _ended(self, container: str, code: int) -> Ended:
+        if (found := self.inspect(container)) is None:
+            return Ended(exit_code=code, error="the container was removed from outside")
+        state = found["State"]
+        error = "" if state["Running"] else str(state.get("Error") or "").strip()
+        return Ended(exit_code=code, out_of_memory=bool(state.get("OOMKilled")), error=error)
 
     def kill(self, container: str, name: str) -> None:
         """Send a signal to a container; harmless when it has ended."""
@@ -481,11 +464,3 @@ class Engine:
         for item in networks:
             self.remove_network(str(item["Id"]))
         return len(containers) + len(networks)
-
-
-def _address_of(interface: str) -> str | None:
-    """The IPv4 address of one of this machine's interfaces; None without one."""
-    request = interface.encode()[:15].ljust(256, b"\0")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket, contextlib.suppress(OSError):
-        return socket.inet_ntoa(fcntl.ioctl(any_socket.fileno(), _GET_ADDRESS, request)[_ADDRESS])
-    return None

@@ -69,6 +69,7 @@ class DockerProvider(HostProvider):
         self._pool: warm.Pool | None = None
         self._spoilt = False  # whether a container of the pool is not as it was
         self._made: asyncio.Task[None] | None = None
+        self._made_for = 0  # the attempt
         self._making: set[object] = set()  # what threads are making on the engine
         self._running: set[str] = set()  # hosts whose containers run
 
@@ -119,17 +120,16 @@ class DockerProvider(HostProvider):
         return host
 
     async def ready(self) -> None:
-        """Wait until there is on the engine what containers start in; what failed is tried again.
+        """Wait until there is on the engine what containers start in; another attempt tries again what failed.
 
         Raises:
             FleetfitError: it cannot be had.
             OSError: a folder cannot be made.
         """
-        made = self._made
-        failed = made is not None and made.done() and (made.cancelled() or made.exception() is not None)
-        spoilt = self._pool is not None and self._spoilt and not self._running
-        if made is None or failed or spoilt:
-            made = self._made = asyncio.ensure_future(self._make())
+        made, attempt = self._made, self.cluster.attempt
+        if made is None or (attempt != self._made_for and made.done() and (made.exception() or self._spoilt)):
+            made, self._made_for = asyncio.ensure_future(self._make()), attempt
+            self._made = made
         await asyncio.shield(made)
 
     async def _make(self) -> None:

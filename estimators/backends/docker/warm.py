@@ -136,7 +136,7 @@ def key_of(plans: Sequence[ContainerPlan], image: str, *, isolated: bool) -> str
 def claim(home: Path, key: str) -> Pool | None:
     """Take a pool of this key that nobody uses and whose containers run; None without one."""
     for path in sorted((home / "warm").glob("*")):
-        state = _read_state(path)
+        state = read_state(path)
         if state.get("key") != key:
             continue
         try:
@@ -188,7 +188,8 @@ def make(pool: Pool, plans: Sequence[ContainerPlan], engine: Engine, *, isolated
     (pool.path / _STATE).write_text(json.dumps({"key": pool.key, "containers": pool.containers}), encoding="utf-8")
 
 
-def _read_state(path: Path) -> dict[str, Any]:
+def read_state(path: Path) -> dict[str, Any]:
+    """What a pool serves and has; empty for what is none."""
     try:
         return dict(json.loads((path / _STATE).read_text(encoding="utf-8")))
     except (OSError, ValueError):  # it is being made, or removed

@@ -47,7 +47,7 @@ def push(
         ConfigurationError: the repository's name is not one, or credentials are missing.
         BackendError: ECR refuses.
     """
-    labels = engine.image_labels(image)
+    labels = engine.image(image).labels
     chosen = tag or images.TAGS[labels.get(_DEVICE_LABEL) == "gpu"]
     tags = [chosen]
     if TOOLKIT_LABEL in labels:

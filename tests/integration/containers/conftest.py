@@ -53,7 +53,7 @@ def _made(engine: Engine, name: str, command: list[str], label: str | None = Non
     """An image, made by one of the tests' processes if it is not there (or is of another version of our code)."""
     with _lock():
         there = engine.has_image(name)
-        if not there or (label is not None and engine.image_labels(name).get(TOOLKIT_LABEL) != label):
+        if not there or (label is not None and engine.image(name).labels.get(TOOLKIT_LABEL) != label):
             subprocess.run([str(Path(sys.executable).with_name("fleetfit")), *command], check=True, timeout=1400)
     return name
 
