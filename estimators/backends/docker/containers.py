@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -290,21 +291,10 @@ def channel_mounts(data: Path, channels: Iterable[str], base: str = DEFAULT_BASE
 
 def _common(paths: Sequence[Path]) -> Path | None:
     """The file, or the lowest folder that has all of them."""
-    if not paths:
-        return None
-    if len(paths) == 1:
-        return paths[0]
-    common = Path(*_shared_parts([path.parent.parts for path in paths]))
+    if len(paths) < 2:
+        return paths[0] if paths else None
+    common = Path(os.path.commonpath([path.parent for path in paths]))
     return common if common != Path("/") else None
-
-
-def _shared_parts(parts: Sequence[tuple[str, ...]]) -> list[str]:
-    shared = []
-    for names in zip(*parts, strict=False):
-        if len(set(names)) > 1:
-            break
-        shared.append(names[0])
-    return shared
 
 
 def aws_settings(environment: Mapping[str, str]) -> dict[str, str]:

@@ -11,15 +11,11 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from container.contract import variables
 from container.contract.messages import MessageError
 from container.system.connection import BlockingConnection
 from estimators.backends.docker.engine_errors import EngineError
-
-if TYPE_CHECKING:
-    from estimators.backends.docker.engine import Ended, Engine
 
 #: The socket's name in its folder.
 _NAME = "toolkit"
@@ -69,12 +65,6 @@ def start(
         control.close()
         raise EngineError(f"the kept container does not accept the job: {error}.") from error
     return ours, control
-
-
-def ended(engine: Engine, container: str, control: BlockingConnection) -> Ended:
-    """Wait for the end of the toolkit in a container, and say how it ended."""
-    code = exit_code(control)
-    return engine.ended_in(container, code)
 
 
 def exit_code(control: BlockingConnection) -> int | None:

@@ -8,8 +8,8 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from container.system import locks, processes
 from container.system.loop import Loop
@@ -41,10 +41,10 @@ class Duty:
 
     label: str
     value: str
-    remove: tuple[str, ...] = ()
+    remove: Sequence[str] = ()
     image: str = ""
-    trees: tuple[str, ...] = ()
-    shared: tuple[str, ...] = ()
+    trees: Sequence[str] = ()
+    shared: Sequence[str] = ()
 
     def to_text(self) -> str:
         """As it is handed to the process; :meth:`from_text` reads it."""
@@ -57,10 +57,7 @@ class Duty:
         Raises:
             ValueError: it is something else.
         """
-        values: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in json.loads(text).items()
-        }
-        return cls(**values)
+        return cls(**json.loads(text))
 
 
 class Reaper:

@@ -11,14 +11,6 @@ import struct
 _HEADER = struct.Struct(">BxxxL")
 
 
-class Plain:
-    """A connection without an engine in between: bytes as they are."""
-
-    def feed(self, data: bytes) -> bytes:
-        """``data``."""
-        return data
-
-
 class Frames:
     """Takes the bytes of the connection as they come, and gives what the container printed."""
 

@@ -71,7 +71,7 @@ class Pool:
 
         def start() -> Running:
             stream, control = kept.start(self.sockets(host), environment, lambda: engine.is_running(container))
-            return Running(container, stream, bytes, lambda: kept.ended(engine, container, control))
+            return Running(container, stream, bytes, lambda: engine.ended_in(container, kept.exit_code(control)))
 
         return start
 

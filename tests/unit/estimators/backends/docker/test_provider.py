@@ -74,6 +74,9 @@ class Engine:
             raise EngineError("it does not answer")
         return ended
 
+    def ended_in(self, container: str, code: int | None) -> Ended:
+        return self.wait(container)
+
     def is_running(self, container: str) -> bool:
         return True
 
@@ -333,13 +336,10 @@ class TestKept:
             self.streams.append(theirs)
             return ours, queue.SimpleQueue()
 
-        def ended(engine: Engine, container: str, control: Any) -> Ended:
-            return engine.wait(container)
-
         self.environments: list[Mapping[str, str]] = []
         self.streams: list[socket.socket] = []
         monkeypatch.setattr(kept, "start", start)
-        monkeypatch.setattr(kept, "ended", ended)
+        monkeypatch.setattr(kept, "exit_code", lambda control: None)
 
     def end(self, job: Job, **ended: Any) -> None:
         with contextlib.suppress(KeyError):
