@@ -217,7 +217,7 @@ class DockerProvider(HostProvider):
             model_dir.mkdir(parents=True, exist_ok=True)
         self._running.add(host)
         if self._pool is not None:
-            environment[variables.TREE] = str(self.cluster.record.tree(host).base)
+            environment |= {variables.TREE: str(self.cluster.record.tree(host).base), variables.LIFELINE_FD: "0"}
             return self._pool.starter(host, environment, self._engine)
         record = self.cluster.record
         plan = containers.plan_container(

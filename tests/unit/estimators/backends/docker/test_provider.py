@@ -356,8 +356,9 @@ class TestKept:
     def test_containers_are_kept_when_the_job_has_left_them_as_they_were(self, new_job: NewJob) -> None:
         job = new_job(1, keep=60)
         self.start(job)
-        pool = job.provider._pool
-        assert pool is not None and self.environments[0][variables.TREE].startswith(str(job.record.path))
+        pool, environment = job.provider._pool, self.environments[0]
+        assert pool is not None and environment[variables.TREE].startswith(str(job.record.path))
+        assert environment[variables.LIFELINE_FD] == "0"
         assert list(pool.path.glob("secrets/*/*")) and warm.read_state(pool.path)["containers"] == {"algo-1": "algo-1"}
         self.end(job, exit_code=1)
         job.cluster.cleanup()
