@@ -56,10 +56,11 @@ class ContainerPlan:
         environment: Its variables; no credentials are among them.
         mounts: What of this machine it sees.
         labels: What tells whose it is.
-        network: The job's network.
+        network: The job's network; empty for none.
         limits: Its limits.
         gpus: The devices that it gets, by number; None for none, empty for all.
         lifeline: Whether its standard input is held open, so that our toolkit sees the end of the supervisor.
+        user: Who it runs as, if not as the image says.
     """
 
     host: str
@@ -74,6 +75,7 @@ class ContainerPlan:
     limits: ContainerOptions = dataclasses.field(default_factory=ContainerOptions)
     gpus: tuple[int, ...] | None = None
     lifeline: bool = False
+    user: str = ""
 
     def command_line(self) -> tuple[str, ...]:
         """The ``docker run`` that would start the same container."""

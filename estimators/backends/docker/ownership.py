@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from estimators.backends.docker import containers
+from estimators.backends.docker.options import Mount
 
 if TYPE_CHECKING:
     from estimators.backends.docker.engine import Engine
@@ -82,7 +83,14 @@ def give_back(engine: Engine, duty: Duty, user: str, uid: int, gid: int) -> None
     theirs = ["-uid", "0"] if is_root(user) else ["(", "-uid", "0", "-o", "-user", user.partition(":")[0], ")"]
     for folders, which in ((trees, ["!", "-uid", str(uid)]), (shared, theirs)):
         if folders:
-            argv = ["find", *(places[folder] for folder in folders), "-xdev", *which, *change]
-            mounts = [(str(folder), places[folder]) for folder in folders]
-            labels = {containers.JOB_LABEL: Path(duty.value).name, duty.label: duty.value}
-            engine.run(duty.image, argv, mounts, labels)
+            plan = containers.ContainerPlan(
+                host="owner",
+                name="",
+                image=duty.image,
+                user="0",
+                entrypoint=("find", *(places[folder] for folder in folders), "-xdev", *which, *change),
+                command=(),
+                mounts=tuple(Mount(source=str(folder), target=places[folder]) for folder in folders),
+                labels={containers.JOB_LABEL: Path(duty.value).name, duty.label: duty.value},
+            )
+            engine.run(plan)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import importlib.util
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -59,7 +58,7 @@ class DockerProvider(HostProvider):
         self._runner = Runner(job.loop, os.environ, protected=job.protected)
         self._runtime = folders.make()
         self._reaper = Reaper(job.loop, job.protected, cluster.record.supervisor_log)
-        self._engine = Engine(at_once=False)
+        self._engine = Engine()
         self._image: ImageFacts | None = ImageFacts(**job.found) if job.found else None
         self._network = False  # whether it is there
         self._ssh_files: bytes | None = None
@@ -93,9 +92,7 @@ class DockerProvider(HostProvider):
 
     @classmethod
     def leftovers(cls, region: str = "") -> Sequence[Leftover]:
-        """Containers and networks on an engine that Docker's SDK reaches."""
-        if importlib.util.find_spec("docker") is None:
-            return ()
+        """Containers and networks on the engine."""
         from estimators.backends.docker import leftovers
 
         return leftovers.find()

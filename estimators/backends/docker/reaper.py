@@ -62,7 +62,7 @@ def _remove_all(duty: Duty, quiet: float) -> Engine | None:
     """Remove what is on the engine until nothing has been found for a time; None when it cannot be."""
     since = time.monotonic()
     until = since + _DEADLINE
-    engine = Engine(at_once=False)
+    engine = Engine()
     while True:
         try:
             if engine.remove_all({duty.label: duty.value}):

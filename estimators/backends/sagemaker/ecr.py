@@ -13,14 +13,14 @@ from estimators.backends.sagemaker.explaining import code_of, explain
 from estimators.job.errors import BackendError, ConfigurationError
 
 if TYPE_CHECKING:
-    from estimators.backends.docker.engine import Engine
+    from estimators.backends.docker.images.engine import ImageEngine
 
 #: The image's label that says what it was built for.
 _DEVICE_LABEL = "fleetfit.device"
 
 
 def push(
-    engine: Engine,
+    engine: ImageEngine,
     aws: Aws,
     *,
     image: str = IMAGE,

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import http.client
+import json
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -20,7 +23,7 @@ from estimators.backends.docker.checking import gpu_refusal
 from estimators.backends.docker.containers import channel_mounts
 from estimators.backends.docker.credentials import aws_credentials
 from estimators.backends.docker.engine import Ended, Engine, ImageFacts
-from estimators.backends.docker.engine_errors import EngineError, explained
+from estimators.backends.docker.engine_errors import EngineError, reached, refusal
 from estimators.backends.docker.exit_status import end_failure, last_traceback
 from estimators.backends.docker.options import ContainerOptions, Mount
 from estimators.backends.docker.ownership import foreign, give_back_all
@@ -204,28 +207,28 @@ def test_containers_with_gpus_get_them() -> None:
     ("gpus", "asked"),
     [
         (None, None),
-        ((), [{"Driver": "", "Count": -1, "DeviceIDs": [], "Capabilities": [["gpu"]], "Options": {}}]),
-        ((2, 3), [{"Driver": "", "Count": 0, "DeviceIDs": ["2", "3"], "Capabilities": [["gpu"]], "Options": {}}]),
+        ((), [{"Count": -1, "Capabilities": [["gpu"]]}]),
+        ((2, 3), [{"Count": 0, "DeviceIDs": ["2", "3"], "Capabilities": [["gpu"]]}]),
     ],
     ids=["none", "all", "two"],
 )
 def test_what_the_engine_is_asked_for(
     gpus: tuple[int, ...] | None, asked: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import docker
-
     made: list[dict[str, Any]] = []
-    api = docker.APIClient(base_url="unix:///none", version="1.41")
-    monkeypatch.setattr(api, "create_container", lambda image, **settings: made.append(settings) or {"Id": "1"})
-    engine = Engine({}, at_once=False)
-    engine._connection = api
+
+    def ask(self: Engine, action: str, method: str, path: str, body: Any, **more: Any) -> bytes:
+        made.append(body)
+        return b'{"Id": "1"}'
+
+    monkeypatch.setattr(Engine, "_ask", ask)
     first = plans(spec(), options=RunOptions(backend_options={"memory": "1g", "cpus": 1.5}))[0]
-    engine.create(dataclasses.replace(first, gpus=gpus))
+    assert Engine({}).create(dataclasses.replace(first, gpus=gpus)) == "1"
     [settings] = made
-    assert settings["host_config"].get("DeviceRequests") == asked
-    assert (settings["host_config"]["Memory"], settings["host_config"]["NanoCpus"]) == (1 << 30, 1_500_000_000)
-    assert settings["hostname"] == "algo-1"
-    assert settings["networking_config"]["EndpointsConfig"]["fleetfit-job"]["Aliases"] == ["algo-1"]
+    assert settings["HostConfig"].get("DeviceRequests") == asked
+    assert (settings["HostConfig"]["Memory"], settings["HostConfig"]["NanoCpus"]) == (1 << 30, 1_500_000_000)
+    assert settings["Hostname"] == "algo-1" and settings["StdinOnce"], "it ends with its connection"
+    assert settings["NetworkingConfig"]["EndpointsConfig"]["fleetfit-job"]["Aliases"] == ["algo-1"]
 
 
 def test_why_there_are_no_gpus() -> None:
@@ -288,40 +291,36 @@ def test_whose_files_they_are(tmp_path: Path) -> None:
     ],
 )
 def test_what_the_engine_says_gets_a_remedy(said: str, words: str) -> None:
-    import docker
-
-    with pytest.raises(EngineError, match=words), explained("do it", "unix:///x"):
-        raise docker.errors.APIError("500", explanation=said)
+    assert re.search(words, str(refusal("do it", 500, json.dumps({"message": said}).encode())))
 
 
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ("PermissionError(13, 'Permission denied')", "sudo usermod -aG docker"),
-        ("FileNotFoundError(2, 'No such file or directory')", "there is no container engine at unix:///x"),
-        ("[Errno 111] Connection refused", "is not running"),
+        (PermissionError(13, "Permission denied"), "sudo usermod -aG docker"),
+        (FileNotFoundError(2, "No such file or directory"), "there is no container engine at unix:///x"),
+        (ConnectionRefusedError(111, "Connection refused"), "is not running"),
+        (http.client.RemoteDisconnected("it is gone"), "does not answer: it is gone"),
     ],
 )
-def test_an_engine_that_cannot_be_reached_has_a_remedy(said: str, words: str) -> None:
-    import docker
-
-    with pytest.raises(EngineError, match=words), explained("do it", "unix:///x"):
-        raise docker.errors.DockerException(f"Error while fetching server API version: {said}")
+def test_an_engine_that_cannot_be_reached_has_a_remedy(said: Exception, words: str) -> None:
+    with pytest.raises(EngineError, match=words), reached("unix:///x"):
+        raise said
 
 
 class _UsersEngine(Engine):
     """Tells what it is, and keeps what it is told to run."""
 
     def __init__(self, info: dict[str, Any]) -> None:
-        super().__init__({}, at_once=False)
-        self.ran: list[list[str]] = []
+        super().__init__({})
+        self.ran: list[tuple[str, ...]] = []
         self._info = info
 
     def info(self) -> dict[str, Any]:
         return self._info
 
-    def run(self, image: str, entrypoint: list[str], mounts: list[tuple[str, str]], labels: Any) -> None:
-        self.ran.append(entrypoint)
+    def run(self, plan: containers.ContainerPlan) -> None:
+        self.ran.append(plan.entrypoint)
 
 
 @pytest.mark.parametrize(
@@ -358,8 +357,8 @@ def test_a_job_is_not_resumed_before_its_reaper_is_done(loop: Loop, tmp_path: Pa
         os.waitpid(pid, 0)
 
 
-def test_an_engine_that_is_not_asked_at_once_is_missed_by_the_first_call() -> None:
-    engine = Engine({"DOCKER_HOST": "unix:///no/such.sock"}, at_once=False)
+def test_an_engine_is_missed_by_the_first_call() -> None:
+    engine = Engine({"DOCKER_HOST": "unix:///no/such.sock"})
     with pytest.raises(EngineError, match=r"there is no container engine at unix:///no/such\.sock"):
         engine.info()
 

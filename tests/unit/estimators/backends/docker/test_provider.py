@@ -187,7 +187,7 @@ def new_job(asyncio_loop: AsyncioLoop, tmp_path: Path, monkeypatch: pytest.Monke
 
     def make(hosts: int = 2, *, toolkit: bool = True, keep: int | None = None) -> Job:
         engine = Engine()
-        monkeypatch.setattr(provider, "Engine", lambda at_once: engine)
+        monkeypatch.setattr(provider, "Engine", lambda: engine)
         job = Job(asyncio_loop, tmp_path, engine, hosts, keep)
         job.provider._image = ImageFacts(id="1", labels={TOOLKIT_LABEL: "1"} if toolkit else {})
         jobs.append(job)
