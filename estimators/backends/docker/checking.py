@@ -27,7 +27,7 @@ _seen: dict[str, tuple[ImageFacts, float]] = {}
 
 
 def just_seen(image: str) -> ImageFacts | None:
-    """What :func:`check` was told of an image, if that was within the last seconds."""
+    """Return what :func:`check` was told of an image, if that was within the last seconds."""
     facts, when = _seen.get(image, (None, 0.0))
     return facts if time.monotonic() - when < _FRESH else None
 
@@ -90,7 +90,7 @@ def check(spec: TrainingJobSpec, options: RunOptions) -> list[str]:
 
 
 def _without_toolkit(spec: TrainingJobSpec, labels: Mapping[str, str]) -> str:
-    """Why our toolkit does not run in a job's containers, and the remedy."""
+    """Return why our toolkit does not run in a job's containers, and the remedy."""
     if containers.TOOLKIT_LABEL in labels:
         return "the job starts a program of its own: leave container_entry_point and container_arguments out"
     image = containers.image_of(spec)
@@ -98,7 +98,7 @@ def _without_toolkit(spec: TrainingJobSpec, labels: Mapping[str, str]) -> str:
 
 
 def others_may_read_mounts(settings: Path = Path("/etc/fuse.conf")) -> bool:
-    """Whether users may let others read what they mount by FUSE; see fusermount3(1)."""
+    """Return whether users may let others read what they mount by FUSE; see fusermount3(1)."""
     try:
         lines = settings.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -107,7 +107,7 @@ def others_may_read_mounts(settings: Path = Path("/etc/fuse.conf")) -> bool:
 
 
 def gpu_refusal(info: Mapping[str, Any], gpus: int) -> str | None:
-    """Why containers cannot have GPUs here; None when they can.
+    """Return why containers cannot have GPUs here; None when they can.
 
     Args:
         info: What the engine says of itself (``docker info``).

@@ -78,7 +78,7 @@ class ContainerPlan:
     user: str = ""
 
     def command_line(self) -> tuple[str, ...]:
-        """The ``docker run`` that would start the same container."""
+        """Return the ``docker run`` that would start the same container."""
         words = ["docker", "run", "--name", self.name, "--hostname", self.host]
         words += ["--network", self.network, "--network-alias", self.host]
         for mount in self.mounts:
@@ -102,12 +102,12 @@ class ContainerPlan:
 
 
 def image_of(spec: TrainingJobSpec) -> str:
-    """The job's image: its own, or ours."""
+    """Return the job's image: its own, or ours."""
     return spec.algorithm.image or IMAGE
 
 
 def runs_toolkit(spec: TrainingJobSpec, labels: Iterable[str]) -> bool:
-    """Whether our toolkit is what runs in the containers: the image has it, and the job names no program of its own.
+    """Return whether our toolkit runs in the containers: the image has it, and the job names no program of its own.
 
     Args:
         spec: The job.
@@ -118,22 +118,22 @@ def runs_toolkit(spec: TrainingJobSpec, labels: Iterable[str]) -> bool:
 
 
 def network_of(spec: TrainingJobSpec) -> str:
-    """The name of the job's network."""
+    """Return the name of the job's network."""
     return f"fleetfit-{spec.name}"
 
 
 def labels_of(spec: TrainingJobSpec, record: Path) -> dict[str, str]:
-    """What marks everything of a job on the engine."""
+    """Return what marks everything of a job on the engine."""
     return {JOB_LABEL: spec.name, RECORD_LABEL: str(record)}
 
 
 def keeps_names(spec: TrainingJobSpec, *, toolkit: bool) -> bool:
-    """Whether the hosts must find each other by name also when one of them has ended: ours know each other."""
+    """Return whether the hosts must find each other by name also when one of them has ended: ours know each other."""
     return not toolkit and len(spec.hosts) > 1
 
 
 def facts(options: RunOptions) -> config.BackendFacts:
-    """What a container's configuration files say of where it is."""
+    """Return what a container's configuration files say of where it is."""
     return config.BackendFacts(
         network_interface=INTERFACE, submit_directory=CODE, instance_type=options.asked_instance_type
     )
@@ -200,7 +200,7 @@ def plan_container(
 
 
 def tree_mounts(tree: Path, *, code: bool, pipes: bool = False) -> list[Mount]:
-    """A host's tree in its container, folder by folder: what else an image has in ``/opt/ml`` stays.
+    """Return a host's tree in its container, folder by folder: what else an image has in ``/opt/ml`` stays.
 
     Args:
         tree: The tree.
@@ -212,7 +212,7 @@ def tree_mounts(tree: Path, *, code: bool, pipes: bool = False) -> list[Mount]:
 
 
 def environment_of(spec: TrainingJobSpec, options: RunOptions, host: str) -> dict[str, str]:
-    """The variables that a host's configuration gives its toolkit, which shares this machine's cores."""
+    """Return the variables that a host's configuration gives its toolkit, which shares this machine's cores."""
     found = dict(config.host_config(spec, host, facts(options)).environment)
     if len(spec.hosts) > 1 and ContainerOptions.of(options.backend_options).cpus is None:
         found[variables.HOSTS_HERE] = str(len(spec.hosts))
@@ -220,9 +220,9 @@ def environment_of(spec: TrainingJobSpec, options: RunOptions, host: str) -> dic
 
 
 def gpus_of(spec: TrainingJobSpec, host: str, gpus: int) -> tuple[int, ...] | None:
-    """The GPUs of one of several hosts on a machine: a part of its own if there are enough; empty means all of them.
+    """Return the GPUs of one of several hosts on a machine: a part of its own if there are enough.
 
-    None for a job that asks for none.
+    Empty means all of them; None is for a job that asks for none.
     """
     if not fleets.capabilities(spec.instance_type).needs_gpus:
         return None
@@ -231,7 +231,7 @@ def gpus_of(spec: TrainingJobSpec, host: str, gpus: int) -> tuple[int, ...] | No
 
 
 def local_model_dir(spec: TrainingJobSpec) -> Path | None:
-    """The script's ``model_dir`` where it is a folder of this machine, which the containers then need at its path."""
+    """Return the script's ``model_dir`` if it is a folder of this machine, which containers then need at its path."""
     value = codec.decode_value(spec.hyperparameters.get(codec.MODEL_DIR))
     if not isinstance(value, str) or value == DEFAULT_BASE_DIR or value.startswith(f"{DEFAULT_BASE_DIR}/"):
         return None
@@ -240,7 +240,7 @@ def local_model_dir(spec: TrainingJobSpec) -> Path | None:
 
 
 def local_output(spec: TrainingJobSpec) -> Path | None:
-    """The folder of this machine below which the script's ``model_dir`` is, if it is on this machine."""
+    """Return the folder of this machine below which the script's ``model_dir`` is, if it is on this machine."""
     path = local_model_dir(spec)
     output = path_here(spec.output.path)
     if path is None or output is None or not path.is_relative_to(output.absolute()):
@@ -249,7 +249,7 @@ def local_output(spec: TrainingJobSpec) -> Path | None:
 
 
 def planned_inputs(spec: TrainingJobSpec) -> tuple[Mount, ...]:
-    """What a job's channels will need of this machine, as far as it is known before they are there."""
+    """Return what a job's channels will need of this machine, as far as it is known before they are there."""
     found = []
     for channel in spec.inputs:
         path = path_here(channel.source.s3.uri) if channel.source.s3 is not None else None
@@ -261,7 +261,7 @@ def planned_inputs(spec: TrainingJobSpec) -> tuple[Mount, ...]:
 
 
 def channel_mounts(data: Path, channels: Iterable[str], base: str = DEFAULT_BASE_DIR) -> list[Mount]:
-    """What of this machine the links lead to that the host agent made for channels in FastFile mode.
+    """Return what of this machine the links lead to that the host agent made for channels in FastFile mode.
 
     A channel that is one link becomes an empty folder, over which its data is mounted; links within a channel keep
     their targets, which are mounted where they are.
@@ -292,7 +292,7 @@ def channel_mounts(data: Path, channels: Iterable[str], base: str = DEFAULT_BASE
 
 
 def _common(paths: Sequence[Path]) -> Path | None:
-    """The file, or the lowest folder that has all of them."""
+    """Return the file, or the lowest folder that has all of them."""
     if len(paths) < 2:
         return paths[0] if paths else None
     common = Path(os.path.commonpath([path.parent for path in paths]))
@@ -300,5 +300,5 @@ def _common(paths: Sequence[Path]) -> Path | None:
 
 
 def aws_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """The caller's variables that say where AWS is."""
+    """Return the caller's variables that say where AWS is."""
     return {name: environment[name] for name in _AWS_SETTINGS if environment.get(name)}

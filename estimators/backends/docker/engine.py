@@ -49,7 +49,7 @@ class Ended:
 
     @property
     def was_killed(self) -> bool:
-        """Whether something in it was killed."""
+        """Return whether something in it was killed."""
         return self.out_of_memory or (self.exit_code >= 128 and self.exit_code != 128 + signal.SIGTERM)
 
 
@@ -143,12 +143,12 @@ class Engine:
         return dict(json.loads(self._ask("describe itself", "GET", "/info")))
 
     def is_rootless(self) -> bool:
-        """Whether the engine runs as an ordinary user, who is root in its containers."""
+        """Return whether the engine runs as an ordinary user, who is root in its containers."""
         info = self.info()  # Docker says it among the security options, Podman by a key of its own
         return bool(info.get("Rootless")) or "name=rootless" in (info.get("SecurityOptions") or ())
 
     def image(self, name: str) -> ImageFacts:
-        """What the engine says of an image.
+        """Return what the engine says of an image.
 
         Raises:
             AbsentError: the engine does not have it.
@@ -163,7 +163,7 @@ class Engine:
         )
 
     def has_image(self, image: str) -> bool:
-        """Whether the engine has an image."""
+        """Return whether the engine has an image."""
         with contextlib.suppress(AbsentError):
             return bool(self.image(image))
         return False
@@ -176,7 +176,7 @@ class Engine:
         self._ask(f"make the network {name!r}", "POST", "/networks/create", {**network, "CheckDuplicate": True})
 
     def gateway(self, name: str) -> str:
-        """The address of this machine in a network.
+        """Return the address of this machine in a network.
 
         Raises:
             EngineError: the network has none.
@@ -237,7 +237,7 @@ class Engine:
         self._ask("put files into a container", "PUT", place, archive, query={"path": "/"})
 
     def attach(self, container: str, *, stdin: bool) -> socket.socket:
-        """The connection on which a container prints, and on which its standard input stays open."""
+        """Return the connection on which a container prints, and on which its standard input stays open."""
         query = {"stream": 1, "stdout": 1, "stderr": 1, **({"stdin": 1} if stdin else {})}
         path = f"/containers/{container}/attach?{urllib.parse.urlencode(query)}"
         with reached(self.address), contextlib.closing(self._connect(_TIMEOUT)) as connection:
@@ -254,18 +254,18 @@ class Engine:
         return stream
 
     def inspect(self, container: str) -> dict[str, Any] | None:
-        """What the engine says of a container; None when that was removed."""
+        """Return what the engine says of a container; None when that was removed."""
         with contextlib.suppress(AbsentError):
             return dict(json.loads(self._ask("inspect a container", "GET", f"/containers/{container}/json")))
         return None
 
     def is_running(self, container: str) -> bool:
-        """Whether a container is there and runs."""
+        """Return whether a container is there and runs."""
         found = self.inspect(container)
         return found is not None and bool(found["State"]["Running"])
 
     def address_in(self, network: str, container: str) -> str:
-        """The address of a container in a network; empty when it has ended already."""
+        """Return the address of a container in a network; empty when it has ended already."""
         found = self.inspect(container) or {"NetworkSettings": {"Networks": {}}}
         return str((found["NetworkSettings"]["Networks"].get(network) or {}).get("IPAddress") or "")
 
@@ -325,7 +325,7 @@ class Engine:
     # --- the end ---
 
     def leftovers(self, labels: Mapping[str, str] | None = None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """The containers and the networks of jobs: of all, or of those with these labels."""
+        """Return the containers and the networks of jobs: of all, or of those with these labels."""
         wanted = [f"{name}={value}" for name, value in (labels or {}).items()] or [JOB_LABEL]
         query = {"filters": json.dumps({"label": wanted})}
         containers = self._ask("list containers", "GET", "/containers/json", query={"all": 1, **query})

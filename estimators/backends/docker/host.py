@@ -186,7 +186,7 @@ class ContainerProcess:
             return Ended(exit_code=255, error=text)
 
     def _succeeded(self) -> bool:
-        """Whether our toolkit has said that all went well: the last that it does before it ends."""
+        """Return whether our toolkit has said that all went well: the last that it does before it ends."""
         cluster = self._provider.cluster
         if not self._provider.toolkit or cluster.is_ending:
             return False
@@ -197,7 +197,7 @@ class ContainerProcess:
         return text == success_text(cluster.attempt)
 
     def _said(self) -> str:
-        """What a program of others left in ``/opt/ml/output/failure``, SageMaker's place for the reason."""
+        """Return what a program of others left in ``/opt/ml/output/failure``, SageMaker's place for the reason."""
         try:
             file = self._provider.cluster.record.tree(self._host).failure_file
             return file.read_text(encoding="utf-8", errors="replace")
@@ -206,7 +206,7 @@ class ContainerProcess:
 
     @property
     def _unwanted(self) -> bool:
-        """Whether it was told to end before it ran."""
+        """Return whether it was told to end before it ran."""
         return any(number != signal.SIGTERM for number in self._signals)
 
     def write(self, data: bytes) -> None:
@@ -218,7 +218,7 @@ class ContainerProcess:
             self._unsaid = b""
 
     def close_input(self) -> None:
-        """It ends with the connection."""
+        """Do nothing: a container's input ends with its connection."""
 
     def signal(self, number: int) -> None:
         """Tell our toolkit what a signal would, or have the engine send it; a program of others is ended by SIGKILL."""

@@ -61,7 +61,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def wants_sshd(spec: TrainingJobSpec, options: RunOptions, *, toolkit: bool) -> bool:
-    """Whether a launcher of others will reach the hosts by ssh: ours does not.
+    """Return whether a launcher of others will reach the hosts by ssh: ours does not.
 
     Those are the official toolkit's MPI, the official SDK 3.x's drivers, and what asks for it by the backend option
     ``sshd``.
@@ -76,7 +76,7 @@ def wants_sshd(spec: TrainingJobSpec, options: RunOptions, *, toolkit: bool) -> 
 
 
 def ssh_files(hosts: Sequence[str], environment: Sequence[str], *, now: float = 0.0) -> bytes:
-    """What sshd and ssh need in a job's containers, as a tar archive of ``/``: everything is root's.
+    """Return what sshd and ssh need in a job's containers, as a tar archive of ``/``: everything is root's.
 
     One key is the hosts' and one is root's, both made for this job: each host lets the others in, and knows them.
 
@@ -121,7 +121,7 @@ def ssh_files(hosts: Sequence[str], environment: Sequence[str], *, now: float = 
 
 
 def _key(program: str, path: Path) -> tuple[str, str]:
-    """A new pair: the private key's text and the public one's."""
+    """Return a new pair: the private key's text and the public one's."""
     words = [program, "-q", "-t", "ed25519", "-N", "", "-C", "fleetfit", "-f", str(path)]
     done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=_KEYGEN_TIMEOUT_S)
     if done.returncode != 0:

@@ -26,12 +26,12 @@ _LOOK = 1.0
 
 
 def socket_in(folder: str) -> str:
-    """Where the first process listens, in the container."""
+    """Return where the first process listens, in the container."""
     return f"{folder}/{_NAME}"
 
 
 def listens(folder: Path) -> bool:
-    """Whether the first process of a container listens: the container runs."""
+    """Return whether the first process of a container listens: the container runs."""
     try:
         connect(folder).close()
     except OSError:

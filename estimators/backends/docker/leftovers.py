@@ -14,7 +14,7 @@ from estimators.records.record import JobRecord
 
 
 def find() -> list[Leftover]:
-    """What is labelled as a job's and has no supervisor any more; nothing where there is no engine."""
+    """Return what is labelled as a job's and has no supervisor any more; nothing where there is no engine."""
     try:
         containers, networks = Engine().leftovers()
     except EngineError:

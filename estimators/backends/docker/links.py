@@ -41,13 +41,13 @@ class Link:
     latency_ms: float = LATENCY_MS
 
     def arguments(self) -> list[str]:
-        """As ``tc qdisc`` takes it."""
+        """Return the words that ``tc qdisc`` takes."""
         burst = max(_BURST_BYTES, int(self.rate / 8 * _BURST_SECONDS))
         return ["tbf", "rate", f"{self.rate}bit", "burst", str(burst), "latency", f"{self.latency_ms:g}ms"]
 
 
 def rate(where: str, value: Any) -> int:
-    """The rule for the option ``link_rate``: ``"100mbit"``, ``"1gbit"`` or a number of bits per second."""
+    """Read the option ``link_rate``: ``"100mbit"``, ``"1gbit"`` or a number of bits per second."""
     match = _RATE.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is not None:
         bits = float(match[1]) * _UNITS[match[2].lower()]
@@ -61,14 +61,14 @@ def rate(where: str, value: Any) -> int:
 
 
 def latency(where: str, value: Any) -> float:
-    """The rule for the option ``link_latency_ms``."""
+    """Read the option ``link_latency_ms``."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= 10_000:
         raise option_rules.refuse(where, "a number of milliseconds from 1 to 10000", value)
     return float(value)
 
 
 def refusal() -> str | None:
-    """Why links cannot be shaped here; None when they can."""
+    """Return why links cannot be shaped here; None when they can."""
     missing = [name for name in ("tc", "ip", "nsenter") if shutil.which(name, path=system_path()) is None]
     if missing:
         return f"{', '.join(missing)} not found; install Debian's packages iproute2 and util-linux"
@@ -114,5 +114,5 @@ def _run(argv: list[str]) -> str:
 
 
 def system_path() -> str:
-    """Where system tools are, which a user's PATH often lacks."""
+    """Return where system tools are, which a user's PATH often lacks."""
     return f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"

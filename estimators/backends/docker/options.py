@@ -38,7 +38,7 @@ class Mount:
 
     @property
     def text(self) -> str:
-        """As ``docker run -v`` takes it."""
+        """Return the word that ``docker run -v`` takes."""
         return f"{self.source}:{self.target}{':ro' if self.read_only else ''}"
 
 
@@ -58,7 +58,7 @@ def _mounts(where: str, given: Any) -> tuple[Mount, ...]:
 
 
 def _taken(target: str) -> str | None:
-    """What a path of a container is for that users cannot mount over; None when they can."""
+    """Return what a path of a container is for that users cannot mount over; None when they can."""
     path = posixpath.normpath(target)
     if path == "/" or path.split("/")[1] in ("proc", "sys"):
         return "for the container itself"
@@ -116,5 +116,5 @@ class ContainerOptions:
 
     @property
     def link(self) -> links.Link | None:
-        """What their links carry; None for links as they are."""
+        """Return what their links carry; None for links as they are."""
         return links.Link(rate=self.link_rate, latency_ms=self.link_latency_ms) if self.link_rate else None

@@ -18,12 +18,12 @@ ROOT = ("", "0", "root")
 
 
 def is_root(user: str) -> bool:
-    """Whether an image's ``USER`` is root."""
+    """Return whether an image's ``USER`` is root."""
     return user.partition(":")[0] in ROOT
 
 
 def foreign(place: Path, uid: int) -> bool:
-    """Whether something below a folder is not a user's, or cannot be looked into."""
+    """Return whether something below a folder is not a user's, or cannot be looked into."""
     pending = [place]
     while pending:
         folder = pending.pop()
@@ -42,7 +42,7 @@ def foreign(place: Path, uid: int) -> bool:
 
 
 def owed(duty: Duty, user: str) -> bool:
-    """Whether containers, which ran as ``user``, may have left files that are not the calling user's."""
+    """Return whether containers, which ran as ``user``, may have left files that are not the calling user's."""
     uid = os.geteuid()
     if uid == 0 and is_root(user):
         return False

@@ -86,13 +86,13 @@ class DockerProvider(HostProvider):
 
     @classmethod
     def found(cls, spec: TrainingJobSpec) -> dict[str, Any] | None:
-        """The engine's facts of the job's image."""
+        """Return the engine's facts of the job's image."""
         facts = checking.just_seen(containers.image_of(spec))
         return None if facts is None else dataclasses.asdict(facts)
 
     @classmethod
     def leftovers(cls, region: str = "") -> Sequence[Leftover]:
-        """Containers and networks on the engine."""
+        """Return containers and networks on the engine."""
         from estimators.backends.docker import leftovers
 
         return leftovers.find()
@@ -179,7 +179,7 @@ class DockerProvider(HostProvider):
         self._pool = pool
 
     def duty(self, label: str, value: str) -> Duty:
-        """What is removed from the engine and given back to the user when the job is over, or was killed."""
+        """Return what is removed from the engine and given back to the user when the job is over, or was killed."""
         record = self.cluster.record
         own_checkpoints = local.checkpoint_dir(self.spec) if local.synced_checkpoints(self.spec) is None else None
         theirs = (own_checkpoints, containers.local_model_dir(self.spec))
@@ -233,7 +233,7 @@ class DockerProvider(HostProvider):
         return lambda: self._start(plan, wanted)
 
     def _start(self, plan: ContainerPlan, wanted: Callable[[], bool]) -> Running:
-        """In a thread: make a container, attach to it, start it."""
+        """Make a container, attach to it, and start it, in a thread."""
         engine = self._engine
         made = engine.create(plan)
         if self._ssh_files is not None:
@@ -295,7 +295,7 @@ class DockerProvider(HostProvider):
     # --- the end ---
 
     async def give_back(self) -> None:
-        """Containers write as root, or as their image's user: what they wrote becomes the calling user's."""
+        """Make what containers wrote, as root or as their image's user, the calling user's."""
         if self._image is None:
             return
         from estimators.backends.docker import ownership

@@ -47,7 +47,7 @@ class Duty:
     shared: Sequence[str] = ()
 
     def to_text(self) -> str:
-        """As it is handed to the process; :meth:`from_text` reads it."""
+        """Return the text that is handed to the process; :meth:`from_text` reads it."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod

@@ -19,7 +19,7 @@ class Frames:
         self._left = 0  # of the frame that has begun
 
     def feed(self, data: bytes) -> bytes:
-        """What ``data`` adds to the output, of both streams in the order in which the container wrote."""
+        """Return what ``data`` adds to the output, of both streams in the order in which the container wrote."""
         self._buffer += data
         output = bytearray()
         while self._buffer:

@@ -58,11 +58,11 @@ class Pool:
     reaper: socket.socket | None = None
 
     def secrets(self, host: str) -> Path:
-        """The folder that a host's container has as :data:`SECRETS`."""
+        """Return the folder that a host's container has as :data:`SECRETS`."""
         return self.path / "secrets" / host
 
     def sockets(self, host: str) -> Path:
-        """The folder that a host's container has as :data:`.options.IDLE`."""
+        """Return the folder that a host's container has as :data:`.options.IDLE`."""
         return self.path / "sockets" / host
 
     def starter(self, host: str, environment: Mapping[str, str], engine: Engine) -> Callable[[], Running]:
@@ -86,14 +86,14 @@ class Pool:
 
 
 def labels_of(path: Path) -> dict[str, str]:
-    """What marks everything of a pool on the engine."""
+    """Return what marks everything of a pool on the engine."""
     return {containers.JOB_LABEL: "warm", POOL_LABEL: str(path)}
 
 
 def plan_pool(
     spec: TrainingJobSpec, options: RunOptions, *, jobs: Path, checkpoints: Path | None, gpus: int
 ) -> tuple[ContainerPlan, ...]:
-    """The idle containers that a job could run in, without names: they see what it needs at the paths of this machine.
+    """Return the idle containers that a job could run in, without names; they see the paths of this machine.
 
     Args:
         spec: The job.
@@ -127,7 +127,7 @@ def plan_pool(
 
 
 def key_of(plans: Sequence[ContainerPlan], image: str, *, isolated: bool) -> str:
-    """What tells pools apart: everything of the containers, and the image's id."""
+    """Return what tells pools apart: everything of the containers, and the image's id."""
     described = [dataclasses.asdict(plan) for plan in plans]
     text = json.dumps([described, image, isolated], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -189,7 +189,7 @@ def make(pool: Pool, plans: Sequence[ContainerPlan], engine: Engine, *, isolated
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """What a pool serves and has; empty for what is none."""
+    """Return what a pool serves and has; empty for what is none."""
     try:
         return dict(json.loads((path / _STATE).read_text(encoding="utf-8")))
     except (OSError, ValueError):  # it is being made, or removed
@@ -197,12 +197,12 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def is_used(path: Path) -> bool:
-    """Whether a pool has a reaper: a job runs in it, or may still come."""
+    """Return whether a pool has a reaper: a job runs in it, or may still come."""
     return locks.is_held(path / LOCK)
 
 
 def wait_for_job(path: Path, seconds: float) -> socket.socket | None:
-    """The reaper's part: return the connection of the next job that has the pool; None when the time is over."""
+    """Wait in the reaper for the next job, and return its connection; None when the time is over."""
     with kept.listen(path, _REAPER) as listener:
         listener.settimeout(seconds)
         try:

@@ -28,7 +28,7 @@ class ImageEngine(Engine):
             import docker
         except ImportError:
             raise EngineError(
-                "making images needs Docker's Python SDK: `fleetfit install docker` (or `pip install docker`)."
+                "containers need Docker's Python SDK: `fleetfit install docker` (or `pip install docker`)."
             ) from None
         try:
             with reached(self.address):
