@@ -17,7 +17,6 @@ import signal
 import socket
 import urllib.parse
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from container.system import interfaces
@@ -83,20 +82,14 @@ class Engine:
 
     def _connect(self, timeout: float | None) -> http.client.HTTPConnection:
         scheme, _, place = self.address.partition("://")
+        connection = http.client.HTTPConnection("localhost" if scheme == "unix" else place, timeout=timeout)
         if scheme == "unix":
-            connection = http.client.HTTPConnection("localhost", timeout=timeout)
             connection.sock = socket.socket(socket.AF_UNIX)
             connection.sock.settimeout(timeout)
             connection.sock.connect(place)
-            return connection
-        if not self.variables.get("DOCKER_TLS_VERIFY"):
-            return http.client.HTTPConnection(place, timeout=timeout)
-        import ssl
-
-        folder = Path(self.variables.get("DOCKER_CERT_PATH") or Path.home() / ".docker")
-        context = ssl.create_default_context(cafile=folder / "ca.pem")
-        context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
-        return http.client.HTTPSConnection(place, timeout=timeout, context=context)
+        else:
+            connection.connect()
+        return connection
 
     def _ask(
         self,
@@ -241,7 +234,6 @@ class Engine:
         query = {"stream": 1, "stdout": 1, "stderr": 1, **({"stdin": 1} if stdin else {})}
         path = f"/containers/{container}/attach?{urllib.parse.urlencode(query)}"
         with reached(self.address), contextlib.closing(self._connect(_TIMEOUT)) as connection:
-            connection.connect() if connection.sock is None else None
             stream = connection.sock.dup()  # the response would close the connection with itself
             try:
                 connection.request("POST", path, headers={"Connection": "Upgrade", "Upgrade": "tcp"})

@@ -181,7 +181,7 @@ class ContainerProcess:
     async def _ended(self, running: Running) -> Ended:
         try:
             return await self._provider.wait(running)
-        except (FleetfitError, OSError) as error:
+        except (FleetfitError, OSError, ValueError) as error:  # half an answer is none
             text = f"the connection to the engine was lost while the job ran: {error}"
             return Ended(exit_code=255, error=text)
 
