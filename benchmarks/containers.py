@@ -27,9 +27,9 @@ from estimators.backends.docker import job_secrets
 from estimators.backends.docker.containers import IMAGE, JOB_LABEL, ContainerPlan
 from estimators.backends.docker.engine import Engine
 from estimators.backends.docker.engine_errors import EngineError
-from estimators.backends.docker.images.base import BASE
-from estimators.backends.docker.images.engine import ImageEngine
 from estimators.backends.docker.options import Mount
+from estimators.backends.images.base import BASE
+from estimators.backends.images.engine import ImageEngine
 
 _SCRIPT = "import time\nprint('first line', time.time(), flush=True)\ntime.sleep(1)\n"
 #: The official SDK 2.x's local mode for the same job, where it cannot run: seconds, measured on a quiet machine of this

@@ -62,8 +62,8 @@ def add(subparsers: Any) -> None:
 def run_build(args: argparse.Namespace) -> int:
     """Build the image."""
     from estimators.backends.docker.containers import IMAGE
-    from estimators.backends.docker.images import build
-    from estimators.backends.docker.images.engine import ImageEngine
+    from estimators.backends.images import build
+    from estimators.backends.images.engine import ImageEngine
     from estimators.job.errors import BackendError
     from estimators.provision.errors import ProvisionError
     from estimators.provision.progress import Progress
@@ -84,7 +84,7 @@ def run_build(args: argparse.Namespace) -> int:
 def run_push(args: argparse.Namespace) -> int:
     """Push the image to ECR."""
     from estimators.backends.docker.containers import IMAGE
-    from estimators.backends.docker.images.engine import ImageEngine
+    from estimators.backends.images.engine import ImageEngine
     from estimators.backends.sagemaker import ecr as push
     from estimators.backends.sagemaker import images
     from estimators.backends.sagemaker.aws import Aws
@@ -108,8 +108,8 @@ def run_push(args: argparse.Namespace) -> int:
 
 def run_base(args: argparse.Namespace) -> int:
     """Make a base image."""
-    from estimators.backends.docker.images import base
-    from estimators.backends.docker.images.engine import ImageEngine
+    from estimators.backends.images import base
+    from estimators.backends.images.engine import ImageEngine
     from estimators.provision.progress import Progress
 
     engine = ImageEngine()

@@ -15,8 +15,8 @@ import official_image
 import pytest
 
 from estimators import MPI, TensorFlow
-from estimators.backends.docker.images.base import BASE
-from estimators.backends.docker.images.engine import ImageEngine
+from estimators.backends.images.base import BASE
+from estimators.backends.images.engine import ImageEngine
 from estimators.provision import wheelhouse
 from estimators.provision.packages import Installation
 

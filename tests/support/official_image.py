@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from container.system.files import cache_root
-from estimators.backends.docker.images.engine import ImageEngine
+from estimators.backends.images.engine import ImageEngine
 
 NAME = "fleetfit-test-official"
 VERSION = "5.1.4"

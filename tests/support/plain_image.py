@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from estimators.backends.docker.images.engine import ImageEngine
+from estimators.backends.images.engine import ImageEngine
 
 NAME = "fleetfit-test-plain"
 

@@ -14,8 +14,8 @@ from container.system.host_machine import gpu_count
 from estimators.backends import local
 from estimators.backends.docker import containers, links, ownership
 from estimators.backends.docker.engine import Engine, ImageFacts
-from estimators.backends.docker.images.toolkit import outdated
 from estimators.backends.docker.options import ContainerOptions
+from estimators.backends.images.toolkit import outdated
 from estimators.job import fleets
 from estimators.job.errors import PreflightWarning, UnsupportedError
 from estimators.job.request import RunOptions, TrainingJobSpec

@@ -13,7 +13,7 @@ from estimators.backends.sagemaker.explaining import code_of, explain
 from estimators.job.errors import BackendError, ConfigurationError
 
 if TYPE_CHECKING:
-    from estimators.backends.docker.images.engine import ImageEngine
+    from estimators.backends.images.engine import ImageEngine
 
 #: The image's label that says what it was built for.
 _DEVICE_LABEL = "fleetfit.device"

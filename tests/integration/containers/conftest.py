@@ -16,7 +16,7 @@ import pytest
 
 from estimators.backends.docker.containers import IMAGE, TOOLKIT_LABEL
 from estimators.backends.docker.engine_errors import EngineError
-from estimators.backends.docker.images.engine import ImageEngine
+from estimators.backends.images.engine import ImageEngine
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +39,7 @@ def base_image(engine: ImageEngine) -> str:
 @pytest.fixture(scope="session")
 def image(engine: ImageEngine, base_image: str) -> str:
     """The image that jobs run in, with the toolkit of this checkout."""
-    from estimators.backends.docker.images.toolkit import toolkit_digest
+    from estimators.backends.images.toolkit import toolkit_digest
 
     return _made(engine, IMAGE, ["image", "build"], label=toolkit_digest())
 

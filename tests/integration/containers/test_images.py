@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from estimators.backends.docker.images import build
-from estimators.backends.docker.images.engine import ImageEngine
+from estimators.backends.images import build
+from estimators.backends.images.engine import ImageEngine
 
 pytestmark = pytest.mark.timeout(1500)  # the first one has the base made
 

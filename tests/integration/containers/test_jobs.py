@@ -25,7 +25,7 @@ from estimators import (
     TrainingJobError,
 )
 from estimators.backends.docker.containers import IMAGE
-from estimators.backends.docker.images.engine import ImageEngine
+from estimators.backends.images.engine import ImageEngine
 from estimators.job.errors import BackendError, ConfigurationError, UnsupportedError
 
 pytestmark = pytest.mark.timeout(1500)  # the first one has the images made

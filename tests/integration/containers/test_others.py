@@ -16,8 +16,8 @@ from containing import await_gone
 
 from container.contract.strategies import MPI
 from estimators import Estimator, TensorFlow, TrainingInput, TrainingJobError
-from estimators.backends.docker.images.engine import ImageEngine
 from estimators.backends.docker.job_secrets import wants_sshd
+from estimators.backends.images.engine import ImageEngine
 from estimators.job.request import Resources, RunOptions, TrainingJobSpec
 
 pytestmark = pytest.mark.timeout(1500)  # the first one has the images made

@@ -12,7 +12,7 @@ from aws_identity import ACCOUNT, REGION, caller
 
 from estimators import CollectiveAllReduce, ConfigurationError, Estimator, FileSystemInput, ParameterServer, TensorFlow
 from estimators.backends.docker.engine import ImageFacts
-from estimators.backends.docker.images.toolkit import toolkit_digest
+from estimators.backends.images.toolkit import toolkit_digest
 from estimators.backends.sagemaker import discovery, images
 from estimators.backends.sagemaker import ecr as push
 from estimators.backends.sagemaker.aws import Aws, supervisor_environment

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from container.system import folders
 from estimators.backends.docker.containers import IMAGE
-from estimators.backends.docker.images import base as bases
-from estimators.backends.docker.images.toolkit import SKIPPED, package, toolkit_digest
+from estimators.backends.images import base as bases
+from estimators.backends.images.toolkit import SKIPPED, package, toolkit_digest
 from estimators.provision import pipe_reader, wheelhouse
 from estimators.provision.packages import Installation
 
 if TYPE_CHECKING:
-    from estimators.backends.docker.images.engine import ImageEngine
+    from estimators.backends.images.engine import ImageEngine
 
 #: Docker Hub's, with the Python that the wheels are for.
 _HUB_BASE = "python:{major}.{minor}-slim-bookworm"

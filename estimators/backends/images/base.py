@@ -18,7 +18,7 @@ from estimators.job.errors import BackendError, ConfigurationError
 from estimators.provision import commands
 
 if TYPE_CHECKING:
-    from estimators.backends.docker.images.engine import ImageEngine
+    from estimators.backends.images.engine import ImageEngine
 
 #: The name of what :func:`make` makes.
 BASE = "fleetfit-base"
