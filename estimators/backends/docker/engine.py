@@ -16,7 +16,7 @@ import os
 import signal
 import socket
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from container.system import interfaces
@@ -67,6 +67,23 @@ class ImageFacts:
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     user: str = ""
     environment: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Running:
+    """A container whose first process trains, or one that is kept and in which it does.
+
+    Attributes:
+        container: Its id.
+        stream: The connection on which it prints, and on which its standard input stays open.
+        decode: Makes what it printed of what comes there.
+        wait: Waits for the end, in a thread.
+    """
+
+    container: str
+    stream: socket.socket
+    decode: Callable[[bytes], bytes]
+    wait: Callable[[], Ended]
 
 
 class Engine:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import signal
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +13,7 @@ from container.contract.failures import Cause
 from container.contract.layout import success_text
 from container.system.running import ProcessEnd, Runner
 from estimators.backends.docker import containers
-from estimators.backends.docker.engine import Ended
+from estimators.backends.docker.engine import Ended, Running
 from estimators.backends.docker.engine_errors import EngineError
 from estimators.backends.docker.exit_status import end_failure
 from estimators.backends.hosts.here import LocalHost
@@ -34,23 +32,6 @@ _TAIL = 1 << 16
 #: What is said to our toolkit instead of a signal: one to a first process that has no handler for it yet would be lost;
 #: a word waits.
 _WORDS = {signal.SIGTERM: variables.SAY_STOP, signal.SIGINT: variables.SAY_END}
-
-
-@dataclasses.dataclass(frozen=True)
-class Running:
-    """A container whose first process trains, or one that is kept and in which it does.
-
-    Attributes:
-        container: Its id.
-        stream: The connection on which it prints, and on which its standard input stays open.
-        decode: Makes what it printed of what comes there.
-        wait: Waits for the end, in a thread.
-    """
-
-    container: str
-    stream: socket.socket
-    decode: Callable[[bytes], bytes]
-    wait: Callable[[], Ended]
 
 
 class ContainerHost(LocalHost):

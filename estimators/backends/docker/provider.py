@@ -20,9 +20,9 @@ from container.system.running import Runner
 from estimators.backends import local, trees
 from estimators.backends.docker import checking, containers, job_secrets, naming, warm
 from estimators.backends.docker.containers import ContainerPlan
-from estimators.backends.docker.engine import Ended, Engine, ImageFacts
+from estimators.backends.docker.engine import Ended, Engine, ImageFacts, Running
 from estimators.backends.docker.engine_errors import EngineError
-from estimators.backends.docker.host import ContainerHost, Running
+from estimators.backends.docker.host import ContainerHost
 from estimators.backends.docker.mounted import MountedPlatform
 from estimators.backends.docker.reapers import Duty, Reaper
 from estimators.backends.docker.relays import Relays

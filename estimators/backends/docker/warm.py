@@ -15,18 +15,15 @@ import socket
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from container.system import locks
 from estimators.backends.docker import containers, kept
 from estimators.backends.docker import options as places
 from estimators.backends.docker.containers import ContainerPlan
-from estimators.backends.docker.host import Running
+from estimators.backends.docker.engine import Engine, Running
 from estimators.backends.docker.options import SECRETS, ContainerOptions, Mount
 from estimators.job.request import RunOptions, TrainingJobSpec
-
-if TYPE_CHECKING:
-    from estimators.backends.docker.engine import Engine
 
 #: Label of a pool's things: its folder.
 POOL_LABEL = "fleetfit.pool"
