@@ -6,15 +6,15 @@ The other side, and what is said, is :mod:`container.toolkit.idle`.
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from container.contract import variables
 from container.contract.messages import MessageError
 from container.system.connection import BlockingConnection
+from estimators.backends.docker import keeping
 from estimators.backends.docker.engine_errors import EngineError
 
 #: The socket's name in its folder.
@@ -33,7 +33,7 @@ def socket_in(folder: str) -> str:
 def listens(folder: Path) -> bool:
     """Return whether the first process of a container listens: the container runs."""
     try:
-        connect(folder).close()
+        keeping.connect(folder, _NAME).close()
     except OSError:
         return False
     return True
@@ -80,7 +80,7 @@ def _await(folder: Path, is_running: Callable[[], bool]) -> socket.socket:
     look = time.monotonic() + _LOOK
     while True:
         try:
-            return connect(folder)
+            return keeping.connect(folder, _NAME)
         except OSError as error:
             now = time.monotonic()
             if now > until:
@@ -90,40 +90,3 @@ def _await(folder: Path, is_running: Callable[[], bool]) -> socket.socket:
                 if not is_running():
                     raise EngineError("the kept container ended before a job ran in it.") from error
         time.sleep(0.005)
-
-
-def connect(folder: Path, name: str = _NAME) -> socket.socket:
-    """Connect to a socket in a folder.
-
-    Raises:
-        OSError: nobody listens there.
-    """
-    with _unix_socket(folder, name) as (connection, address):
-        connection.connect(address)
-        return connection
-
-
-def listen(folder: Path, name: str) -> socket.socket:
-    """Listen at a socket in a folder.
-
-    Raises:
-        OSError: that cannot be done.
-    """
-    with _unix_socket(folder, name) as (listener, address):
-        listener.bind(address)
-        listener.listen()
-        return listener
-
-
-@contextlib.contextmanager
-def _unix_socket(folder: Path, name: str) -> Iterator[tuple[socket.socket, str]]:
-    """Give a socket and its address by the folder's descriptor: a path may have 107 bytes, a user's home more."""
-    place = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        yield connection, f"/proc/self/fd/{place}/{name}"
-    except BaseException:
-        connection.close()
-        raise
-    finally:
-        os.close(place)

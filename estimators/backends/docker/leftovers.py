@@ -6,7 +6,7 @@ import functools
 from pathlib import Path
 
 from estimators.backends.base import Leftover
-from estimators.backends.docker import warm
+from estimators.backends.docker import keeping, warm
 from estimators.backends.docker.containers import JOB_LABEL, RECORD_LABEL
 from estimators.backends.docker.engine import Engine
 from estimators.backends.docker.engine_errors import EngineError
@@ -27,7 +27,7 @@ def find() -> list[Leftover]:
             try:
                 if record and JobRecord(Path(record)).is_supervised():
                     continue
-                if pool and warm.is_used(Path(pool)):
+                if pool and keeping.is_used(Path(pool)):
                     continue
             except PermissionError:
                 continue  # another user's

@@ -18,7 +18,7 @@ from container.system.host_machine import gpu_count
 from container.system.removing import remove_tree
 from container.system.running import Runner
 from estimators.backends import local, trees
-from estimators.backends.docker import checking, containers, job_secrets, naming, warm
+from estimators.backends.docker import checking, containers, job_secrets, keeping, naming, warm
 from estimators.backends.docker.containers import ContainerPlan
 from estimators.backends.docker.engine import Ended, Engine, ImageFacts, Running
 from estimators.backends.docker.engine_errors import EngineError
@@ -171,10 +171,10 @@ class DockerProvider(HostProvider):
         key = warm.key_of(plans, image.id, isolated=isolated)
         pool = await self.call(lambda: warm.claim(record.home, key))
         if pool is not None and pool.reaper is not None:
-            self._reaper.take(pool.reaper, self.duty(warm.POOL_LABEL, str(pool.path)), pool.path / warm.LOCK)
+            self._reaper.take(pool.reaper, self.duty(warm.POOL_LABEL, str(pool.path)), pool.path / keeping.LOCK)
         else:
             pool = warm.new(record.home, key)
-            self._reaper.start(self.duty(warm.POOL_LABEL, str(pool.path)), pool.path / warm.LOCK)
+            self._reaper.start(self.duty(warm.POOL_LABEL, str(pool.path)), pool.path / keeping.LOCK)
             await self.call(lambda: warm.make(pool, plans, self._engine, isolated=isolated))
         self._pool = pool
 
@@ -313,7 +313,7 @@ class DockerProvider(HostProvider):
             self._made.cancel()
         self._relays.close()
         quiet = not self._making
-        keep = self._pool is not None and quiet and not self._running and not self._spoilt and self._pool.clear()
+        keep = self._pool is not None and quiet and not self._running and not self._spoilt and self._pool.keep()
         self._reaper.finish(f"keep {self.spec.resources.keep_alive_s}" if keep else "done" if quiet else "")
         remove_tree(self._runtime, ignore_errors=True)
 

@@ -12,12 +12,14 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from container.system.removing import remove_tree
-from estimators.backends.docker import ownership, warm
-from estimators.backends.docker.engine import Engine
-from estimators.backends.docker.engine_errors import EngineError
+from estimators.backends.docker import keeping
 from estimators.backends.docker.reapers import Duty
+
+if TYPE_CHECKING:
+    from estimators.backends.docker.engine import Engine
 
 #: The engine may be in the middle of making something that its list does not show yet: nothing may have been found for
 #: so long, in seconds.
@@ -39,14 +41,24 @@ def main(said: bytes, text: str) -> int:
     duty = Duty.from_text(text)
     while said.startswith(b"keep "):
         _remove_folders(duty)
-        job = warm.wait_for_job(Path(duty.value), float(said.split()[1]))
+        job = keeping.wait_for_job(Path(duty.value), float(said.split()[1]))
         said = b"done"
         if job is not None:
             with job, job.makefile("rb") as words:
                 first, said = words.readline(), words.read()
             duty = Duty.from_text(first.decode()) if first else duty
-    engine = _remove_all(duty, 0.0 if said == b"done" else _QUIET)
-    if engine is None:
+    return _remove(duty, 0.0 if said == b"done" else _QUIET)
+
+
+def _remove(duty: Duty, quiet: float) -> int:
+    from estimators.backends.docker import ownership, warm  # the next job of kept containers does not wait for these
+    from estimators.backends.docker.engine import Engine, EngineError
+
+    engine = Engine()
+    try:
+        _remove_all(engine, duty, quiet)
+    except EngineError as error:
+        print(f"fleetfit: the job's containers could not be removed: {error}", file=sys.stderr)
         return 1
     if duty.label == warm.POOL_LABEL:
         remove_tree(duty.value, ignore_errors=True)
@@ -58,21 +70,25 @@ def main(said: bytes, text: str) -> int:
     return 0
 
 
-def _remove_all(duty: Duty, quiet: float) -> Engine | None:
-    """Remove what is on the engine until nothing has been found for a time; None when it cannot be."""
+def _remove_all(engine: Engine, duty: Duty, quiet: float) -> None:
+    """Remove what is on the engine until nothing has been found for a time.
+
+    Raises:
+        EngineError: it cannot be removed.
+    """
+    from estimators.backends.docker.engine import EngineError
+
     since = time.monotonic()
     until = since + _DEADLINE
-    engine = Engine()
     while True:
         try:
             if engine.remove_all({duty.label: duty.value}):
                 since = time.monotonic()
             elif time.monotonic() - since >= quiet:
-                return engine
-        except EngineError as error:
+                return
+        except EngineError:
             if time.monotonic() > until:
-                print(f"fleetfit: the job's containers could not be removed: {error}", file=sys.stderr)
-                return None
+                raise
         time.sleep(0.05)
 
 

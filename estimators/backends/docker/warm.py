@@ -17,8 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from container.system import locks
-from estimators.backends.docker import containers, kept
+from estimators.backends.docker import containers, keeping, kept
 from estimators.backends.docker import options as places
 from estimators.backends.docker.containers import ContainerPlan
 from estimators.backends.docker.engine import Engine, Running
@@ -27,15 +26,10 @@ from estimators.job.request import RunOptions, TrainingJobSpec
 
 #: Label of a pool's things: its folder.
 POOL_LABEL = "fleetfit.pool"
-#: Held by the pool's reaper.
-LOCK = "lock"
 _PROGRAM = ("/opt/fleetfit/bin/python", "-I", "/opt/fleetfit/toolkit/container/__main__.py")
 #: What runs in a pool's containers, and starts the jobs' toolkits.
 IDLE = (*_PROGRAM, "idle", kept.socket_in(places.IDLE))
 _STATE = "state.json"
-_REAPER = "reaper"
-#: What a reaper may take to give its pool, in seconds.
-_PATIENCE_S = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,11 +66,12 @@ class Pool:
 
         return start
 
-    def clear(self) -> bool:
-        """Remove all secrets of the job; whether that could be done."""
+    def keep(self) -> bool:
+        """Remove all secrets of the job, and have the pool for the next one; return whether that could be done."""
         try:
             for file in self.path.glob("secrets/*/*"):
                 file.unlink()
+            keeping.offer(self.path)
         except OSError:
             return False
         return True
@@ -136,15 +131,12 @@ def claim(home: Path, key: str) -> Pool | None:
         state = read_state(path)
         if state.get("key") != key:
             continue
-        try:
-            reaper = kept.connect(path, _REAPER)
-            reaper.settimeout(_PATIENCE_S)
-            pool = Pool(path, key, dict(state["containers"]), reaper)
-            if reaper.recv(1) and all(kept.listens(pool.sockets(host)) for host in pool.containers):
-                return pool
-            reaper.close()
-        except OSError:  # a job has it, or its time is over
+        if (reaper := keeping.claim(path)) is None:
             continue
+        pool = Pool(path, key, dict(state["containers"]), reaper)
+        if all(kept.listens(pool.sockets(host)) for host in pool.containers):
+            return pool
+        reaper.close()  # at which the pool is removed
     return None
 
 
@@ -191,22 +183,3 @@ def read_state(path: Path) -> dict[str, Any]:
         return dict(json.loads((path / _STATE).read_text(encoding="utf-8")))
     except (OSError, ValueError):  # it is being made, or removed
         return {}
-
-
-def is_used(path: Path) -> bool:
-    """Return whether a pool has a reaper: a job runs in it, or may still come."""
-    return locks.is_held(path / LOCK)
-
-
-def wait_for_job(path: Path, seconds: float) -> socket.socket | None:
-    """Wait in the reaper for the next job, and return its connection; None when the time is over."""
-    with kept.listen(path, _REAPER) as listener:
-        listener.settimeout(seconds)
-        try:
-            connection, _ = listener.accept()
-        except TimeoutError:
-            return None
-        finally:
-            (path / _REAPER).unlink(missing_ok=True)
-    connection.sendall(b".")
-    return connection

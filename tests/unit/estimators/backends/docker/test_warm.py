@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from container.system import locks
-from estimators.backends.docker import kept, warm
+from estimators.backends.docker import keeping, warm
 
 
 @pytest.fixture
@@ -23,8 +25,12 @@ def pool(tmp_path: Path) -> Iterator[Path]:
     sockets = path / "sockets" / "algo-1"
     sockets.mkdir(parents=True)
     (path / "state.json").write_text(json.dumps({"key": "k", "containers": {"algo-1": "c1"}}))
-    with kept.listen(sockets, "toolkit"):
+    held = locks.take(path / keeping.LOCK)  # as its reaper does
+    assert held is not None
+    with keeping.listen(sockets, "toolkit"):
         yield path
+    with contextlib.suppress(OSError):
+        os.close(held)
 
 
 class Waiting(threading.Thread):
@@ -34,12 +40,12 @@ class Waiting(threading.Thread):
         super().__init__()
         self.job: socket.socket | None = None
         self._pool, self._seconds = pool, seconds
+        keeping.offer(pool)
         self.start()
-        while self.is_alive() and not (pool / "reaper").exists():
-            pass
 
     def run(self) -> None:
-        self.job = warm.wait_for_job(self._pool, self._seconds)
+        time.sleep(0.05)  # it has to load something first, for which the next job waits
+        self.job = keeping.wait_for_job(self._pool, self._seconds)
 
 
 def test_one_job_at_a_time_has_a_pool(pool: Path) -> None:
@@ -69,20 +75,19 @@ def test_a_pool_whose_containers_have_ended_is_none(pool: Path) -> None:
 
 
 def test_a_pool_has_its_time(pool: Path) -> None:
-    assert warm.wait_for_job(pool, 0.01) is None
+    assert keeping.wait_for_job(pool, 0.01) is None
     assert not (pool / "reaper").exists()
 
 
-def test_a_pool_is_used_while_its_reaper_runs(pool: Path) -> None:
-    assert not warm.is_used(pool)
-    held = locks.take(pool / warm.LOCK)
-    assert held is not None and warm.is_used(pool)
-    os.close(held)
-    assert not warm.is_used(pool)
+def test_a_pool_whose_reaper_was_killed_is_none(pool: Path) -> None:
+    keeping.offer(pool)
+    assert keeping.is_used(pool)
+    (pool / keeping.LOCK).unlink()
+    assert not keeping.is_used(pool) and warm.claim(pool.parents[1], "k") is None
 
 
 def test_secrets_go_with_the_job(pool: Path) -> None:
     one = warm.Pool(pool, "k")
     one.secrets("algo-1").mkdir(parents=True)
     (one.secrets("algo-1") / "secrets.json").touch()
-    assert one.clear() and not list(pool.glob("secrets/*/*"))
+    assert one.keep() and not list(pool.glob("secrets/*/*"))
