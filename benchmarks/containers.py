@@ -27,8 +27,9 @@ from estimators.backends.docker import job_secrets
 from estimators.backends.docker.containers import IMAGE, JOB_LABEL, ContainerPlan
 from estimators.backends.docker.engine import Engine
 from estimators.backends.docker.engine_errors import EngineError
-from estimators.backends.docker.images.base import BASE
 from estimators.backends.docker.options import Mount
+from estimators.backends.images.base import BASE
+from estimators.backends.images.engine import ImageEngine
 
 _SCRIPT = "import time\nprint('first line', time.time(), flush=True)\ntime.sleep(1)\n"
 #: The official SDK 2.x's local mode for the same job, where it cannot run: seconds, measured on a quiet machine of this
@@ -162,7 +163,7 @@ def _official_python() -> Path:
 
 def _official_image() -> str:
     """An image with the official toolkit, made on the base that `fleetfit image base` makes."""
-    engine = Engine()
+    engine = ImageEngine()
     names = runpy.run_path(str(_OFFICIAL_IMAGE))
     if not engine.has_image(names["NAME"]) and not engine.has_image(BASE):
         raise _CannotRunError("an image with the official toolkit needs `fleetfit image base` first")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from container.contract import variables
+from container.contract.failures import Failure
 from container.system import folders, importers, processes
 from container.system.connection import BACKLOG
 from container.system.loop import Loop
@@ -28,11 +29,13 @@ class ProcessEnd:
         exit_code: Its exit status, if it exited.
         signal: The signal that killed it, if one did.
         error: Why it could not be started.
+        failure: The cause of its end, if the host itself knows it (a container that ran out of memory, say).
     """
 
     exit_code: int | None = None
     signal: int | None = None
     error: str | None = None
+    failure: Failure | None = None
 
 
 class Runner:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -119,19 +118,6 @@ class Finding:
     remedy: str = ""
 
 
-class HeadStart(Protocol):
-    """What the caller does for a job while its supervisor still loads."""
-
-    def fileno(self) -> int:
-        """The supervisor's end of a connection, which becomes the backend's :attr:`Backend.handed`."""
-
-    def begin(self) -> None:
-        """Begin, beside the caller: the supervisor has been started, and has its end."""
-
-    def close(self) -> None:
-        """The supervisor could not be started."""
-
-
 class Backend(abc.ABC):
     """Runs one job. All methods but the coroutines return at once; the loop does the rest.
 
@@ -160,8 +146,6 @@ class Backend(abc.ABC):
         self.callbacks = callbacks
         #: The caller's umask, for what scripts write.
         self.umask = 0o022
-        #: The connection to a caller that has begun with :meth:`head_start`.
-        self.handed: socket.socket | None = None
         #: Children of the supervisor that are not the job's, and are left alone when everything else is ended: those of
         #: a backend also when the supervisor itself ends.
         self.protected: set[int] = set()
@@ -195,11 +179,6 @@ class Backend(abc.ABC):
     def patient(cls, options: RunOptions) -> dict[str, Any]:
         """Return the backend's options for a job that is to wait where others have what it needs: a tuner's trial."""
         return dict(options.backend_options)
-
-    @classmethod
-    def head_start(cls, spec: TrainingJobSpec, record: Path) -> HeadStart | None:
-        """What a caller that waits can do for the job while its supervisor loads, if there is something."""
-        return None
 
     @classmethod
     def leftovers(cls, region: str = "") -> Sequence[Leftover]:

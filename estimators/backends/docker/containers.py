@@ -6,17 +6,18 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from container.contract import hyperparameters as codec
 from container.contract import variables
 from container.contract.layout import DEFAULT_BASE_DIR
 from container.system.locations import path_here
 from estimators.backends import config, local
-from estimators.backends.docker import links, naming
+from estimators.backends.docker import naming
 from estimators.backends.docker.options import SECRETS, ContainerOptions, Mount
+from estimators.job import fleets
 from estimators.job.request import RunOptions, TrainingJobSpec
 
 #: The image that ``fleetfit image build`` makes.
@@ -30,9 +31,9 @@ TOOLKIT_LABEL = "fleetfit.toolkit"
 
 #: What SageMaker runs in a container: ``docker run IMAGE train``.
 TRAIN = "train"
-#: The user's code in a container.
 #: A container's interface for traffic between the hosts.
 INTERFACE = "eth0"
+#: The user's code in a container.
 CODE = f"{DEFAULT_BASE_DIR}/code"
 SECRETS_FILE = f"{SECRETS}/secrets.json"
 CREDENTIALS_FILE = f"{SECRETS}/credentials"
@@ -55,10 +56,11 @@ class ContainerPlan:
         environment: Its variables; no credentials are among them.
         mounts: What of this machine it sees.
         labels: What tells whose it is.
-        network: The job's network.
+        network: The job's network; empty for none.
         limits: Its limits.
         gpus: The devices that it gets, by number; None for none, empty for all.
         lifeline: Whether its standard input is held open, so that our toolkit sees the end of the supervisor.
+        user: Who it runs as, if not as the image says.
     """
 
     host: str
@@ -73,9 +75,10 @@ class ContainerPlan:
     limits: ContainerOptions = dataclasses.field(default_factory=ContainerOptions)
     gpus: tuple[int, ...] | None = None
     lifeline: bool = False
+    user: str = ""
 
     def command_line(self) -> tuple[str, ...]:
-        """The ``docker run`` that would start the same container."""
+        """Return the ``docker run`` that would start the same container."""
         words = ["docker", "run", "--name", self.name, "--hostname", self.host]
         words += ["--network", self.network, "--network-alias", self.host]
         for mount in self.mounts:
@@ -98,30 +101,13 @@ class ContainerPlan:
         return (*words, self.image, *self.entrypoint[1:], *self.command)
 
 
-def plan_from_dict(values: Mapping[str, Any]) -> ContainerPlan:
-    """Read what ``dataclasses.asdict`` made of a plan and JSON of that."""
-    limits = dict(values["limits"])
-    limits["mounts"] = tuple(Mount(**mount) for mount in limits["mounts"])
-    limits["link"] = None if limits["link"] is None else links.Link(**limits["link"])
-    return ContainerPlan(
-        **{
-            **values,
-            "entrypoint": tuple(values["entrypoint"]),
-            "command": tuple(values["command"]),
-            "mounts": tuple(Mount(**mount) for mount in values["mounts"]),
-            "limits": ContainerOptions(**limits),
-            "gpus": None if values["gpus"] is None else tuple(values["gpus"]),
-        }
-    )
-
-
 def image_of(spec: TrainingJobSpec) -> str:
-    """The job's image: its own, or ours."""
+    """Return the job's image: its own, or ours."""
     return spec.algorithm.image or IMAGE
 
 
 def runs_toolkit(spec: TrainingJobSpec, labels: Iterable[str]) -> bool:
-    """Whether our toolkit is what runs in the containers: the image has it, and the job names no program of its own.
+    """Return whether our toolkit runs in the containers: the image has it, and the job names no program of its own.
 
     Args:
         spec: The job.
@@ -132,56 +118,54 @@ def runs_toolkit(spec: TrainingJobSpec, labels: Iterable[str]) -> bool:
 
 
 def network_of(spec: TrainingJobSpec) -> str:
-    """The name of the job's network."""
+    """Return the name of the job's network."""
     return f"fleetfit-{spec.name}"
 
 
 def labels_of(spec: TrainingJobSpec, record: Path) -> dict[str, str]:
-    """What marks everything of a job on the engine."""
+    """Return what marks everything of a job on the engine."""
     return {JOB_LABEL: spec.name, RECORD_LABEL: str(record)}
 
 
 def keeps_names(spec: TrainingJobSpec, *, toolkit: bool) -> bool:
-    """Whether the hosts must find each other by name also when one of them has ended: ours know each other."""
+    """Return whether the hosts must find each other by name also when one of them has ended: ours know each other."""
     return not toolkit and len(spec.hosts) > 1
 
 
 def facts(options: RunOptions) -> config.BackendFacts:
-    """What a container's configuration files say of where it is."""
+    """Return what a container's configuration files say of where it is."""
     return config.BackendFacts(
         network_interface=INTERFACE, submit_directory=CODE, instance_type=options.asked_instance_type
     )
 
 
-def plan_containers(
+def plan_container(
     spec: TrainingJobSpec,
     options: RunOptions,
+    host: str,
     *,
     record: Path,
-    trees: Mapping[str, Path],
     checkpoints: Path,
-    secrets: Mapping[str, Path] | None = None,
-    inputs: Mapping[str, Sequence[Mount]] | None = None,
+    environment: Mapping[str, str],
+    secrets: Path | None = None,
+    inputs: Sequence[Mount] = (),
     attempt: int = 0,
-    umask: int | None = None,
-    aws: Mapping[str, str] | None = None,
     toolkit: bool = True,
     gpus: int = 0,
-) -> tuple[ContainerPlan, ...]:
-    """Plan a job's containers, in the order of the hosts.
+) -> ContainerPlan:
+    """Plan a host's container.
 
     Args:
         spec: The job.
         options: How it is run.
-        record: The job's record.
-        trees: Host -> what becomes its ``/opt/ml``.
+        host: The host.
+        record: The job's record, whose tree of the host becomes its ``/opt/ml``.
         checkpoints: The folder of the job's checkpoints, which all hosts share.
-        secrets: Host -> the folder that becomes :data:`SECRETS`.
-        inputs: Host -> what its channels need of this machine; see :func:`channel_mounts`.
+        environment: Its variables.
+        secrets: The folder that becomes :data:`SECRETS`.
+        inputs: What its channels need of this machine; see :func:`channel_mounts`.
         attempt: Which start of the job it is.
-        umask: The caller's, for what scripts write.
-        aws: Variables of the caller that say where AWS is.
-        toolkit: Whether our toolkit runs in them; see :func:`runs_toolkit`.
+        toolkit: Whether our toolkit runs in it; see :func:`runs_toolkit`.
         gpus: How many GPUs this machine has, for ``local_gpu``.
 
     Raises:
@@ -189,51 +173,34 @@ def plan_containers(
     """
     limits = ContainerOptions.of(options.backend_options)
     algorithm = spec.algorithm
-    shared: list[Mount] = []
     place = spec.checkpoint.local_path if spec.checkpoint is not None else None
-    shared.append(Mount(source=str(checkpoints), target=place or f"{DEFAULT_BASE_DIR}/checkpoints"))
-    model_dir = local_model_dir(spec)
-    if model_dir is not None:
-        shared.append(Mount(source=str(model_dir), target=str(model_dir)))
-    plans = []
-    for number, host in enumerate(spec.hosts):
-        pipes = local.has_pipes(spec)
-        mounts = [*tree_mounts(trees[host], code=spec.submit_directory is not None, pipes=pipes), *shared]
-        if secrets is not None:
-            mounts.append(Mount(source=str(secrets[host]), target=SECRETS, read_only=True))
-            if keeps_names(spec, toolkit=toolkit):
-                mounts.append(Mount(source=str(secrets[host] / naming.FILE), target=naming.TARGET))
-        mounts += [*(inputs or {}).get(host, ()), *limits.mounts]
-        plans.append(
-            ContainerPlan(
-                host=host,
-                name=f"fleetfit-{spec.name}-{host}" + (f"-{attempt}" if attempt else ""),
-                image=image_of(spec),
-                entrypoint=tuple(algorithm.entry_point),
-                command=tuple(algorithm.arguments) if algorithm.entry_point or algorithm.arguments else (TRAIN,),
-                environment=environment_of(
-                    spec,
-                    options,
-                    host,
-                    attempt=attempt,
-                    umask=umask,
-                    aws=aws,
-                    toolkit=toolkit,
-                    secrets=secrets is not None,
-                ),
-                mounts=tuple(mounts),
-                labels={**labels_of(spec, record), HOST_LABEL: host},
-                network=network_of(spec),
-                limits=limits,
-                gpus=gpus_of(number, len(spec.hosts), gpus) if spec.instance_type == "local_gpu" else None,
-                lifeline=toolkit,
-            )
-        )
-    return tuple(plans)
+    tree = record / "hosts" / host / "ml"
+    mounts = tree_mounts(tree, code=spec.submit_directory is not None, pipes=local.has_pipes(spec))
+    mounts.append(Mount(source=str(checkpoints), target=place or f"{DEFAULT_BASE_DIR}/checkpoints"))
+    if (model_dir := local_model_dir(spec)) is not None:
+        mounts.append(Mount(source=str(model_dir), target=str(model_dir)))
+    if secrets is not None:
+        mounts.append(Mount(source=str(secrets), target=SECRETS, read_only=True))
+        if keeps_names(spec, toolkit=toolkit):
+            mounts.append(Mount(source=str(secrets / naming.FILE), target=naming.TARGET))
+    return ContainerPlan(
+        host=host,
+        name=f"fleetfit-{spec.name}-{host}" + (f"-{attempt}" if attempt else ""),
+        image=image_of(spec),
+        entrypoint=tuple(algorithm.entry_point),
+        command=tuple(algorithm.arguments) if algorithm.entry_point or algorithm.arguments else (TRAIN,),
+        environment={**environment, **({variables.LIFELINE_FD: "0"} if toolkit else {})},
+        mounts=(*mounts, *inputs, *limits.mounts),
+        labels={**labels_of(spec, record), HOST_LABEL: host},
+        network=network_of(spec),
+        limits=limits,
+        gpus=gpus_of(spec, host, gpus),
+        lifeline=toolkit,
+    )
 
 
 def tree_mounts(tree: Path, *, code: bool, pipes: bool = False) -> list[Mount]:
-    """A host's tree in its container, folder by folder: what else an image has in ``/opt/ml`` stays.
+    """Return a host's tree in its container, folder by folder: what else an image has in ``/opt/ml`` stays.
 
     Args:
         tree: The tree.
@@ -244,44 +211,27 @@ def tree_mounts(tree: Path, *, code: bool, pipes: bool = False) -> list[Mount]:
     return [Mount(source=str(tree / folder), target=f"{DEFAULT_BASE_DIR}/{folder}") for folder in folders]
 
 
-def environment_of(
-    spec: TrainingJobSpec,
-    options: RunOptions,
-    host: str,
-    *,
-    attempt: int = 0,
-    umask: int | None = None,
-    aws: Mapping[str, str] | None = None,
-    toolkit: bool = True,
-    secrets: bool = True,
-) -> dict[str, str]:
-    """The variables of a host's training process; see :func:`plan_containers`."""
-    settings = {
-        variables.ATTEMPT: str(attempt),
-        variables.STOP_GRACE: f"{options.longest_grace:g}",
-        variables.START_TIMEOUT: f"{options.start_timeout:g}",
-        variables.JOB_MARK: spec.name,
-    }
+def environment_of(spec: TrainingJobSpec, options: RunOptions, host: str) -> dict[str, str]:
+    """Return the variables that a host's configuration gives its toolkit, which shares this machine's cores."""
+    found = dict(config.host_config(spec, host, facts(options)).environment)
     if len(spec.hosts) > 1 and ContainerOptions.of(options.backend_options).cpus is None:
-        settings[variables.HOSTS_HERE] = str(len(spec.hosts))
-    if umask is not None:
-        settings[variables.UMASK] = f"{umask:o}"
-    if toolkit:
-        settings[variables.LIFELINE_FD] = "0"
-    if secrets:
-        settings[variables.SECRETS_FILE] = SECRETS_FILE
-    settings |= config.failure_environment(spec, options, attempt)
-    return {**(aws or {}), **config.host_config(spec, host, facts(options)).environment, **settings}
+        found[variables.HOSTS_HERE] = str(len(spec.hosts))
+    return found
 
 
-def gpus_of(number: int, hosts: int, gpus: int) -> tuple[int, ...]:
-    """The GPUs of one of several hosts on a machine: a part of its own if there are enough; empty means all of them."""
-    each = gpus // hosts
-    return tuple(range(number * each, (number + 1) * each)) if each and hosts > 1 else ()
+def gpus_of(spec: TrainingJobSpec, host: str, gpus: int) -> tuple[int, ...] | None:
+    """Return the GPUs of one of several hosts on a machine: a part of its own if there are enough.
+
+    Empty means all of them; None is for a job that asks for none.
+    """
+    if not fleets.capabilities(spec.instance_type).needs_gpus:
+        return None
+    number, each = spec.hosts.index(host), gpus // len(spec.hosts)
+    return tuple(range(number * each, (number + 1) * each)) if each and len(spec.hosts) > 1 else ()
 
 
 def local_model_dir(spec: TrainingJobSpec) -> Path | None:
-    """The script's ``model_dir`` where it is a folder of this machine, which the containers then need at its path."""
+    """Return the script's ``model_dir`` if it is a folder of this machine, which containers then need at its path."""
     value = codec.decode_value(spec.hyperparameters.get(codec.MODEL_DIR))
     if not isinstance(value, str) or value == DEFAULT_BASE_DIR or value.startswith(f"{DEFAULT_BASE_DIR}/"):
         return None
@@ -290,7 +240,7 @@ def local_model_dir(spec: TrainingJobSpec) -> Path | None:
 
 
 def local_output(spec: TrainingJobSpec) -> Path | None:
-    """The folder of this machine below which the script's ``model_dir`` is, if it is on this machine."""
+    """Return the folder of this machine below which the script's ``model_dir`` is, if it is on this machine."""
     path = local_model_dir(spec)
     output = path_here(spec.output.path)
     if path is None or output is None or not path.is_relative_to(output.absolute()):
@@ -299,7 +249,7 @@ def local_output(spec: TrainingJobSpec) -> Path | None:
 
 
 def planned_inputs(spec: TrainingJobSpec) -> tuple[Mount, ...]:
-    """What a job's channels will need of this machine, as far as it is known before they are there."""
+    """Return what a job's channels will need of this machine, as far as it is known before they are there."""
     found = []
     for channel in spec.inputs:
         path = path_here(channel.source.s3.uri) if channel.source.s3 is not None else None
@@ -311,7 +261,7 @@ def planned_inputs(spec: TrainingJobSpec) -> tuple[Mount, ...]:
 
 
 def channel_mounts(data: Path, channels: Iterable[str], base: str = DEFAULT_BASE_DIR) -> list[Mount]:
-    """What of this machine the links lead to that the host agent made for channels in FastFile mode.
+    """Return what of this machine the links lead to that the host agent made for channels in FastFile mode.
 
     A channel that is one link becomes an empty folder, over which its data is mounted; links within a channel keep
     their targets, which are mounted where they are.
@@ -342,24 +292,13 @@ def channel_mounts(data: Path, channels: Iterable[str], base: str = DEFAULT_BASE
 
 
 def _common(paths: Sequence[Path]) -> Path | None:
-    """The file, or the lowest folder that has all of them."""
-    if not paths:
-        return None
-    if len(paths) == 1:
-        return paths[0]
-    common = Path(*_shared_parts([path.parent.parts for path in paths]))
+    """Return the file, or the lowest folder that has all of them."""
+    if len(paths) < 2:
+        return paths[0] if paths else None
+    common = Path(os.path.commonpath([path.parent for path in paths]))
     return common if common != Path("/") else None
 
 
-def _shared_parts(parts: Sequence[tuple[str, ...]]) -> list[str]:
-    shared = []
-    for names in zip(*parts, strict=False):
-        if len(set(names)) > 1:
-            break
-        shared.append(names[0])
-    return shared
-
-
 def aws_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """The caller's variables that say where AWS is."""
+    """Return the caller's variables that say where AWS is."""
     return {name: environment[name] for name in _AWS_SETTINGS if environment.get(name)}

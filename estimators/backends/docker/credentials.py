@@ -16,7 +16,7 @@ _NAMES = {
 
 
 def aws_credentials(environment: Mapping[str, str]) -> str | None:
-    """The text of a shared credentials file with the profile that the caller uses, as ``default``; None without any.
+    """Return a shared credentials file with the profile that the caller uses, as ``default``; None without any.
 
     Variables win over the file, as in boto3. Credentials that have to be fetched (SSO, roles, instance metadata) are
     not: a script that needs them gets them in its ``environment``.

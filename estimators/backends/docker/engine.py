@@ -1,32 +1,35 @@
-"""A Docker-compatible engine, through Docker's own SDK, and what its errors mean to a user.
+"""A Docker-compatible engine, by its HTTP interface, and what its errors mean to a user.
 
-``DOCKER_HOST`` and Docker's other variables choose the engine, as for the ``docker`` command.
+``DOCKER_HOST`` and Docker's other variables choose the engine, as for the ``docker`` command. Docker's own SDK takes an
+eighth of a second to import, which every job would wait for: only :mod:`.images` needs it.
+
+Source: Docker Engine API (https://docs.docker.com/reference/api/engine/), by paths without a version: the engine's own.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
+import http.client
+import json
 import os
+import signal
 import socket
-import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+import urllib.parse
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from container.system import interfaces
 from estimators.backends.docker import links
 from estimators.backends.docker.containers import JOB_LABEL, ContainerPlan
-from estimators.backends.docker.engine_errors import EngineError, build_error, explained
+from estimators.backends.docker.engine_errors import AbsentError, reached, refusal
+from estimators.backends.docker.engine_errors import EngineError as EngineError
+from estimators.backends.docker.streams import Frames
 
 #: Seconds that the engine has to answer a request that does not wait for a container.
 _TIMEOUT = 120
 #: Where the engine listens if DOCKER_HOST says nothing.
 _SOCKET = "unix:///var/run/docker.sock"
-#: ``SIOCGIFADDR`` of ``<linux/sockios.h>``, and where a ``struct ifreq`` has the address.
-_GET_ADDRESS = 0x8915
-_ADDRESS = slice(20, 24)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,6 +45,11 @@ class Ended:
     exit_code: int
     out_of_memory: bool = False
     error: str = ""
+
+    @property
+    def was_killed(self) -> bool:
+        """Return whether something in it was killed."""
+        return self.out_of_memory or (self.exit_code >= 128 and self.exit_code != 128 + signal.SIGTERM)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,78 +69,101 @@ class ImageFacts:
     environment: tuple[str, ...] = ()
 
 
+@dataclasses.dataclass(frozen=True)
+class Running:
+    """A container whose first process trains, or one that is kept and in which it does.
+
+    Attributes:
+        container: Its id.
+        stream: The connection on which it prints, and on which its standard input stays open.
+        decode: Makes what it printed of what comes there.
+        wait: Waits for the end, in a thread.
+    """
+
+    container: str
+    stream: socket.socket
+    decode: Callable[[bytes], bytes]
+    wait: Callable[[], Ended]
+
+
 class Engine:
-    """One connection to the engine. Its methods block; threads may share it.
+    """The engine. Its methods block; threads may share it. Each may raise an :class:`EngineError`.
 
     Args:
         environment: Instead of this process's.
-        at_once: Whether to connect now; else with the first call, whose errors may be those below: the SDK's import
-            takes a fifth of a second, which a job in kept containers need not wait for.
-
-    Raises:
-        EngineError: there is no SDK, no engine, or no permission.
     """
 
-    def __init__(self, environment: Mapping[str, str] | None = None, *, at_once: bool = True) -> None:
-        self._variables = dict(os.environ if environment is None else environment)
-        self.address = self._variables.get("DOCKER_HOST") or _SOCKET
-        self._lock = threading.Lock()
-        self._connection: Any = None
-        if at_once:
-            self.connect()
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        self.variables = dict(os.environ if environment is None else environment)
+        self.address = self.variables.get("DOCKER_HOST") or _SOCKET
 
-    def connect(self) -> None:
-        """Connect, if that has not been done.
+    def _connect(self, timeout: float | None) -> http.client.HTTPConnection:
+        scheme, _, place = self.address.partition("://")
+        connection = http.client.HTTPConnection("localhost" if scheme == "unix" else place, timeout=timeout)
+        if scheme == "unix":
+            connection.sock = socket.socket(socket.AF_UNIX)
+            connection.sock.settimeout(timeout)
+            connection.sock.connect(place)
+        else:
+            connection.connect()
+        return connection
+
+    def _ask(
+        self,
+        action: str,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        query: Mapping[str, Any] | None = None,
+        timeout: float | None = _TIMEOUT,
+        image: str | None = None,
+        plan: ContainerPlan | None = None,
+    ) -> bytes:
+        """Ask the engine for something, and return its answer.
+
+        Args:
+            action: What it cannot do, for the message.
+            method: The request's method.
+            path: The request's path.
+            body: What is sent: bytes, or what becomes JSON.
+            query: The path's parameters.
+            timeout: How long it may take, in seconds.
+            image: The image that is used.
+            plan: The container that is started.
 
         Raises:
-            EngineError: there is no SDK, no engine, or no permission.
+            AbsentError: something that the path names is not there.
         """
-        with self._lock:
-            if self._connection is None:
-                self._connection = self._connect()
-
-    @property
-    def _api(self) -> Any:
-        self.connect()
-        return self._connection
-
-    def _connect(self) -> Any:
-        try:
-            import docker
-        except ImportError:
-            raise EngineError(
-                "containers need Docker's Python SDK: `fleetfit install docker` (or `pip install docker`)."
-            ) from None
-        settings = docker.utils.kwargs_from_env(environment=self._variables)
-        # One connection for each thread that waits for a container, and some more.
-        settings |= {"timeout": _TIMEOUT, "max_pool_size": 64}
-        with explained("be reached", self.address):
-            # The SDK's way to learn the API's version has the engine start programs to ask for theirs; a ping has not.
-            asking = docker.APIClient(**settings, version=docker.constants.MINIMUM_DOCKER_API_VERSION)
-            with contextlib.closing(asking), asking.get(f"{asking.base_url}/_ping", timeout=_TIMEOUT) as answer:
-                version = answer.headers.get("Api-Version")
-            return docker.APIClient(**settings, version=version or "auto")
+        kind = "application/x-tar" if isinstance(body, bytes) else "application/json"
+        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        words = f"{urllib.parse.quote(path)}?{urllib.parse.urlencode(query or {})}"
+        with reached(self.address), contextlib.closing(self._connect(timeout)) as connection:
+            connection.request(method, words, data, {"Content-Type": kind})
+            response = connection.getresponse()
+            answer = response.read()
+        if response.status >= 400:
+            raise refusal(action, response.status, answer, image, plan)
+        return answer
 
     # --- what there is ---
 
     def info(self) -> dict[str, Any]:
         """``docker info``."""
-        with explained("describe itself", self.address):
-            return dict(self._api.info())
+        return dict(json.loads(self._ask("describe itself", "GET", "/info")))
 
     def is_rootless(self) -> bool:
-        """Whether the engine runs as an ordinary user, who is root in its containers."""
+        """Return whether the engine runs as an ordinary user, who is root in its containers."""
         info = self.info()  # Docker says it among the security options, Podman by a key of its own
         return bool(info.get("Rootless")) or "name=rootless" in (info.get("SecurityOptions") or ())
 
     def image(self, name: str) -> ImageFacts:
-        """What the engine says of an image.
+        """Return what the engine says of an image.
 
         Raises:
-            EngineError: the engine does not have it.
+            AbsentError: the engine does not have it.
         """
-        with explained(f"use image {name!r}", self.address, image=name):
-            found = self._api.inspect_image(name)
+        found = json.loads(self._ask(f"use image {name!r}", "GET", f"/images/{name}/json", image=name))
         config = found.get("Config") or {}
         return ImageFacts(
             id=str(found["Id"]),
@@ -141,150 +172,33 @@ class Engine:
             environment=tuple(config.get("Env") or ()),
         )
 
-    def image_labels(self, name: str) -> dict[str, str]:
-        """The labels of an image.
-
-        Raises:
-            EngineError: the engine does not have it.
-        """
-        return dict(self.image(name).labels)
-
     def has_image(self, image: str) -> bool:
-        """Whether the engine has an image."""
-        import docker
-
-        try:
-            self._api.inspect_image(image)
-        except docker.errors.ImageNotFound:
-            return False
-        return True
-
-    # --- making images ---
-
-    def import_image(self, archive: Path, name: str, changes: Sequence[str]) -> str:
-        """Make an image of a file system's tar archive.
-
-        Args:
-            archive: The archive.
-            name: The image's name.
-            changes: Lines of a Dockerfile to apply: ``ENV``, ``CMD`` …
-
-        Returns:
-            Its id.
-        """
-        with explained(f"import {name!r}", self.address):
-            self._api.import_image_from_file(str(archive), repository=name, tag="latest", changes=list(changes))
-            return str(self._api.inspect_image(name)["Id"])
-
-    def build(
-        self,
-        context: Path,
-        name: str,
-        arguments: Mapping[str, str],
-        *,
-        on_detail: Callable[[str], None] = lambda text: None,
-    ) -> str:
-        """Build an image of a folder with a Dockerfile.
-
-        Returns:
-            Its id.
-
-        Raises:
-            EngineError: a step failed; the message has its last lines.
-        """
-        said: list[str] = []
-        on_detail("sending the files to the engine")
-        with explained(f"build image {name!r}", self.address):
-            for item in self._api.build(
-                path=str(context), tag=name, buildargs=dict(arguments), rm=True, forcerm=True, decode=True
-            ):
-                said += [line for line in str(item.get("stream", "")).splitlines() if line.strip()]
-                if said and said[-1].startswith("Step "):
-                    on_detail(said[-1].strip()[:100])
-                if "error" in item:
-                    last = " / ".join(line.strip() for line in said[-4:])
-                    raise EngineError(
-                        build_error(name, str(item["error"]).strip(), last, arguments.get("BASE_IMAGE", ""))
-                    )
-            return str(self._api.inspect_image(name)["Id"])
-
-    def push(
-        self,
-        image: str,
-        target: str,
-        user: str,
-        password: str,
-        *,
-        on_detail: Callable[[str], None] = lambda text: None,
-    ) -> None:
-        """Push an image to a registry.
-
-        Args:
-            image: The image.
-            target: ``registry/repository:tag``; the engine knows the image by that name only while it is pushed.
-            user: Who signs in to the registry.
-            password: With which password.
-            on_detail: Told what the engine says of its progress.
-
-        Raises:
-            EngineError: the engine does not have it, or the registry did not take it.
-        """
-        repository, _, tag = target.rpartition(":")
-        with explained(f"push {target!r}", self.address, image=image):
-            if image != target:
-                self._api.tag(image, repository, tag)
-            try:
-                said = self._api.push(
-                    repository,
-                    tag=tag,
-                    stream=True,
-                    decode=True,
-                    auth_config={"username": user, "password": password},
-                )
-                for item in said:
-                    if "error" in item:
-                        raise EngineError(f"{target!r} was not accepted: {str(item['error']).strip().rstrip('.')}.")
-                    text = " ".join(str(item[key]) for key in ("id", "status", "progress") if item.get(key))
-                    if text:
-                        on_detail(text[:100])
-            finally:
-                if image != target:
-                    self._api.remove_image(target, noprune=True)
+        """Return whether the engine has an image."""
+        with contextlib.suppress(AbsentError):
+            return bool(self.image(image))
+        return False
 
     # --- a job's things ---
 
-    def create_network(self, name: str, labels: Mapping[str, str], *, internal: bool = False) -> str:
-        """Make a bridge network.
-
-        Returns:
-            Its id.
-        """
-        with explained(f"make the network {name!r}", self.address):
-            made = self._api.create_network(
-                name, driver="bridge", labels=dict(labels), check_duplicate=True, internal=internal
-            )
-        return str(made["Id"])
+    def create_network(self, name: str, labels: Mapping[str, str], *, internal: bool = False) -> None:
+        """Make a bridge network."""
+        network = {"Name": name, "Driver": "bridge", "Labels": dict(labels), "Internal": internal}
+        self._ask(f"make the network {name!r}", "POST", "/networks/create", {**network, "CheckDuplicate": True})
 
     def gateway(self, name: str) -> str:
-        """The address of this machine in a network.
+        """Return the address of this machine in a network.
 
         Raises:
             EngineError: the network has none.
         """
-        with explained(f"inspect the network {name!r}", self.address):
-            found = self._api.inspect_network(name)
+        found = json.loads(self._ask(f"inspect the network {name!r}", "GET", f"/networks/{name}"))
         gateways = [str(part["Gateway"]) for part in found.get("IPAM", {}).get("Config") or () if part.get("Gateway")]
-        if not gateways and (bridge := (found.get("Options") or {}).get("com.docker.network.bridge.name")):
-            gateways = [address] if (address := _address_of(bridge)) else []
-        if not gateways:
+        if gateways:
+            return gateways[0].partition("/")[0]
+        bridge = (found.get("Options") or {}).get("com.docker.network.bridge.name", "")
+        if (address := interfaces.addresses().get(bridge)) is None:
             raise EngineError(f"the network {name!r} has no gateway, so its containers cannot reach this machine.")
-        return gateways[0].partition("/")[0]
-
-    def address_in(self, network: str, container: str) -> str:
-        """The address of a container in a network; empty when it has ended already."""
-        with explained("inspect a container", self.address):
-            networks = self._api.inspect_container(container)["NetworkSettings"]["Networks"]
-        return str((networks.get(network) or {}).get("IPAddress") or "")
+        return str(address.ip)
 
     def create(self, plan: ContainerPlan) -> str:
         """Make a container, without starting it.
@@ -292,174 +206,154 @@ class Engine:
         Returns:
             Its id.
         """
-        import docker
-
-        api = self._api
-        requests = None
+        host_config: dict[str, Any] = {
+            "Mounts": [
+                {"Type": "bind", "Source": mount.source, "Target": mount.target, "ReadOnly": mount.read_only}
+                for mount in plan.mounts
+            ],
+            "ShmSize": plan.limits.shm_size,
+            "Memory": plan.limits.memory or 0,
+            "NanoCpus": round((plan.limits.cpus or 0) * 1e9),
+            "NetworkMode": "default" if plan.network else "none",
+            # The record keeps the logs; the engine's own would be a second copy of them.
+            "LogConfig": {"Type": "none"},
+        }
         if plan.gpus is not None:
-            devices = {"device_ids": [str(gpu) for gpu in plan.gpus]} if plan.gpus else {"count": -1}
-            requests = [docker.types.DeviceRequest(capabilities=[["gpu"]], **devices)]
-        mounts = [
-            docker.types.Mount(mount.target, mount.source, type="bind", read_only=mount.read_only)
-            for mount in plan.mounts
-        ]
-        with explained(f"make container {plan.name!r}", self.address, image=plan.image):
-            host_config = api.create_host_config(
-                mounts=mounts,
-                shm_size=plan.limits.shm_size,
-                mem_limit=plan.limits.memory,
-                nano_cpus=round(plan.limits.cpus * 1e9) if plan.limits.cpus is not None else None,
-                device_requests=requests,
-                # The record keeps the logs; the engine's own would be a second copy of them.
-                log_config=docker.types.LogConfig(type=docker.types.LogConfig.types.NONE),
-            )
-            made = api.create_container(
-                plan.image,
-                command=list(plan.command),
-                entrypoint=list(plan.entrypoint) or None,
-                hostname=plan.host,
-                name=plan.name,
-                environment=dict(plan.environment),
-                labels=dict(plan.labels),
-                host_config=host_config,
-                networking_config=api.create_networking_config(
-                    {plan.network: api.create_endpoint_config(aliases=[plan.host])}
-                ),
-                stdin_open=plan.lifeline,
-                detach=False,
-            )
-        return str(made["Id"])
+            devices = {"Count": 0, "DeviceIDs": [str(gpu) for gpu in plan.gpus]} if plan.gpus else {"Count": -1}
+            host_config["DeviceRequests"] = [{**devices, "Capabilities": [["gpu"]]}]
+        settings = {
+            "Image": plan.image,
+            "Cmd": list(plan.command),
+            "Entrypoint": list(plan.entrypoint) or None,
+            "User": plan.user,
+            "Hostname": plan.host,
+            "Env": [f"{name}={value}" for name, value in plan.environment.items()],
+            "Labels": dict(plan.labels),
+            "HostConfig": host_config,
+            "NetworkingConfig": {"EndpointsConfig": {plan.network: {"Aliases": [plan.host]}} if plan.network else {}},
+            "AttachStdout": True,
+            "AttachStderr": True,
+            # It ends when the supervisor's connection does.
+            **dict.fromkeys(("AttachStdin", "OpenStdin", "StdinOnce"), plan.lifeline),
+        }
+        name = {"name": plan.name} if plan.name else {}
+        action = f"make container {plan.name!r}"
+        made = self._ask(action, "POST", "/containers/create", settings, query=name, image=plan.image)
+        return str(json.loads(made)["Id"])
 
     def put(self, container: str, archive: bytes) -> None:
         """Unpack a tar archive into a container's own file system, which goes with it."""
-        with explained("put files into a container", self.address):
-            self._api.put_archive(container, "/", archive)
+        place = f"/containers/{container}/archive"
+        self._ask("put files into a container", "PUT", place, archive, query={"path": "/"})
 
     def attach(self, container: str, *, stdin: bool) -> socket.socket:
-        """The connection on which a container prints, and on which its standard input stays open."""
-        params = {"stdout": 1, "stderr": 1, "stream": 1, **({"stdin": 1} if stdin else {})}
-        with explained("attach to a container", self.address):
-            stream = self._api.attach_socket(container, params=params)
-        # The SDK's file-like object owns the HTTP response, whose end would close the connection: keep a copy.
-        raw = getattr(stream, "_sock", stream)
-        return socket.socket(fileno=os.dup(raw.fileno()))
+        """Return the connection on which a container prints, and on which its standard input stays open."""
+        query = {"stream": 1, "stdout": 1, "stderr": 1, **({"stdin": 1} if stdin else {})}
+        path = f"/containers/{container}/attach?{urllib.parse.urlencode(query)}"
+        with reached(self.address), contextlib.closing(self._connect(_TIMEOUT)) as connection:
+            stream = connection.sock.dup()  # the response would close the connection with itself
+            try:
+                connection.request("POST", path, headers={"Connection": "Upgrade", "Upgrade": "tcp"})
+                response = connection.getresponse()
+                if response.status >= 400:
+                    raise refusal("attach to a container", response.status, response.read())
+            except BaseException:
+                stream.close()
+                raise
+        return stream
 
-    def ended_in(self, container: str, code: int | None) -> Ended:
-        """How a program ended in a container that is kept; ``code`` is None when the container ended with it."""
-        import docker
-
-        until = time.monotonic() + _TIMEOUT
-        with explained("inspect a container", self.address):
-            while True:
-                try:
-                    state = self._api.inspect_container(container)["State"]
-                except docker.errors.NotFound:
-                    return Ended(exit_code=137, error="the container was removed from outside")
-                if code is not None or not state["Running"] or time.monotonic() > until:
-                    break
-                time.sleep(0.02)  # its processes have ended, and the engine is about to know
-        found = int(state["ExitCode"]) if code is None else code
-        return Ended(exit_code=found, out_of_memory=bool(state.get("OOMKilled")))
+    def inspect(self, container: str) -> dict[str, Any] | None:
+        """Return what the engine says of a container; None when that was removed."""
+        with contextlib.suppress(AbsentError):
+            return dict(json.loads(self._ask("inspect a container", "GET", f"/containers/{container}/json")))
+        return None
 
     def is_running(self, container: str) -> bool:
-        """Whether a container is there and runs."""
-        import docker
+        """Return whether a container is there and runs."""
+        found = self.inspect(container)
+        return found is not None and bool(found["State"]["Running"])
 
-        with explained("inspect a container", self.address):
-            try:
-                return bool(self._api.inspect_container(container)["State"]["Running"])
-            except docker.errors.NotFound:
-                return False
+    def address_in(self, network: str, container: str) -> str:
+        """Return the address of a container in a network; empty when it has ended already."""
+        found = self.inspect(container) or {"NetworkSettings": {"Networks": {}}}
+        return str((found["NetworkSettings"]["Networks"].get(network) or {}).get("IPAddress") or "")
 
     def start(self, container: str, plan: ContainerPlan) -> None:
         """Start a container."""
-        with explained(f"start container {plan.name!r}", self.address, image=plan.image, plan=plan):
-            self._api.start(container)
-            if plan.limits.link is not None:
-                pid = int(self._api.inspect_container(container)["State"]["Pid"])
-                if pid:  # else it has ended already, and says so itself
-                    links.shape(pid, plan.limits.link)
+        path = f"/containers/{container}/start"
+        self._ask(f"start container {plan.name!r}", "POST", path, image=plan.image, plan=plan)
+        if plan.limits.link is not None:
+            found = self.inspect(container)
+            if found is not None and (pid := int(found["State"]["Pid"])):  # else it has ended, and says so itself
+                links.shape(pid, plan.limits.link)
 
     def wait(self, container: str) -> Ended:
         """Wait for a container's end, however long it takes."""
-        import docker
+        try:
+            answer = self._ask("wait for a container", "POST", f"/containers/{container}/wait", timeout=None)
+        except AbsentError:
+            return self._ended(container, 128 + signal.SIGKILL)
+        return self._ended(container, int(json.loads(answer)["StatusCode"]))
 
-        with explained("wait for a container", self.address):
-            code = int(self._api.wait(container, timeout=None)["StatusCode"])
-            try:
-                state = self._api.inspect_container(container)["State"]
-            except docker.errors.NotFound:
-                return Ended(exit_code=code, error="the container was removed from outside")
-        return Ended(
-            exit_code=code, out_of_memory=bool(state.get("OOMKilled")), error=str(state.get("Error") or "").strip()
-        )
+    def ended_in(self, container: str, code: int | None) -> Ended:
+        """How a program ended in a container that is kept; ``code`` is None when the container ended with it."""
+        if code == 0:
+            return Ended(exit_code=0)
+        return self.wait(container) if code is None else self._ended(container, code)
 
-    def kill(self, container: str, signal: str) -> None:
+    def _ended(self, container: str, code: int) -> Ended:
+        if (found := self.inspect(container)) is None:
+            return Ended(exit_code=code, error="the container was removed from outside")
+        state = found["State"]
+        error = "" if state["Running"] else str(state.get("Error") or "").strip()
+        return Ended(exit_code=code, out_of_memory=bool(state.get("OOMKilled")), error=error)
+
+    def kill(self, container: str, name: str) -> None:
         """Send a signal to a container; harmless when it has ended."""
-        import docker
+        with contextlib.suppress(EngineError):
+            self._ask("send a signal to a container", "POST", f"/containers/{container}/kill", query={"signal": name})
 
-        with contextlib.suppress(docker.errors.APIError):
-            self._api.kill(container, signal)
-
-    def run(self, image: str, entrypoint: list[str], mounts: list[tuple[str, str]], labels: Mapping[str, str]) -> None:
-        """Run a command in a container of its own, without a network, and remove it.
+    def run(self, plan: ContainerPlan) -> None:
+        """Run a command in a container, and remove it.
 
         Raises:
             EngineError: it could not be run, or failed.
         """
-        import docker
-
-        with explained(f"run {entrypoint[0]!r} in image {image!r}", self.address, image=image):
-            made = self._api.create_container(
-                image,
-                entrypoint=entrypoint,
-                user="0",
-                labels=dict(labels),
-                network_disabled=True,
-                host_config=self._api.create_host_config(
-                    mounts=[docker.types.Mount(target, source, type="bind") for source, target in mounts]
-                ),
-            )["Id"]
-            try:
-                self._api.start(made)
-                code = int(self._api.wait(made)["StatusCode"])
-                said = self._api.logs(made).decode("utf-8", "replace").strip()
-            finally:
-                self._api.remove_container(made, v=True, force=True)
+        made = self.create(plan)
+        try:
+            with self.attach(made, stdin=False) as stream, stream.makefile("rb") as output:
+                self.start(made, plan)
+                said = Frames().feed(output.read())
+            code = self.wait(made).exit_code
+        finally:
+            self.remove_container(made)
         if code != 0:
-            raise EngineError(f"{entrypoint[0]!r} in image {image!r} failed: {said or f'exit code {code}'}")
+            text = said.decode("utf-8", "replace").strip() or f"exit code {code}"
+            raise EngineError(f"{plan.entrypoint[0]!r} in image {plan.image!r} failed: {text}")
 
     # --- the end ---
 
     def leftovers(self, labels: Mapping[str, str] | None = None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """The containers and the networks of jobs: of all, or of those with these labels."""
-        wanted = {"label": [f"{name}={value}" for name, value in (labels or {}).items()] or [JOB_LABEL]}
-        with explained("list containers", self.address):
-            return (
-                list(self._api.containers(all=True, filters=wanted)),
-                list(self._api.networks(filters=wanted)),
-            )
+        """Return the containers and the networks of jobs: of all, or of those with these labels."""
+        wanted = [f"{name}={value}" for name, value in (labels or {}).items()] or [JOB_LABEL]
+        query = {"filters": json.dumps({"label": wanted})}
+        containers = self._ask("list containers", "GET", "/containers/json", query={"all": 1, **query})
+        return json.loads(containers), json.loads(self._ask("list networks", "GET", "/networks", query=query))
 
     def remove_container(self, container: str) -> None:
         """Remove a container with its volumes, running or not; harmless when it is gone."""
-        import docker
-
-        with explained("remove a container", self.address):
-            try:
-                self._api.remove_container(container, v=True, force=True)
-            except docker.errors.NotFound:
-                return
-            except docker.errors.APIError as error:
-                if "already in progress" not in str(error):
-                    raise
+        try:
+            self._ask("remove a container", "DELETE", f"/containers/{container}", query={"v": 1, "force": 1})
+        except AbsentError:
+            return
+        except EngineError as error:
+            if "already in progress" not in str(error):
+                raise
 
     def remove_network(self, network: str) -> None:
         """Remove a network; harmless when it is gone."""
-        import docker
-
-        with explained("remove a network", self.address):
-            with contextlib.suppress(docker.errors.NotFound):
-                self._api.remove_network(network)
+        with contextlib.suppress(AbsentError):
+            self._ask("remove a network", "DELETE", f"/networks/{network}")
 
     def remove_all(self, labels: Mapping[str, str]) -> int:
         """Remove everything with these labels.
@@ -473,11 +367,3 @@ class Engine:
         for item in networks:
             self.remove_network(str(item["Id"]))
         return len(containers) + len(networks)
-
-
-def _address_of(interface: str) -> str | None:
-    """The IPv4 address of one of this machine's interfaces; None without one."""
-    request = interface.encode()[:15].ljust(256, b"\0")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket, contextlib.suppress(OSError):
-        return socket.inet_ntoa(fcntl.ioctl(any_socket.fileno(), _GET_ADDRESS, request)[_ADDRESS])
-    return None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
+import json
 import re
 from collections.abc import Iterator
 
@@ -14,30 +16,42 @@ class EngineError(BackendError):
     """The engine is not there, refuses, or cannot do what was asked; the message has the remedy."""
 
 
+class AbsentError(EngineError):
+    """Something that was named is not on the engine."""
+
+
 @contextlib.contextmanager
-def explained(
-    action: str, address: str, *, image: str | None = None, plan: ContainerPlan | None = None
-) -> Iterator[None]:
-    """Turn the SDK's errors into :class:`EngineError`.
+def reached(address: str) -> Iterator[None]:
+    """Say why an engine cannot be reached.
 
     Args:
-        action: What the engine cannot do, for the message.
         address: Where the engine is.
-        image: The image that is used.
-        plan: The container that is started.
     """
-    import docker
-    import requests
-
     try:
         yield
-    except docker.errors.ImageNotFound:
-        raise EngineError(_no_image(image or "?")) from None
-    except docker.errors.APIError as error:
-        text = str(error.explanation or error).strip()
-        raise EngineError(_meaning(action, text, plan)) from None
-    except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
+    except (OSError, http.client.HTTPException) as error:
         raise EngineError(_unreachable(str(error), address)) from None
+
+
+def refusal(
+    action: str, status: int, answer: bytes, image: str | None = None, plan: ContainerPlan | None = None
+) -> EngineError:
+    """Return what an engine's error means.
+
+    Args:
+        action: What it cannot do, for the message.
+        status: The answer's status.
+        answer: The answer: JSON with a message.
+        image: The image that was used.
+        plan: The container that was to start.
+    """
+    text = answer.decode("utf-8", "replace").strip()
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        text = str(json.loads(text)["message"]).strip()
+    if status == http.client.NOT_FOUND:
+        absent = image is not None and re.search(r"no such image|image not known|no pull access", text, re.IGNORECASE)
+        return AbsentError(_no_image(image or "?") if absent else _meaning(action, text, plan))
+    return EngineError(_meaning(action, text, plan))
 
 
 def _no_image(image: str) -> str:

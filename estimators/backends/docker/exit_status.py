@@ -26,7 +26,7 @@ _SAID = 600
 
 
 def end_failure(host: str, ended: Ended, tail: bytes, *, toolkit: bool, said: str = "") -> Failure | None:
-    """What the backend itself knows of the cause of a container's end, when nothing of ours ended it.
+    """Return what the backend itself knows of the cause of a container's end, when nothing of ours ended it.
 
     Args:
         host: The host.
@@ -68,7 +68,7 @@ def end_failure(host: str, ended: Ended, tail: bytes, *, toolkit: bool, said: st
 
 
 def _of_others(host: str, ended: Ended, text: str, said: str) -> Failure:
-    """Why an image without our toolkit failed: the last traceback that it printed, or what it says itself."""
+    """Return why an image without our toolkit failed: the last traceback that it printed, or what it says itself."""
     message = f"the container exited with code {ended.exit_code}"
     traceback = last_traceback(text)
     if traceback is not None:
@@ -88,9 +88,9 @@ def _of_others(host: str, ended: Ended, text: str, said: str) -> Failure:
 
 
 def last_traceback(text: str) -> str | None:
-    """The last of Python's tracebacks in what a program printed, with those that it was chained to; None without one.
+    """Return the last of Python's tracebacks in what a program printed, with those that it is chained to.
 
-    Its last line names the exception; what a message has in further lines is left out.
+    None if there is none. Its last line names the exception; what a message has in further lines is left out.
     """
     lines = _TORN.sub(r"\1: ", text).split("\n")
     # It may come behind a line whose end the toolkit has not read yet.
@@ -113,7 +113,7 @@ def last_traceback(text: str) -> str | None:
 
 
 def _end(lines: list[str], start: int) -> int | None:
-    """The number of the line that names the exception of the traceback that begins at ``start``.
+    """Return the number of the line that names the exception of the traceback that begins at ``start``.
 
     A toolkit that reads standard output and standard error by itself, in pieces, may put a line of the one between two
     of the other, and take the indentation from the lines that a piece begins with (``sagemaker-training`` does:

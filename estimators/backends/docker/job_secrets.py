@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from container.contract import variables
@@ -29,29 +29,27 @@ _OFFICIAL_DRIVERS = "sm_drivers"
 _KEYGEN_TIMEOUT_S = 30
 
 
-def write(places: Mapping[str, Path]) -> None:
-    """Write the token, the same for all hosts, and the credentials.
+def write(folder: Path, token: str) -> dict[str, str]:
+    """Write the token and the credentials of a host.
 
     Args:
-        places: Host -> the folder that becomes :data:`containers.SECRETS`.
+        folder: The folder that becomes :data:`containers.SECRETS`.
+        token: What the hosts show each other.
+
+    Returns:
+        The variables that say where these are.
 
     Raises:
         OSError: they cannot be written.
     """
-    token = os.urandom(32).hex()
-    credentials = aws_credentials(os.environ)
-    for folder in places.values():
-        folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(0o755)  # an image may run as any user; the folder around it is for us only
-        _write(folder / Path(containers.SECRETS_FILE).name, json.dumps({variables.JOB_TOKEN: token}))
-        if credentials is not None:
-            _write(folder / Path(containers.CREDENTIALS_FILE).name, credentials)
-
-
-def credential_variables(folder: Path) -> dict[str, str]:
-    """The variable that tells where the credentials are, if there are any."""
-    there = (folder / Path(containers.CREDENTIALS_FILE).name).exists()
-    return {"AWS_SHARED_CREDENTIALS_FILE": containers.CREDENTIALS_FILE} if there else {}
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o755)  # an image may run as any user; the folder around it is for us only
+    _write(folder / Path(containers.SECRETS_FILE).name, json.dumps({variables.JOB_TOKEN: token}))
+    there = {variables.SECRETS_FILE: containers.SECRETS_FILE}
+    if (credentials := aws_credentials(os.environ)) is not None:
+        _write(folder / Path(containers.CREDENTIALS_FILE).name, credentials)
+        there["AWS_SHARED_CREDENTIALS_FILE"] = containers.CREDENTIALS_FILE
+    return there
 
 
 def _write(path: Path, text: str) -> None:
@@ -63,7 +61,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def wants_sshd(spec: TrainingJobSpec, options: RunOptions, *, toolkit: bool) -> bool:
-    """Whether a launcher of others will reach the hosts by ssh: ours does not.
+    """Return whether a launcher of others will reach the hosts by ssh: ours does not.
 
     Those are the official toolkit's MPI, the official SDK 3.x's drivers, and what asks for it by the backend option
     ``sshd``.
@@ -78,7 +76,7 @@ def wants_sshd(spec: TrainingJobSpec, options: RunOptions, *, toolkit: bool) -> 
 
 
 def ssh_files(hosts: Sequence[str], environment: Sequence[str], *, now: float = 0.0) -> bytes:
-    """What sshd and ssh need in a job's containers, as a tar archive of ``/``: everything is root's.
+    """Return what sshd and ssh need in a job's containers, as a tar archive of ``/``: everything is root's.
 
     One key is the hosts' and one is root's, both made for this job: each host lets the others in, and knows them.
 
@@ -123,7 +121,7 @@ def ssh_files(hosts: Sequence[str], environment: Sequence[str], *, now: float = 
 
 
 def _key(program: str, path: Path) -> tuple[str, str]:
-    """A new pair: the private key's text and the public one's."""
+    """Return a new pair: the private key's text and the public one's."""
     words = [program, "-q", "-t", "ed25519", "-N", "", "-C", "fleetfit", "-f", str(path)]
     done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=_KEYGEN_TIMEOUT_S)
     if done.returncode != 0:

@@ -6,7 +6,6 @@ The other side, and what is said, is :mod:`container.toolkit.idle`.
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ from pathlib import Path
 from container.contract import variables
 from container.contract.messages import MessageError
 from container.system.connection import BlockingConnection
+from estimators.backends.docker import keeping
 from estimators.backends.docker.engine_errors import EngineError
 
 #: The socket's name in its folder.
@@ -26,14 +26,14 @@ _LOOK = 1.0
 
 
 def socket_in(folder: str) -> str:
-    """Where the first process listens, in the container."""
+    """Return where the first process listens, in the container."""
     return f"{folder}/{_NAME}"
 
 
 def listens(folder: Path) -> bool:
-    """Whether the first process of a container listens: the container runs."""
+    """Return whether the first process of a container listens: the container runs."""
     try:
-        _connect(folder).close()
+        keeping.connect(folder, _NAME).close()
     except OSError:
         return False
     return True
@@ -80,7 +80,7 @@ def _await(folder: Path, is_running: Callable[[], bool]) -> socket.socket:
     look = time.monotonic() + _LOOK
     while True:
         try:
-            return _connect(folder)
+            return keeping.connect(folder, _NAME)
         except OSError as error:
             now = time.monotonic()
             if now > until:
@@ -90,17 +90,3 @@ def _await(folder: Path, is_running: Callable[[], bool]) -> socket.socket:
                 if not is_running():
                     raise EngineError("the kept container ended before a job ran in it.") from error
         time.sleep(0.005)
-
-
-def _connect(folder: Path) -> socket.socket:
-    """Connect by the folder's descriptor: a socket's path may have 107 bytes, and a user's home may be longer."""
-    place = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        connection.connect(f"/proc/self/fd/{place}/{_NAME}")
-    except BaseException:
-        connection.close()
-        raise
-    finally:
-        os.close(place)
-    return connection

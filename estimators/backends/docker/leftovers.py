@@ -6,7 +6,7 @@ import functools
 from pathlib import Path
 
 from estimators.backends.base import Leftover
-from estimators.backends.docker import warm
+from estimators.backends.docker import keeping, warm
 from estimators.backends.docker.containers import JOB_LABEL, RECORD_LABEL
 from estimators.backends.docker.engine import Engine
 from estimators.backends.docker.engine_errors import EngineError
@@ -14,7 +14,7 @@ from estimators.records.record import JobRecord
 
 
 def find() -> list[Leftover]:
-    """What is labelled as a job's and has no supervisor any more; nothing where there is no engine."""
+    """Return what is labelled as a job's and has no supervisor any more; nothing where there is no engine."""
     try:
         containers, networks = Engine().leftovers()
     except EngineError:
@@ -27,7 +27,7 @@ def find() -> list[Leftover]:
             try:
                 if record and JobRecord(Path(record)).is_supervised():
                     continue
-                if pool and warm.is_used(Path(pool)):
+                if pool and keeping.is_used(Path(pool)):
                     continue
             except PermissionError:
                 continue  # another user's

@@ -15,11 +15,13 @@ import shutil
 import subprocess
 from typing import Any
 
-from estimators.job.errors import BackendError, ConfigurationError, UnsupportedError
+from estimators.backends import option_rules
+from estimators.job.errors import BackendError
 
 _UNITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(bit|kbit|mbit|gbit)(?:/s|ps)?", re.IGNORECASE)
-_LATENCY_MS = 50.0
+#: The default of ``link_latency_ms``.
+LATENCY_MS = 50.0
 #: The bucket holds what the rate brings in this time, at least a few packets of the largest size.
 _BURST_SECONDS = 0.004
 _BURST_BYTES = 128 << 10
@@ -36,68 +38,43 @@ class Link:
     """
 
     rate: int
-    latency_ms: float = _LATENCY_MS
+    latency_ms: float = LATENCY_MS
 
     def arguments(self) -> list[str]:
-        """As ``tc qdisc`` takes it."""
+        """Return the words that ``tc qdisc`` takes."""
         burst = max(_BURST_BYTES, int(self.rate / 8 * _BURST_SECONDS))
         return ["tbf", "rate", f"{self.rate}bit", "burst", str(burst), "latency", f"{self.latency_ms:g}ms"]
 
 
-def parse(rate: Any, latency: Any = None) -> Link | None:
-    """Read the backend options ``link_rate`` and ``link_latency_ms``.
-
-    Args:
-        rate: ``"100mbit"``, ``"1gbit"`` or a number of bits per second; None for links as they are.
-        latency: Milliseconds.
-
-    Raises:
-        ConfigurationError: a value that makes no sense.
-    """
-    if rate is None:
-        if latency is not None:
-            raise ConfigurationError("backend option 'link_latency_ms' needs 'link_rate', such as '100mbit'.")
-        return None
-    bits: float
-    if isinstance(rate, int | float) and not isinstance(rate, bool):
-        bits = float(rate)
-    else:
-        match = _RATE.fullmatch(rate.strip()) if isinstance(rate, str) else None
-        if match is None:
-            raise ConfigurationError(
-                f"backend option 'link_rate' must be a rate such as '100mbit' or '1gbit', got {rate!r}."
-            )
+def rate(where: str, value: Any) -> int:
+    """Read the option ``link_rate``: ``"100mbit"``, ``"1gbit"`` or a number of bits per second."""
+    match = _RATE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is not None:
         bits = float(match[1]) * _UNITS[match[2].lower()]
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        bits = float(value)
+    else:
+        raise option_rules.refuse(where, "a rate such as '100mbit' or '1gbit'", value)
     if not 1e5 <= bits <= 1e12:
-        raise ConfigurationError(f"backend option 'link_rate' must be from 100kbit to 1000gbit, got {rate!r}.")
-    if latency is None:
-        return Link(rate=int(bits))
-    if isinstance(latency, bool) or not isinstance(latency, int | float) or not 1 <= latency <= 10_000:
-        raise ConfigurationError(
-            f"backend option 'link_latency_ms' must be a number of milliseconds from 1 to 10000, got {latency!r}."
-        )
-    return Link(rate=int(bits), latency_ms=float(latency))
+        raise option_rules.refuse(where, "from 100kbit to 1000gbit", value)
+    return int(bits)
+
+
+def latency(where: str, value: Any) -> float:
+    """Read the option ``link_latency_ms``."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= 10_000:
+        raise option_rules.refuse(where, "a number of milliseconds from 1 to 10000", value)
+    return float(value)
 
 
 def refusal() -> str | None:
-    """Why links cannot be shaped here; None when they can."""
+    """Return why links cannot be shaped here; None when they can."""
     missing = [name for name in ("tc", "ip", "nsenter") if shutil.which(name, path=system_path()) is None]
     if missing:
         return f"{', '.join(missing)} not found; install Debian's packages iproute2 and util-linux"
     if os.geteuid() != 0:
         return "only root may enter a container's network"
     return None
-
-
-def require() -> None:
-    """Refuse a job whose links cannot be shaped here.
-
-    Raises:
-        UnsupportedError: they cannot.
-    """
-    why = refusal()
-    if why is not None:
-        raise UnsupportedError(f"backend option 'link_rate' is not available here: {why}.")
 
 
 def shape(pid: int, link: Link, interface: str = "eth0") -> None:
@@ -137,5 +114,5 @@ def _run(argv: list[str]) -> str:
 
 
 def system_path() -> str:
-    """Where system tools are, which a user's PATH often lacks."""
+    """Return where system tools are, which a user's PATH often lacks."""
     return f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"

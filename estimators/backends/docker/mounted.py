@@ -2,53 +2,40 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping
+import asyncio
+from typing import TYPE_CHECKING
 
+from container.contract.failures import Failure
 from estimators.backends import trees
-from estimators.backends.hosts.here import LocalHost, LocalPlatform
-from estimators.backends.hosts.platform import Agent, agent_command
+from estimators.backends.docker import containers
+from estimators.backends.hosts.here import LocalPlatform
 from estimators.backends.hosts.provider import Host
+
+if TYPE_CHECKING:
+    from estimators.backends.docker.provider import ContainerCluster, DockerProvider
 
 
 class MountedPlatform(LocalPlatform):
-    """Serves all hosts of a job in containers.
+    """Serves all hosts of a job in containers."""
 
-    Attributes:
-        links: Whether containers see the same paths as this machine.
-    """
+    def __init__(self, cluster: ContainerCluster, provider: DockerProvider) -> None:
+        super().__init__(cluster, containers.facts(cluster.options))
+        self._provider = provider
+        self._giving: asyncio.Task[None] | None = None
 
-    links = False
-    _relay: Agent | None = None
+    def environment(self, host: Host) -> dict[str, str]:
+        """Return the variables of a host's configuration, whose paths are the container's own."""
+        return containers.environment_of(self.spec, self.backend.options, host.name)
 
     def _write(self, host: Host) -> None:
-        trees.write_mounted_tree(self.record, self.spec, host.name, self._facts, links=self.links)
+        # A container that is kept sees the same paths as this machine.
+        links = bool(self.spec.resources.keep_alive_s)
+        trees.write_mounted_tree(self.record, self.spec, host.name, self._facts, links=links)
+        self._provider.write_names(host.name)
 
-    def relay(self, servers: Mapping[int, str]) -> Agent:
-        """Pass on what connects to listening sockets, until the job is over.
-
-        Args:
-            servers: The sockets' descriptors -> where to: ``host:port``.
-        """
-        self._end_relay()
-        host = self.first
-        assert isinstance(host, LocalHost)
-        said = bytearray()
-        words = [word for fd, to in servers.items() for word in ("--fd", str(fd), "--to", to)]
-        command = agent_command(host, ["relay", *words])
-        process = host.run(
-            command, {}, functools.partial(self.backend.callbacks.output, host.name), pass_fds=tuple(servers)
-        )
-        agent = self._relay = Agent(process, said, host=None)
-        self._agents.append(agent)
-        return agent
-
-    def cleanup(self) -> None:
-        """End the relay, too."""
-        self._end_relay()
-        super().cleanup()
-
-    def _end_relay(self) -> None:
-        if self._relay is not None:
-            relay, self._relay = self._relay, None
-            relay.process.close_input()
+    async def bring_saved(self) -> Failure | None:
+        """Have the rest of what was saved brought, when it is the user's: containers write as others."""
+        if self._giving is None or self._giving.done():
+            self._giving = self.backend.loop.start(self._provider.give_back())
+        await asyncio.shield(self._giving)
+        return await super().bring_saved()

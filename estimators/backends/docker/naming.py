@@ -18,16 +18,16 @@ TARGET = "/etc/hosts"
 _OWN = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
 
 
-def write(folders: Iterable[Path]) -> None:
-    """Write a file for each host, without the others, whose addresses are not known yet.
+def write(folder: Path) -> None:
+    """Write a host's file, without the others, whose addresses are not known yet.
 
     Raises:
         OSError: it cannot be written.
     """
-    for folder in folders:
-        path = folder / FILE
-        path.write_text(_OWN, encoding="utf-8")
-        path.chmod(0o644)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / FILE
+    path.write_text(_OWN, encoding="utf-8")
+    path.chmod(0o644)
 
 
 def add(folders: Iterable[Path], host: str, address: str) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from estimators.backends.docker import containers
+from estimators.backends.docker.options import Mount
 
 if TYPE_CHECKING:
     from estimators.backends.docker.engine import Engine
@@ -17,12 +18,12 @@ ROOT = ("", "0", "root")
 
 
 def is_root(user: str) -> bool:
-    """Whether an image's ``USER`` is root."""
+    """Return whether an image's ``USER`` is root."""
     return user.partition(":")[0] in ROOT
 
 
 def foreign(place: Path, uid: int) -> bool:
-    """Whether something below a folder is not a user's, or cannot be looked into."""
+    """Return whether something below a folder is not a user's, or cannot be looked into."""
     pending = [place]
     while pending:
         folder = pending.pop()
@@ -41,7 +42,7 @@ def foreign(place: Path, uid: int) -> bool:
 
 
 def owed(duty: Duty, user: str) -> bool:
-    """Whether containers, which ran as ``user``, may have left files that are not the calling user's."""
+    """Return whether containers, which ran as ``user``, may have left files that are not the calling user's."""
     uid = os.geteuid()
     if uid == 0 and is_root(user):
         return False
@@ -82,7 +83,14 @@ def give_back(engine: Engine, duty: Duty, user: str, uid: int, gid: int) -> None
     theirs = ["-uid", "0"] if is_root(user) else ["(", "-uid", "0", "-o", "-user", user.partition(":")[0], ")"]
     for folders, which in ((trees, ["!", "-uid", str(uid)]), (shared, theirs)):
         if folders:
-            argv = ["find", *(places[folder] for folder in folders), "-xdev", *which, *change]
-            mounts = [(str(folder), places[folder]) for folder in folders]
-            labels = {containers.JOB_LABEL: Path(duty.value).name, duty.label: duty.value}
-            engine.run(duty.image, argv, mounts, labels)
+            plan = containers.ContainerPlan(
+                host="owner",
+                name="",
+                image=duty.image,
+                user="0",
+                entrypoint=("find", *(places[folder] for folder in folders), "-xdev", *which, *change),
+                command=(),
+                mounts=tuple(Mount(source=str(folder), target=places[folder]) for folder in folders),
+                labels={containers.JOB_LABEL: Path(duty.value).name, duty.label: duty.value},
+            )
+            engine.run(plan)

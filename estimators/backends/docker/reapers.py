@@ -1,4 +1,4 @@
-"""A supervisor's side of the reapers: the processes that remove a job's containers whatever becomes of it."""
+"""A supervisor's side of its reaper: the process that removes a job's containers whatever becomes of the supervisor."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import contextlib
 import dataclasses
 import json
 import os
+import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from container.system import processes
+from container.system import locks, processes
 from container.system.loop import Loop
 
 #: The folder of our packages.
@@ -40,13 +41,13 @@ class Duty:
 
     label: str
     value: str
-    remove: tuple[str, ...] = ()
+    remove: Sequence[str] = ()
     image: str = ""
-    trees: tuple[str, ...] = ()
-    shared: tuple[str, ...] = ()
+    trees: Sequence[str] = ()
+    shared: Sequence[str] = ()
 
     def to_text(self) -> str:
-        """As it is handed to the process; :meth:`from_text` reads it."""
+        """Return the text that is handed to the process; :meth:`from_text` reads it."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
@@ -56,82 +57,100 @@ class Duty:
         Raises:
             ValueError: it is something else.
         """
-        values: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in json.loads(text).items()
-        }
-        return cls(**values)
+        return cls(**json.loads(text))
 
 
-class Reapers:
-    """The reapers of one job: each outlives the supervisor, and one that is killed is replaced.
+class Reaper:
+    """The reaper of one job: it outlives the supervisor, and one that is killed is replaced.
 
     Args:
         loop: The supervisor's loop.
         protected: The supervisor's children that are left alone at its end.
-        log: Where they say what goes wrong.
+        log: Where it says what goes wrong.
     """
 
     def __init__(self, loop: Loop, protected: set[int], log: Path) -> None:
         self._loop = loop
         self._protected = protected
         self._log = log
-        self._running: dict[int, tuple[Duty, int]] = {}  # pid -> its duty and the pipe that it reads
-        self._over = False
+        self._pid = 0
+        self._words = -1  # the descriptor on which it is told what becomes of the job
 
     def __bool__(self) -> bool:
-        return bool(self._running)
+        return self._words >= 0
 
-    def start(self, duty: Duty) -> None:
-        """Start one.
+    def start(self, duty: Duty, lock: Path | None = None) -> None:
+        """Start it.
+
+        Args:
+            duty: What it does.
+            lock: A file whose lock it holds.
 
         Raises:
             OSError: it cannot be.
         """
-        read_end, write_end = os.pipe()
-        log = os.open(self._log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        path = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
-        try:
-            pid = processes.spawn(
-                [sys.executable, "-c", _BOOT, _REAPER, duty.to_text()],
-                env=environment,
-                cwd="/",
-                stdin=read_end,
-                stdout=log,
-                stderr=log,
-                death_signal=0,  # it is there to outlive us
-                new_session=True,
-            )
-        except OSError:
-            os.close(write_end)
-            raise
-        finally:
-            os.close(read_end)
-            os.close(log)
-        self._running[pid] = (duty, write_end)
+        with contextlib.ExitStack() as opened:
+            read_end, write_end = os.pipe()
+            opened.callback(os.close, read_end)
+            log = os.open(self._log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            opened.callback(os.close, log)
+            held = locks.take(lock) if lock is not None else None
+            if held is not None:
+                opened.callback(os.close, held)
+            path = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+            try:
+                pid = processes.spawn(
+                    [sys.executable, "-c", _BOOT, _REAPER, duty.to_text()],
+                    env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+                    cwd="/",
+                    stdin=read_end,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=() if held is None else (held,),
+                    death_signal=0,  # it is there to outlive us
+                    new_session=True,
+                )
+            except OSError:
+                os.close(write_end)
+                raise
+        self._pid, self._words = pid, write_end
         self._protected.add(pid)
 
         def ended(status: int) -> None:
             self._protected.discard(pid)
-            if self._over:
-                return
-            os.close(self._running.pop(pid)[1])
-            with contextlib.suppress(OSError):  # somebody killed it
-                self.start(duty)
+            if pid == self._pid:
+                self._replace(duty, lock)
 
         self._loop.on_child(pid, ended)
 
-    def finish(self, *, quiet: bool, kept: Path | None) -> None:
-        """Let them do their duty.
+    def take(self, connection: socket.socket, duty: Duty, lock: Path) -> None:
+        """Have one that is there already: of a pool, which waits for its next job.
 
         Args:
-            quiet: Whether nothing is being made on the engine any more.
-            kept: The pool that is for the next job.
+            connection: To it.
+            duty: What it does from now on.
+            lock: The file whose lock it holds.
         """
-        self._over = True
-        for duty, pipe in self._running.values():
-            word = b"keep\n" if kept is not None and duty.value == str(kept) else b"done\n" if quiet else b""
+        connection.sendall(f"{duty.to_text()}\n".encode())
+        self._words = connection.detach()
+        self._loop.add_reader(self._words, lambda: self._replace(duty, lock))  # it says nothing until it ends
+
+    def _replace(self, duty: Duty, lock: Path | None) -> None:
+        """Start another one: somebody killed it."""
+        self.finish("")
+        with contextlib.suppress(OSError):
+            self.start(duty, lock)
+
+    def finish(self, words: str) -> None:
+        """Let it do its duty.
+
+        Args:
+            words: ``done``: nothing is being made on the engine any more. ``keep`` and seconds: the pool is for the
+                next job. Nothing: none of that is known.
+        """
+        if self:
+            descriptor, self._words, self._pid = self._words, -1, 0
+            self._loop.remove_reader(descriptor)
             with contextlib.suppress(OSError):
-                os.write(pipe, word)
-            os.close(pipe)
-        self._running.clear()
+                os.write(descriptor, words.encode())
+            os.close(descriptor)

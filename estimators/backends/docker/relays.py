@@ -10,12 +10,17 @@ import contextlib
 import ipaddress
 import socket
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from container.contract.wire import Event
+from container.system.background import Background
+from container.system.running import Runner
+from estimators.backends.base import Backend
 from estimators.backends.docker.engine import Engine
 from estimators.backends.docker.engine_errors import EngineError
-from estimators.backends.docker.mounted import MountedPlatform
-from estimators.backends.hosts.platform import Agent
+from estimators.backends.hosts.here import LocalHost
+from estimators.backends.hosts.platform import agent_command
+from estimators.backends.hosts.provider import HostProcess
 
 #: The network that Docker has from its start, with an address of this machine.
 _DEFAULT_BRIDGE = "bridge"
@@ -23,62 +28,63 @@ _BACKLOG = 128
 
 
 class Relays:
-    """What a job's containers need of this machine's loopback.
+    """What a job's containers need of this machine's loopback; the agent that relays is there until the job is over.
 
     Args:
-        platform: What serves the job's hosts, of whose agents one relays.
+        backend: The job's backend.
+        runner: Runs the agent.
     """
 
-    def __init__(self, platform: MountedPlatform) -> None:
-        self._platform = platform
-        self._address: str | None = None
+    def __init__(self, backend: Backend, runner: Runner) -> None:
+        self._backend = backend
+        self._runner = runner
+        self._agent: HostProcess | None = None
         self._there: dict[str, str] = {}  # URL -> the same for containers
 
-    @staticmethod
-    def wanted(environment: Mapping[str, str]) -> bool:
-        """Whether a variable names a server on loopback."""
-        return any(_on_loopback(value) for value in environment.values())
-
-    def look(self, engine: Engine) -> None:
-        """In a thread: ask the engine for this machine's address."""
-        with contextlib.suppress(EngineError):  # Podman has no such network, and is told of below
-            self._address = self._address or engine.gateway(_DEFAULT_BRIDGE)
-
-    def settings(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """The variables as containers can use them; starts what that needs, unless it runs already."""
-        urls = {value for value in environment.values() if _on_loopback(value)}
-        if urls - self._there.keys():
-            self._start(sorted(urls))
+    async def open(self, engine: Engine, environment: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables as containers can use them; start what that needs, unless it runs already."""
+        urls = sorted({value for value in environment.values() if _on_loopback(value)})
+        if urls and self._agent is None:
+            try:
+                bridge = await Background.of(self._backend.loop).call(lambda: engine.gateway(_DEFAULT_BRIDGE))
+                self._start(urls, bridge)
+            except EngineError:  # Podman has no such network
+                self._warn(urls, "the engine has no default bridge")
+            except OSError as error:  # an engine whose networks are not this machine's (rootless)
+                self._warn(urls, error.strerror or str(error))
         return {name: self._there.get(value, value) for name, value in environment.items()}
 
-    async def _forget(self, relay: Agent) -> None:
-        """Start another relay, when one is needed after this one has ended."""
-        await relay.end()
-        self._there.clear()
-
-    def _start(self, urls: list[str]) -> None:
-        sockets: dict[str, socket.socket] = {}
-        try:
-            for url in urls:
-                server = urllib.parse.urlsplit(url).netloc
-                if server not in sockets:
-                    if self._address is None:
-                        raise OSError("the engine has no default bridge")
-                    sockets[server] = socket.create_server((self._address, 0), backlog=_BACKLOG)
-            targets = {sock.fileno(): _target(server) for server, sock in sockets.items()}
-            self._platform.backend.loop.start(self._forget(self._platform.relay(targets)))
+    def _start(self, urls: Sequence[str], address: str) -> None:
+        with contextlib.ExitStack() as opened:  # the agent has the sockets
+            sockets: dict[str, socket.socket] = {}
+            for server in dict.fromkeys(urllib.parse.urlsplit(url).netloc for url in urls):
+                sockets[server] = opened.enter_context(socket.create_server((address, 0), backlog=_BACKLOG))
+            host = LocalHost(self._runner, self._backend, self._backend.spec.hosts[0])
+            fds = {sock.fileno(): _target(server) for server, sock in sockets.items()}
+            words = [word for fd, to in fds.items() for word in ("--fd", str(fd), "--to", to)]
+            self._agent = host.run(
+                agent_command(host, ["relay", *words]),
+                {},
+                lambda data: self._backend.callbacks.output(host.name, data),
+                pass_fds=tuple(fds),
+            )
             for url in urls:
                 parts = urllib.parse.urlsplit(url)
-                host, port = sockets[parts.netloc].getsockname()[:2]
-                self._there[url] = parts._replace(netloc=f"{host}:{port}").geturl()
-        except OSError as error:  # an engine whose networks are not this machine's (rootless), or without that bridge
-            self._platform.warn(
-                f"containers cannot reach {', '.join(urls)}, which is on this machine's loopback: "
-                f"{error.strerror or error}. boto3 in a script cannot connect there."
-            )
-        finally:
-            for sock in sockets.values():
-                sock.close()  # the agent has it
+                name, port = sockets[parts.netloc].getsockname()[:2]
+                self._there[url] = parts._replace(netloc=f"{name}:{port}").geturl()
+
+    def _warn(self, urls: Sequence[str], why: str) -> None:
+        text = (
+            f"containers cannot reach {', '.join(urls)}, which is on this machine's loopback: {why}. boto3 in a script "
+            "cannot connect there."
+        )
+        host = self._backend.spec.hosts[0]
+        self._backend.callbacks.output(host, Event(kind="warning", host=host, data={"message": text}).to_line())
+
+    def close(self) -> None:
+        """End the agent."""
+        if self._agent is not None:
+            self._agent.close_input()
 
 
 def _on_loopback(url: str) -> bool:

@@ -11,14 +11,6 @@ import struct
 _HEADER = struct.Struct(">BxxxL")
 
 
-class Plain:
-    """A connection without an engine in between: bytes as they are."""
-
-    def feed(self, data: bytes) -> bytes:
-        """``data``."""
-        return data
-
-
 class Frames:
     """Takes the bytes of the connection as they come, and gives what the container printed."""
 
@@ -27,7 +19,7 @@ class Frames:
         self._left = 0  # of the frame that has begun
 
     def feed(self, data: bytes) -> bytes:
-        """What ``data`` adds to the output, of both streams in the order in which the container wrote."""
+        """Return what ``data`` adds to the output, of both streams in the order in which the container wrote."""
         self._buffer += data
         output = bytearray()
         while self._buffer:

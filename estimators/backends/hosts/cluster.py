@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from container import launchers
 from container.contract import variables
 from container.contract.failures import Cause, Failure
-from container.contract.layout import rebased
 from container.system import processes
 from container.system.asyncio_loop import AsyncioLoop, gather
 from container.system.running import ProcessEnd, Runner
@@ -164,10 +163,14 @@ class HostCluster(Backend):
 
             return ApartPlatform(self)
         if self._here is None:
-            from estimators.backends.hosts.here import LocalPlatform
-
-            self._here = LocalPlatform(self, config.BackendFacts(instance_type=self.options.asked_instance_type))
+            self._here = self.platform_here()
         return self._here
+
+    def platform_here(self) -> LocalPlatform:
+        """Make what serves the hosts of this machine."""
+        from estimators.backends.hosts.here import LocalPlatform
+
+        return LocalPlatform(self, config.BackendFacts(instance_type=self.options.asked_instance_type))
 
     @property
     def running(self) -> bool:
@@ -439,26 +442,17 @@ class HostCluster(Backend):
         """
         spec, host, platform = self.spec, member.there, member.platform
         platform.start_syncs()
-        tree = platform.tree(host)
         env = {
-            **rebased(config.host_config(spec, member.name, platform.facts(host)).environment, tree),
-            variables.BASE_DIR: str(tree.base),
-            variables.JOB_NAME: spec.name,
-            variables.ATTEMPT: str(self._attempt),
+            **platform.environment(host),
+            **config.toolkit_environment(spec, self.options, self._attempt),
             variables.CONTROL_ADDRESS: control_address,
             variables.JOB_TOKEN: self._token,
-            variables.STOP_GRACE: f"{self.options.longest_grace:g}",
-            variables.START_TIMEOUT: f"{self.options.start_timeout:g}",
             variables.UMASK: f"{self.umask:o}",
-            variables.JOB_MARK: spec.name,
-            **config.failure_environment(spec, self.options, self._attempt),
         }
         keep_s, whose = kept.for_whom(spec, self.record.home)
         if keep_s:
             env |= {variables.KEEP_ALIVE: f"{keep_s}", variables.KEPT_FOR: whose}
-        if platform.shared:
-            env[variables.SHARED_MACHINE] = "1"
-        else:
+        if not platform.shared:
             env |= self.neighbours() if neighbours is None else neighbours
         member.preparing = False
         member.trains = True
@@ -485,10 +479,10 @@ class HostCluster(Backend):
             await self._tell_end(member, self._host_end(member.name, end))
 
     def _host_end(self, host: str, end: ProcessEnd) -> HostEnd:
-        failure = None
+        failure = None if self._ending else end.failure
         if end.error is not None:
             failure = problem(f"{host} could not be started: {end.error}", Cause.LAUNCH)
-        elif end.signal is not None and not self._ending:
+        elif end.signal is not None and failure is None and not self._ending:
             failure = Failure(
                 cause=Cause.PROCESS,
                 message=f"the host's training process was killed by {signal.Signals(end.signal).name}.",

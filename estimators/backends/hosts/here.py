@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import container
-from container.contract import pipes
+from container.contract import pipes, variables
 from container.contract.failures import Failure
 from container.system.running import ProcessEnd, Runner, RunningProcess
 from estimators.backends import config, local, trees
@@ -176,6 +176,10 @@ class LocalPlatform(Platform):
     def facts(self, host: Host) -> config.BackendFacts:
         """The same for all."""
         return self._facts
+
+    def environment(self, host: Host) -> dict[str, str]:
+        """See :meth:`Platform.environment`; the hosts share the machine."""
+        return {**super().environment(host), variables.SHARED_MACHINE: "1"}
 
     @property
     def mounts(self) -> Path:

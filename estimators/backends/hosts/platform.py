@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from container import launchers
-from container.contract import pipes
+from container.contract import pipes, variables
 from container.contract.failures import Cause, Failure, describe_end
-from container.contract.layout import MLTree
+from container.contract.layout import MLTree, rebased
 from container.contract.wire import Event
 from container.system.asyncio_loop import gather
 from estimators.backends import config, local
@@ -84,6 +84,12 @@ class Platform(abc.ABC):
     @abc.abstractmethod
     def facts(self, host: Host) -> config.BackendFacts:
         """What a host's configuration depends on."""
+
+    def environment(self, host: Host) -> dict[str, str]:
+        """Return the variables that a host's configuration gives its toolkit, with the paths that it has there."""
+        tree = self.tree(host)
+        given = config.host_config(self.spec, host.name, self.facts(host)).environment
+        return {**rebased(given, tree), variables.BASE_DIR: str(tree.base)}
 
     @abc.abstractmethod
     async def prepare(self, hosts: Sequence[Host], *, number: int = 0, count: int = 0, joins: bool = False) -> None:

@@ -13,14 +13,14 @@ from estimators.backends.sagemaker.explaining import code_of, explain
 from estimators.job.errors import BackendError, ConfigurationError
 
 if TYPE_CHECKING:
-    from estimators.backends.docker.engine import Engine
+    from estimators.backends.images.engine import ImageEngine
 
 #: The image's label that says what it was built for.
 _DEVICE_LABEL = "fleetfit.device"
 
 
 def push(
-    engine: Engine,
+    engine: ImageEngine,
     aws: Aws,
     *,
     image: str = IMAGE,
@@ -47,7 +47,7 @@ def push(
         ConfigurationError: the repository's name is not one, or credentials are missing.
         BackendError: ECR refuses.
     """
-    labels = engine.image_labels(image)
+    labels = engine.image(image).labels
     chosen = tag or images.TAGS[labels.get(_DEVICE_LABEL) == "gpu"]
     tags = [chosen]
     if TOOLKIT_LABEL in labels:

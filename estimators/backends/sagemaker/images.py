@@ -157,7 +157,7 @@ def registry(account: str, aws: Aws) -> str:
 
 
 def _outdated(answer: Any, uri: str, push: str) -> tuple[str, ...]:
-    from estimators.backends.docker.images.toolkit import toolkit_digest
+    from estimators.backends.images.toolkit import toolkit_digest
 
     tags = [tag for image in answer.get("imageDetails") or () for tag in image.get("imageTags") or ()]
     pushed = [tag.removeprefix(TOOLKIT_TAG) for tag in tags if tag.startswith(TOOLKIT_TAG)]

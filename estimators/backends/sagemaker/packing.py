@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from container.system import folders
-from estimators.backends.docker.images.toolkit import SKIPPED, package
+from estimators.backends.images.toolkit import SKIPPED, package
 from estimators.backends.sagemaker.aws import Aws
 from estimators.backends.sagemaker.discovery import own_bucket
 from estimators.backends.sagemaker.explaining import code_of

@@ -17,7 +17,7 @@ from toolkits import MAIN, printed, tree
 
 from container.contract.messages import encode
 from container.system.connection import BlockingConnection
-from estimators.backends.docker import kept
+from estimators.backends.docker import keeping, kept
 from estimators.backends.docker.engine_errors import EngineError
 
 pytestmark = pytest.mark.leaves("folders")
@@ -133,7 +133,7 @@ def test_nonsense_is_not_a_job(tmp_path: Path, place: Path, idle: subprocess.Pop
     clusters.until(lambda: kept.listens(place))
     run_nothing = encode({"op": "run", "environment": {}})  # with no descriptor
     for nonsense in (b"", b"\0\0", b"{}\n", b"nothing\n", b"\xff\xff\xff\xff\n", run_nothing, run_nothing[:-1]):
-        with kept._connect(place) as connection:
+        with keeping.connect(place, "toolkit") as connection:
             connection.sendall(nonsense)
             connection.shutdown(socket.SHUT_WR)
             with contextlib.suppress(ConnectionResetError):

@@ -15,45 +15,47 @@ import plain_image
 import pytest
 
 from estimators.backends.docker.containers import IMAGE, TOOLKIT_LABEL
-from estimators.backends.docker.engine import Engine
 from estimators.backends.docker.engine_errors import EngineError
+from estimators.backends.images.engine import ImageEngine
 
 
 @pytest.fixture(scope="session")
-def engine() -> Engine:
+def engine() -> ImageEngine:
     """A running engine."""
+    found = ImageEngine()
     try:
-        return Engine()
+        found.info()
     except EngineError as error:
         pytest.skip(f"no container engine: {error}")
+    return found
 
 
 @pytest.fixture(scope="session")
-def base_image(engine: Engine) -> str:
+def base_image(engine: ImageEngine) -> str:
     """Debian by debootstrap: no registry is needed."""
     return _made(engine, "fleetfit-base", ["image", "base"])
 
 
 @pytest.fixture(scope="session")
-def image(engine: Engine, base_image: str) -> str:
+def image(engine: ImageEngine, base_image: str) -> str:
     """The image that jobs run in, with the toolkit of this checkout."""
-    from estimators.backends.docker.images.toolkit import toolkit_digest
+    from estimators.backends.images.toolkit import toolkit_digest
 
     return _made(engine, IMAGE, ["image", "build"], label=toolkit_digest())
 
 
 @pytest.fixture(scope="session")
-def plain(engine: Engine, base_image: str) -> str:
+def plain(engine: ImageEngine, base_image: str) -> str:
     """An image without our toolkit, with a ``train`` program."""
     with _lock():
         return plain_image.build(engine, base_image)
 
 
-def _made(engine: Engine, name: str, command: list[str], label: str | None = None) -> str:
+def _made(engine: ImageEngine, name: str, command: list[str], label: str | None = None) -> str:
     """An image, made by one of the tests' processes if it is not there (or is of another version of our code)."""
     with _lock():
         there = engine.has_image(name)
-        if not there or (label is not None and engine.image_labels(name).get(TOOLKIT_LABEL) != label):
+        if not there or (label is not None and engine.image(name).labels.get(TOOLKIT_LABEL) != label):
             subprocess.run([str(Path(sys.executable).with_name("fleetfit")), *command], check=True, timeout=1400)
     return name
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import http.client
 import json
 import os
+import re
 import signal
-import socket
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,14 @@ from container.contract.strategies import MPI
 from container.system.loop import Loop
 from estimators.backends.docker import checking, containers, links
 from estimators.backends.docker.checking import gpu_refusal
-from estimators.backends.docker.containers import ContainerPlan, channel_mounts, gpus_of, plan_containers
+from estimators.backends.docker.containers import channel_mounts
 from estimators.backends.docker.credentials import aws_credentials
 from estimators.backends.docker.engine import Ended, Engine, ImageFacts
-from estimators.backends.docker.engine_errors import EngineError, explained
+from estimators.backends.docker.engine_errors import EngineError, reached, refusal
 from estimators.backends.docker.exit_status import end_failure, last_traceback
-from estimators.backends.docker.head_start import Handed
-from estimators.backends.docker.network import Network
 from estimators.backends.docker.options import ContainerOptions, Mount
 from estimators.backends.docker.ownership import foreign, give_back_all
-from estimators.backends.docker.reapers import Duty, Reapers
+from estimators.backends.docker.reapers import Duty, Reaper
 from estimators.backends.docker.streams import Frames
 from estimators.client import launch
 from estimators.job.errors import ConfigurationError, UnsupportedError
@@ -47,12 +45,14 @@ def spec(**values: Any) -> TrainingJobSpec:
 
 
 def plans(one: TrainingJobSpec, **values: Any) -> tuple[containers.ContainerPlan, ...]:
-    given: dict[str, Any] = {
-        "record": Path("/home/jobs/job"),
-        "trees": {host: Path("/home/jobs/job/hosts", host, "ml") for host in one.hosts},
-        "checkpoints": Path("/home/jobs/job/checkpoints"),
-    }
-    return plan_containers(one, values.pop("options", RunOptions()), **{**given, **values})
+    options = values.pop("options", RunOptions())
+    given: dict[str, Any] = {"record": Path("/home/jobs/job"), "checkpoints": Path("/home/jobs/job/checkpoints")}
+    return tuple(
+        containers.plan_container(
+            one, options, host, **{"environment": containers.environment_of(one, options, host), **given, **values}
+        )
+        for host in one.hosts
+    )
 
 
 def test_hosts_differ_in_name_and_tree_only() -> None:
@@ -160,7 +160,7 @@ def test_links_become_mounts(tmp_path: Path) -> None:
         ({"memory": 0}, "got 0"),
         ({"cpus": 0}, "over 0, got 0"),
         ({"cpus": True}, "got True"),
-        ({"mounts": ["/a"]}, "must map paths"),
+        ({"mounts": ["/a"]}, "must be a mapping of paths"),
         ({"mounts": {"/": "relative"}}, "not an absolute path"),
         ({"mounts": {"relative": "/x"}}, "not an absolute path of this machine"),
         ({"mounts": {"/no/such/place": "/x"}}, "'/no/such/place' does not exist"),
@@ -187,7 +187,8 @@ def test_sizes() -> None:
     [(0, 1, 4, ()), (0, 2, 4, (0, 1)), (1, 2, 4, (2, 3)), (1, 2, 1, ()), (2, 3, 4, (2,))],
 )
 def test_gpus_are_divided(number: int, hosts: int, gpus: int, expected: tuple[int, ...]) -> None:
-    assert gpus_of(number, hosts, gpus) == expected
+    one = spec(resources=Resources(instance_type="local_gpu", instance_count=hosts))
+    assert containers.gpus_of(one, one.hosts[number], gpus) == expected
 
 
 def test_containers_with_gpus_get_them() -> None:
@@ -206,28 +207,28 @@ def test_containers_with_gpus_get_them() -> None:
     ("gpus", "asked"),
     [
         (None, None),
-        ((), [{"Driver": "", "Count": -1, "DeviceIDs": [], "Capabilities": [["gpu"]], "Options": {}}]),
-        ((2, 3), [{"Driver": "", "Count": 0, "DeviceIDs": ["2", "3"], "Capabilities": [["gpu"]], "Options": {}}]),
+        ((), [{"Count": -1, "Capabilities": [["gpu"]]}]),
+        ((2, 3), [{"Count": 0, "DeviceIDs": ["2", "3"], "Capabilities": [["gpu"]]}]),
     ],
     ids=["none", "all", "two"],
 )
 def test_what_the_engine_is_asked_for(
     gpus: tuple[int, ...] | None, asked: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import docker
-
     made: list[dict[str, Any]] = []
-    api = docker.APIClient(base_url="unix:///none", version="1.41")
-    monkeypatch.setattr(api, "create_container", lambda image, **settings: made.append(settings) or {"Id": "1"})
-    engine = Engine({}, at_once=False)
-    engine._connection = api
+
+    def ask(self: Engine, action: str, method: str, path: str, body: Any, **more: Any) -> bytes:
+        made.append(body)
+        return b'{"Id": "1"}'
+
+    monkeypatch.setattr(Engine, "_ask", ask)
     first = plans(spec(), options=RunOptions(backend_options={"memory": "1g", "cpus": 1.5}))[0]
-    engine.create(dataclasses.replace(first, gpus=gpus))
+    assert Engine({}).create(dataclasses.replace(first, gpus=gpus)) == "1"
     [settings] = made
-    assert settings["host_config"].get("DeviceRequests") == asked
-    assert (settings["host_config"]["Memory"], settings["host_config"]["NanoCpus"]) == (1 << 30, 1_500_000_000)
-    assert settings["hostname"] == "algo-1"
-    assert settings["networking_config"]["EndpointsConfig"]["fleetfit-job"]["Aliases"] == ["algo-1"]
+    assert settings["HostConfig"].get("DeviceRequests") == asked
+    assert (settings["HostConfig"]["Memory"], settings["HostConfig"]["NanoCpus"]) == (1 << 30, 1_500_000_000)
+    assert settings["Hostname"] == "algo-1" and settings["StdinOnce"], "it ends with its connection"
+    assert settings["NetworkingConfig"]["EndpointsConfig"]["fleetfit-job"]["Aliases"] == ["algo-1"]
 
 
 def test_why_there_are_no_gpus() -> None:
@@ -290,40 +291,36 @@ def test_whose_files_they_are(tmp_path: Path) -> None:
     ],
 )
 def test_what_the_engine_says_gets_a_remedy(said: str, words: str) -> None:
-    import docker
-
-    with pytest.raises(EngineError, match=words), explained("do it", "unix:///x"):
-        raise docker.errors.APIError("500", explanation=said)
+    assert re.search(words, str(refusal("do it", 500, json.dumps({"message": said}).encode())))
 
 
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ("PermissionError(13, 'Permission denied')", "sudo usermod -aG docker"),
-        ("FileNotFoundError(2, 'No such file or directory')", "there is no container engine at unix:///x"),
-        ("[Errno 111] Connection refused", "is not running"),
+        (PermissionError(13, "Permission denied"), "sudo usermod -aG docker"),
+        (FileNotFoundError(2, "No such file or directory"), "there is no container engine at unix:///x"),
+        (ConnectionRefusedError(111, "Connection refused"), "is not running"),
+        (http.client.RemoteDisconnected("it is gone"), "does not answer: it is gone"),
     ],
 )
-def test_an_engine_that_cannot_be_reached_has_a_remedy(said: str, words: str) -> None:
-    import docker
-
-    with pytest.raises(EngineError, match=words), explained("do it", "unix:///x"):
-        raise docker.errors.DockerException(f"Error while fetching server API version: {said}")
+def test_an_engine_that_cannot_be_reached_has_a_remedy(said: Exception, words: str) -> None:
+    with pytest.raises(EngineError, match=words), reached("unix:///x"):
+        raise said
 
 
 class _UsersEngine(Engine):
     """Tells what it is, and keeps what it is told to run."""
 
     def __init__(self, info: dict[str, Any]) -> None:
-        super().__init__({}, at_once=False)
-        self.ran: list[list[str]] = []
+        super().__init__({})
+        self.ran: list[tuple[str, ...]] = []
         self._info = info
 
     def info(self) -> dict[str, Any]:
         return self._info
 
-    def run(self, image: str, entrypoint: list[str], mounts: list[tuple[str, str]], labels: Any) -> None:
-        self.ran.append(entrypoint)
+    def run(self, plan: containers.ContainerPlan) -> None:
+        self.ran.append(plan.entrypoint)
 
 
 @pytest.mark.parametrize(
@@ -347,119 +344,11 @@ def test_files_are_given_back_to_whom_a_rootless_engine_calls_root(
     assert [argv[argv.index("-h") + 1] for argv in engine.ran] == [owner]
 
 
-class _SlowEngine(Engine):
-    """Makes a network when it is let."""
-
-    def __init__(self, error: EngineError | None = None) -> None:
-        super().__init__({}, at_once=False)
-        self.let = threading.Event()
-        self.made: list[str] = []
-        self._error = error
-
-    def create_network(self, name: str, labels: Any, *, internal: bool = False) -> str:
-        self.let.wait()
-        if self._error is not None:
-            raise self._error
-        self.made.append(name)
-        return name
-
-
-def test_containers_are_made_beside_their_network() -> None:
-    engine = _SlowEngine()
-    network = Network(engine, "n", {}, internal=False)
-    maker = threading.Thread(target=network.make)
-    maker.start()
-    assert network.beside(lambda: "docker's") == "docker's" and not engine.let.is_set()
-
-    def podman() -> str:
-        if not engine.let.is_set():
-            engine.let.set()  # what is asked for before the network is there is refused
-            raise EngineError("unable to find network with name or ID n")
-        return "podman's"
-
-    assert network.beside(podman) == "podman's"
-    maker.join()
-
-    def refused() -> str:
-        raise EngineError("another reason")
-
-    with pytest.raises(EngineError, match="another reason"):
-        network.beside(refused)
-
-
-def test_without_a_network_there_is_no_container() -> None:
-    engine = _SlowEngine(EngineError("no address range left"))
-    network = Network(engine, "n", {}, internal=False)
-    engine.let.set()
-    for refuse in (network.make, network.wait):
-        with pytest.raises(EngineError, match="no address range"):
-            refuse()
-
-
-@pytest.mark.parametrize(
-    ("words", "made", "container"),
-    [
-        (b'{"op": "network", "made": true}\n{"op": "container", "host": "algo-1", "id": "1f"}\n', [], "1f"),
-        (b'{"op": "container", "host": "algo-1", "id": null}\n{"op": "network", "made": false}\n', ["n"], None),
-        (b"", ["n"], None),
-    ],
-    ids=["made", "failed", "gone"],
-)
-def test_what_the_caller_has_not_made_the_supervisor_makes(
-    words: bytes, made: list[str], container: str | None
-) -> None:
-    engine = _SlowEngine()
-    engine.let.set()
-    theirs, ours = socket.socketpair()
-    handed = Handed(ours)
-    handed.take()
-    handed.order([ContainerPlan(host="algo-1", name="n-algo-1", image="i")])
-    assert not handed.idle
-    with theirs, theirs.makefile("rb") as said:
-        assert json.loads(said.readline()) == {"op": "taken"}
-        order = json.loads(said.readline())
-        theirs.sendall(words)
-    assert containers.plan_from_dict(order["plan"]).name == "n-algo-1"
-    Network(engine, "n", {}, internal=False, handed=handed).make()
-    assert engine.made == made
-    assert handed.container("algo-1") == container and handed.container("algo-2") is None
-    assert handed.idle == bool(words), "the engine may still be busy with what a caller that is gone wanted"
-
-
-@given(st.data())
-def test_a_plan_is_the_same_after_its_way_to_the_caller(data: st.DataObject) -> None:
-    mounts = st.lists(st.builds(Mount, source=st.text(), target=st.text(), read_only=st.booleans()), max_size=2).map(
-        tuple
-    )
-    texts = st.lists(st.text(), max_size=2).map(tuple)
-    limits = st.builds(
-        ContainerOptions,
-        memory=st.none() | st.integers(),
-        mounts=mounts,
-        link=st.none() | st.builds(links.Link, rate=st.integers(), latency_ms=st.floats(0, 9)),
-    )
-    plan = data.draw(
-        st.builds(
-            ContainerPlan,
-            host=st.text(),
-            name=st.text(),
-            image=st.text(),
-            entrypoint=texts,
-            command=texts,
-            environment=st.dictionaries(st.text(), st.text(), max_size=2),
-            mounts=mounts,
-            limits=limits,
-            gpus=st.none() | st.lists(st.integers()).map(tuple),
-        )
-    )
-    assert containers.plan_from_dict(json.loads(json.dumps(dataclasses.asdict(plan)))) == plan
-
-
 @pytest.mark.leaves("files")
 def test_a_job_is_not_resumed_before_its_reaper_is_done(loop: Loop, tmp_path: Path) -> None:
     protected: set[int] = set()
-    reapers = Reapers(loop, protected, tmp_path / "log")
-    reapers.start(Duty(label=containers.RECORD_LABEL, value=str(tmp_path)))
+    reaper = Reaper(loop, protected, tmp_path / "log")
+    reaper.start(Duty(label=containers.RECORD_LABEL, value=str(tmp_path)))
     [pid] = protected
     try:
         assert launch._leftovers(tmp_path) == [pid] and not launch._leftovers(tmp_path / "other")
@@ -468,8 +357,8 @@ def test_a_job_is_not_resumed_before_its_reaper_is_done(loop: Loop, tmp_path: Pa
         os.waitpid(pid, 0)
 
 
-def test_an_engine_that_is_not_asked_at_once_is_missed_by_the_first_call() -> None:
-    engine = Engine({"DOCKER_HOST": "unix:///no/such.sock"}, at_once=False)
+def test_an_engine_is_missed_by_the_first_call() -> None:
+    engine = Engine({"DOCKER_HOST": "unix:///no/such.sock"})
     with pytest.raises(EngineError, match=r"there is no container engine at unix:///no/such\.sock"):
         engine.info()
 
@@ -587,7 +476,7 @@ def test_a_bucket_holds_a_few_packets_and_what_a_fast_link_brings() -> None:
 def test_without_its_tools_a_slower_link_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "system_path", lambda: "/nonexistent")
     with pytest.raises(UnsupportedError, match="tc, ip, nsenter not found; install Debian's packages iproute2"):
-        links.require()
+        checking.check(spec(), RunOptions(backend_options={"link_rate": "1gbit"}))
 
 
 def test_a_traceback_that_comes_behind_half_a_line_is_found() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import zipfile
 from pathlib import Path
@@ -9,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from estimators.backends.docker.engine import Engine
-from estimators.backends.docker.images import build
+from estimators.backends.images import build
+from estimators.backends.images.engine import ImageEngine
 
 pytestmark = pytest.mark.timeout(1500)  # the first one has the base made
 
@@ -24,7 +25,7 @@ _WHEEL = {
 
 
 def test_a_change_of_our_code_rebuilds_no_layer_below_it(
-    base_image: str, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    base_image: str, engine: ImageEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheels = tmp_path / "wheels"
     wheels.mkdir()
@@ -40,7 +41,7 @@ def test_a_change_of_our_code_rebuilds_no_layer_below_it(
     for gpu in (False, True):
         (package / "extra.py").write_text(f"GPU = {gpu}\n")
         build.build(engine, name=NAME, base=base_image, gpu=gpu, on_detail=said.append)
-        found = engine._api.inspect_image(NAME)
+        found = json.loads(engine._ask("inspect an image", "GET", f"/images/{NAME}/json"))
         layers.append(found["RootFS"]["Layers"])
         assert found["Config"]["Labels"]["fleetfit.device"] == ("gpu" if gpu else "cpu")
         assert f"NVIDIA_VISIBLE_DEVICES={'all' if gpu else 'void'}" in found["Config"]["Env"]

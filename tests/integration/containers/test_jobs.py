@@ -6,11 +6,9 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tarfile
-import threading
 from pathlib import Path
 
 import clusters
@@ -26,12 +24,9 @@ from estimators import (
     TrainingInput,
     TrainingJobError,
 )
-from estimators.backends.docker import containers
-from estimators.backends.docker.containers import IMAGE, ContainerPlan
-from estimators.backends.docker.engine import Engine
-from estimators.backends.docker.head_start import ContainersHeadStart, Handed
+from estimators.backends.docker.containers import IMAGE
+from estimators.backends.images.engine import ImageEngine
 from estimators.job.errors import BackendError, ConfigurationError, UnsupportedError
-from estimators.job.request import Resources, TrainingJobSpec
 
 pytestmark = pytest.mark.timeout(1500)  # the first one has the images made
 
@@ -53,7 +48,7 @@ aid.report(size=hvd.size(), local=hvd.local_size(), sum=float(summed[0]), name=s
 
 
 @pytest.mark.horovod
-def test_four_ranks_of_horovod_on_two_host_names(make: clusters.Make, engine: Engine, tmp_path: Path) -> None:
+def test_four_ranks_of_horovod_on_two_host_names(make: clusters.Make, engine: ImageEngine, tmp_path: Path) -> None:
     data = tmp_path / "data.tfrecord"
     data.write_bytes(tfrecord.encode(b"a") + tfrecord.encode(b"b"))
     inputs = {"train": TrainingInput(str(data), input_mode="Pipe")}
@@ -81,7 +76,7 @@ def test_four_ranks_of_horovod_on_two_host_names(make: clusters.Make, engine: En
     ids=["parameter_server-2", "collective_all_reduce-3", "collective_all_reduce-2", "parameter_server-3", "mpi-2"],
 )
 def test_the_same_script_trains_with_every_strategy(
-    strategy: object, hosts: int, prepared_digits: Path, image: str, engine: Engine, tmp_path: Path
+    strategy: object, hosts: int, prepared_digits: Path, image: str, engine: ImageEngine, tmp_path: Path
 ) -> None:
     job = clusters.fit(
         TensorFlow(
@@ -163,13 +158,7 @@ def test_channels_outputs_and_settings(make: clusters.Make, tmp_path: Path) -> N
     assert sorted(os.listdir(data)) == [f"part-{number}" for number in range(4)]
 
 
-def test_a_rank_that_raises_is_named_with_its_traceback(
-    make: clusters.Make, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    taken, said = [], []
-    is_taken, say = ContainersHeadStart._is_taken, ContainersHeadStart._send
-    monkeypatch.setattr(ContainersHeadStart, "_is_taken", lambda one: taken.append(is_taken(one)) or taken[-1])
-    monkeypatch.setattr(ContainersHeadStart, "_send", lambda one, message: said.append(message) or say(one, message))
+def test_a_rank_that_raises_is_named_with_its_traceback(make: clusters.Make, engine: ImageEngine) -> None:
     with pytest.raises(TrainingJobError) as caught:
         make.run(
             """
@@ -187,13 +176,10 @@ def test_a_rank_that_raises_is_named_with_its_traceback(
     assert str(error).endswith("ValueError: no data")
     for host in ("algo-1", "algo-2"):
         assert "no data" in (error.job.record.tree(host).output / "failure").read_text()  # type: ignore[union-attr]
-    # The network and the containers were made here, and the supervisor took them over.
-    clusters.until(lambda: taken == [True])
-    assert {message["host"] for message in said if message.get("id")} == {"algo-1", "algo-2"}
     await_gone(engine, "raises")
 
 
-def test_a_job_that_is_stopped_has_its_time_to_save(make: clusters.Make, engine: Engine) -> None:
+def test_a_job_that_is_stopped_has_its_time_to_save(make: clusters.Make, engine: ImageEngine) -> None:
     job = make.start(WAITING, hosts=2, ready=2)
     attached = TensorFlow.attach(job.name).latest_training_job
     assert attached is not None and attached.status == "InProgress"
@@ -205,7 +191,7 @@ def test_a_job_that_is_stopped_has_its_time_to_save(make: clusters.Make, engine:
 
 
 @pytest.mark.landing
-def test_sigkill_of_the_supervisor_leaves_nothing(make: clusters.Make, engine: Engine) -> None:
+def test_sigkill_of_the_supervisor_leaves_nothing(make: clusters.Make, engine: ImageEngine) -> None:
     job = make.start(WAITING, hosts=2, ready=2)
     assert len(left(engine, job.name)) == 3, "two containers and a network"
     clusters.supervisor(job).kill()
@@ -213,33 +199,7 @@ def test_sigkill_of_the_supervisor_leaves_nothing(make: clusters.Make, engine: E
     assert clusters.await_terminal(job) == "Failed"
 
 
-def test_what_no_supervisor_took_goes_with_the_callers_head_start(engine: Engine, tmp_path: Path) -> None:
-    resources = Resources(instance_type="local", instance_count=2)
-    spec = TrainingJobSpec(name="head-start", resources=resources, network_isolation=True)
-    theirs = []
-    labels = containers.labels_of(spec, tmp_path)
-    plan = ContainerPlan(host="algo-1", name="fleetfit-head-start-algo-1", image=IMAGE, labels=labels)
-    for killed in (True, False):
-        head_start = ContainersHeadStart(spec, tmp_path)
-        supervisor = socket.socket(fileno=os.dup(head_start.fileno()))
-        head_start.begin()
-        handed = Handed(supervisor)
-        handed.order([plan])
-        if killed:
-            supervisor.close()
-            clusters.until(lambda: not any(thread.name == "head start" for thread in threading.enumerate()))
-            assert not left(engine, spec.name)
-        else:
-            handed.take()
-            assert handed.has_network() and handed.container("algo-1")
-            handed.close()
-            theirs = left(engine, spec.name)
-    assert len(theirs) == 2 == len(left(engine, spec.name))
-    assert engine._api.inspect_network("fleetfit-head-start")["Internal"]
-    engine.remove_all({"fleetfit.job": spec.name})
-
-
-def test_sigkill_of_an_attached_caller_leaves_nothing(make: clusters.Make, engine: Engine, tmp_path: Path) -> None:
+def test_sigkill_of_an_attached_caller_leaves_nothing(make: clusters.Make, engine: ImageEngine, tmp_path: Path) -> None:
     make(WAITING)
     caller = subprocess.Popen(
         [
@@ -267,7 +227,7 @@ TensorFlow(entry_point="train.py", source_dir={str(tmp_path / "code-1")!r}, inst
     ],
 )
 def test_a_container_that_is_killed_from_outside_is_the_reason(
-    signal: str, told: str, make: clusters.Make, engine: Engine
+    signal: str, told: str, make: clusters.Make, engine: ImageEngine
 ) -> None:
     job = make.start(WAITING, hosts=2, ready=2)
     engine.kill(f"fleetfit-{job.name}-algo-2", signal)
@@ -286,7 +246,9 @@ RUN mv /usr/local/bin/train /usr/local/bin/train-aloud \\
 """
 
 
-def test_a_host_that_never_comes_up_is_named(make: clusters.Make, engine: Engine, image: str, tmp_path: Path) -> None:
+def test_a_host_that_never_comes_up_is_named(
+    make: clusters.Make, engine: ImageEngine, image: str, tmp_path: Path
+) -> None:
     (tmp_path / "silent").mkdir()
     (tmp_path / "silent" / "Dockerfile").write_text(_SILENT.format(image=image))
     engine.build(tmp_path / "silent", "fleetfit-test-silent", {})
@@ -307,7 +269,7 @@ def test_out_of_memory_is_said_as_that(make: clusters.Make) -> None:
 
 
 def test_credentials_are_there_and_nowhere_to_be_seen_and_the_code_is_mounted(
-    make: clusters.Make, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    make: clusters.Make, engine: ImageEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hushhush")
@@ -322,7 +284,8 @@ def test_credentials_are_there_and_nowhere_to_be_seen_and_the_code_is_mounted(
         ready=1,
     )
     assert make.marked("key") == "True"
-    container = engine._api.inspect_container(f"fleetfit-{job.name}-algo-1")
+    container = engine.inspect(f"fleetfit-{job.name}-algo-1")
+    assert container is not None
     shown = json.dumps(container)
     make.mark("go")
     assert clusters.await_terminal(job) == "Completed"
@@ -337,7 +300,7 @@ def test_credentials_are_there_and_nowhere_to_be_seen_and_the_code_is_mounted(
 
 
 @pytest.mark.leaves("folders")
-def test_what_a_crashed_machine_left_is_cleaned(make: clusters.Make, engine: Engine) -> None:
+def test_what_a_crashed_machine_left_is_cleaned(make: clusters.Make, engine: ImageEngine) -> None:
     from estimators.cli import clean
 
     job = make.start(WAITING, ready=1)
@@ -354,7 +317,7 @@ def test_what_a_crashed_machine_left_is_cleaned(make: clusters.Make, engine: Eng
     assert not left(engine, job.name)
 
 
-def test_a_reaper_that_was_killed_is_replaced(make: clusters.Make, engine: Engine) -> None:
+def test_a_reaper_that_was_killed_is_replaced(make: clusters.Make, engine: ImageEngine) -> None:
     job = make.start(WAITING, ready=1)
     supervisor = clusters.supervisor(job)
 
@@ -386,7 +349,7 @@ def test_an_image_with_a_train_program_of_its_own(plain: str, tmp_path: Path) ->
         assert {"weights", "who"} <= set(archive.getnames())
 
 
-def test_an_image_of_others_that_fails(plain: str, engine: Engine) -> None:
+def test_an_image_of_others_that_fails(plain: str, engine: ImageEngine) -> None:
     with pytest.raises(TrainingJobError) as caught:
         clusters.fit(plain_job(plain, hyperparameters={"fails": 1}), logs=False, job_name="plain-fails")
     assert caught.value.exit_code == 3 and "exited with code 3" in str(caught.value)
@@ -394,7 +357,7 @@ def test_an_image_of_others_that_fails(plain: str, engine: Engine) -> None:
     await_gone(engine, "plain-fails")
 
 
-def test_hosts_of_others_that_are_done_keep_their_names(plain: str, engine: Engine) -> None:
+def test_hosts_of_others_that_are_done_keep_their_names(plain: str, engine: ImageEngine) -> None:
     """SageMaker's own toolkit waits for all names; a host that is late would wait for those that are done."""
     job = clusters.fit(plain_job(plain, hyperparameters={"late": 1}), wait=False)
     clusters.until(lambda: clusters.all_text(job).count("plain image on") == 2)
@@ -404,7 +367,7 @@ def test_hosts_of_others_that_are_done_keep_their_names(plain: str, engine: Engi
     assert re.search(r"algo-1 is [\d.]+ +algo-1, algo-2 is [\d.]+ +algo-2", clusters.all_text(job))
 
 
-def test_an_image_of_others_that_is_stopped(plain: str, engine: Engine) -> None:
+def test_an_image_of_others_that_is_stopped(plain: str, engine: ImageEngine) -> None:
     job = clusters.fit(plain_job(plain, hyperparameters={"sleeps": 1}), wait=False)
     clusters.until(lambda: clusters.all_text(job).count("sleeping") == 2)
     found, _ = engine.leftovers({"fleetfit.job": job.name})
@@ -413,19 +376,24 @@ def test_an_image_of_others_that_is_stopped(plain: str, engine: Engine) -> None:
     job.stop(grace=0.5)
     assert clusters.await_terminal(job) == "Stopped"
     await_gone(engine, job.name)
-    clusters.until(lambda: not volumes & {volume["Name"] for volume in engine._api.volumes()["Volumes"] or ()})
+
+    def names() -> set[str]:
+        found = json.loads(engine._ask("list volumes", "GET", "/volumes"))
+        return {volume["Name"] for volume in found["Volumes"] or ()}
+
+    clusters.until(lambda: not volumes & names())
 
 
 # --- what is refused, and why ---
 
 
-def test_a_program_that_the_image_does_not_have(base_image: str, engine: Engine) -> None:
+def test_a_program_that_the_image_does_not_have(base_image: str, engine: ImageEngine) -> None:
     with pytest.raises(TrainingJobError, match=r"has no executable program 'train'.*docker run IMAGE train"):
         clusters.fit(plain_job(base_image), logs=False, job_name="no-program")
     await_gone(engine, "no-program")
 
 
-def test_an_image_that_is_not_there(engine: Engine) -> None:
+def test_an_image_that_is_not_there(engine: ImageEngine) -> None:
     with pytest.raises(BackendError, match=r"image 'no-such:1' is not on this engine: run `docker pull no-such:1`"):
         clusters.fit(plain_job("no-such:1"), logs=False)
 
@@ -444,7 +412,7 @@ def test_an_engine_that_is_not_there(address: str, words: str, monkeypatch: pyte
     assert not list(home.glob("jobs/*")), "nothing was claimed"
 
 
-def test_a_container_of_that_name(plain: str, engine: Engine) -> None:
+def test_a_container_of_that_name(plain: str, engine: ImageEngine) -> None:
     subprocess.run(["docker", "create", "--name", "fleetfit-clash-algo-1", plain], check=True, capture_output=True)
     try:
         with pytest.raises(TrainingJobError, match=r"already in use by container .* `fleetfit clean`"):
@@ -454,7 +422,7 @@ def test_a_container_of_that_name(plain: str, engine: Engine) -> None:
         subprocess.run(["docker", "rm", "fleetfit-clash-algo-1"], check=True, capture_output=True)
 
 
-def test_a_network_of_that_name(plain: str, engine: Engine) -> None:
+def test_a_network_of_that_name(plain: str, engine: ImageEngine) -> None:
     subprocess.run(["docker", "network", "create", "fleetfit-taken"], check=True, capture_output=True)
     try:
         with pytest.raises(TrainingJobError, match=r"fleetfit-taken already exists.* `fleetfit clean`"):
@@ -484,7 +452,7 @@ def test_the_plan_has_the_commands_of_docker(make: clusters.Make) -> None:
     assert "mpirun --host algo-1:2,algo-2:2 -np 4" in text
 
 
-def test_files_of_containers_are_given_back(plain: str, engine: Engine, tmp_path: Path) -> None:
+def test_files_of_containers_are_given_back(plain: str, engine: ImageEngine, tmp_path: Path) -> None:
     from estimators.backends.docker.ownership import give_back
     from estimators.backends.docker.reapers import Duty
 
@@ -500,7 +468,7 @@ def test_files_of_containers_are_given_back(plain: str, engine: Engine, tmp_path
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
-def test_a_disk_that_is_full_is_the_reason(make: clusters.Make, engine: Engine, home: Path) -> None:
+def test_a_disk_that_is_full_is_the_reason(make: clusters.Make, engine: ImageEngine, home: Path) -> None:
     home.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(home)], check=True)
     try:

@@ -16,8 +16,8 @@ from containing import await_gone
 
 from container.contract.strategies import MPI
 from estimators import Estimator, TensorFlow, TrainingInput, TrainingJobError
-from estimators.backends.docker.engine import Engine
 from estimators.backends.docker.job_secrets import wants_sshd
+from estimators.backends.images.engine import ImageEngine
 from estimators.job.request import Resources, RunOptions, TrainingJobSpec
 
 pytestmark = pytest.mark.timeout(1500)  # the first one has the images made
@@ -63,7 +63,9 @@ def official_job(image: str, folder: Path, **hyperparameters: object) -> TensorF
     )
 
 
-def test_the_official_toolkit_trains_and_fails_as_ours_does(engine: Engine, base_image: str, tmp_path: Path) -> None:
+def test_the_official_toolkit_trains_and_fails_as_ours_does(
+    engine: ImageEngine, base_image: str, tmp_path: Path
+) -> None:
     image = official_image.build(engine, base_image)
     data = tmp_path / "data"
     data.mkdir()
@@ -136,7 +138,7 @@ if os.environ["WAITS"] == "yes":
 
 
 @pytest.fixture(scope="module")
-def user_image(engine: Engine, image: str) -> str:
+def user_image(engine: ImageEngine, image: str) -> str:
     """Our image with a ``USER``."""
     name = "fleetfit-test-user"
     with tempfile.TemporaryDirectory() as folder:
@@ -150,7 +152,7 @@ def foreign_files(folder: Path) -> list[Path]:
 
 
 def test_an_image_of_another_user_reads_pipes_and_its_files_become_the_callers(
-    make: clusters.Make, engine: Engine, user_image: str, tmp_path: Path
+    make: clusters.Make, engine: ImageEngine, user_image: str, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
     data.mkdir()

@@ -4,32 +4,37 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from estimators.backends.docker.relays import Relays
+from container.system.asyncio_loop import AsyncioLoop
+from estimators.backends.docker import relays
+from estimators.backends.docker.engine_errors import EngineError
 
 
-class Agents:
-    """Takes what it is asked to relay."""
+class Job:
+    """A backend, and what runs its agents."""
 
-    def __init__(self) -> None:
-        self.relayed: list[dict[int, str]] = []
-        self.said: list[str] = []
-        self.ended: Callable[[], None] = lambda: None
+    name = "algo-1"
 
-    def relay(self, servers: Mapping[int, str], ended: Callable[[], None]) -> bool:
-        for fd in servers:
+    def __init__(self, loop: AsyncioLoop) -> None:
+        self.loop = loop
+        self.callbacks = self.spec = self
+        self.hosts = ("algo-1",)
+        self.said = b""
+        self.relayed: list[list[str]] = []
+
+    def output(self, host: str, data: bytes) -> None:
+        self.said += data
+
+    def run(self, argv: Sequence[str], *more: Any, pass_fds: Sequence[int]) -> object:
+        for fd in pass_fds:
             with socket.socket(fileno=os.dup(fd)) as given:
                 assert given.getsockname()[0] == "127.0.0.1"
-        self.relayed.append(dict(servers))
-        self.ended = ended
-        return True
-
-    def warn(self, text: str) -> None:
-        self.said.append(text)
+        self.relayed.append([word for word in argv if ":" in word])
+        return object()
 
 
 class Engine:
@@ -38,38 +43,50 @@ class Engine:
         return "127.0.0.1"
 
 
-def test_servers_on_loopback_are_relayed_once() -> None:
-    agents: Any = Agents()
-    relays = Relays(agents)
-    relays.look(Engine())  # type: ignore[arg-type]
+class Podman:
+    def gateway(self, name: str) -> str:
+        raise EngineError("no such network")
+
+
+@pytest.fixture
+def job(asyncio_loop: AsyncioLoop, monkeypatch: pytest.MonkeyPatch) -> Any:
+    made = Job(asyncio_loop)
+    monkeypatch.setattr(relays, "LocalHost", lambda *arguments: made)
+    monkeypatch.setattr(relays, "agent_command", lambda host, words: words)
+    return made
+
+
+def opened(job: Any, engine: Any, asked: dict[str, str], found: relays.Relays | None = None) -> dict[str, str]:
+    found = found or relays.Relays(job, job)
+    return dict(job.loop.run(found.open(engine, asked)))
+
+
+@pytest.mark.leaves("files")
+def test_servers_on_loopback_are_relayed_once(job: Any) -> None:
     asked = {
         "AWS_ENDPOINT_URL": "http://127.0.0.1:8666",
         "AWS_ENDPOINT_URL_S3": "http://localhost:8667/path",
         "AWS_REGION": "eu-west-1",
     }
-    assert Relays.wanted(asked)
-    found = relays.settings(asked)
+    one = relays.Relays(job, job)
+    found = opened(job, Engine(), asked, one)
     assert found["AWS_REGION"] == "eu-west-1" and found["AWS_ENDPOINT_URL_S3"].endswith("/path")
     assert "8666" not in found["AWS_ENDPOINT_URL"]
-    assert sorted(agents.relayed[0].values()) == ["127.0.0.1:8666", "localhost:8667"]
-    assert relays.settings(asked) == found and len(agents.relayed) == 1
-    agents.ended()  # as at the end of an attempt
-    assert relays.settings(asked).keys() == found.keys() and len(agents.relayed) == 2
+    assert [sorted(words) for words in job.relayed] == [["127.0.0.1:8666", "localhost:8667"]]
+    assert opened(job, Engine(), asked, one) == found and len(job.relayed) == 1
 
 
 @pytest.mark.parametrize("url", ["http://192.168.0.5:9000", "https://s3.amazonaws.com", "eu-west-1", ""])
-def test_what_is_elsewhere_stays_as_it_is(url: str) -> None:
-    agents: Any = Agents()
-    assert not Relays.wanted({"AWS_ENDPOINT_URL": url})
-    assert Relays(agents).settings({"AWS_ENDPOINT_URL": url}) == {"AWS_ENDPOINT_URL": url}
-    assert not agents.relayed
+def test_what_is_elsewhere_stays_as_it_is(url: str, job: Any) -> None:
+    assert opened(job, None, {"AWS_ENDPOINT_URL": url}) == {"AWS_ENDPOINT_URL": url}
+    assert not job.relayed
 
 
-def test_where_containers_cannot_reach_this_machine_it_is_said() -> None:
-    agents: Any = Agents()
+@pytest.mark.leaves("files")
+def test_where_containers_cannot_reach_this_machine_it_is_said(job: Any) -> None:
     asked = {"AWS_ENDPOINT_URL": "http://127.0.0.1:8666"}
-    assert Relays(agents).settings(asked) == asked
-    assert agents.said == [
-        "containers cannot reach http://127.0.0.1:8666, which is on this machine's loopback: the engine has no default "
-        "bridge. boto3 in a script cannot connect there."
-    ]
+    assert opened(job, Podman(), asked) == asked
+    assert (
+        b"containers cannot reach http://127.0.0.1:8666, which is on this machine's loopback: the engine has no "
+        b"default bridge. boto3 in a script cannot connect there."
+    ) in job.said

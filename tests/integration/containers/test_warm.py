@@ -81,7 +81,6 @@ def test_a_kept_container_that_is_killed_is_the_reason(make: clusters.Make, engi
     job = make.start(WAITING, hosts=2, ready=2, keep_alive_period_in_seconds=60)
     [pool] = pools(home)
     state = warm.read_state(pool)
-    assert state is not None
     engine.kill(state["containers"]["algo-2"], "SIGKILL")
     assert clusters.await_terminal(job) == "Failed"
     assert "algo-2: the container was killed from outside (SIGKILL)" in job.describe()["FailureReason"]

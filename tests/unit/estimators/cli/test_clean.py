@@ -1,7 +1,6 @@
 """What is removed, and what never is."""
 
 import fcntl
-import json
 import os
 import tempfile
 import time
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from container.system import folders, unused
+from container.system import folders, locks, unused
 from container.system.processes import descendants
 from estimators.cli import clean
 from estimators.cli.clean import ItemKind, Selection
@@ -217,13 +216,18 @@ def test_ages_read_well(seconds: float, text: str) -> None:
 
 def test_folders_of_containers_that_are_not_kept_any_more(tmp_path: Path) -> None:
     warm = tmp_path / "warm"
-    for name, expires in (("over", time.time() - 60), ("kept", time.time() + 600), ("broken", None)):
+    for name in ("over", "kept", "broken"):
         (warm / name / "secrets" / "algo-1").mkdir(parents=True)
-        (warm / name / "state.json").write_text(json.dumps({"key": "k", "containers": {}, "expires": expires}))
-    found = [item for item in clean.find(clean.Selection(), home=tmp_path) if item.name.startswith("warm/")]
-    assert sorted(item.name for item in found) == ["warm/broken", "warm/over"]
-    assert all(removal.error is None for removal in clean.remove(found))
-    assert [path.name for path in warm.iterdir()] == ["kept"]
+    (warm / "over" / "lock").touch()
+    held = locks.take(warm / "kept" / "lock")  # as its reaper holds it
+    assert held is not None
+    try:
+        found = [item for item in clean.find(clean.Selection(), home=tmp_path) if item.name.startswith("warm/")]
+        assert sorted(item.name for item in found) == ["warm/broken", "warm/over"]
+        assert all(removal.error is None for removal in clean.remove(found))
+        assert [path.name for path in warm.iterdir()] == ["kept"]
+    finally:
+        os.close(held)
 
 
 def make_study(home: Path, name: str, trials: list[str], *, ended_days_ago: float | None = 0.0) -> TuningRecord:

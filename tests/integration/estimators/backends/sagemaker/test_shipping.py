@@ -17,7 +17,7 @@ from container.agent.s3 import client
 from container.contract import hyperparameters as codec
 from container.contract.strategies import Distribution
 from container.toolkit.code.code import CodeError, materialize
-from estimators.backends.docker.images.toolkit import SKIPPED, package
+from estimators.backends.images.toolkit import SKIPPED, package
 from estimators.backends.sagemaker import packing, shipping
 from estimators.backends.sagemaker.aws import Aws
 from estimators.job.request import Algorithm, OutputConfig, Resources, TrainingJobSpec

@@ -11,7 +11,8 @@ import pytest
 from aws_identity import ACCOUNT, REGION, caller
 
 from estimators import CollectiveAllReduce, ConfigurationError, Estimator, FileSystemInput, ParameterServer, TensorFlow
-from estimators.backends.docker.images.toolkit import toolkit_digest
+from estimators.backends.docker.engine import ImageFacts
+from estimators.backends.images.toolkit import toolkit_digest
 from estimators.backends.sagemaker import discovery, images
 from estimators.backends.sagemaker import ecr as push
 from estimators.backends.sagemaker.aws import Aws, supervisor_environment
@@ -266,8 +267,8 @@ class Engine:
         self.labels = labels
         self.pushed: list[tuple[str, str]] = []
 
-    def image_labels(self, image: str) -> dict[str, str]:
-        return self.labels
+    def image(self, image: str) -> ImageFacts:
+        return ImageFacts(labels=self.labels)
 
     def push(self, image: str, target: str, user: str, password: str, *, on_detail: Any) -> None:
         assert (user, password) == ("AWS", "pass:word")

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 
 from container.system import folders
 from estimators.backends.docker.containers import IMAGE
-from estimators.backends.docker.images import base as bases
-from estimators.backends.docker.images.toolkit import SKIPPED, package, toolkit_digest
+from estimators.backends.images import base as bases
+from estimators.backends.images.toolkit import SKIPPED, package, toolkit_digest
 from estimators.provision import pipe_reader, wheelhouse
 from estimators.provision.packages import Installation
 
 if TYPE_CHECKING:
-    from estimators.backends.docker.engine import Engine
+    from estimators.backends.images.engine import ImageEngine
 
 #: Docker Hub's, with the Python that the wheels are for.
 _HUB_BASE = "python:{major}.{minor}-slim-bookworm"
 
 
-def default_base(engine: Engine) -> str:
+def default_base(engine: ImageEngine) -> str:
     """``fleetfit-base`` where ``fleetfit image base`` has made it, else Docker Hub's slim Python."""
     if engine.has_image(bases.BASE):
         return bases.BASE
@@ -31,7 +31,7 @@ def default_base(engine: Engine) -> str:
 
 
 def build(
-    engine: Engine,
+    engine: ImageEngine,
     *,
     name: str = IMAGE,
     base: str | None = None,

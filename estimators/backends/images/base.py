@@ -18,7 +18,7 @@ from estimators.job.errors import BackendError, ConfigurationError
 from estimators.provision import commands
 
 if TYPE_CHECKING:
-    from estimators.backends.docker.engine import Engine
+    from estimators.backends.images.engine import ImageEngine
 
 #: The name of what :func:`make` makes.
 BASE = "fleetfit-base"
@@ -61,7 +61,7 @@ def suite() -> str:
 
 
 def make(
-    engine: Engine,
+    engine: ImageEngine,
     *,
     name: str = BASE,
     release: str | None = None,

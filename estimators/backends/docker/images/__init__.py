@@ -1,5 +1,0 @@
-"""The container image that jobs on ``local`` and on SageMaker run in: ``fleetfit image``.
-
-* :mod:`~estimators.backends.docker.images.base`: a base image made without a registry.
-* :mod:`~estimators.backends.docker.images.build`: the image itself.
-"""

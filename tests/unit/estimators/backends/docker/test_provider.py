@@ -1,0 +1,378 @@
+"""What becomes of a job's containers on an engine that is a value: starts, words, signals, ends, and what is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import signal
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from container.contract import variables
+from container.contract.layout import success_text
+from container.contract.strategies import MPI
+from container.system.asyncio_loop import AsyncioLoop
+from estimators.backends.base import Callbacks, HostEnd
+from estimators.backends.docker import kept, provider, warm
+from estimators.backends.docker.containers import TOOLKIT_LABEL, ContainerPlan
+from estimators.backends.docker.engine import Ended, ImageFacts
+from estimators.backends.docker.engine_errors import EngineError
+from estimators.backends.docker.provider import ContainerCluster
+from estimators.job.request import Algorithm, OutputConfig, Resources, RunOptions, TrainingJobSpec
+from estimators.records.record import JobRecord
+
+
+class Engine:
+    """Has containers, as far as a test needs them.
+
+    Attributes:
+        did: What it was asked for.
+        fails: What it refuses: an operation -> why.
+        holds: Operations that wait until :meth:`let`.
+    """
+
+    def __init__(self) -> None:
+        self.did: list[str] = []
+        self.fails: dict[str, str] = {}
+        self.plans: dict[str, ContainerPlan] = {}
+        self.theirs: dict[str, socket.socket] = {}  # host -> the container's end of its connection
+        self.ends: dict[str, queue.SimpleQueue[Ended]] = {}
+        self.gate: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self.holds = ""
+
+    def _do(self, operation: str, what: str = "") -> None:
+        self.did.append(f"{operation} {what}".strip())
+        if operation == self.holds:
+            self.gate.get()
+        if operation in self.fails:
+            raise EngineError(self.fails[operation])
+
+    def create_network(self, name: str, labels: Mapping[str, str], *, internal: bool) -> None:
+        self._do("network", name)
+
+    def create(self, plan: ContainerPlan) -> str:
+        self._do("create", plan.name)
+        self.plans[plan.host] = plan
+        self.ends[plan.host] = queue.SimpleQueue()
+        return plan.host
+
+    def attach(self, container: str, *, stdin: bool) -> socket.socket:
+        ours, self.theirs[container] = socket.socketpair()
+        return ours
+
+    def start(self, container: str, plan: ContainerPlan) -> None:
+        self._do("start", container)
+
+    def wait(self, container: str) -> Ended:
+        ended = self.ends[container].get()
+        if ended.error == "lost":
+            raise EngineError("it does not answer")
+        return ended
+
+    def ended_in(self, container: str, code: int | None) -> Ended:
+        return self.wait(container)
+
+    def is_running(self, container: str) -> bool:
+        return True
+
+    def kill(self, container: str, name: str) -> None:
+        self._do("kill", f"{container} {name}")
+
+    def end(self, host: str, code: int = 0, **more: Any) -> None:
+        """Let a container end."""
+        self.theirs[host].close()
+        self.ends[host].put(Ended(exit_code=code, **more))
+
+    def prints(self, host: str, text: bytes) -> None:
+        self.theirs[host].sendall(b"\x01\0\0\0" + len(text).to_bytes(4, "big") + text)
+
+
+class Reaper:
+    """Takes note of what it is told."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.told: list[str] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.told) and self.told[-1].startswith(("start", "take"))
+
+    def start(self, duty: Any, lock: Path | None = None) -> None:
+        self.told.append(f"start {duty.label}")
+
+    def take(self, connection: socket.socket, duty: Any, lock: Path) -> None:
+        self.told.append(f"take {duty.label}")
+        connection.close()
+
+    def finish(self, words: str) -> None:
+        self.told.append(f"finish {words}".strip())
+
+
+class Job:
+    """A job in such containers, as its supervisor sees it."""
+
+    def __init__(self, loop: AsyncioLoop, folder: Path, engine: Engine, hosts: int, keep: int | None) -> None:
+        self.loop, self.engine = loop, engine
+        self.ends: list[HostEnd] = []
+        self.failures: list[str] = []
+        self.said: dict[str, bytes] = {}
+        resources = Resources(instance_type="local", instance_count=hosts, keep_alive_s=keep)
+        spec = TrainingJobSpec(
+            name="job-1",
+            algorithm=Algorithm(image="image:1"),
+            hyperparameters=MPI().to_hyperparameters(),
+            output=OutputConfig(path=str(folder / "output")),
+            resources=resources,
+        )
+
+        def output(host: str, data: bytes, when: int | None = None) -> None:
+            self.said[host] = self.said.get(host, b"") + data
+
+        nothing: Callable[..., None] = lambda *values: None  # noqa: E731
+        callbacks = Callbacks(
+            secondary_status=nothing,
+            output=output,
+            host_ended=self.ends.append,
+            interrupted=nothing,
+            failed=lambda failure: self.failures.append(failure.message),
+            outputs_collected=nothing,
+            note=nothing,
+            limit=nothing,
+        )
+        self.record = JobRecord.create("job-1", folder)
+        self.cluster = ContainerCluster(loop, self.record, spec, RunOptions(backend="local"), callbacks)
+
+    @property
+    def provider(self) -> provider.DockerProvider:
+        found = self.cluster.provider
+        assert isinstance(found, provider.DockerProvider)
+        return found
+
+    @property
+    def reaper(self) -> list[str]:
+        reaper: Any = self.provider._reaper
+        return list(reaper.told)
+
+    def until(self, condition: Callable[[], object]) -> None:
+        async def wait() -> None:
+            while not condition():
+                await asyncio.sleep(0.001)
+
+        self.loop.run(asyncio.wait_for(wait(), 20))
+
+    def start(self, attempt: int = 0) -> None:
+        self.cluster.start(attempt)
+        hosts = self.cluster.spec.hosts
+        self.until(lambda: all(f"start {host}" in self.engine.did for host in hosts))
+        self.until(lambda: all(member.toolkit._running for member in self.cluster._members.values()))
+
+    def end_of(self, host: str) -> HostEnd:
+        self.until(lambda: any(end.host == host for end in self.ends))
+        return next(end for end in self.ends if end.host == host)
+
+
+NewJob = Callable[..., Job]
+
+
+@pytest.fixture
+def new_job(asyncio_loop: AsyncioLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NewJob]:
+    """Makes a job in containers."""
+    monkeypatch.setattr(provider, "Reaper", Reaper)
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    jobs: list[Job] = []
+
+    def make(hosts: int = 2, *, toolkit: bool = True, keep: int | None = None) -> Job:
+        engine = Engine()
+        monkeypatch.setattr(provider, "Engine", lambda: engine)
+        job = Job(asyncio_loop, tmp_path, engine, hosts, keep)
+        job.provider._image = ImageFacts(id="1", labels={TOOLKIT_LABEL: "1"} if toolkit else {})
+        jobs.append(job)
+        return job
+
+    yield make
+    for job in jobs:
+        for ends in job.engine.ends.values():
+            ends.put(Ended(exit_code=0))
+        job.cluster.cleanup()
+        for theirs in job.engine.theirs.values():
+            theirs.close()
+        job.record.release()
+
+
+pytestmark = pytest.mark.leaves("files")  # results of threads come through a pipe that goes with the loop
+
+
+class TestStart:
+    def test_containers_start_in_a_network_that_is_made_before(self, new_job: NewJob) -> None:
+        job = new_job()
+        job.start()
+        did = job.engine.did
+        assert did[0] == "network fleetfit-job-1" and did.count("network fleetfit-job-1") == 1
+        plan = job.engine.plans["algo-2"]
+        environment = plan.environment
+        assert environment[variables.CONTROL_ADDRESS] == "algo-1:7711" and environment[variables.HOSTS_HERE] == "2"
+        assert variables.JOB_TOKEN not in environment and variables.SHARED_MACHINE not in environment
+        assert environment[variables.LIFELINE_FD] == "0" and plan.lifeline
+        assert job.reaper == ["start fleetfit.record"]
+
+    def test_an_engine_that_refuses_is_the_reason_and_is_asked_again_by_another_attempt(self, new_job: NewJob) -> None:
+        job = new_job(1)
+        job.engine.fails["network"] = "no address range left"
+        job.cluster.start(0)
+        end = job.end_of("algo-1")
+        assert end.failure is not None and end.failure.message == "no address range left" and end.exit_code == 255
+        job.engine.fails.clear()
+        job.start(1)
+        assert job.engine.did.count("network fleetfit-job-1") == 2
+        assert job.engine.plans["algo-1"].name == "fleetfit-job-1-algo-1-1"
+        assert job.reaper == ["start fleetfit.record"]
+
+    def test_a_job_that_is_ended_while_a_container_is_made_does_not_start_it(self, new_job: NewJob) -> None:
+        job = new_job(1)
+        job.engine.holds = "create"
+        job.cluster.start(0)
+        job.until(lambda: "create fleetfit-job-1-algo-1" in job.engine.did)
+        job.cluster.end_now()
+        job.engine.gate.put(None)
+        job.end_of("algo-1")
+        assert "start algo-1" not in job.engine.did
+
+
+class TestEnd:
+    def test_a_container_ends_when_all_that_it_printed_was_given(self, new_job: NewJob) -> None:
+        job = new_job()
+        job.start()
+        job.engine.prints("algo-1", b"loss=0.5\n")
+        job.engine.end("algo-1")
+        assert job.end_of("algo-1") == HostEnd(host="algo-1", exit_code=0)
+        assert job.said["algo-1"] == b"loss=0.5\n" and job.cluster.running
+        job.engine.end("algo-2", 1)
+        assert job.end_of("algo-2") == HostEnd(host="algo-2", exit_code=1)  # the toolkit says why
+        assert not job.cluster.running
+
+    def test_a_toolkit_that_has_said_that_all_went_well_is_not_waited_for(self, new_job: NewJob) -> None:
+        job = new_job(1)
+        job.start()
+        job.record.tree("algo-1").success_file.parent.mkdir(parents=True, exist_ok=True)
+        job.record.tree("algo-1").success_file.write_text(success_text(0))
+        job.engine.theirs["algo-1"].close()
+        assert job.end_of("algo-1").exit_code == 0
+
+    @pytest.mark.parametrize(
+        ("ended", "words", "number"),
+        [
+            (Ended(exit_code=137), "killed from outside (SIGKILL)", signal.SIGKILL),
+            (Ended(exit_code=137, out_of_memory=True), "ran out of memory", signal.SIGKILL),
+            (Ended(exit_code=255, error="lost"), "the connection to the engine was lost while the job ran", None),
+        ],
+    )
+    def test_the_engine_knows_the_reason(self, new_job: NewJob, ended: Ended, words: str, number: int | None) -> None:
+        job = new_job(1)
+        job.start()
+        job.engine.theirs["algo-1"].close()
+        job.engine.ends["algo-1"].put(ended)
+        end = job.end_of("algo-1")
+        assert end.failure is not None and words in end.failure.message and end.signal == number
+
+
+class TestStop:
+    def test_our_toolkit_is_told_by_words(self, new_job: NewJob) -> None:
+        job = new_job()
+        job.start()
+        job.cluster.say("algo-1", b"word\n")
+        job.cluster.stop()
+        job.cluster.end_now()
+        words = b"word\n" + variables.SAY_STOP + variables.SAY_END
+        assert job.engine.theirs["algo-1"].recv(1000) == words
+        assert not [what for what in job.engine.did if what.startswith("kill")]
+        job.until(lambda: "kill algo-2 SIGKILL" in job.engine.did)  # half a second later
+
+    def test_a_word_waits_for_its_container(self, new_job: NewJob) -> None:
+        job = new_job(1)
+        job.engine.holds = "create"
+        job.cluster.start(0)
+        job.until(lambda: "create fleetfit-job-1-algo-1" in job.engine.did)
+        job.cluster.stop()
+        job.engine.gate.put(None)
+        job.until(lambda: "algo-1" in job.engine.theirs)
+        job.until(lambda: job.cluster._members["algo-1"].toolkit._running)
+        assert job.engine.theirs["algo-1"].recv(1000) == variables.SAY_STOP
+
+    def test_a_program_of_others_gets_signals(self, new_job: NewJob) -> None:
+        job = new_job(1, toolkit=False)
+        job.start()
+        job.cluster.stop()
+        job.until(lambda: "kill algo-1 SIGTERM" in job.engine.did)
+        job.cluster.end_now()
+        job.until(lambda: "kill algo-1 SIGKILL" in job.engine.did)
+        job.engine.end("algo-1", 137)
+        assert job.end_of("algo-1").failure is None, "it was told to"
+
+    def test_what_is_left_is_removed_at_once_if_nothing_is_being_made(self, new_job: NewJob) -> None:
+        job = new_job(1)
+        job.engine.holds = "create"
+        job.cluster.start(0)
+        job.until(lambda: "create fleetfit-job-1-algo-1" in job.engine.did)
+        job.cluster.cleanup()
+        assert job.reaper[-1] == "finish"
+        job.engine.gate.put(None)
+        job.until(lambda: not job.provider._making)
+        job.cluster.cleanup()
+        assert job.reaper[-1] == "finish done"
+
+
+class TestKept:
+    @pytest.fixture(autouse=True)
+    def in_process(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let the containers' first processes be values."""
+
+        def start(folder: Path, environment: Mapping[str, str], running: Callable[[], bool]) -> Any:
+            self.environments.append(environment)
+            ours, theirs = socket.socketpair()
+            self.streams.append(theirs)
+            return ours, queue.SimpleQueue()
+
+        self.environments: list[Mapping[str, str]] = []
+        self.streams: list[socket.socket] = []
+        monkeypatch.setattr(kept, "start", start)
+        monkeypatch.setattr(kept, "exit_code", lambda control: None)
+
+    def end(self, job: Job, **ended: Any) -> None:
+        with contextlib.suppress(KeyError):
+            job.engine.theirs.clear()
+        for stream in self.streams:
+            stream.close()
+        job.engine.ends["algo-1"].put(Ended(**ended))
+        job.until(lambda: job.ends)
+
+    def start(self, job: Job) -> None:
+        job.cluster.start(0)
+        job.until(lambda: self.environments and job.cluster._members["algo-1"].toolkit._running)
+
+    def test_containers_are_kept_when_the_job_has_left_them_as_they_were(self, new_job: NewJob) -> None:
+        job = new_job(1, keep=60)
+        self.start(job)
+        pool, environment = job.provider._pool, self.environments[0]
+        assert pool is not None and environment[variables.TREE].startswith(str(job.record.path))
+        assert environment[variables.LIFELINE_FD] == "0"
+        assert list(pool.path.glob("secrets/*/*")) and warm.read_state(pool.path)["containers"] == {"algo-1": "algo-1"}
+        self.end(job, exit_code=1)
+        job.cluster.cleanup()
+        assert job.reaper == ["finish", "start fleetfit.pool", "finish keep 60"]
+        assert not list(pool.path.glob("secrets/*/*"))
+
+    def test_containers_in_which_something_was_killed_are_not(self, new_job: NewJob) -> None:
+        job = new_job(1, keep=60)
+        self.start(job)
+        first = job.provider._pool
+        self.end(job, exit_code=137, out_of_memory=True)
+        self.environments.clear()
+        job.cluster.start(1)
+        job.until(lambda: self.environments and not job.provider._making)
+        assert job.provider._pool is not first
+        job.cluster.cleanup()
+        assert job.reaper == ["finish", "start fleetfit.pool", "finish", "start fleetfit.pool", "finish done"]
