@@ -20,6 +20,7 @@ from estimators.records.record import JobRecord
 
 if TYPE_CHECKING:
     from estimators.backends.hosts.membership import MembershipSource
+    from estimators.backends.placement import ClusterPlacement
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -159,6 +160,17 @@ class Backend(abc.ABC):
 
         Raises:
             UnsupportedError: with the feature, the reason and the remedy.
+        """
+
+    @classmethod
+    @abc.abstractmethod
+    def describe(cls, spec: TrainingJobSpec, options: RunOptions, record: Path) -> ClusterPlacement:
+        """Return where the job would run, for ``plan()``; starts nothing.
+
+        Args:
+            spec: The job.
+            options: How it would be run.
+            record: The folder of its record, which need not be there.
         """
 
     @classmethod

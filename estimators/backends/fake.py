@@ -23,6 +23,7 @@ import io
 import math
 import signal
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from container.contract import wire
@@ -30,6 +31,7 @@ from container.contract.failures import Cause, Failure, describe_end
 from container.contract.names import unknown
 from estimators.backends.base import Backend, HostEnd
 from estimators.backends.local import output_dir
+from estimators.backends.placement import ClusterPlacement, on_this_machine
 from estimators.job.errors import ConfigurationError
 from estimators.job.request import RunOptions, TrainingJobSpec
 
@@ -124,6 +126,11 @@ class FakeBackend(Backend):
         self._outcome = FakeOutcome.from_dict(self.options.backend_options)
         self._running: list[str] = []
         self._attempt = 0
+
+    @classmethod
+    def describe(cls, spec: TrainingJobSpec, options: RunOptions, record: Path) -> ClusterPlacement:
+        """Return that hosts would be processes of this machine."""
+        return on_this_machine(spec, options, record)
 
     @classmethod
     def check(cls, spec: TrainingJobSpec, options: RunOptions) -> None:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import ClassVar
 
 from container.system.running import Runner
 from estimators.backends import config
 from estimators.backends.hosts.cluster import HostCluster
 from estimators.backends.hosts.here import LocalHost
-from estimators.backends.hosts.provider import Finding, Host, HostProvider, Placement, ProvidedJob
+from estimators.backends.hosts.provider import Finding, Host, HostProvider, ProvidedJob
+from estimators.backends.placement import ClusterPlacement, on_this_machine
 from estimators.job import fleets
 from estimators.job.request import RunOptions, TrainingJobSpec
 
@@ -36,11 +38,6 @@ class ProcessProvider(HostProvider):
         self._runner = runner
         self._make = make
 
-    @classmethod
-    def describe(cls, spec: TrainingJobSpec, options: RunOptions) -> Placement:
-        """Say that it is here."""
-        return Placement(base_dir=lambda host: f"hosts/{host}/ml", python=options.python, interface="lo")
-
     async def acquire(self, name: str) -> Host:
         """Return the host at once."""
         return self._make(name)
@@ -61,6 +58,11 @@ class ProcessBackend(HostCluster):
     name = ProcessProvider.name
     elastic = True
     provider_type = ProcessProvider
+
+    @classmethod
+    def describe(cls, spec: TrainingJobSpec, options: RunOptions, record: Path) -> ClusterPlacement:
+        """Return that they are here."""
+        return on_this_machine(spec, options, record)
 
     def provide(self, job: ProvidedJob) -> ProcessProvider:
         """Make the provider, whose hosts' files are in the job's record."""

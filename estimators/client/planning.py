@@ -8,24 +8,18 @@ folder, the control connection's token) are missing.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from container import launchers
-from container.contract.environment import Environment, Machine
-from container.contract.layout import DEFAULT_BASE_DIR, MLTree, rebased
+from container.contract.environment import Environment
+from container.contract.layout import MLTree, rebased
 from container.contract.plan import Deferred, HostPlan, ProcessPlan, Role
-from container.contract.strategies import MPI
-from container.system import host_machine as machines
 from container.toolkit.code import code
 from estimators import backends
-from estimators.backends.config import BackendFacts, host_config, toolkit_environment
-from estimators.backends.local import checkpoint_dir
+from estimators.backends.config import host_config
 from estimators.client.cluster_plan import ClusterPlan
 from estimators.client.source import Source
-from estimators.job import fleets, instances
 from estimators.job.errors import ConfigurationError, UnsupportedError
 from estimators.job.request import RunOptions, TrainingJobSpec
 from estimators.records.record import jobs_folder
@@ -52,7 +46,7 @@ def plan_cluster(
         ConfigurationError: options of the strategy that make no sense.
         UnsupportedError: the strategy cannot be started in this version.
     """
-    place = _Place.of(spec, options, home)
+    place = backends.load(options.backend).describe(spec, options, jobs_folder(home) / spec.name)
     host = spec.hosts[0]
     config = host_config(spec, host, place.facts)
     environment = Environment.from_config(
@@ -85,139 +79,6 @@ def plan_cluster(
         preparations=place.preparations,
         warnings=(*warnings, *place.warnings, *plan.warnings),
     )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Place:
-    """What a plan needs to know of where a job would run."""
-
-    machine: Machine
-    facts: BackendFacts
-    base_dir: Callable[[str], str] = lambda host: DEFAULT_BASE_DIR
-    checkpoints: str | None = None
-    entry_points: Mapping[str, tuple[str, ...]]
-    preparations: tuple[tuple[str, ...], ...] = ()
-    warnings: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    def tree(self, host: str) -> MLTree:
-        """Return a host's tree, as it would be."""
-        tree = MLTree(Path(self.base_dir(host)))
-        return dataclasses.replace(tree, shared_checkpoints=self.checkpoints or str(tree.checkpoints))
-
-    @classmethod
-    def of(cls, spec: TrainingJobSpec, options: RunOptions, home: str | Path | None) -> _Place:
-        capabilities = fleets.capabilities(spec.instance_type)
-        if capabilities.this_python or capabilities.simulated:
-            return cls._this_machine(spec, options, home)
-        if not capabilities.managed:
-            machine_is_ours = capabilities.shared_machine
-            return cls._containers(spec, options, home) if machine_is_ours else cls._provided(spec, options)
-        gpus = instances.gpus(spec.instance_type)
-        algorithm = spec.algorithm
-        image = (*algorithm.entry_point, *algorithm.arguments)
-        return cls(
-            machine=Machine(
-                python="python",
-                cpus=instances.vcpus(spec.instance_type) or 1,
-                gpus=gpus,
-                mpirun="mpirun",
-                mpi_major=4,
-                container_package="container",
-            ),
-            facts=BackendFacts(network_interface="eth0"),
-            entry_points=dict.fromkeys(spec.hosts, image or ("python", "-m", "container", "train")),
-        )
-
-    @classmethod
-    def _provided(cls, spec: TrainingJobSpec, options: RunOptions) -> _Place:
-        from estimators.backends.hosts.cluster import HostCluster
-
-        backend = backends.load(options.backend)
-        assert issubclass(backend, HostCluster)
-        placement = backend.provider_type.describe(spec, options)
-        toolkit = (placement.python, "-I", f"{placement.package}/__main__.py", "train")
-        return cls(
-            machine=Machine(
-                python=placement.python,
-                cpus=placement.cpus,
-                gpus=placement.gpus,
-                mpirun=placement.mpirun,
-                container_package=placement.package,
-            ),
-            facts=BackendFacts(network_interface=placement.interface, instance_type=spec.instance_type),
-            base_dir=placement.base_dir,
-            entry_points={host: (*placement.connect(host), *toolkit) for host in spec.hosts},
-            warnings=placement.warnings,
-            notes=placement.notes,
-        )
-
-    @classmethod
-    def _containers(cls, spec: TrainingJobSpec, options: RunOptions, home: str | Path | None) -> _Place:
-        from estimators.backends.docker import containers
-        from estimators.backends.docker.options import ContainerOptions
-
-        record = jobs_folder(home) / spec.name
-        limits = ContainerOptions.of(options.backend_options)
-        gpus = machines.gpu_count() if fleets.capabilities(spec.instance_type).needs_gpus else 0
-        plans = [
-            containers.plan_container(
-                spec,
-                options,
-                host,
-                record=record,
-                checkpoints=checkpoint_dir(spec) or record / "checkpoints",
-                environment={
-                    **containers.environment_of(spec, options, host),
-                    **toolkit_environment(spec, options, 0),
-                },
-                inputs=containers.planned_inputs(spec),
-                toolkit=containers.runs_toolkit(spec, (containers.TOOLKIT_LABEL,)),
-                gpus=gpus,
-            )
-            for host in spec.hosts
-        ]
-        network = containers.network_of(spec)
-        isolated = ("--internal",) if spec.network_isolation else ()
-        return cls(
-            machine=Machine(
-                python="python",
-                cpus=machines.cpu_count() if limits.cpus is None else max(1, round(limits.cpus)),
-                gpus=gpus,
-                mpirun="mpirun",
-                hosts_here=len(spec.hosts) if limits.cpus is None else 1,
-                container_package="container",
-            ),
-            facts=containers.facts(options),
-            entry_points={plan.host: plan.command_line() for plan in plans},
-            preparations=(("docker", "network", "create", *isolated, network),),
-        )
-
-    @classmethod
-    def _this_machine(cls, spec: TrainingJobSpec, options: RunOptions, home: str | Path | None) -> _Place:
-        machine, found_mpirun = _machine(options.python, isinstance(spec.strategy, MPI))
-        warnings: tuple[str, ...] = ()
-        if isinstance(spec.strategy, MPI) and not found_mpirun:
-            warnings = ("mpirun was not found on this machine; `fleetfit doctor` says how to get it.",)
-        package = Path(machines.__file__).resolve().parents[1]
-        record = jobs_folder(home) / spec.name
-        return cls(
-            machine=machine,
-            facts=BackendFacts(network_interface="lo"),
-            base_dir=lambda host: str(record / "hosts" / host / "ml"),
-            checkpoints=os.path.realpath(checkpoint_dir(spec) or record / "checkpoints"),
-            entry_points=dict.fromkeys(spec.hosts, (options.python, "-I", str(package / "__main__.py"), "train")),
-            warnings=warnings,
-        )
-
-
-@functools.lru_cache(maxsize=8)
-def _machine(python: str, with_mpi: bool) -> tuple[Machine, bool]:
-    """This machine for a plan, and whether mpirun was found."""
-    found = dataclasses.replace(machines.this_machine(with_mpi=with_mpi), python=python, shared=True)
-    if with_mpi and found.mpirun is None:
-        return dataclasses.replace(found, mpirun="mpirun"), False
-    return found, True
 
 
 def _command(spec: TrainingJobSpec, source: Source | None, environment: Environment) -> tuple[str, ...]:

@@ -8,27 +8,32 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from container import launchers
 from container.contract import variables
+from container.contract.environment import Machine
 from container.system import folders
 from container.system.background import Background
-from container.system.host_machine import gpu_count
+from container.system.host_machine import cpu_count, gpu_count
 from container.system.removing import remove_tree
 from container.system.running import Runner
 from estimators.backends import local, trees
+from estimators.backends.config import toolkit_environment
 from estimators.backends.docker import checking, containers, job_secrets, keeping, naming, warm
 from estimators.backends.docker.containers import ContainerPlan
 from estimators.backends.docker.engine import Ended, Engine, ImageFacts, Running
 from estimators.backends.docker.engine_errors import EngineError
 from estimators.backends.docker.host import ContainerHost
 from estimators.backends.docker.mounted import MountedPlatform
+from estimators.backends.docker.options import ContainerOptions
 from estimators.backends.docker.reapers import Duty, Reaper
 from estimators.backends.docker.relays import Relays
 from estimators.backends.docker.streams import Frames
 from estimators.backends.hosts.cluster import HostCluster
 from estimators.backends.hosts.provider import Host, HostProvider, HostUnavailable, Leftover, ProvidedJob
+from estimators.backends.placement import ClusterPlacement
 from estimators.job import fleets
 from estimators.job.errors import FleetfitError
 from estimators.job.request import RunOptions, TrainingJobSpec
@@ -325,6 +330,44 @@ class ContainerCluster(HostCluster):
     elastic = True
     other_users = True
     provider_type = DockerProvider
+
+    @classmethod
+    def describe(cls, spec: TrainingJobSpec, options: RunOptions, record: Path) -> ClusterPlacement:
+        """Return the containers that hosts would be, as ``docker`` would start them."""
+        limits = ContainerOptions.of(options.backend_options)
+        gpus = gpu_count() if fleets.capabilities(spec.instance_type).needs_gpus else 0
+        toolkit = containers.runs_toolkit(spec, (containers.TOOLKIT_LABEL,))
+        plans = [
+            containers.plan_container(
+                spec,
+                options,
+                host,
+                record=record,
+                checkpoints=local.checkpoint_dir(spec) or record / "checkpoints",
+                environment={
+                    **containers.environment_of(spec, options, host),
+                    **toolkit_environment(spec, options, 0),
+                },
+                inputs=containers.planned_inputs(spec),
+                toolkit=toolkit,
+                gpus=gpus,
+            )
+            for host in spec.hosts
+        ]
+        isolated = ("--internal",) if spec.network_isolation else ()
+        return ClusterPlacement(
+            machine=Machine(
+                python="python",
+                cpus=cpu_count() if limits.cpus is None else max(1, round(limits.cpus)),
+                gpus=gpus,
+                mpirun="mpirun",
+                hosts_here=len(spec.hosts) if limits.cpus is None else 1,
+                container_package="container",
+            ),
+            facts=containers.facts(options),
+            entry_points={plan.host: plan.command_line() for plan in plans},
+            preparations=(("docker", "network", "create", *isolated, containers.network_of(spec)),),
+        )
 
     def provide(self, job: ProvidedJob) -> DockerProvider:
         """Make the provider, whose hosts' files are in the job's record."""

@@ -14,10 +14,12 @@ import signal
 import time
 from collections import deque
 from collections.abc import Coroutine, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from container import launchers
 from container.contract import variables
+from container.contract.environment import Machine
 from container.contract.failures import Cause, Failure
 from container.system import processes
 from container.system.asyncio_loop import AsyncioLoop, gather
@@ -35,6 +37,7 @@ from estimators.backends.hosts.provider import (
     HostUnavailable,
     ProvidedJob,
 )
+from estimators.backends.placement import ClusterPlacement
 from estimators.job.errors import UnsupportedError
 from estimators.job.request import RunOptions, TrainingJobSpec
 from estimators.records.record import JobRecord
@@ -126,6 +129,26 @@ class HostCluster(Backend):
                 raise UnsupportedError(f"channel {channel.name!r} on instance_type {cls.name!r}: {refusal}")
         for refusal in cls.provider_type.validate(spec, options):
             raise UnsupportedError(f"instance_type {cls.name!r}: {refusal}")
+
+    @classmethod
+    def describe(cls, spec: TrainingJobSpec, options: RunOptions, record: Path) -> ClusterPlacement:
+        """See :meth:`HostProvider.describe`."""
+        place = cls.provider_type.describe(spec, options)
+        toolkit = (place.python, "-I", f"{place.package}/__main__.py", "train")
+        return ClusterPlacement(
+            machine=Machine(
+                python=place.python,
+                cpus=place.cpus,
+                gpus=place.gpus,
+                mpirun=place.mpirun,
+                container_package=place.package,
+            ),
+            facts=config.BackendFacts(network_interface=place.interface, instance_type=spec.instance_type),
+            base_dir=place.base_dir,
+            entry_points={host: (*place.connect(host), *toolkit) for host in spec.hosts},
+            warnings=place.warnings,
+            notes=place.notes,
+        )
 
     @classmethod
     def portable(cls, spec: TrainingJobSpec, options: RunOptions) -> dict[str, Any]:

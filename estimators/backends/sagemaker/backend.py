@@ -11,13 +11,17 @@ import enum
 import math
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from container.contract import wire
+from container.contract.environment import Machine
 from container.contract.failures import Cause, Failure
 from container.system.background import Background
 from container.system.loop import Timer
 from estimators.backends.base import ManagedService
+from estimators.backends.config import BackendFacts
+from estimators.backends.placement import ClusterPlacement
 from estimators.backends.sagemaker import mirror, packing, shipping
 from estimators.backends.sagemaker.aws import Aws
 from estimators.backends.sagemaker.explaining import (
@@ -35,6 +39,7 @@ from estimators.backends.sagemaker.options import SageMakerOptions
 from estimators.backends.sagemaker.pace import Pace
 from estimators.backends.sagemaker.place import Place
 from estimators.backends.sagemaker.tuning import SageMakerTuning
+from estimators.job import instances
 from estimators.job.errors import FleetfitError
 from estimators.job.request import RunOptions, TrainingJobSpec
 from estimators.records import status as statuses
@@ -105,6 +110,23 @@ class SageMakerBackend(ManagedService):
     def _connect(self) -> Aws:
         given = SageMakerOptions.of(self.options.backend_options)
         return Aws(region=given.region, profile=given.profile)
+
+    @classmethod
+    def describe(cls, spec: TrainingJobSpec, options: RunOptions, record: Path) -> ClusterPlacement:
+        """Return that hosts would be instances of SageMaker's."""
+        command = (*spec.algorithm.entry_point, *spec.algorithm.arguments)
+        return ClusterPlacement(
+            machine=Machine(
+                python="python",
+                cpus=instances.vcpus(spec.instance_type) or 1,
+                gpus=instances.gpus(spec.instance_type),
+                mpirun="mpirun",
+                mpi_major=4,
+                container_package="container",
+            ),
+            facts=BackendFacts(network_interface="eth0"),
+            entry_points=dict.fromkeys(spec.hosts, command or ("python", "-m", "container", "train")),
+        )
 
     @classmethod
     def check(cls, spec: TrainingJobSpec, options: RunOptions) -> None:

@@ -400,14 +400,14 @@ def test_bad_options_of_mpirun_are_refused() -> None:
 
 def test_a_missing_mpirun_is_a_warning_in_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     from container.system import openmpi
-    from estimators.client import planning
+    from estimators.backends import placement
 
     monkeypatch.setattr(openmpi, "find_mpirun", lambda: None)
-    planning._machine.cache_clear()
+    placement._machine.cache_clear()
     try:
         planned = plan(distribution=MPI())
     finally:
-        planning._machine.cache_clear()
+        placement._machine.cache_clear()
     assert any("mpirun was not found" in warning for warning in planned.warnings)
     assert planned.mpirun is not None
     assert planned.mpirun[0] == "mpirun"

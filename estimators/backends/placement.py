@@ -1,0 +1,79 @@
+"""Where a cluster would run, for ``plan()``: what a backend's ``describe`` returns."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from container.contract.environment import Machine
+from container.contract.layout import DEFAULT_BASE_DIR, MLTree
+from container.contract.strategies import MPI
+from container.system import host_machine as machines
+from estimators.backends.config import BackendFacts
+from estimators.backends.local import checkpoint_dir
+from estimators.job.request import RunOptions, TrainingJobSpec
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClusterPlacement:
+    """The hosts of a job, as they would be.
+
+    Attributes:
+        machine: The machine that each of them is, or is on.
+        facts: What their configuration depends on.
+        base_dir: Returns the root of a host's tree.
+        checkpoints: The folder of checkpoints that all hosts share; None: each has its own.
+        entry_points: The command that starts each host.
+        preparations: Commands that are run before.
+        warnings: What the user should know.
+        notes: What there is to see of it: types, prices.
+    """
+
+    machine: Machine
+    facts: BackendFacts
+    base_dir: Callable[[str], str] = lambda host: DEFAULT_BASE_DIR
+    checkpoints: str | None = None
+    entry_points: Mapping[str, tuple[str, ...]]
+    preparations: tuple[tuple[str, ...], ...] = ()
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def tree(self, host: str) -> MLTree:
+        """Return a host's tree, as it would be."""
+        tree = MLTree(Path(self.base_dir(host)))
+        return dataclasses.replace(tree, shared_checkpoints=self.checkpoints or str(tree.checkpoints))
+
+
+def on_this_machine(spec: TrainingJobSpec, options: RunOptions, record: Path) -> ClusterPlacement:
+    """Return the placement of hosts that are processes of this machine.
+
+    Args:
+        spec: The job.
+        options: How it would be run.
+        record: The folder of its record.
+    """
+    machine, found_mpirun = _machine(options.python, isinstance(spec.strategy, MPI))
+    warnings: tuple[str, ...] = ()
+    if isinstance(spec.strategy, MPI) and not found_mpirun:
+        warnings = ("mpirun was not found on this machine; `fleetfit doctor` says how to get it.",)
+    package = Path(machines.__file__).resolve().parents[1]
+    return ClusterPlacement(
+        machine=machine,
+        facts=BackendFacts(network_interface="lo"),
+        base_dir=lambda host: str(record / "hosts" / host / "ml"),
+        checkpoints=os.path.realpath(checkpoint_dir(spec) or record / "checkpoints"),
+        entry_points=dict.fromkeys(spec.hosts, (options.python, "-I", str(package / "__main__.py"), "train")),
+        warnings=warnings,
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def _machine(python: str, with_mpi: bool) -> tuple[Machine, bool]:
+    """Return this machine for a plan, and whether mpirun was found."""
+    found = dataclasses.replace(machines.this_machine(with_mpi=with_mpi), python=python, shared=True)
+    if with_mpi and found.mpirun is None:
+        return dataclasses.replace(found, mpirun="mpirun"), False
+    return found, True
