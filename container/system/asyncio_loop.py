@@ -32,7 +32,7 @@ async def gather(*coroutines: Coroutine[Any, Any, T]) -> list[T]:
 
 
 async def within(seconds: float, coroutine: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a coroutine that may take so long; it has ended when this returns.
+    """Return the result of a coroutine that may take so many seconds; it has ended when this returns.
 
     Before Python 3.12, ``asyncio.wait_for`` loses a cancellation that comes in the same moment as the result.
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from container.system import processes
-from container.system.asyncio_loop import AsyncioLoop
+from container.system.asyncio_loop import AsyncioLoop, within
 from container.system.loop import Timer
 from estimators.records.provenance import command
 
@@ -58,7 +58,7 @@ class ProvenanceCollector:
         if self._pid is None:
             return set()
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._ended.wait(), seconds)
+            await within(seconds, self._ended.wait())
         return set() if self._pid is None else {self._pid}
 
     def _start(self) -> None:

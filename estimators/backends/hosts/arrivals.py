@@ -14,7 +14,7 @@ import os
 import socket
 from typing import NamedTuple
 
-from container.system.asyncio_loop import AsyncioLoop
+from container.system.asyncio_loop import AsyncioLoop, within
 
 #: The id of a host, a number that is used once, and the proof, in bytes; the host's side is in :mod:`.joining`.
 ID, NONCE, PROOF = 16, 32, 32
@@ -108,7 +108,7 @@ class Arrivals:
             connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.send(nonce)  # a new connection has room for it
-            said = await asyncio.wait_for(_read(connection, ID + NONCE + PROOF), _WITHIN_S)
+            said = await within(_WITHIN_S, _read(connection, ID + NONCE + PROOF))
             identity, theirs, shown = said[:ID], said[ID : ID + NONCE], said[ID + NONCE :]
             host = self._expected.get(identity)
             key = host.key if host is not None else os.urandom(32)
