@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from container.contract.messages import encode
 from estimators.backends.base import Backend
 from estimators.supervisor.attempts import Attempts
-from estimators.supervisor.machine import Event, HostReturned, HostTaken
+from estimators.supervisor.events import Event, HostReturned, HostTaken
 
 
 class PreemptedJob(Protocol):

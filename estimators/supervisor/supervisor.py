@@ -36,15 +36,16 @@ from estimators.records import ranks
 from estimators.records import status as statuses
 from estimators.records.record import JobRecord
 from estimators.records.states import SecondaryStatus
-from estimators.supervisor import finalize, machine
+from estimators.supervisor import events, finalize
 from estimators.supervisor.attempt import Attempt
 from estimators.supervisor.attempts import Attempts
 from estimators.supervisor.clients import Clients
 from estimators.supervisor.collecting import ProvenanceCollector
+from estimators.supervisor.events import Action, Do, Event
 from estimators.supervisor.fault_injection import Disturber, Hosts
 from estimators.supervisor.host_events import HostEvents
 from estimators.supervisor.journal import Journal
-from estimators.supervisor.machine import Action, Do, Event, JobMachine
+from estimators.supervisor.machine import JobMachine
 from estimators.supervisor.neighbours import with_neighbours
 from estimators.supervisor.preemption import GangHosts
 from estimators.supervisor.remote_status import Mirror
@@ -64,7 +65,7 @@ class Supervisor:
     """Runs one job to its end.
 
     Everything that can happen to the job is put into one queue (:meth:`post`). One after the other it is handed to the
-    :class:`~estimators.supervisor.machine.JobMachine`, which decides, and what follows is performed before the next.
+    :class:`~estimators.supervisor.events.JobMachine`, which decides, and what follows is performed before the next.
 
     Args:
         loop: The loop that drives everything.
@@ -87,7 +88,7 @@ class Supervisor:
         status = record.stored_status() or statuses.new_status(request, time.time(), warnings=self._options.warnings)
         self.clients = Clients(
             loop,
-            stop=lambda grace, reason: self.post(machine.StopAsked(reason, grace)),
+            stop=lambda grace, reason: self.post(events.StopAsked(reason, grace)),
             gone=self._caller_gone,
             elastic=lambda: self._attempt.elastic,
         )
@@ -115,7 +116,7 @@ class Supervisor:
             disturber=lambda: self._disturber,
             mirror=self._mirror,
             managed=self._is_managed,
-            diverged=(lambda failure: self.post(machine.Diverged(failure))) if self._options.on_nan == "fail" else None,
+            diverged=(lambda failure: self.post(events.Diverged(failure))) if self._options.on_nan == "fail" else None,
         )
         self._streams = HostStreams(self._events.take)
         self._interrupted: set[str] = set()  # hosts of an elastic job for which another one comes
@@ -134,12 +135,12 @@ class Supervisor:
                 host_ended=self._host_ended,
                 interrupted=self.interrupted,
                 failed=self.fail_job,
-                outputs_collected=lambda failure: self.post(machine.Collected(failure)),
+                outputs_collected=lambda failure: self.post(events.Collected(failure)),
                 note=self._mirror.note,
                 described=self._mirror.described,
                 attempt=self._restarted_there,
                 over=self._over_there,
-                limit=lambda text: self.post(machine.LimitReached(text)),
+                limit=lambda text: self.post(events.LimitReached(text)),
             ),
         )
         self._backend.umask = umask
@@ -203,7 +204,7 @@ class Supervisor:
         self._journal.event("phase", name="supervisor_started")
         if self._machine.attempts.number:
             self._journal.event("resume", attempts=self._machine.attempts.to_list())
-        self._queue.appendleft(machine.Started())
+        self._queue.appendleft(events.Started())
         self._decide()
         if not self._machine.has_turn:
             self._wait_for_turn()
@@ -228,7 +229,7 @@ class Supervisor:
             self._over.set()
         elif (deadline := self._machine.next_deadline()) is not None:
             seconds = max(0.0, deadline - time.monotonic())
-            self._timer = self._loop.call_later(seconds, lambda: self.post(machine.TimeUp()))
+            self._timer = self._loop.call_later(seconds, lambda: self.post(events.TimeUp()))
 
     def _wait_for_turn(self) -> None:
         self._turn = Turn(
@@ -237,7 +238,7 @@ class Supervisor:
             self._job,
             self._options,
             lambda text: self._secondary(SecondaryStatus.PENDING.value, text),
-            lambda: self.post(machine.TurnCame()),
+            lambda: self.post(events.TurnCame()),
             self._make_room,
         )
         try:
@@ -280,15 +281,15 @@ class Supervisor:
                 self._backend.cleanup()
                 self._journal.close()
                 self.clients.close(let_caller_wait=True)
-            case machine.Begin():
+            case events.Begin():
                 self._begin_attempt(action)
-            case machine.KillHost():
+            case events.KillHost():
                 self._backend.kill_host(action.host)
-            case machine.Show():
+            case events.Show():
                 self._show(action.status, action.message)
-            case machine.Tell():
+            case events.Tell():
                 self.tell(action.kind, action.host, action.text, **action.data)
-            case machine.Warn():
+            case events.Warn():
                 self._journal.warn(action.message)
 
     def _queue_again(self) -> None:
@@ -302,7 +303,7 @@ class Supervisor:
 
     # --- attempts ---
 
-    def _begin_attempt(self, begin: machine.Begin) -> None:
+    def _begin_attempt(self, begin: events.Begin) -> None:
         if self._watch is None:
             self._start_attempt(begin.number)
             if self._mirror.resumed:
@@ -376,7 +377,7 @@ class Supervisor:
         goes_on = elastic is not None and not elastic.over
         last = elastic is not None and elastic.over and not elastic.roster.running
         saved = not goes_on and not self._backend.running and self._attempt.has_saved
-        self.post(machine.HostEnded(end, goes_on=goes_on, last=last, saved=saved))
+        self.post(events.HostEnded(end, goes_on=goes_on, last=last, saved=saved))
 
     def interrupted(self, host: str, notice_s: float) -> None:
         """Take note that a host's place will take it; another host can be had as soon as it is gone."""
@@ -407,12 +408,12 @@ class Supervisor:
 
     def fail_job(self, failure: Failure) -> None:
         """Fail the attempt: it cannot go on."""
-        self.post(machine.Failed(failure))
+        self.post(events.Failed(failure))
 
     def preempt(self, host: str, notice_s: float) -> None:
         """Let all that train save within the notice; another attempt follows."""
         self._attempt.close()
-        self.post(machine.Preempted(host, notice_s))
+        self.post(events.Preempted(host, notice_s))
 
     def await_hosts(self) -> list[str]:
         """End the attempt, if hosts were taken for a time, and let another one follow with them."""
@@ -420,7 +421,7 @@ class Supervisor:
         awaited = [host for host, back in self.attempts.fleet.gone.items() if now < back < math.inf]
         if awaited:
             self._attempt.close()
-            self.post(machine.HostsAwaited(tuple(awaited), saved=self._attempt.has_saved))
+            self.post(events.HostsAwaited(tuple(awaited), saved=self._attempt.has_saved))
         return awaited
 
     def note_hosts(self, hosts: list[dict[str, Any]]) -> None:
@@ -468,13 +469,13 @@ class Supervisor:
     def _caller_gone(self) -> None:
         if not self._machine.over:
             self._linger = _ABANDONED_TIMEOUT
-            self.post(machine.CallerGone())
+            self.post(events.CallerGone())
 
     def _sigterm(self) -> None:
         if self._is_managed and self._backend.running:
-            self.post(machine.LetGo())  # this machine goes down, say: no reason to end a job on others
+            self.post(events.LetGo())  # this machine goes down, say: no reason to end a job on others
         else:
-            self.post(machine.StopAsked("the supervisor got SIGTERM"))
+            self.post(events.StopAsked("the supervisor got SIGTERM"))
 
     def _restarted_there(self, number: int) -> None:
         self._streams.forget()
@@ -484,7 +485,7 @@ class Supervisor:
     def _over_there(self, there: Mapping[str, Any], failure: Failure | None) -> None:
         self._streams.finish()
         self._mirror.last = there
-        self.post(machine.OverThere(failure))
+        self.post(events.OverThere(failure))
 
     # --- the end ---
 
@@ -531,7 +532,7 @@ class Supervisor:
         """Fail for a metric that is not a number in the last lines, which were searched just now."""
         while self._queue:
             event = self._queue.popleft()
-            if isinstance(event, machine.Diverged) and self._machine.stopped_as is None:
+            if isinstance(event, events.Diverged) and self._machine.stopped_as is None:
                 self._machine.failure = self._machine.failure or event.failure
 
     def _misplaced_models(self) -> list[str]:
@@ -557,7 +558,7 @@ class Supervisor:
     def _secondary(self, name: str, message: str) -> None:
         """Take a step of the secondary status that the backend reports; a mirrored job's comes from its service."""
         if not self._mirror.begun:
-            self.post(machine.Progress(SecondaryStatus(name), message))
+            self.post(events.Progress(SecondaryStatus(name), message))
 
     def _show(self, secondary: SecondaryStatus, message: str) -> None:
         """Take a step of the secondary status."""
@@ -583,7 +584,7 @@ class Supervisor:
         """End a job that cannot be recorded, since going on would lose what it says; one elsewhere goes on."""
         if self._mirror.begun:
             print(f"fleetfit: {error}; the job is not followed any more.", file=sys.stderr)
-            self.post(machine.LetGo())
+            self.post(events.LetGo())
         elif self._machine.failure is None:
             self.fail_job(
                 Failure(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from estimators.supervisor import preemption
 from estimators.supervisor.elastic.controller import ElasticController
-from estimators.supervisor.machine import HostsChanged
+from estimators.supervisor.events import HostsChanged
 
 
 class ElasticHosts:

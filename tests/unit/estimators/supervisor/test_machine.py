@@ -15,8 +15,7 @@ from estimators.backends.base import HostEnd
 from estimators.job.failure_policy import EndedBy, Ending, FailurePolicy
 from estimators.records.states import SecondaryStatus
 from estimators.supervisor.attempts import Attempts
-from estimators.supervisor.lifecycle import Stage
-from estimators.supervisor.machine import (
+from estimators.supervisor.events import (
     Action,
     Begin,
     CallerGone,
@@ -29,7 +28,6 @@ from estimators.supervisor.machine import (
     HostReturned,
     HostsAwaited,
     HostTaken,
-    JobMachine,
     KillHost,
     LetGo,
     LimitReached,
@@ -44,6 +42,8 @@ from estimators.supervisor.machine import (
     TurnCame,
     Warn,
 )
+from estimators.supervisor.lifecycle import Stage
+from estimators.supervisor.machine import JobMachine
 
 HOSTS = ("algo-1", "algo-2")
 FAILURE = Failure(cause=Cause.PROCESS, message="exited with code 3", host="algo-1", exit_code=3)
