@@ -295,7 +295,7 @@ class JobMachine:
         elif timer is Timer.END:
             self._end_now()
         elif timer is Timer.NOBODY:
-            self._finish()
+            self._failed_without_hosts()
         elif timer is Timer.ALL_ENDED:
             self._all_ended()
         elif timer is Timer.MAX_RUN:
@@ -399,6 +399,26 @@ class JobMachine:
         elif not self._running:  # unless the end of the last host is about to be told
             self._in(0.0, Timer.NOBODY)
 
+    def _failed_without_hosts(self) -> None:
+        """Decide what follows a failure before a host ran, as after the end of all hosts."""
+        if self._managed or self.stage.is_stopping or self.hurried:
+            self._finish()
+            return
+        has_run = self.attempts.clock.ran(self._now) > 0
+        outcome = self._attempt_over()
+        if isinstance(outcome, Failure):
+            self.failure = outcome
+        elif self._late_stop is None:
+            self._await_next(outcome)
+            return
+        else:
+            self._move(Happening.RETRY)
+            self._stop_as(*self._late_stop)
+        if has_run:  # in an earlier attempt, which has left something
+            self._collect()
+        else:
+            self._finish()
+
     def _diverge(self, failure: Failure) -> None:
         if self.stopped_as is not None:
             return
@@ -451,6 +471,9 @@ class JobMachine:
         if self.hurried:
             self._finish()
             return
+        self._collect()
+
+    def _collect(self) -> None:
         if not self.stage.is_stopping:
             # Of a job that failed as well: what it has left may say why, and hours of training may be in it.
             self._do(Show(SecondaryStatus.UPLOADING))

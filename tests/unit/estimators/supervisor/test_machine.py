@@ -124,8 +124,32 @@ class TestFailure:
         job = Job()
         job.take(Started())
         assert job.take(Failed(FAILURE)) == [Do.CLOSE_MEMBERSHIP, Do.END_HOSTS]
-        assert job.waits_until(0.0) == [Do.FINISH]
+        assert job.waits_until(0.0)[-1] is Do.FINISH
         assert job.machine.failure == FAILURE
+        job = Job(FailurePolicy(max_failures=3), managed=True)
+        job.take(Started())
+        job.take(Failed(FAILURE))
+        assert job.waits_until(0.0) == [Do.FINISH]  # the service starts it again, or not
+
+    def test_a_host_that_was_lost_before_one_ran_is_tried_again_as_the_policy_says(self) -> None:
+        lost = Failure(cause=Cause.HOST_LOST, message="the host was lost.", host="algo-2")
+        job = Job(FailurePolicy(max_failures=1, cooldown=(2.0, 2.0)))
+        job.take(Started())
+        job.take(Failed(lost))
+        assert Do.QUEUE_AGAIN in job.waits_until(0.0) and job.machine.waits
+        assert job.waits_until(2.0) == [Begin(1, HOSTS)]
+        job.take(Failed(lost))
+        assert job.waits_until(2.0)[-1] is Do.FINISH
+        assert job.machine.failure is not None and len(job.machine.failure.attempts) == 1
+
+    def test_what_an_earlier_attempt_left_is_collected_when_the_next_one_cannot_start(self) -> None:
+        job = Job(FailurePolicy(max_failures=1, cooldown=(0.0, 0.0))).trains()
+        job.now = 5.0
+        job.ends("algo-1", 3)
+        job.ends("algo-2", 3, last=True)
+        job.waits_until(5.0)
+        job.take(Failed(FAILURE))
+        assert job.waits_until(5.0)[-1] is Do.COLLECT
 
     def test_the_end_of_the_last_host_that_is_told_meanwhile_has_its_consequences(self) -> None:
         job = Job(FailurePolicy(max_failures=1)).trains()
