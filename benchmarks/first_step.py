@@ -22,6 +22,10 @@ _DIGITS = "digits"
 
 #: Strategy -> how many seconds it may take with two hosts of one process each: where the imports are kept, and cold.
 _BARS = {"MPI": (0.9, 3.0), "CollectiveAllReduce": (0.9, 3.0), "ParameterServer": (1.8, 4.5)}
+#: Strategy -> what part of the cold time it may take where the imports are kept, whatever the machine's speed.
+_KEPT_PART = {"MPI": 0.30, "CollectiveAllReduce": 0.30, "ParameterServer": 0.35}
+#: How many times the cold time of MPI that of parameter servers may be.
+_SERVERS_PART = 1.4
 #: The digits classifier of ``entrypoints``, where the imports are kept.
 _DIGITS_BAR = 2.0
 #: Of a job that runs: what is timed, how it is told, how many seconds it may take.
@@ -157,4 +161,14 @@ def run(options: argparse.Namespace) -> None:
             {name: (what, {_COLD: bar}) for name, (what, bar) in _RUNNING.items()},
             0,
         )
+
+    def ratio(what: str, limit: float, one: tuple[str, str], other: tuple[str, str]) -> None:
+        times = [[numbers["first step"] for numbers in samples[name][way]] for name, way in (one, other)]
+        parts = [mine / theirs for mine, theirs in zip(*times, strict=True)]
+        rows.append(Row(what=what, estimate=median_with_interval(parts), unit="", bar=Bar(limit=limit)))
+
+    for strategy, part in _KEPT_PART.items():
+        ratio(f"first step, {strategy}, 2 hosts: {_KEPT} ÷ {_COLD}", part, (strategy, _KEPT), (strategy, _COLD))
+    servers = "first step, one import a machine: ParameterServer ÷ MPI"
+    ratio(servers, _SERVERS_PART, ("ParameterServer", _COLD), ("MPI", _COLD))
     harness.record("first-step", rows, samples, quiet, dry=options.dry)

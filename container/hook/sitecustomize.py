@@ -194,18 +194,6 @@ def _json(value) -> str:  # type: ignore[no-untyped-def]
     return '"' + "".join(chr(u) if 31 < u < 127 and u not in (34, 92) else f"\\u{u:04x}" for u in units) + '"'
 
 
-def _importer():  # type: ignore[no-untyped-def]
-    """``_fleetfit_importer.serve``, while this folder is in the path.
-
-    Whatever is wrong, this process must not go on to run the script.
-    """
-    try:
-        from _fleetfit_importer import serve  # type: ignore[import-not-found]
-    except BaseException:  # noqa: BLE001
-        os._exit(1)
-    return serve
-
-
 def _evidence_watch():  # type: ignore[no-untyped-def]
     """``_fleetfit_evidence.watch``, while this folder is in the path."""
     try:
@@ -506,17 +494,6 @@ def _from_environment(method, variable):  # type: ignore[no-untyped-def]
     return known
 
 
-def _another() -> bool:
-    """Whether there is another ``sitecustomize``, which would run in the importer in place of each rank.
-
-    That of a distribution's Python (Debian's looks for a reporter of crashes) is as good for all.
-    """
-    from importlib.machinery import PathFinder
-
-    spec = PathFinder.find_spec("sitecustomize")
-    return spec is not None and os.path.dirname(spec.origin or "") != os.path.dirname(os.__file__)
-
-
 def _hand_over() -> None:
     """Import the ``sitecustomize`` that would have been imported without this one.
 
@@ -528,19 +505,16 @@ def _hand_over() -> None:
     import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
 
 
-def _go_on(text: str, hide, late, evidence) -> None:  # type: ignore[no-untyped-def]
+def _go_on(late, evidence) -> None:  # type: ignore[no-untyped-def]
     """Do what is left in a process that the importer has forked: what depends on the rank's own environment.
 
     Args:
-        text: ``fd:inode`` of the pipe for events.
-        hide: Has the script's own imports find what is imported already.
-        late: What those who report were given in its place.
+        late: What those who report were given in place of the ``fd:inode`` of the pipe for events.
         evidence: What watches whether this process joins others; None if nothing does.
     """
+    del sys._fleetfit_go_on  # type: ignore[attr-defined]
     _leave_the_path()
-    for name in ("importer", "imports", "hosts", "ranks", "command"):
-        sys.modules.pop(f"_fleetfit_{name}", None)
-    late.text = text
+    late.text = os.environ[_VARIABLE]
     fd = os.environ.pop(_PLACE_FD, None)
     if fd and hasattr(sys, "_fleetfit_place"):
         sys._fleetfit_place.is_at(int(fd))
@@ -548,7 +522,6 @@ def _go_on(text: str, hide, late, evidence) -> None:  # type: ignore[no-untyped-
         _watch_servers(late)
     if evidence is not None:
         evidence.go_on()
-    hide()
 
 
 def _watch_servers(target: str) -> None:
@@ -562,8 +535,7 @@ def _watch_servers(target: str) -> None:
 
 if __name__ == "sitecustomize":
     _target = os.environ.get(_VARIABLE)
-    _serve = _importer() if _IMPORTER in os.environ else None
-    if _serve is not None:
+    if _IMPORTER in os.environ:
         _target = _LateTarget()  # type: ignore[assignment]
     _watch = _evidence_watch() if os.environ.get(_EVIDENCE) else None
     _evidence = None
@@ -571,8 +543,6 @@ if __name__ == "sitecustomize":
     _standins = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "standins", "names")
     _leave_the_path()
     try:
-        if _serve is not None and _another():
-            os._exit(1)
         _hand_over()
     finally:
         sys.meta_path.append(_StandIns(_standins))
@@ -599,6 +569,5 @@ if __name__ == "sitecustomize":
                 sys.meta_path.insert(0, _looking)
         if _target and _watch is not None:
             _evidence = _watch_evidence(_watch, _target)  # the last: it asks those behind it
-        if _serve is not None:
-            _text, _hide = _serve()
-            _go_on(_text, _hide, _target, _evidence)
+        if _IMPORTER in os.environ:  # the importer, which calls this in a fork that is to run a script
+            sys._fleetfit_go_on = lambda: _go_on(_target, _evidence)  # type: ignore[attr-defined]

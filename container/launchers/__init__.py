@@ -136,13 +136,6 @@ def defaults(environment: Environment) -> dict[str, str]:
     return found
 
 
-def servers_command(environment: Environment) -> tuple[str, ...]:
-    """Return the command of processes that only serve; empty where the strategy has none."""
-    module = importlib.import_module(of(environment.strategy).module)
-    found: tuple[str, ...] = module.servers_command(environment) if hasattr(module, "servers_command") else ()
-    return found
-
-
 def check_tf_config(text: str, membership: Membership) -> None:
     """Refuse a TF_CONFIG that Linux would not pass to a process.
 

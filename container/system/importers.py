@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import json
 import os
+import socket
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from container.system import files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +63,21 @@ def runs(pid: int) -> bool:
         return False
 
 
+def note(place: Path, pid: int, packages: Sequence[str], until: float | None) -> None:
+    """Note who an importer is; see :class:`Noted`."""
+    files.write_json(_note(place), {"pid": pid, "packages": list(packages), "until": until})
+
+
+def noted_pid(place: Path) -> int | None:
+    """Return the pid of the importer of a socket, as noted."""
+    pid: int | None = files.read_json(_note(place)).get("pid")
+    return pid
+
+
+def _note(place: Path) -> Path:
+    return place.with_name(f"{place.name}.json")
+
+
 def forget(place: Path) -> None:
     """Remove the socket of an importer that has ended, and the folder where it was the last; not another's there.
 
@@ -69,8 +89,47 @@ def forget(place: Path) -> None:
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)  # which whoever starts one holds
             if all(one.place != place for one in noted(place.parent)):
-                for file in (place, place.with_name(f"{place.name}.json")):
-                    file.unlink(missing_ok=True)
-                place.parent.rmdir()
+                remove(place)
         finally:
             os.close(folder)
+
+
+def remove(place: Path) -> None:
+    """Remove the socket of an importer, and the folder where it was the last."""
+    for file in (place, _note(place)):
+        file.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # others' are there
+        place.parent.rmdir()
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock: one importer is started where several toolkits need it."""
+    there = False
+    while not there:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        fd = -1
+        with contextlib.suppress(FileNotFoundError):  # the last importer there has just removed it
+            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            there = os.path.samestat(os.fstat(fd), folder.lstat())
+        if not there and fd >= 0:
+            os.close(fd)
+    try:
+        status = os.fstat(fd)
+        if status.st_uid != os.getuid() or status.st_mode & 0o077:
+            raise PermissionError(errno.EPERM, "the folder must belong to this user and have mode 0700", str(folder))
+        yield
+    finally:
+        os.close(fd)
+
+
+def connect(place: Path) -> socket.socket | None:
+    """Connect to the importer of a socket; None where there is none."""
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.connect(str(place))
+    except OSError:
+        sock.close()
+        return None
+    return sock

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -41,6 +42,11 @@ def set_death_signal(number: int, parent: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
         os.kill(os.getpid(), number)
+
+
+def set_name(text: str) -> None:
+    """Give this process a name, which ps and top show (prctl(2), PR_SET_NAME); 15 bytes of it are kept."""
+    _libc.prctl(_PR_SET_NAME, os.fsencode(text), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
 
 
 def allow_open_files(wanted: int) -> None:
@@ -233,6 +239,11 @@ def began(pid: int) -> str:
     except OSError:
         return ""
     return stat[stat.rindex(b")") + 2 :].split()[19].decode()
+
+
+def lives(pid: int, when: str) -> bool:
+    """Return whether the process runs that had a pid when :func:`began` said so."""
+    return began(pid) == when and state(pid) != "Z"
 
 
 def name(pid: int) -> str:

@@ -38,7 +38,7 @@ _COLLECTIVES = re.compile(
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _IMPORTLIB = "<frozen importlib"
-_IMPORTERS = ("/hook/_fleetfit_importer.py", "/hook/_fleetfit_imports.py")
+_IMPORTERS = ("/toolkit/importer/__main__.py", "/toolkit/importer/loading.py")
 #: Keras's methods that run training steps, and the places of TensorFlow's compiled functions.
 _STEPS = ("fit", "train_on_batch", "evaluate", "test_on_batch", "predict", "predict_on_batch")
 _COMPILED = ("/polymorphic_function/", "/eager/def_function.py", "/python/client/session.py")

@@ -190,7 +190,6 @@ class Gang:
         imports: Imports,
         variables_of_ranks: Mapping[str, str],
         *,
-        servers: Sequence[str],
         elastic: bool,
         folder: Path | None,
         keep: float,
@@ -204,23 +203,33 @@ class Gang:
             command: The ranks' command.
             imports: What to import.
             variables_of_ranks: What the ranks get beside the host's environment.
-            servers: The command of parameter servers; empty where there are none.
             elastic: Whether ranks get a part of it later.
             folder: Where the machine's importers are, for all of its hosts; None for one of this host's own.
             keep: How many seconds the machine's stays when nobody needs it.
             keep_with: The process with which it ends before that; 0 for none.
         """
-        if not importer.is_wanted(command, self.environment, self._wrapper[0], imports.packages):
+        why = imports.reason
+        if is_worth_it := importer.is_worth_it(imports, self.environment):
+            why = importer.refusal(command, self.environment, self._wrapper[0])
+        if why and self.environment.get(variables.FORK) != "0":
+            self.on_importer({"unfit": why})
+        if why or not is_worth_it:
             return
-        env = {**self.environment, **variables_of_ranks}
-        request = {**imports.to_json(), "servers": list(servers), "elastic": elastic}
-        request |= {"keep": keep, "keep_with": keep_with}
+        env = {**self.environment, **variables_of_ranks, **({variables.PLACE_FD: "-1"} if elastic else {})}
         path = self._runtime_dir / rank_wrapper.IMPORTER
         self._has_own_importer = folder is None
         self.importer_heard = time.monotonic()
         try:
             self._importer = importer.Importer(
-                self._loop, folder or self._runtime_dir, path, command, env, request, self._from_importer
+                self._loop,
+                folder or self._runtime_dir,
+                path,
+                command[0],
+                env,
+                imports,
+                self._from_importer,
+                keep=keep,
+                keep_with=keep_with,
             )
         except OSError as error:
             self.on_importer({"unfit": f"{error.filename or 'it'} could not be started: {error.strerror or error}"})

@@ -289,8 +289,9 @@ class Preparation:
         folder = self._env.tree.code
         submit = self._env.toolkit_parameters.get(codec.SUBMIT_DIRECTORY)
         code.materialize(str(submit) if submit else None, folder, self._env.program)
+        runs_horovod = launchers.of(self._env.strategy).runs_horovod
         if self._env.program.endswith(".py"):
-            self._imports = imports.read(folder / self._env.program, folder)
+            self._imports = imports.read(folder / self._env.program, folder, horovod=runs_horovod)
         wanted = folder / "requirements.txt"
         if wanted.is_file() or code.is_project(folder):
             from container.toolkit.code import requirements
@@ -303,7 +304,7 @@ class Preparation:
                 warn=self._warnings.append,
                 project=folder if code.is_project(folder) else None,
             )
-        if launchers.of(self._env.strategy).runs_horovod:
+        if runs_horovod:
             inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
             # Ranks see the user's packages; the toolkit itself is isolated from them.
             paths = (str(self._overlay or ""), *inherited, *sys.path, site.getusersitepackages())
@@ -372,12 +373,10 @@ class Preparation:
             gang.on_importer = self._tell_of_importer
             changed = launchers.ranks_variables(env, gang.environment)
             elastic = launchers.of(env.strategy).placed_by_script
-            servers = launchers.servers_command(env)
             gang.start_importer(
                 command,
                 self._imports,
                 changed,
-                servers=servers,
                 elastic=elastic,
                 folder=self._settings.importers,
                 keep=self._settings.keep_alive,

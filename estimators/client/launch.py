@@ -19,6 +19,7 @@ from container.contract import variables
 from container.contract.failures import Cause, Failure
 from container.contract.wire import Event
 from container.system.holding import hold
+from container.system.unused import read_proc_link
 from estimators import backends
 from estimators.backends import dispatchers
 from estimators.client.checks import check_local
@@ -280,7 +281,10 @@ def await_leftovers(record: JobRecord, seconds: float = _LEFTOVERS) -> None:
 
 
 def _leftovers(path: Path) -> list[int]:
-    """Processes whose environment or command has the record's folder: toolkits, ranks, agents, a reaper."""
+    """Processes whose environment or command has the record's folder: toolkits, ranks, agents, a reaper.
+
+    A fork of an importer has the importer's: it is known by where it works.
+    """
     ours = f"{variables.BASE_DIR}={path}/".encode()
     names = (str(path).encode() + b"\0", json.dumps(str(path)).encode())  # an argument, or in a reaper's duty
     found = []
@@ -293,7 +297,9 @@ def _leftovers(path: Path) -> list[int]:
         except OSError:
             continue
         helper = b"container/__main__.py" in argv or b"docker.reaper" in argv
-        if ours in environ or (helper and any(name in argv for name in names)):
+        works_there = read_proc_link(int(entry), "cwd").startswith(f"{path}/")
+        forked = works_there and f"{variables.IMPORTER}=".encode() in environ
+        if ours in environ or forked or (helper and any(name in argv for name in names)):
             found.append(int(entry))
     return found
 

@@ -2,8 +2,9 @@
 
 Times are seconds since the epoch (floats), as on SageMaker's wire. What SageMaker has no name for is under the key
 ``Fleetfit``: ``failure`` (:meth:`Failure.to_dict` or None), ``warnings`` (a list of strings), ``warned_before`` (how
-many of them, the first ones, were said before the start), ``attempt``,
-``attempts`` (how those ended that did not complete), ``supervisor_pid``, and ``record_version``.
+many of them, the first ones, were said before the start), ``importer`` (why ranks import their modules themselves,
+where they do), ``attempt``, ``attempts`` (how those ended that did not complete), ``supervisor_pid``, and
+``record_version``.
 """
 
 from __future__ import annotations
@@ -150,6 +151,12 @@ def with_warning(status: Mapping[str, Any], warning: str) -> dict[str, Any]:
     """Add a warning to the status, unless it is there already."""
     warnings = list(status.get(OWN, {}).get("warnings") or [])
     return with_own(status, warnings=warnings if warning in warnings else [*warnings, warning])
+
+
+def with_unshared(status: Mapping[str, Any], reason: str) -> dict[str, Any]:
+    """Add why ranks import their modules themselves to the status, unless it is there already."""
+    reasons = list(status.get(OWN, {}).get("importer") or [])
+    return with_own(status, importer=reasons if reason in reasons else [*reasons, reason])
 
 
 def noticed(status: Mapping[str, Any]) -> list[str]:

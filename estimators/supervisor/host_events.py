@@ -84,6 +84,8 @@ class HostEvents:
         elif event.kind == "warning":
             if message := str(event.data.get("message") or ""):
                 self._warn(event.host, message, time_ns)
+        elif event.kind == "importer" and (reason := event.data.get("unfit") or event.data.get("refused")):
+            self._journal.unshared(str(reason))
         elif event.kind == wire.TERMINATED:
             self._machine.terminated = self._machine.terminated or event.host
         elif event.kind == "process_started" and event.rank is not None:

@@ -114,6 +114,10 @@ class Journal:
         """Keep a warning with the status; written with it."""
         self.status = statuses.with_warning(self.status, message)
 
+    def unshared(self, reason: str) -> None:
+        """Keep why ranks import their modules themselves with the status; written with it."""
+        self.status = statuses.with_unshared(self.status, reason)
+
     def step(self, secondary: SecondaryStatus, message: str = "") -> None:
         """Take a step of the secondary status."""
         self.status = statuses.transition(self.status, secondary, time.time(), mask_texts(message, self._mask))

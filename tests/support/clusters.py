@@ -22,6 +22,7 @@ from waiting import until
 
 from container.contract import variables
 from container.contract.wire import Event
+from container.system import unused
 from estimators import MPI, Estimator, PreflightWarning, RunOptions, TensorFlow, TrainingJob
 from estimators.backends.slurm import keeper
 from estimators.job.fleets import capabilities
@@ -252,7 +253,9 @@ class Process:
     started: int
     argv: tuple[str, ...] = dataclasses.field(compare=False)
     environ: dict[str, str] = dataclasses.field(compare=False)
-    imports: str = dataclasses.field(default="", compare=False)  # it is an importer, which has its ranks' command
+    imports: str = dataclasses.field(default="", compare=False)  # the place of the importer that it is, or a fork of
+    name: str = dataclasses.field(default="", compare=False)
+    folder: str = dataclasses.field(default="", compare=False)
 
     @property
     def alive(self) -> bool:
@@ -269,14 +272,14 @@ class Process:
     def is_kept(self) -> bool:
         """Whether it is an importer for other tests' jobs as well."""
         shared = os.environ.get(variables.KEEP_IMPORTERS)
-        return shared is not None and Path(self.imports).parent == Path(shared)
+        return shared is not None and self.kind == "root" and Path(self.imports).parent == Path(shared)
 
     @property
     def host(self) -> str:
         """The host that it belongs to; of a remote shell, the one that it reaches."""
         if self.kind == "rsh":
             return next((word for word in self.argv if word.startswith("algo-")), "?")
-        match = re.search(r"/hosts/(algo-\d+)/", self.environ.get("SAGEMAKER_BASE_DIR", "") + "/")
+        match = re.search(r"/hosts/(algo-\d+)/", (self.folder or self.environ.get("SAGEMAKER_BASE_DIR", "")) + "/")
         return match[1] if match else "?"
 
     @property
@@ -285,7 +288,8 @@ class Process:
         host's, ``root`` for the machine's.
         """
         if self.imports:
-            return "importer" if self.imports == "host" else "root"
+            kinds = {"fleetfit-import": "root", "fleetfit-host": "importer", "fleetfit-server": "server"}
+            return kinds.get(self.name, "rank")
         words = [os.path.basename(word) for word in self.argv]
         if words and words[0] in ("mpirun", "orted", "prterun", "prted") and "--version" not in words:
             return words[0]
@@ -327,8 +331,11 @@ def process(pid: int) -> Process | None:
         environ = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
     except OSError:
         return None
-    variables = dict(item.split("=", 1) for item in environ if "=" in item)
-    return Process(pid, stat[2], tuple(argv), variables, variables.get("FLEETFIT_IMPORTER", ""))
+    given = dict(item.split("=", 1) for item in environ if "=" in item)
+    if not (imports := given.get(variables.IMPORTER, "")):
+        return Process(pid, stat[2], tuple(argv), given)
+    name, folder = unused.read_proc(pid, "comm").strip(), unused.read_proc_link(pid, "cwd")
+    return Process(pid, stat[2], tuple(argv), given, imports.split(":", 2)[-1], name, folder)
 
 
 def _pids() -> list[int]:
@@ -376,11 +383,11 @@ def marked(name: str) -> list[Process]:
     found = []
     for pid in _pids():
         one = process(pid)
-        if (
-            one is not None
-            and one.environ.get("FLEETFIT_JOB") == name
-            and one.environ.get("FLEETFIT_HOME") == os.environ["FLEETFIT_HOME"]
-        ):
+        if one is None:
+            continue
+        home = os.environ["FLEETFIT_HOME"]
+        ours = one.environ.get("FLEETFIT_JOB") == name and one.environ.get("FLEETFIT_HOME") == home
+        if ours or one.folder.startswith(f"{home}/jobs/{name}/"):
             found.append(one)
     return found
 

@@ -25,7 +25,8 @@ def told(job: TrainingJob, what: str) -> list[Any]:
 LOOK = """
 '''Words.'''
 from __future__ import annotations
-import ctypes, faulthandler, gc, hashlib, inspect, json, multiprocessing, os, random, resource, signal, sys, threading
+import ctypes, faulthandler, gc, hashlib, inspect, json, linecache, multiprocessing, os, pickle, random, resource
+import signal, sys, threading, traceback, warnings
 import slowly
 import numpy
 import aid
@@ -40,22 +41,43 @@ def death_signal():
     ctypes.CDLL(None).prctl(2, ctypes.byref(number), 0, 0, 0)
     return number.value
 
-def spawned():
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(abs, (-2,))
+class Point:
+    def __init__(self, x):
+        self.x = x
+
+def double(point):
+    return Point(2 * point.x)
+
+def started(method):
+    with multiprocessing.get_context(method).Pool(1) as pool:
+        return pool.apply(double, (Point(1),)).x
+
+def raised():
+    try:
+        raise ValueError("of the script's own")
+    except ValueError:
+        return traceback.format_exc()
+
+def warned():
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        warnings.warn("here", stacklevel=2)
+    return [found[0].filename, found[0].lineno]
 
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 seen = {
     "argv": sys.argv,
-    "command": open("/proc/self/cmdline").read(),
     "core": open("/proc/self/coredump_filter").read(),
     "cwd": os.getcwd(),
+    "pickled": pickle.loads(pickle.dumps(Point(3))).x,
+    "raised": raised(),
+    "source": [inspect.getsource(double), linecache.getline(__file__, 2), inspect.getfile(Point)],
+    "warned": warned(),
     "death": death_signal(),
     "descriptors": [str(fd) for fd in (0, 1, 2) if os.get_inheritable(fd)],
     "environment": dict(os.environ),
     "faulthandler": faulthandler.is_enabled(),
     "flags": str(sys.flags),
-    "frames": len(inspect.stack()),
     "gc": [gc.isenabled(), gc.get_threshold()],
     "group": os.getpgid(0) == os.getpid(),
     "handlers": {number: str(signal.getsignal(number)).partition(" at ")[0] for number in signal.valid_signals()},
@@ -63,7 +85,6 @@ seen = {
     "limits": [resource.getrlimit(number) for number in range(16)],
     "main": of_main(),
     "mask": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])],
-    "name": status["Name"],
     "nice": os.nice(0),
     "open": sorted(os.readlink(f"/proc/self/fd/{fd}").partition(":")[0] for fd in (0, 1, 2)),
     "original": sys.orig_argv,
@@ -80,16 +101,13 @@ seen = {
     "umask": os.umask(0o022),
     "warnings": sys.warnoptions,
     "children": open(f"/proc/self/task/{os.getpid()}/children").read(),
-    "kernel's environment": sorted(
-        line.partition("=")[0] for line in open("/proc/self/environ").read().split(chr(0)) if "T_FORK" not in line
-    ),
-    "importer": [name for name in sys.modules if "fleetfit" in name],
+    "importer": [name for name in sys.modules if "fleetfit" in name or name.startswith("container")],
 }
 if __name__ == "__main__":
     aid.report(
         forked=slowly.PID != os.getpid(),
         seen=seen,
-        spawned=spawned(),
+        started=[started("spawn"), started("fork")],
         random=[random.random(), numpy.random.rand()],
         key=hashlib.sha256(multiprocessing.current_process().authkey).hexdigest(),
     )

@@ -122,7 +122,7 @@ class Watch:
                 environ = Path(f"/proc/{pid}/environ").read_bytes()
                 if int(pid) not in own and any(sign in environ for sign in signs):
                     words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
-                    if importers or not words.startswith("fleetfit-importer"):
+                    if importers or "/toolkit/importer/__main__.py " not in words:
                         found.append(f"process {pid}: {words[:300]}")
         return found
 

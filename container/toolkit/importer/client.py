@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import signal
 import socket
 
+from container.system import inherited
 from container.system.connection import BlockingConnection
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
-
-#: The longest request: a rank's command and environment.
-_REQUEST_LIMIT = 64 << 20
 
 
 class Forked:
     """A process that the importer has forked for this wrapper.
 
     Attributes:
-        pid: Its pid, which stays its own until :meth:`wait` returns.
+        pid: Its pid.
         importer_gone: Whether it has ended with the importer.
     """
 
@@ -34,15 +30,11 @@ class Forked:
 
     def wait(self) -> tuple[int, int]:
         """Return how it has ended, as a wait status, and its peak memory in KiB."""
-        try:
-            self._connection.send({"op": "reap"})
+        answer = None
+        with contextlib.suppress(OSError):
             answer = self._connection.receive()
-        except OSError:
-            answer = None
-        if answer is None:  # the importer was killed, and its death killed the rank
-            self.importer_gone = True
-            return signal.SIGKILL, 0
-        return int(answer["status"]), int(answer["max_rss_kb"])
+        self.importer_gone = answer is None  # it was killed, and its death killed the rank
+        return (int(answer["status"]), int(answer["max_rss_kb"])) if answer else (signal.SIGKILL, 0)
 
 
 def fork(
@@ -67,47 +59,26 @@ def fork(
         without an importer.
     """
     sock = socket.socket(socket.AF_UNIX)
-    connection = BlockingConnection(sock, limit=_REQUEST_LIMIT)
+    connection = BlockingConnection(sock)
     answer = None
+    request = in_memory({"argv": list(command), "environment": dict(env), **inherited.taken_down()})
     with contextlib.suppress(OSError):
         sock.connect(path)
-        connection.send({"op": "fork", **_request(command, env)}, descriptors)
+        connection.send({"op": "fork"}, (request, *descriptors))
         while (answer := connection.take()) is None and readable(connection) and connection.read():
             pass
+    os.close(request)
     if answer is None or answer["op"] != "forked":
         connection.close()
         return None
     return Forked(connection, int(answer["pid"]))
 
 
-def _request(command: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the process takes over from us."""
-    mask = os.umask(0)
-    os.umask(mask)
-    with open("/proc/self/oom_score_adj", encoding="ascii") as file:
-        score = file.read().strip()
-    return {
-        "argv": list(command),
-        "environment": dict(env),
-        "umask": mask,
-        "oom_score_adj": score,
-        "limits": [[number, *resource.getrlimit(number)] for number in _LIMITS],
-        "traits": traits(),
-    }
+def in_memory(value: object) -> int:
+    """Return a descriptor from which a value can be read as JSON."""
+    import json
 
-
-_LIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
-
-
-def traits() -> dict[str, Any]:
-    """Return what a process has from its parent that one of the importer's cannot take over."""
-    with open("/proc/self/cgroup", encoding="utf-8") as file:
-        groups = file.read()
-    return {
-        "cwd": os.getcwd(),
-        "cores": sorted(os.sched_getaffinity(0)),
-        "nice": os.getpriority(os.PRIO_PROCESS, 0),
-        "users": [*os.getresuid(), *os.getresgid()],
-        "groups": groups,
-        "namespaces": [os.readlink(f"/proc/self/ns/{kind}") for kind in ("ipc", "mnt", "net", "pid", "user", "uts")],
-    }
+    fd = os.memfd_create("request")
+    os.write(fd, json.dumps(value).encode())
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd

@@ -1,87 +1,63 @@
 """The machine's importer, as a toolkit finds or starts it.
 
-It is ``hook/_fleetfit_importer.py``, and lies in a folder that the machine's toolkits share, under a name made of what
-it imports; the first of them starts it. Each host has a fork of it, which runs for as long as its toolkit, whose death
-ends it, and its own death ends the ranks that were forked from it.
+It is ``server.py`` beside this file. Its socket lies in a folder that the machine's toolkits share, under a name made
+of what is imported; the first of them starts it. Each host has a fork of it, which ends with the host's toolkit; the
+ranks that were forked from that end with it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import json
 import os
 import select
 import socket
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from container.contract import variables
 from container.contract.messages import Message
-from container.system import importers, processes
+from container.system import importers, inherited, processes
 from container.system.connection import Connection
 from container.system.loop import Loop
-from container.toolkit.importer.client import traits
+from container.system.variables_read import is_read_at_load
+from container.toolkit.importer import client
+from container.toolkit.importer.imports import SLOW, Imports
 
-#: What takes so long to import that it is worth a process.
-SLOW = frozenset(("horovod", "jax", "keras", "tensorflow", "tf_keras", "torch"))
-
+#: Variables with which Python does more, or less, than to run the script.
+_OF_PYTHON = frozenset(("PYTHONHOME", "PYTHONINSPECT", "PYTHONPROFILEIMPORTTIME", "PYTHONSAFEPATH", "PYTHONVERBOSE"))
 #: What the toolkit tells a wrapper, and not its command.
-_WRAPPERS = frozenset(
-    (
-        variables.CODE_DIR,
-        variables.PIPE_CHANNELS,
-        variables.PLACE,
-        variables.SHARED_MEMORY_DIR,
-        variables.UMASK,
-        variables.USERS_OPEN_FILES,
-        variables.USERS_TMPDIR,
-    )
+_WRAPPERS = (
+    *(variables.CODE_DIR, variables.PIPE_CHANNELS, variables.PLACE, variables.SHARED_MEMORY_DIR, variables.UMASK),
+    *(variables.USERS_OPEN_FILES, variables.USERS_TMPDIR),
 )
+#: What the importer's own interpreter is set up with, of what the toolkit gives the ranks.
+_SET_UP = (variables.EVIDENCE, variables.PLACE_FD, variables.STACK_SIGNAL)
+_HOME = "FLEETFIT_HOME"
+#: How long the host's importer may take to end, in seconds.
+_END_S = 2.0
 
 
-def is_wanted(command: Sequence[str], environment: Mapping[str, str], python: str, packages: Collection[str]) -> bool:
-    """Return whether ranks with this command may be forked from one that imports for them. Pure.
+def is_worth_it(imports: Imports, environment: Mapping[str, str]) -> bool:
+    """Return whether what a script imports takes so long that it is imported once for all ranks. Pure."""
+    asked = environment.get(variables.FORK)
+    return asked != "0" and bool(imports.packages if asked == "1" else imports.packages & SLOW)
 
-    The importer runs under the toolkit's own Python, started by the rank's own command: that this reaches the hook is
-    known of no other.
+
+def refusal(command: Sequence[str], environment: Mapping[str, str], python: str) -> str:
+    """Return why no rank with a command can be forked; empty if one can. Pure.
 
     Args:
         command: The entry point's.
         environment: What all ranks of the host get.
-        python: The toolkit's interpreter.
-        packages: What they import.
+        python: The toolkit's interpreter, which is the importer's.
     """
-    asked = environment.get(variables.FORK)
-    return (
-        asked != "0"
-        and (bool(packages) if asked == "1" else not SLOW.isdisjoint(packages))
-        and command[0] == python
-        and len(command) > 1
-        and command[1].endswith(".py")
-        and not command[1].startswith("-")
-        and not any(name.startswith("PYTHON") and name not in _KNOWN for name in environment)
-    )
-
-
-#: Variables for Python that change nothing of what is relied on here.
-_KNOWN = frozenset(
-    (
-        "PYTHONBREAKPOINT",  # Ray sets it in whoever connects to it
-        "PYTHONDONTWRITEBYTECODE",
-        "PYTHONFAULTHANDLER",
-        "PYTHONHASHSEED",
-        "PYTHONIOENCODING",
-        "PYTHONNOUSERSITE",
-        "PYTHONPATH",
-        "PYTHONPYCACHEPREFIX",
-        "PYTHONUNBUFFERED",
-        "PYTHONUTF8",
-        "PYTHONWARNINGS",
-    )
-)
+    if not (len(command) > 1 and command[1].endswith(".py") and not command[1].startswith("-")):
+        return "the entry point is not a Python file"
+    if command[0] != python:
+        return "the script and the toolkit run under different interpreters"
+    return next((f"{name} is set" for name in sorted(_OF_PYTHON & environment.keys())), "")
 
 
 class Importer:
@@ -91,9 +67,11 @@ class Importer:
         loop: The loop that drives it.
         folder: Where the machine's importers are.
         path: Where the host's socket is to be.
-        command: The ranks' command.
+        python: The ranks' interpreter.
         env: What all ranks of the host get.
-        request: What the importer is to do, as :data:`variables.IMPORTER` has it, as far as it is not known here.
+        imports: What to import.
+        keep: How many seconds the machine's importer stays when nobody needs it.
+        keep_with: The process with which it ends before that; 0 for none.
         received: Called with what it tells, beside its operations.
 
     Attributes:
@@ -110,26 +88,34 @@ class Importer:
         loop: Loop,
         folder: Path,
         path: Path,
-        command: Sequence[str],
+        python: str,
         env: Mapping[str, str],
-        request: Mapping[str, Any],
+        imports: Imports,
         received: Callable[[Message], None],
+        *,
+        keep: float = 0.0,
+        keep_with: int = 0,
     ) -> None:
         self._loop = loop
         self._folder = folder
-        self._env = {name: value for name, value in env.items() if name not in _WRAPPERS}
-        self._env = {name: value for name, value in self._env.items() if not name.startswith(variables.USERS_PREFIX)}
-        code = env[variables.CODE_DIR]
-        self._request = {
-            **request,
-            "argv": list(command),
-            "cwd": code,
-            "code": code,
-            "environment": self._env,
-            "traits": traits(),
+        self._python = python
+        self._place = folder / _name(python, env, imports)
+        self._request: dict[str, Any] = {
+            "statements": imports.statements,
+            "settings": imports.settings,
+            "names": imports.names,
+            "cwd": env[variables.CODE_DIR],
+            "environment": {
+                name: value
+                for name, value in env.items()
+                if name not in _WRAPPERS and not name.startswith(variables.USERS_PREFIX)
+            },
             "holder": os.getppid() or os.getpid(),
-            "place": str(folder / _name(command[0], code, self._env, request)),
+            "place": str(self._place),
+            "keep": keep,
+            "keep_with": keep_with,
         }
+        self._packages = sorted(imports.packages)
         self._received = received
         self.pid: int | None = None
         self.root: int | None = None
@@ -148,42 +134,39 @@ class Importer:
 
     def _ask(self, *, anew: bool) -> None:
         """Ask the machine's importer; start it where there is none, or it is known not to do."""
-        with _locked(self._folder) as folder, contextlib.ExitStack() as stack:
+        with importers.locked(self._folder):
             # Another of the job's hosts may have started one meanwhile, instead of what refused both.
-            refused = anew and _pid(self._request["place"]) in (None, self.pid)
-            sock = None if refused else _connect(self._request["place"])
+            refused = anew and importers.noted_pid(self._place) in (None, self.pid)
+            sock = None if refused else importers.connect(self._place)
             fresh = sock is None
             if sock is None:
-                self.root = self._start(folder)
-                sock = _connect(self._request["place"])
+                self.root = self._start()
+                sock = importers.connect(self._place)
             if sock is None:
                 raise OSError("nobody takes the importer's connections")
-            self.pid = self.root if fresh else _pid(self._request["place"])
-            request = _in_memory(self._request)
-            stack.callback(os.close, request)
-            holder = os.pidfd_open(self._request["holder"])
-            stack.callback(os.close, holder)
-            socket.send_fds(sock, [b"{}\n"], [request, self._listener.fileno(), holder])
+            self.pid = importers.noted_pid(self._place)
+            request = client.in_memory(self._request)
+            socket.send_fds(sock, [b"{}\n"], [request, self._listener.fileno()])
+            os.close(request)
         self._connection = Connection(
             self._loop, sock, self._take, lambda reason: self._closed(again=not fresh), key=None
         )
 
-    def _start(self, folder: Path) -> int:
+    def _start(self) -> int:
         """Start the machine's importer; returns its pid."""
-        place = Path(self._request["place"])
-        described = _in_memory(self._request)
+        env: dict[str, str] = self._request["environment"]
+        about = {name: value for name, value in env.items() if is_read_at_load(name) or name in (*_SET_UP, _HOME)}
+        about["PYTHONPATH"] = _path(env, self._request["cwd"])
+        described = client.in_memory(self._request)
         told, output = os.pipe()  # Python looks at its standard output when it starts, and a rank's is a pipe
         with socket.socket(socket.AF_UNIX) as listener:
             try:
-                place.unlink(missing_ok=True)
-                listener.bind(str(place))
+                self._place.unlink(missing_ok=True)
+                listener.bind(str(self._place))
                 listener.listen(256)
-                env = {**self._env, variables.IMPORTER: f"{listener.fileno()}:{described}"}
-                if self._request["elastic"]:
-                    env[variables.PLACE_FD] = "-1"
                 pid = processes.spawn(
-                    self._request["argv"],
-                    env=env,
+                    [self._python, str(Path(__file__).with_name("__main__.py")), *self._packages],
+                    env={**about, variables.IMPORTER: f"{listener.fileno()}:{described}:{self._place}"},
                     cwd=self._request["cwd"],
                     stdout=output,
                     stderr=output,
@@ -193,15 +176,14 @@ class Importer:
             finally:
                 for fd in (described, told, output):
                     os.close(fd)
-        facts = {"pid": pid, "packages": [], "until": None, "keep": 0.0}
-        place.with_name(f"{place.name}.json").write_text(json.dumps(facts), encoding="utf-8")
+        importers.note(self._place, pid, [], None)
         self._loop.on_child(pid, lambda status: self._root_ended(pid))
         return pid
 
     def _root_ended(self, pid: int) -> None:
         if self.root == pid:
             self.root = None
-        importers.forget(Path(self._request["place"]))  # killed, it could not; another's that is there now stays
+        importers.forget(self._place)  # killed, it could not; another's that is there now stays
 
     def _take(self, message: Message) -> None:
         operation = message.get("op")
@@ -260,20 +242,12 @@ class Importer:
         if orderly and self.imported and self._connection is not None:
             self._connection.send({"op": "end"})
         if not orderly and self.root is not None:  # which ends with this toolkit then
-            place = Path(self._request["place"])
-            for file in (place, place.with_name(f"{place.name}.json")):
-                file.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # others' are there
-                self._folder.rmdir()
+            importers.remove(self._place)
         self._drop()
         self._listener.close()
 
     def await_end(self) -> list[int]:
-        """Wait until it has ended.
-
-        Returns:
-            Pids that would not go.
-        """
+        """Wait until it has ended; returns pids that would not go."""
         if self._host is None:
             return []
         (process, pid), self._host = self._host, None
@@ -284,77 +258,21 @@ class Importer:
         return left
 
 
-#: How long the host's importer may take to end, in seconds.
-_END_S = 2.0
-#: What the importer does not import anything by, where it differs between hosts and between jobs.
-_PASSING = frozenset(
-    (
-        *("CURRENT_HOST", "OLDPWD", "PWD", "PYTEST_CURRENT_TEST", "SAGEMAKER_BASE_DIR", "SAGEMAKER_JOB_NAME"),
-        *("SAGEMAKER_REGION", "SHLVL", "TF_CONFIG", "TMPDIR", "XDG_SESSION_ID", "_"),
-    )
-)
-_PASSING_PREFIXES = ("FLEETFIT_", "SM_", "SSH_C", "TRAINING_JOB_")
-#: What is set up before the imports, of the toolkit's.
-_SET_UP = (variables.EVIDENCE, variables.STACK_SIGNAL)
+def _path(env: Mapping[str, str], code: str) -> str:
+    """Return the PYTHONPATH of ranks without their code's folder, which is another for each job and host."""
+    return os.pathsep.join(folder for folder in env["PYTHONPATH"].split(os.pathsep) if folder != code)
 
 
-def _name(python: str, code: str, environment: Mapping[str, str], request: Mapping[str, Any]) -> str:
+def _name(python: str, env: Mapping[str, str], imports: Imports) -> str:
     """Return what an importer is called that does this: 24 letters and digits. Pure but for the cores."""
     import hashlib  # a job's start waits for what is imported
 
-    about = {name: value for name, value in environment.items() if name not in _PASSING}
-    about = {name: value for name, value in about.items() if not name.startswith(_PASSING_PREFIXES)}
-    about["PYTHONPATH"] = os.pathsep.join("" if one == code else one for one in about["PYTHONPATH"].split(os.pathsep))
-    set_up = {name: environment.get(name) for name in _SET_UP}
-    what = [python, about, set_up, {**traits(), "cwd": ""}, *(request[name] for name in _ABOUT)]
+    about = {name: value for name, value in env.items() if is_read_at_load(name) or name in _SET_UP}
+    what = [
+        python,
+        about | {"PYTHONPATH": _path(env, env[variables.CODE_DIR])},
+        inherited.traits(),
+        imports.statements,
+        imports.settings,
+    ]
     return hashlib.blake2b(json.dumps(what, sort_keys=True).encode(), digest_size=12).hexdigest()
-
-
-_ABOUT = ("elastic", "on_use", "settings", "statements")
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[Path]:
-    """Hold the folder's lock: one importer is started where several toolkits need it."""
-    there = False
-    while not there:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        fd = -1
-        with contextlib.suppress(FileNotFoundError):  # the last importer there has just removed it
-            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            there = os.path.samestat(os.fstat(fd), folder.lstat())
-        if not there and fd >= 0:
-            os.close(fd)
-    try:
-        status = os.fstat(fd)
-        if status.st_uid != os.getuid() or status.st_mode & 0o077:
-            raise PermissionError(errno.EPERM, "the folder must belong to this user and have mode 0700", str(folder))
-        yield folder
-    finally:
-        os.close(fd)
-
-
-def _connect(place: str) -> socket.socket | None:
-    sock = socket.socket(socket.AF_UNIX)
-    try:
-        sock.connect(place)
-    except OSError:
-        sock.close()
-        return None
-    return sock
-
-
-def _pid(place: str) -> int | None:
-    try:
-        return int(json.loads(Path(f"{place}.json").read_bytes())["pid"])
-    except (OSError, ValueError, KeyError):
-        return None
-
-
-def _in_memory(value: object) -> int:
-    """Return a descriptor from which the value can be read as JSON."""
-    fd = os.memfd_create("request")
-    os.write(fd, json.dumps(value).encode())
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd

@@ -34,7 +34,7 @@ def test_a_script_sees_what_it_sees_without_one(shape: dict[str, int], make: clu
     for rank, said in forked.items():
         assert (said["forked"], spawned[rank]["forked"]) == (True, False)
         assert comparable(with_one, said["seen"]) == comparable(without, spawned[rank]["seen"])
-        assert said["spawned"] == 2
+        assert said["started"] == spawned[rank]["started"] == [2, 2]
         printed = [clusters.printed(job, rank).count("slowly was imported") for job in (with_one, without)]
         assert printed == [2, 2]  # by the rank, and by the process that it spawns
     if len(forked) > 1:
@@ -45,6 +45,21 @@ def test_a_script_sees_what_it_sees_without_one(shape: dict[str, int], make: clu
 ENDS = {
     "exception": 'def fail():\n    raise ValueError("no such thing")\nfail()',
     "exit": "import sys\nsys.exit(7)",
+    "exit with words": "import sys\nsys.exit('enough')",
+    "interrupt": "raise KeyboardInterrupt",
+    "another thread": "import threading\nthreading.Thread(target=print, args=('late',)).start()\nraise SystemExit(3)",
+    "exception in an exit function": "import atexit\natexit.register(int, 'x')\nraise SystemExit(4)",
+    "own hook": (
+        "import sys, traceback\n"
+        "def hook(*given):\n"
+        "    print('mine', len(traceback.extract_tb(given[2])))\n"
+        "    sys.__excepthook__(*given)\n"
+        "sys.excepthook = hook\n"
+        "def fail():\n    raise ValueError('no such thing')\nfail()"
+    ),
+    "hook that fails": "import sys\nsys.excepthook = lambda *given: 1 / 0\nraise ValueError('no such thing')",
+    "cause": "try:\n    {}['a']\nexcept KeyError as error:\n    raise ValueError('no such thing') from error",
+    "text without end": "import sys\nsys.stdout.write('no end')\nraise SystemExit(5)",
     "abort": "import os\nos.abort()",
     "exit functions": "import atexit\natexit.register(print, 'a last word', flush=True)\nraise SystemExit(3)",
     "syntax": "exec('(')",
@@ -61,7 +76,7 @@ def test_it_ends_as_without_one(code: str, make: clusters.Make) -> None:
         # A job fails by an exception when it is told of, which may be before the process has ended.
         reason = str(job.describe()["FailureReason"]).replace(" (exited with code 1)", "")
         printed = [] if job.failure.traceback else clusters.printed(job)
-        ends.append([text.replace(job.name, "JOB") for text in (reason, *printed)])
+        ends.append([text.replace(job.name, "JOB") for text in (reason, job.failure.traceback or "", *printed)])
     assert ends[0] == ends[1]
 
 
@@ -93,6 +108,7 @@ def test_a_rank_whose_variables_were_looked_at_imports_by_itself(make: clusters.
     job = make.run(script, processes=2)
     assert {rank: said["rank"] for rank, said in clusters.reports(job).items()} == {0: "0", 1: "1"}
     assert told(job, "refused") == ["OMPI_COMM_WORLD_RANK differs"] * 2
+    assert job.describe()["Fleetfit"]["importer"] == ["OMPI_COMM_WORLD_RANK differs"]
 
 
 def test_what_a_module_sets_is_set_in_the_rank(make: clusters.Make, library: Path) -> None:
@@ -102,32 +118,40 @@ def test_what_a_module_sets_is_set_in_the_rank(make: clusters.Make, library: Pat
     assert clusters.reports(job)[0]["set"] == "1!" and told(job, "imported")
 
 
+#: A package that is imported wherever a script imports it, and one that changes what that reads in a way that no source
+#: of the script's shows.
+JAX, ACTS = (
+    """
+import os
+PID = os.getpid()
+FIRST = os.environ.get("FIRST")
+print("jax was imported", flush=True)
+os.environ["OF_JAX"] = "1"
+""",
+    """
+import os, sys
+def act():
+    {act}
+""",
+)
+
+
 @pytest.mark.parametrize(
     ("act", "why"),
     [
-        ('os.environ["FIRST"] = "2"', "the script has set FIRST before it imports slowly"),
-        ('os.environ["XLA_FLAGS"] = "--none"', "the script has set XLA_FLAGS before it imports slowly"),
-        ('sys.path.insert(0, os.path.join(sys.path[0], "lib"))', "would import slowly from "),
+        ('os.environ["FIRST"] = "2"', "the script has set FIRST before it imports jax"),
+        ('os.environ["TF_CPP_X"] = "1"', "the script has set TF_CPP_X before it imports jax"),
+        ('sys.path.insert(0, os.path.join(sys.path[0], "lib"))', "would import jax from "),
         ('os.environ["UNREAD"] = "1"', None),
     ],
 )
-def test_a_script_that_sets_what_was_read_already_is_told_of_it(
+def test_a_script_that_changes_what_was_read_already_is_told_of_it(
     act: str, why: str | None, make: clusters.Make, library: Path
 ) -> None:
-    """Where its source did not show it: a class is defined, which calls."""
-    (library / "slowly.py").write_text(SLOWLY + 'FIRST = os.environ.get("FIRST")\n')
-    (library / "derived.py").write_text("class Base:\n    def __init_subclass__(cls, **given):\n        cls.act()\n")
-    script = f"""
-import os, sys
-import derived
-class C(derived.Base):
-    def act():
-        {act}
-import slowly
-import aid
-aid.report(forked=slowly.PID != os.getpid())
-"""
-    job = make.start(script, files={"lib/slowly.py": "PID = 0\n"})
+    (library / "jax.py").write_text(JAX)
+    (library / "acts.py").write_text(ACTS.format(act=act))
+    script = "import os\nimport aid\nimport acts\nacts.act()\nimport jax\naid.report(forked=jax.PID != os.getpid())\n"
+    job = make.start(script, files={"lib/jax.py": "PID = 0\n"})
     if why is None:
         assert clusters.await_terminal(job) == "Completed" and clusters.reports(job)[0]["forked"]
     else:
@@ -136,17 +160,41 @@ aid.report(forked=slowly.PID != os.getpid())
         assert why in reason and "FLEETFIT_FORK" in reason
 
 
-def test_what_a_script_sets_by_another_name_is_set_before_it_is_imported(make: clusters.Make, library: Path) -> None:
-    (library / "slowly.py").write_text(SLOWLY + 'FIRST = os.environ.get("FIRST")\n')
+def test_what_a_script_imports_late_is_its_own_from_there_on(make: clusters.Make, library: Path) -> None:
+    """With what the package has printed and set; a package that it does not import is not there."""
+    (library / "jax.py").write_text(JAX)
+    (library / "keras.py").write_text(JAX.replace("jax", "keras").replace("OF_JAX", "OF_KERAS"))
     script = """
-    import os
-    env = os.environ
-    env["FIRST"] = "2"
-    import slowly
+    import os, sys
     import aid
-    aid.report(first=slowly.FIRST, forked=slowly.PID != os.getpid())
+    def main():
+        print("first", "jax" in sys.modules, "OF_JAX" in os.environ, flush=True)
+        import jax
+        print("then", "jax" in sys.modules, "keras" in sys.modules, os.environ["OF_JAX"], flush=True)
+        aid.report(forked=jax.PID != os.getpid())
+    if len(sys.argv) > 3:
+        import keras
+    main()
     """
-    assert clusters.reports(make.run(script))[0] | {"@host": ""} == {"first": "2", "forked": True, "@host": ""}
+    job = make.run(script)
+    assert clusters.reports(job)[0]["forked"] and {"jax", "keras"} <= set(told(job, "imported")[0])
+    lines = [line for line in clusters.printed(job) if not line.startswith("report")]
+    assert lines == ["first False False", "jax was imported", "then True False 1"], lines
+
+
+def test_a_script_that_may_change_its_imports_is_told_why_it_was_not_forked(make: clusters.Make, library: Path) -> None:
+    (library / "jax.py").write_text(JAX)
+    script = """
+    import os, sys
+    sys.path.append("lib")
+    import aid
+    import jax
+    aid.report(forked=jax.PID != os.getpid())
+    """
+    job = make.run(script, environment={})
+    assert not clusters.reports(job)[0]["forked"]
+    assert told(job, "unfit") == ["train.py has 'sys.path'"]
+    assert job.describe()["Fleetfit"]["importer"] == ["train.py has 'sys.path'"]
 
 
 GOING = """

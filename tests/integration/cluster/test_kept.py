@@ -133,11 +133,15 @@ def test_a_project_with_a_module_of_that_name_has_its_own(make: clusters.Make) -
     assert pid_of(second) != pid_of(first)
 
 
-def test_other_variables_have_it_import_anew(make: clusters.Make) -> None:
-    first = make.run(REPORT, environment={"FLEETFIT_FORK": "1", "ABOUT": "1"}, **KEEP)
-    second = make.run(REPORT, environment={"FLEETFIT_FORK": "1", "ABOUT": "2"}, **KEEP)
-    assert pid_of(second) != pid_of(first)
-    assert len(kept.find(home())) == 2
+def test_only_variables_that_were_read_have_it_import_anew(make: clusters.Make, library: Path) -> None:
+    (library / "slowly.py").write_text(SLOWLY + 'READ = os.environ.get("READ")\n')
+    script = "import slowly\nimport aid, os\naid.report(pid=slowly.PID, seen=[slowly.READ, os.environ.get('LATE')])\n"
+    found = []
+    for variables in ({"LATE": "1"}, {"LATE": "2"}, {"READ": "1"}, {"TF_CPP_MIN_LOG_LEVEL": "1"}):
+        job = make.run(script, environment={"FLEETFIT_FORK": "1", **variables}, **KEEP)
+        assert clusters.reports(job)[0]["seen"] == [variables.get("READ"), variables.get("LATE")]
+        found.append(pid_of(job))
+    assert found[0] == found[1] and len(set(found)) == 3
 
 
 def test_a_job_that_failed_leaves_its_imports_and_one_without_leaves_none(make: clusters.Make) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import clusters
 import pytest
+from imported import told
 
 from estimators import MPI, CollectiveAllReduce, ParameterServer, TrainingJob, TrainingJobError
 
@@ -70,6 +71,51 @@ def reason(job: TrainingJob, snapshot: clusters.Snapshot) -> str:
     assert job.status == "Failed"
     snapshot.await_end()
     return str(job.describe()["FailureReason"])
+
+
+#: Imports TensorFlow late, and sets only which Keras it has. Says which of the job's processes are forked.
+LATE = """
+import os
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+from pathlib import Path
+import aid
+from container import distributed
+
+def name(pid):
+    return Path(f"/proc/{pid}/comm").read_text().strip()
+
+def processes():
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.readlink(entry / "cwd").startswith(os.getcwd().partition("/hosts/")[0]):
+                yield name(entry.name)
+        except OSError:
+            pass
+
+def main():
+    cluster = distributed.init()
+    if cluster.size:
+        import tensorflow as tf
+    model = tf.keras.Sequential([tf.keras.layers.Input([1]), tf.keras.layers.Dense(1)])
+    servers = list(processes()).count("fleetfit-server")
+    aid.report(parent=name(os.getppid()), servers=servers, keras=type(model).__module__)
+
+main()
+"""
+
+
+@pytest.mark.parametrize(("distribution", "ranks", "servers"), [(MPI(), 2, 0), (ParameterServer(), 1, 2)])
+def test_late_imports_and_parameter_servers_are_forked(
+    distribution: Any, ranks: int, servers: int, make: clusters.Make
+) -> None:
+    job = make.run(LATE, hosts=2, distribution=distribution, environment={"FLEETFIT_FORK": "1"})
+    said = list(clusters.reports(job).values())
+    assert len(said) == ranks and {one["parent"] for one in said} == {"fleetfit-host"}
+    assert {one["servers"] for one in said} == {servers} and {one["keras"].partition(".")[0] for one in said} == {
+        "tf_keras"
+    }
+    assert told(job, "unfit") + told(job, "refused") == []
+    assert "importer" not in job.describe()["Fleetfit"]
 
 
 @pytest.mark.parametrize(

@@ -277,3 +277,14 @@ def test_nothing_is_looked_at_where_nothing_is_left(program: Callable[..., subpr
         """
     )
     assert output(process) == "[]\n"
+
+
+def test_a_process_is_told_from_one_that_has_its_pid_later(program: Callable[..., subprocess.Popen[str]]) -> None:
+    one = program("processes.set_name('a name of more than 15 bytes')\nprint(flush=True)\ntime.sleep(60)")
+    assert one.stdout is not None and one.stdout.readline() == "\n"
+    assert processes.name(one.pid) == "a name of more"
+    began = processes.began(one.pid)
+    assert processes.lives(one.pid, began) and not processes.lives(one.pid, "1")
+    one.kill()
+    until(lambda: not processes.lives(one.pid, began))  # a zombie
+    one.wait()

@@ -13,6 +13,7 @@ from container.contract import variables
 from container.system import processes
 from container.system.loop import Loop
 from container.toolkit.importer.importer import Importer
+from container.toolkit.importer.imports import Imports
 
 _HANGS_UP = """
 import json, os, signal, socket
@@ -28,11 +29,11 @@ def test_one_that_has_hung_up_and_does_not_end_is_killed_and_nobody_else(
     loop: Loop, run_until: Callable[..., None], tmp_path: Path
 ) -> None:
     env = {"PATH": os.environ["PATH"], variables.CODE_DIR: str(tmp_path), "PYTHONPATH": ""}
-    request = {"elastic": False, "settings": {}, "statements": [], "on_use": []}
+    python = tmp_path / "python"
+    python.write_text(f"#!{sys.executable}\n{_HANGS_UP}")
+    python.chmod(0o755)
     bystander = processes.spawn([sys.executable, "-c", "import signal; signal.pause()"], env=env)
-    importer = Importer(
-        loop, tmp_path, tmp_path / "socket", [sys.executable, "-c", _HANGS_UP], env, request, lambda message: None
-    )
+    importer = Importer(loop, tmp_path, tmp_path / "socket", str(python), env, Imports(), lambda message: None)
     pid = importer.pid
     run_until(lambda: importer.imported and importer.pid is None)
     assert importer.await_end() == []

@@ -1,0 +1,111 @@
+"""A process that is forked for whoever asks over a socket, with descriptors beside the request."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import select
+import signal
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from container.system import forking, processes
+
+_MOST_DESCRIPTORS = 4
+
+
+class ForkServer:
+    """Forks a process for each request that is sent to it.
+
+    Args:
+        listener: Where those who ask connect.
+        name: What this process is called.
+    """
+
+    def __init__(self, listener: socket.socket, name: str) -> None:
+        processes.set_name(name)
+        listener.setblocking(False)
+        self._listener = listener
+        self.peers: dict[int, socket.socket] = {}  # by descriptor
+        self._forked: dict[int, socket.socket] = {}  # by pid, who has asked for it
+        self._poll = select.poll()
+        self._poll.register(listener, select.POLLIN)
+
+    def run(self) -> dict[str, Any]:
+        """Serve; return in a forked process alone, with what it was forked for."""
+        processes.become_subreaper()
+        read, write = os.pipe()
+        os.set_blocking(write, False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        self._poll.register(read, select.POLLIN)
+        while True:
+            for fd, _ in self._poll.poll(self._patience()):
+                if fd == read:
+                    os.read(read, 1 << 16)
+                    with contextlib.suppress(ChildProcessError):
+                        while (ended := os.wait4(-1, os.WNOHANG))[0]:
+                            self._ended(*ended)
+                elif fd == self._listener.fileno():
+                    self.accept()
+                elif fd in self.peers and (request := self._read(self.peers[fd])) is not None:
+                    signal.set_wakeup_fd(-1)
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                    os.close(read)
+                    os.close(write)
+                    return request
+
+    def accept(self) -> None:
+        """Take those who have connected."""
+        with contextlib.suppress(OSError):  # there are no more, or no descriptors
+            while True:
+                sock = self._listener.accept()[0]
+                self.peers[sock.fileno()] = sock
+                self._poll.register(sock, select.POLLIN)
+
+    def drop(self, sock: socket.socket) -> None:
+        """Forget one that has connected."""
+        self._poll.unregister(sock)
+        del self.peers[sock.fileno()]
+        sock.close()
+
+    def _read(self, sock: socket.socket) -> dict[str, Any] | None:
+        data, passed = b"", list[int]()
+        with contextlib.suppress(OSError):
+            data, passed, _, _ = socket.recv_fds(sock, 1 << 16, _MOST_DESCRIPTORS)
+        if not passed:
+            self._hung_up(sock, data)
+            return None
+        with open(passed.pop(0), "rb") as file:
+            request: dict[str, Any] = {**json.load(file), "passed": passed}
+        pid, why = -1, self._refusal(request)
+        with contextlib.suppress(OSError):
+            pid = -1 if why else forking.fork()
+        if pid == 0:
+            for other in (self._listener, *self.peers.values()):
+                if other is not sock:
+                    other.close()
+            return {**request, "peer": sock}
+        for fd in passed:
+            os.close(fd)
+        self._answer(sock, request, pid, why or "no process could be forked")
+        return None
+
+    def _patience(self) -> float | None:
+        """Return for how many milliseconds to wait; None for ever."""
+        return None
+
+    def _hung_up(self, sock: socket.socket, data: bytes) -> None:
+        self.drop(sock)
+
+    def _refusal(self, request: Mapping[str, Any]) -> str | None:
+        raise NotImplementedError
+
+    def _answer(self, sock: socket.socket, request: Mapping[str, Any], pid: int, why: str) -> None:
+        raise NotImplementedError
+
+    def _ended(self, pid: int, status: int, usage: resource.struct_rusage) -> None:
+        raise NotImplementedError

@@ -1,0 +1,20 @@
+"""The program of an importer; see ``server.py``. In a fork that runs a script, this is the frame below its first."""
+
+import os
+import sys
+
+if __name__ == "__main__":
+    _begin = {name: value for name, value in globals().items() if name.startswith("__")}
+    sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+    from container.system import scripts
+    from container.toolkit.importer import server
+
+    _script, _names = server.main(_begin)
+    try:
+        with open(_script, "rb") as _file:
+            _source = _file.read()
+        exec(compile(_source, _script, "exec", dont_inherit=True), _names)
+    except BaseException:
+        sys.excepthook = scripts.without_first_frame(sys.excepthook)
+        raise
