@@ -238,7 +238,7 @@ class DockerProvider(HostProvider):
         made = engine.create(plan)
         if self._ssh_files is not None:
             engine.put(made, self._ssh_files)
-        stream = engine.attach(made, stdin=plan.lifeline)
+        stream = engine.attach(made, plan)
         try:
             if not wanted():
                 raise EngineError("the job has ended in the meantime")

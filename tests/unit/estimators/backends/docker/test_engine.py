@@ -13,9 +13,12 @@ from typing import Any, ClassVar
 
 import pytest
 
+from estimators.backends.docker.containers import ContainerPlan
 from estimators.backends.docker.engine import Engine
 from estimators.backends.docker.engine_errors import AbsentError, EngineError
 from estimators.backends.docker.streams import Frames
+
+PLAN = ContainerPlan(host="algo-1", name="c", image="image:1", lifeline=True)
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -91,12 +94,16 @@ def test_a_refusal_has_its_remedy(engine: Engine) -> None:
 def test_a_connection_to_a_container_carries_both_ways(engine: Engine) -> None:
     hello = b"\x01\0\0\0\0\0\0\x05hello"
     _Handler.answers["POST /containers/c/attach"] = (101, b"")
-    with engine.attach("c", stdin=True) as stream:
+    with engine.attach("c", PLAN) as stream:
         stream.sendall(hello + b"\n")
         assert Frames().feed(stream.recv(100)) == b"HELLO"
     assert _Handler.asked[0][1]["stdin"] == ["1"]
     with pytest.raises(AbsentError, match="attach to a container"):
-        engine.attach("none", stdin=False)
+        engine.attach("none", PLAN)
+    told = b'{"message": "unable to start: exec: \\"train\\": stat train: no such file or directory"}'
+    _Handler.answers["POST /containers/podmans/attach"] = (500, told)
+    with pytest.raises(EngineError, match="image 'image:1' has no executable program 'train'"):
+        engine.attach("podmans", PLAN)
 
 
 def test_what_is_gone_is_removed(engine: Engine) -> None:

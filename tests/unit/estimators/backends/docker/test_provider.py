@@ -61,7 +61,7 @@ class Engine:
         self.ends[plan.host] = queue.SimpleQueue()
         return plan.host
 
-    def attach(self, container: str, *, stdin: bool) -> socket.socket:
+    def attach(self, container: str, plan: ContainerPlan) -> socket.socket:
         ours, self.theirs[container] = socket.socketpair()
         return ours
 
