@@ -246,9 +246,9 @@ class Engine:
         place = f"/containers/{container}/archive"
         self._ask("put files into a container", "PUT", place, archive, query={"path": "/"})
 
-    def attach(self, container: str, *, stdin: bool) -> socket.socket:
+    def attach(self, container: str, plan: ContainerPlan) -> socket.socket:
         """Return the connection on which a container prints, and on which its standard input stays open."""
-        query = {"stream": 1, "stdout": 1, "stderr": 1, **({"stdin": 1} if stdin else {})}
+        query = {"stream": 1, "stdout": 1, "stderr": 1, **({"stdin": 1} if plan.lifeline else {})}
         path = f"/containers/{container}/attach?{urllib.parse.urlencode(query)}"
         with reached(self.address), contextlib.closing(self._connect(_TIMEOUT)) as connection:
             stream = connection.sock.dup()  # the response would close the connection with itself
@@ -256,7 +256,8 @@ class Engine:
                 connection.request("POST", path, headers={"Connection": "Upgrade", "Upgrade": "tcp"})
                 response = connection.getresponse()
                 if response.status >= 400:
-                    raise refusal("attach to a container", response.status, response.read())
+                    # Podman looks for the container's program here.
+                    raise refusal("attach to a container", response.status, response.read(), plan.image, plan)
             except BaseException:
                 stream.close()
                 raise
@@ -321,7 +322,7 @@ class Engine:
         """
         made = self.create(plan)
         try:
-            with self.attach(made, stdin=False) as stream, stream.makefile("rb") as output:
+            with self.attach(made, plan) as stream, stream.makefile("rb") as output:
                 self.start(made, plan)
                 said = Frames().feed(output.read())
             code = self.wait(made).exit_code

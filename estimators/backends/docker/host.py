@@ -150,6 +150,7 @@ class ContainerProcess:
         finally:
             reading.cancel()
             ending.cancel()
+            await asyncio.wait((reading, ending))  # before the connection is closed
 
     async def _read(self, running: Running) -> None:
         loop = asyncio.get_running_loop()

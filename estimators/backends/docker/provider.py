@@ -111,7 +111,7 @@ class DockerProvider(HostProvider):
         """
         host = ContainerHost(self._runner, self, name)
         ready = asyncio.ensure_future(self.ready())
-        if launchers.of(self.spec.strategy).membership_changes:
+        if launchers.of(self.cluster.spec.strategy).membership_changes:
             try:
                 await ready
             except (FleetfitError, OSError) as error:
@@ -136,34 +136,34 @@ class DockerProvider(HostProvider):
 
     async def _make(self) -> None:
         """Make the network, or find or make the containers that are kept."""
-        if not self.spec.resources.keep_alive_s and not self._reaper:
+        if not self.cluster.spec.resources.keep_alive_s and not self._reaper:
             self._reaper.start(self.duty(containers.RECORD_LABEL, str(self.cluster.record.path)))
         if self._image is None:
-            self._image = await self.call(lambda: self._engine.image(containers.image_of(self.spec)))
-        self.toolkit = containers.runs_toolkit(self.spec, self._image.labels)
+            self._image = await self.call(lambda: self._engine.image(containers.image_of(self.cluster.spec)))
+        self.toolkit = containers.runs_toolkit(self.cluster.spec, self._image.labels)
         settings = containers.aws_settings(os.environ)
-        self._aws = settings if self.spec.network_isolation else await self._relays.open(self._engine, settings)
-        if self.spec.resources.keep_alive_s:
+        self._aws = settings if self.cluster.spec.network_isolation else await self._relays.open(self._engine, settings)
+        if self.cluster.spec.resources.keep_alive_s:
             await self._find_pool(self._image)
         elif not self._network:
-            if job_secrets.wants_sshd(self.spec, self.job.options, toolkit=self.toolkit):
+            if job_secrets.wants_sshd(self.cluster.spec, self.job.options, toolkit=self.toolkit):
                 variables_there = self._image.environment
                 self._ssh_files = await self.call(
-                    lambda: job_secrets.ssh_files(self.spec.hosts, variables_there, now=time.time())
+                    lambda: job_secrets.ssh_files(self.cluster.spec.hosts, variables_there, now=time.time())
                 )
             await self.call(self._make_network)
             self._network = True
 
     def _make_network(self) -> None:
-        name = containers.network_of(self.spec)
-        labels = containers.labels_of(self.spec, self.cluster.record.path)
-        self._engine.create_network(name, labels, internal=bool(self.spec.network_isolation))
-        if launchers.of(self.spec.strategy).membership_changes:
+        name = containers.network_of(self.cluster.spec)
+        labels = containers.labels_of(self.cluster.spec, self.cluster.record.path)
+        self._engine.create_network(name, labels, internal=bool(self.cluster.spec.network_isolation))
+        if launchers.of(self.cluster.spec.strategy).membership_changes:
             self._gateway = self._engine.gateway(name)
 
     async def _find_pool(self, image: ImageFacts) -> None:
         """Take containers that are kept and fit the job, or make some: not those of which one was killed."""
-        spec, record = self.spec, self.cluster.record
+        spec, record = self.cluster.spec, self.cluster.record
         self._reaper.finish("")
         self._pool, self._spoilt = None, False
         for folder in (local.checkpoint_dir(spec), containers.local_output(spec)):
@@ -185,15 +185,15 @@ class DockerProvider(HostProvider):
 
     def duty(self, label: str, value: str) -> Duty:
         """Return what is removed from the engine and given back to the user when the job is over, or was killed."""
-        record = self.cluster.record
-        own_checkpoints = local.checkpoint_dir(self.spec) if local.synced_checkpoints(self.spec) is None else None
-        theirs = (own_checkpoints, containers.local_model_dir(self.spec))
+        record, spec = self.cluster.record, self.cluster.spec
+        own_checkpoints = local.checkpoint_dir(spec) if local.synced_checkpoints(spec) is None else None
+        theirs = (own_checkpoints, containers.local_model_dir(spec))
         return Duty(
             label=label,
             value=value,
             remove=(str(self._runtime),),
-            image=containers.image_of(self.spec),
-            trees=(*(str(record.tree(host).base) for host in self.spec.hosts), str(record.checkpoints_dir)),
+            image=containers.image_of(spec),
+            trees=(str(record.path / "hosts"), str(record.checkpoints_dir)),  # also of hosts that come later
             shared=tuple(str(place) for place in theirs if place is not None),
         )
 
@@ -211,26 +211,26 @@ class DockerProvider(HostProvider):
             FleetfitError: the backend's options make no sense.
             OSError: the host's files cannot be written.
         """
+        spec, record = self.cluster.spec, self.cluster.record
         environment = dict(env)
         token = environment.pop(variables.JOB_TOKEN)
         secrets = self._pool.secrets(host) if self._pool is not None else self._runtime / host
         environment = {**self._aws, **environment, **job_secrets.write(secrets, token)}
-        if (model_dir := containers.local_model_dir(self.spec)) is not None:
+        if (model_dir := containers.local_model_dir(spec)) is not None:
             model_dir.mkdir(parents=True, exist_ok=True)
         self._running.add(host)
         if self._pool is not None:
-            environment |= {variables.TREE: str(self.cluster.record.tree(host).base), variables.LIFELINE_FD: "0"}
+            environment |= {variables.TREE: str(record.tree(host).base), variables.LIFELINE_FD: "0"}
             return self._pool.starter(host, environment, self._engine)
-        record = self.cluster.record
         plan = containers.plan_container(
-            self.spec,
+            spec,
             self.job.options,
             host,
             record=record.path,
-            checkpoints=trees.checkpoints(record, self.spec),
+            checkpoints=trees.checkpoints(record, spec),
             environment=environment,
             secrets=secrets,
-            inputs=containers.channel_mounts(record.tree(host).data, local.linked(self.spec)),
+            inputs=containers.channel_mounts(record.tree(host).data, local.linked(spec)),
             attempt=self.cluster.attempt,
             toolkit=self.toolkit,
             gpus=gpu_count(),
@@ -243,7 +243,7 @@ class DockerProvider(HostProvider):
         made = engine.create(plan)
         if self._ssh_files is not None:
             engine.put(made, self._ssh_files)
-        stream = engine.attach(made, stdin=plan.lifeline)
+        stream = engine.attach(made, plan)
         try:
             if not wanted():
                 raise EngineError("the job has ended in the meantime")
@@ -251,10 +251,10 @@ class DockerProvider(HostProvider):
         except BaseException:
             stream.close()
             raise
-        if containers.keeps_names(self.spec, toolkit=self.toolkit):
+        if containers.keeps_names(self.cluster.spec, toolkit=self.toolkit):
             with contextlib.suppress(EngineError, OSError):  # while it runs the engine knows its name
                 if address := engine.address_in(plan.network, made):
-                    naming.add([self._runtime / host for host in self.spec.hosts], plan.host, address)
+                    naming.add([self._runtime / host for host in self.cluster.spec.hosts], plan.host, address)
         return Running(made, stream, Frames().feed, lambda: engine.wait(made))
 
     def write_names(self, host: str) -> None:
@@ -310,7 +310,7 @@ class DockerProvider(HostProvider):
             await self._background.call(lambda: ownership.give_back_all(self._engine, duty, user))
         except Exception as error:  # noqa: BLE001 - whatever it is, the job's own files are there
             said = f"the owner of the containers' files could not be changed: {error}\n"
-            self.cluster.callbacks.output(self.spec.hosts[0], said.encode())
+            self.cluster.callbacks.output(self.cluster.spec.hosts[0], said.encode())
 
     def close(self) -> None:
         """Have the reaper remove the containers and the network, or keep them for the next job."""
@@ -319,7 +319,7 @@ class DockerProvider(HostProvider):
         self._relays.close()
         quiet = not self._making
         keep = self._pool is not None and quiet and not self._running and not self._spoilt and self._pool.keep()
-        self._reaper.finish(f"keep {self.spec.resources.keep_alive_s}" if keep else "done" if quiet else "")
+        self._reaper.finish(f"keep {self.cluster.spec.resources.keep_alive_s}" if keep else "done" if quiet else "")
         remove_tree(self._runtime, ignore_errors=True)
 
 

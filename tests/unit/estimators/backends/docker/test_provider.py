@@ -15,7 +15,7 @@ import pytest
 
 from container.contract import variables
 from container.contract.layout import success_text
-from container.contract.strategies import MPI
+from container.contract.strategies import MPI, Distribution, ElasticHorovod
 from container.system.asyncio_loop import AsyncioLoop
 from estimators.backends.base import Callbacks, HostEnd
 from estimators.backends.docker import kept, provider, warm
@@ -55,13 +55,16 @@ class Engine:
     def create_network(self, name: str, labels: Mapping[str, str], *, internal: bool) -> None:
         self._do("network", name)
 
+    def gateway(self, name: str) -> str:
+        return "172.18.0.1"
+
     def create(self, plan: ContainerPlan) -> str:
         self._do("create", plan.name)
         self.plans[plan.host] = plan
         self.ends[plan.host] = queue.SimpleQueue()
         return plan.host
 
-    def attach(self, container: str, *, stdin: bool) -> socket.socket:
+    def attach(self, container: str, plan: ContainerPlan) -> socket.socket:
         ours, self.theirs[container] = socket.socketpair()
         return ours
 
@@ -115,16 +118,26 @@ class Reaper:
 class Job:
     """A job in such containers, as its supervisor sees it."""
 
-    def __init__(self, loop: AsyncioLoop, folder: Path, engine: Engine, hosts: int, keep: int | None) -> None:
+    def __init__(
+        self,
+        loop: AsyncioLoop,
+        folder: Path,
+        engine: Engine,
+        hosts: int,
+        *,
+        keep: int | None = None,
+        strategy: Distribution = MPI(),  # noqa: B008 - a value
+        instance_type: str = "local",
+    ) -> None:
         self.loop, self.engine = loop, engine
         self.ends: list[HostEnd] = []
         self.failures: list[str] = []
         self.said: dict[str, bytes] = {}
-        resources = Resources(instance_type="local", instance_count=hosts, keep_alive_s=keep)
+        resources = Resources(instance_type=instance_type, instance_count=hosts, keep_alive_s=keep)
         spec = TrainingJobSpec(
             name="job-1",
             algorithm=Algorithm(image="image:1"),
-            hyperparameters=MPI().to_hyperparameters(),
+            hyperparameters=strategy.to_hyperparameters(),
             output=OutputConfig(path=str(folder / "output")),
             resources=resources,
         )
@@ -185,10 +198,10 @@ def new_job(asyncio_loop: AsyncioLoop, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
     jobs: list[Job] = []
 
-    def make(hosts: int = 2, *, toolkit: bool = True, keep: int | None = None) -> Job:
+    def make(hosts: int = 2, *, toolkit: bool = True, **more: Any) -> Job:
         engine = Engine()
         monkeypatch.setattr(provider, "Engine", lambda: engine)
-        job = Job(asyncio_loop, tmp_path, engine, hosts, keep)
+        job = Job(asyncio_loop, tmp_path, engine, hosts, **more)
         job.provider._image = ImageFacts(id="1", labels={TOOLKIT_LABEL: "1"} if toolkit else {})
         jobs.append(job)
         return job
@@ -218,6 +231,17 @@ class TestStart:
         assert variables.JOB_TOKEN not in environment and variables.SHARED_MACHINE not in environment
         assert environment[variables.LIFELINE_FD] == "0" and plan.lifeline
         assert job.reaper == ["start fleetfit.record"]
+
+    def test_a_host_that_comes_later_is_the_jobs_like_the_others(
+        self, new_job: NewJob, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(provider, "gpu_count", lambda: 6)
+        job = new_job(2, strategy=ElasticHorovod(max_hosts=3), instance_type="local_gpu")
+        job.start()
+        assert job.cluster.meeting_place() == ("172.18.0.1", "eth0")
+        job.cluster.add_host(job.cluster.next_host())
+        job.until(lambda: "start algo-3" in job.engine.did)
+        assert (job.engine.plans["algo-1"].gpus, job.engine.plans["algo-3"].gpus) == ((0, 1, 2), (4, 5))
 
     def test_an_engine_that_refuses_is_the_reason_and_is_asked_again_by_another_attempt(self, new_job: NewJob) -> None:
         job = new_job(1)
