@@ -176,10 +176,9 @@ class Given:
             (name for name in sorted({*self._noted, *theirs}) if self._noted.get(name) != theirs.get(name)), None
         )
 
-    def refusal(self, request: Mapping[str, Any]) -> str | None:
-        """Return why no process with a request's environment is to be forked; None if one can be."""
-        environment = request["environment"]
-        if [folder for folder in python_path(environment) if folder != request["cwd"]] != self._path:
+    def refusal(self, environment: Mapping[str, str], code: str) -> str | None:
+        """Return why no process with an environment and a folder of code is to be forked; None if one can be."""
+        if [folder for folder in python_path(environment) if folder != code] != self._path:
             return "PYTHONPATH differs"
         name = self._difference(_with_settings(environment, self._settings))
         return f"{name} differs" if name else None

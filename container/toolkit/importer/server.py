@@ -101,7 +101,8 @@ class _Machine(ForkServer):
         return loading.identity(str(self._place)) != self._identity
 
     def _refusal(self, request: Request) -> str | None:
-        return self.given.staleness(request["names"]) or self.given.refusal(request)
+        refusal = self.given.refusal(request["environment"], request["cwd"])
+        return self.given.staleness(request["names"]) or refusal
 
     def _answer(self, sock: socket.socket, request: Request, pid: int, why: str) -> None:
         if pid < 0:
@@ -145,6 +146,7 @@ class _Host(ForkServer):
         super().__init__(socket.socket(fileno=request["passed"][0]), "fleetfit-host")
         os.setsid()
         os.chdir(request["cwd"])
+        self._code = request["cwd"]  # which a rank may know by another name, where links lead to it
         self._given = machine.given
         self._toolkit: socket.socket = request["peer"]
         self.peers[self._toolkit.fileno()] = self._toolkit
@@ -156,7 +158,7 @@ class _Host(ForkServer):
         python, script = request["argv"][:2]
         if python != sys.executable or not (script.endswith(".py") or _serves(request)):
             return "its command differs"
-        return inherited.difference(request) or self._given.refusal(request)
+        return inherited.difference(request) or self._given.refusal(request["environment"], self._code)
 
     def _answer(self, sock: socket.socket, request: Request, pid: int, why: str) -> None:
         if pid < 0:

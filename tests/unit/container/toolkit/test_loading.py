@@ -23,10 +23,6 @@ MINE = {
 }
 
 
-def asked(environment: dict[str, str]) -> dict[str, Any]:
-    return {"environment": environment, "cwd": "/code"}
-
-
 def given(
     *seen: str, whole: bool = False, settings: tuple[tuple[str, str, bool], ...] = (), imports: tuple[str, ...] = ()
 ) -> loading.Given:
@@ -56,24 +52,24 @@ def given(
 )
 def test_what_may_differ(changes: dict[str, str | None], why: str | None) -> None:
     theirs = {name: value for name, value in {**MINE, **changes}.items() if value is not None}
-    assert given("SM_HOSTS", "UNSET").refusal(asked(theirs)) == why
+    assert given("SM_HOSTS", "UNSET").refusal(theirs, "/code") == why
 
 
 def test_the_folder_of_the_code_may_be_another() -> None:
-    theirs = {"environment": {**MINE, "PYTHONPATH": "/two:/lib"}, "cwd": "/two"}
-    assert given("PYTHONPATH").refusal(theirs) is None
-    assert given().refusal({**theirs, "cwd": "/three"}) == "PYTHONPATH differs"
+    theirs = {**MINE, "PYTHONPATH": "/two:/lib"}
+    assert given("PYTHONPATH").refusal(theirs, "/two") is None
+    assert given().refusal(theirs, "/three") == "PYTHONPATH differs"
 
 
 def test_what_the_script_sets_first_is_compared_as_it_will_be() -> None:
     found = given(settings=(("TF_CPP_ONE", "2", False), ("TF_CPP_TWO", "3", True)))
-    assert found.refusal(asked({**MINE, "TF_CPP_ONE": "5"})) is None
-    assert found.refusal(asked({**MINE, "TF_CPP_TWO": "5"})) == "TF_CPP_TWO differs"
+    assert found.refusal({**MINE, "TF_CPP_ONE": "5"}, "/code") is None
+    assert found.refusal({**MINE, "TF_CPP_TWO": "5"}, "/code") == "TF_CPP_TWO differs"
 
 
 def test_nothing_may_differ_where_all_was_looked_at() -> None:
-    assert given(whole=True).refusal(asked(dict(MINE))) is None
-    assert given(whole=True).refusal(asked({**MINE, "TF_CONFIG": "{}"})) == "TF_CONFIG differs"
+    assert given(whole=True).refusal(dict(MINE), "/code") is None
+    assert given(whole=True).refusal({**MINE, "TF_CONFIG": "{}"}, "/code") == "TF_CONFIG differs"
 
 
 def test_what_was_read_is_known_by_what_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
