@@ -1,7 +1,7 @@
 """A Docker-compatible engine, by its HTTP interface, and what its errors mean to a user.
 
-``DOCKER_HOST`` and Docker's other variables choose the engine, as for the ``docker`` command. Docker's own SDK takes an
-eighth of a second to import, which every job would wait for: only :mod:`.images` needs it.
+``DOCKER_HOST`` chooses the engine: a unix socket, or an address without TLS. Docker's own SDK takes an eighth of a
+second to import, which every job would wait for: only :mod:`estimators.backends.images` needs it.
 
 Source: Docker Engine API (https://docs.docker.com/reference/api/engine/), by paths without a version: the engine's own.
 """
@@ -98,7 +98,12 @@ class Engine:
         self.address = self.variables.get("DOCKER_HOST") or _SOCKET
 
     def _connect(self, timeout: float | None) -> http.client.HTTPConnection:
-        scheme, _, place = self.address.partition("://")
+        scheme, _, place = self.address.partition(":")
+        place = place.removeprefix("//")
+        if scheme not in ("unix", "tcp", "http"):
+            raise OSError(f"addresses of this kind are not supported: {scheme}")
+        if scheme != "unix" and self.variables.get("DOCKER_TLS_VERIFY"):
+            raise OSError("connections by TLS (DOCKER_TLS_VERIFY) are not supported")
         connection = http.client.HTTPConnection("localhost" if scheme == "unix" else place, timeout=timeout)
         if scheme == "unix":
             connection.sock = socket.socket(socket.AF_UNIX)
@@ -323,6 +328,7 @@ class Engine:
         made = self.create(plan)
         try:
             with self.attach(made, plan) as stream, stream.makefile("rb") as output:
+                stream.settimeout(None)  # it may print nothing for an hour
                 self.start(made, plan)
                 said = Frames().feed(output.read())
             code = self.wait(made).exit_code

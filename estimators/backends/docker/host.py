@@ -101,6 +101,7 @@ class ContainerProcess:
         self._running: Running | None = None
         self._unsaid = b""  # what it is told before it runs
         self._signals: list[int] = []
+        self._told_to_end = asyncio.Event()  # before it ran
         self._life = provider.loop.start(self._live(env))
 
     async def wait(self) -> ProcessEnd:
@@ -111,10 +112,8 @@ class ContainerProcess:
         """Start the container, take what it prints, and wait for its end."""
         provider = self._provider
         try:
-            await provider.ready()
-            start = provider.starter(self._host, env, wanted=lambda: not self._unwanted)
-            if self._unwanted:
-                raise EngineError("the job has ended in the meantime")
+            await self._until_ready()
+            start = provider.starter(self._host, env, wanted=lambda: not self._told_to_end.is_set())
             running = await provider.call(start)
         except (FleetfitError, OSError) as error:
             provider.ended(self._host, spoilt=True)
@@ -130,6 +129,24 @@ class ContainerProcess:
             failure=end_failure(self._host, ended, self._tail, toolkit=provider.toolkit, said=said),
         )
 
+    async def _until_ready(self) -> None:
+        """Wait until there is what the container starts in, or until it is told to end.
+
+        Raises:
+            FleetfitError: it cannot be had, or is not needed any more.
+            OSError: a folder cannot be made.
+        """
+        ready, told = asyncio.ensure_future(self._provider.ready()), asyncio.ensure_future(self._told_to_end.wait())
+        try:
+            await asyncio.wait((ready, told), return_when=asyncio.FIRST_COMPLETED)
+            if told.done():
+                raise EngineError("the job has ended in the meantime")
+            ready.result()
+        finally:
+            ready.cancel()
+            told.cancel()
+            await asyncio.wait((ready, told))
+
     async def _follow(self, running: Running) -> Ended:
         """Take what it prints until it has ended."""
         running.stream.setblocking(False)
@@ -141,6 +158,8 @@ class ContainerProcess:
         ending = asyncio.ensure_future(self._ended(running))
         try:
             await asyncio.wait((reading, ending), return_when=asyncio.FIRST_COMPLETED)
+            if reading.done():
+                reading.result()  # a fault in what takes the output
             if not ending.done() and self._succeeded():
                 # The engine says so a tenth of a second later, when it has taken down the container's network.
                 return Ended(exit_code=0)
@@ -186,11 +205,6 @@ class ContainerProcess:
         except OSError:
             return ""
 
-    @property
-    def _unwanted(self) -> bool:
-        """Return whether it was told to end before it ran."""
-        return any(number != signal.SIGTERM for number in self._signals)
-
     def write(self, data: bytes) -> None:
         """Say something to our toolkit; a program of others does not listen."""
         self._unsaid += data
@@ -206,6 +220,8 @@ class ContainerProcess:
         """Tell our toolkit what a signal would, or have the engine send it; a program of others is ended by SIGKILL."""
         if self._running is None:
             self._signals.append(number)
+            if number != signal.SIGTERM:
+                self._told_to_end.set()
         elif self._provider.toolkit and number in _WORDS:
             self.write(_WORDS[signal.Signals(number)])
         else:

@@ -63,7 +63,11 @@ def wait_for_job(folder: Path, seconds: float) -> socket.socket | None:
         finally:
             for name in (_FREE, _SOCKET):
                 (folder / name).unlink(missing_ok=True)
-    connection.sendall(b".")
+    try:
+        connection.sendall(b".")
+    except OSError:  # the job has ended in the meantime
+        connection.close()
+        return None
     return connection
 
 

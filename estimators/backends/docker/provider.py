@@ -14,6 +14,7 @@ from typing import Any, ClassVar, TypeVar
 from container import launchers
 from container.contract import variables
 from container.contract.environment import Machine
+from container.contract.failures import Cause
 from container.system import folders
 from container.system.background import Background
 from container.system.host_machine import cpu_count, gpu_count
@@ -32,7 +33,8 @@ from estimators.backends.docker.reapers import Duty, Reaper
 from estimators.backends.docker.relays import Relays
 from estimators.backends.docker.streams import Frames
 from estimators.backends.hosts.cluster import HostCluster
-from estimators.backends.hosts.provider import Host, HostProvider, HostUnavailable, Leftover, ProvidedJob
+from estimators.backends.hosts.platform import PreparationFailed, problem
+from estimators.backends.hosts.provider import Host, HostProvider, Leftover, ProvidedJob
 from estimators.backends.placement import ClusterPlacement
 from estimators.job import fleets
 from estimators.job.errors import FleetfitError
@@ -115,7 +117,7 @@ class DockerProvider(HostProvider):
             try:
                 await ready
             except (FleetfitError, OSError) as error:
-                raise HostUnavailable(str(error)) from None
+                raise PreparationFailed(problem(str(error), Cause.LAUNCH)) from None
             host.caller_address = self._gateway
         else:
             ready.add_done_callback(lambda done: done.cancelled() or done.exception())  # its container is told so, too
@@ -152,12 +154,12 @@ class DockerProvider(HostProvider):
                     lambda: job_secrets.ssh_files(self.cluster.spec.hosts, variables_there, now=time.time())
                 )
             await self.call(self._make_network)
-            self._network = True
 
     def _make_network(self) -> None:
         name = containers.network_of(self.cluster.spec)
         labels = containers.labels_of(self.cluster.spec, self.cluster.record.path)
         self._engine.create_network(name, labels, internal=bool(self.cluster.spec.network_isolation))
+        self._network = True
         if launchers.of(self.cluster.spec.strategy).membership_changes:
             self._gateway = self._engine.gateway(name)
 
@@ -280,7 +282,12 @@ class DockerProvider(HostProvider):
             finally:
                 self._making.discard(mark)
 
-        return await self._background.call(do)
+        try:
+            return await self._background.call(do)
+        except (FleetfitError, OSError):
+            raise
+        except Exception as error:
+            raise EngineError(f"what the containers need could not be made: {error!r}") from error
 
     def kill(self, running: Running, name: str) -> None:
         """Send a signal to a container."""
@@ -307,7 +314,7 @@ class DockerProvider(HostProvider):
 
         duty, user = self.duty(containers.RECORD_LABEL, str(self.cluster.record.path)), self._image.user
         try:
-            await self._background.call(lambda: ownership.give_back_all(self._engine, duty, user))
+            await self.call(lambda: ownership.give_back_all(self._engine, duty, user))
         except Exception as error:  # noqa: BLE001 - whatever it is, the job's own files are there
             said = f"the owner of the containers' files could not be changed: {error}\n"
             self.cluster.callbacks.output(self.cluster.spec.hosts[0], said.encode())

@@ -65,7 +65,7 @@ def _remove(duty: Duty, quiet: float) -> int:
     _remove_folders(duty)
     try:
         ownership.give_back_all(engine, duty, engine.image(duty.image).user)
-    except EngineError as error:
+    except (EngineError, OSError) as error:
         print(f"fleetfit: the owner of the containers' files could not be changed: {error}", file=sys.stderr)
     return 0
 

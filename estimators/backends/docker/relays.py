@@ -60,6 +60,8 @@ class Relays:
             for server in dict.fromkeys(urllib.parse.urlsplit(url).netloc for url in urls):
                 sockets[server] = opened.enter_context(socket.create_server((address, 0), backlog=_BACKLOG))
             host = LocalHost(self._runner, self._backend, self._backend.spec.hosts[0])
+            folder = self._backend.record.host_dir(host.name)  # nothing may have been written there yet
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             fds = {sock.fileno(): _target(server) for server, sock in sockets.items()}
             words = [word for fd, to in fds.items() for word in ("--fd", str(fd), "--to", to)]
             self._agent = host.run(
@@ -68,10 +70,17 @@ class Relays:
                 lambda data: self._backend.callbacks.output(host.name, data),
                 pass_fds=tuple(fds),
             )
+            self._backend.loop.start(self._forget(self._agent))
             for url in urls:
                 parts = urllib.parse.urlsplit(url)
                 name, port = sockets[parts.netloc].getsockname()[:2]
                 self._there[url] = parts._replace(netloc=f"{name}:{port}").geturl()
+
+    async def _forget(self, agent: HostProcess) -> None:
+        """Start another agent, when one is needed after this one has ended."""
+        await agent.wait()
+        self._agent = None
+        self._there.clear()
 
     def _warn(self, urls: Sequence[str], why: str) -> None:
         text = (

@@ -560,7 +560,7 @@ class HostCluster(Backend):
 
     def meeting_place(self) -> tuple[str, str]:
         """Return this machine's address as a host sees it, and that host's interface."""
-        first = next(member.there for member in self._members.values() if member.host is not None)
+        first = next(one.host for one in self._members.values() if one.host is not None and not one.lost)
         return first.caller_address, first.interface
 
     def membership(self) -> MembershipSource | None:
@@ -605,7 +605,8 @@ class HostCluster(Backend):
     async def share_checkpoints(self) -> None:
         """Bring the newest checkpoint to every host: the first round brings it here, the second hands it out."""
         for _ in range(2):
-            there = [member for member in self._members.values() if not member.lost]
+            # Hosts of this machine see each other's as they are saved.
+            there = [member for member in self._members.values() if not (member.lost or member.platform.shared)]
             # One that has just ended may be the one that saved last.
             await gather(*(member.refresh_checkpoints() if member.trains else member.bring_saved() for member in there))
 

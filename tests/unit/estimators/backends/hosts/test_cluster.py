@@ -350,6 +350,17 @@ class TestLoss:
         assert job.host(1) is kept and job.host(2) is not lost
         assert job.host(2).trains and job.provider.released == ["algo-2"]
 
+    def test_the_others_of_an_elastic_job_meet_without_one_that_was_lost_before_it_trained(
+        self, new_job: NewJob
+    ) -> None:
+        job = new_job(ElasticHorovod())
+        job.provider.waiting_for = {"push"}
+        job.start()
+        job.host(1).lose("no sign of life")
+        job.host(2).go_on("push")
+        job.advance()
+        assert job.host(2).trains and job.cluster.meeting_place() == ("10.0.0.254", "eth0")
+
     def test_an_elastic_job_goes_on_while_others_may_come(self, new_job: NewJob) -> None:
         job = new_job(ElasticHorovod())
         job.provider.waits = True
