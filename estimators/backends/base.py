@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from container.contract.failures import Failure
-from container.system.asyncio_loop import AsyncioLoop
 from estimators.job.errors import UnsupportedError
 from estimators.job.request import HOST_PREFIX, RunOptions, TrainingJobSpec
 from estimators.records.record import JobRecord
 
 if TYPE_CHECKING:
+    from container.system.asyncio_loop import AsyncioLoop  # callers do without asyncio
     from estimators.backends.hosts.membership import MembershipSource
     from estimators.backends.placement import ClusterPlacement
 

@@ -199,6 +199,7 @@ class ElasticRuntime(Runtime):
             signal=member.signal,
             max_rss_kb=member.max_rss_kb,
             failure=failure.to_dict() if failure is not None else None,
+            consequence=reports.is_consequence(member),
             **self._more_of_end(member),
         )
         self._gang.release_one(member)

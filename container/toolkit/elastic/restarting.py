@@ -16,7 +16,6 @@ from container.contract.elastic import split_worker
 from container.contract.membership import Membership
 from container.contract.messages import Message
 from container.contract.plan import Plan
-from container.toolkit import reports
 from container.toolkit.elastic.host import ElasticRuntime
 from container.toolkit.process_group import Gang, Member
 
@@ -93,4 +92,4 @@ class RestartingRuntime(ElasticRuntime):
         self._again(worker)
 
     def _more_of_end(self, member: Member) -> dict[str, Any]:
-        return {"waited": member.pid is None, "consequence": reports.is_consequence(member)}
+        return {"waited": member.pid is None}

@@ -236,9 +236,12 @@ class ElasticController:
             given, code = event.data.get("failure"), event.data.get("exit_code")
             code = int(code) if code is not None else 128 + int(event.data.get("signal") or signal.SIGKILL)
             failure = Failure.from_dict(given) if isinstance(given, dict) else None
+            consequence = bool(event.data.get("consequence"))
             if self.roster.restarts and worker.state.has_place and not worker.leaves and not event.data.get("waited"):
-                self._script_ended(worker, code, failure, consequence=bool(event.data.get("consequence")))
+                self._script_ended(worker, code, failure, consequence=consequence)
             else:
+                if consequence:
+                    self._session.consequences.add(worker.name)
                 # Who was told to end has left, even if its script calls that a success.
                 self._workers.ended(worker, code or (128 + signal.SIGTERM if worker.leaves else 0), failure)
 
@@ -369,7 +372,7 @@ class ElasticController:
         session.fail(self._wording.timed_out(session.limits, failures, has_met=session.state.has_met))
 
     def _finished(self, error: str, *, blamed: bool = False) -> None:
-        failure = deciding.outcome(self.roster, self._session.failures, error)
+        failure = deciding.outcome(self.roster, self._session.failures, error, self._session.consequences)
         if blamed and self._cause is not None:
             failure = dataclasses.replace(self._cause, hints=(*self._cause.hints, f"{error}."))
         if failure is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from container.contract.elastic import split_worker
 from container.contract.failures import Cause, Failure
@@ -212,13 +212,16 @@ def refuse_fewer(roster: Roster, name: str, limits: Limits, *, per_host: int, le
         )
 
 
-def outcome(roster: Roster, failures: Mapping[str, Failure], error: str) -> Failure | None:
+def outcome(
+    roster: Roster, failures: Mapping[str, Failure], error: str, consequences: Collection[str] = ()
+) -> Failure | None:
     """Return why the training has failed, whose driver says that nobody is left to wait for; None if it is complete.
 
     Args:
         roster: Who there was.
         failures: Of the workers that have failed last, by their names.
         error: What the driver says of it, if that is an error.
+        consequences: The workers whose failure follows from another one's, which is told then.
     """
     codes = [roster.workers[name].ended_with for name in roster.members if name in roster.workers]
     if any(code == 0 for code in codes) and not error:
@@ -226,8 +229,9 @@ def outcome(roster: Roster, failures: Mapping[str, Failure], error: str) -> Fail
     if error and not error.startswith("no worker is left"):
         # What Horovod says of its own limits is the reason; why it came to that is the hint.
         return dataclasses.replace(failed(error), hints=last_failure(failures))
-    of_members = [failures[name] for name in roster.members if name in failures]
-    known = of_members or list(failures.values())[-1:]
+    of_members = [name for name in roster.members if name in failures]
+    causes = [name for name in of_members if name not in consequences] or of_members
+    known = [failures[name] for name in causes] or list(failures.values())[-1:]
     return known[0] if known else failed(error or "every worker ended with an error")
 
 

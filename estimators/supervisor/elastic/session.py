@@ -34,6 +34,7 @@ class Session:
     Attributes:
         state: Where the training stands.
         failures: Of the workers that have failed last, by their names.
+        consequences: The workers whose failure follows from another one's.
         places: The places that are named, where somebody names them.
         changed: Called when it may have to be decided anew who shall be in the cluster.
         closing: Called when nothing is decided any more.
@@ -58,6 +59,7 @@ class Session:
         self.clock = clock
         self.state = State.GATHERING
         self.failures: dict[str, Failure] = {}
+        self.consequences: set[str] = set()
         self.places: Places | None = None
         self.changed: Callable[[], None] = lambda: None
         self.closing: list[Callable[[], None]] = []

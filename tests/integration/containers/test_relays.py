@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
+import types
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +26,7 @@ class Job:
         self.loop = loop
         self.callbacks = self.spec = self
         self.hosts = ("algo-1",)
+        self.record: Any = None
         self.said = b""
         self.relayed: list[list[str]] = []
 
@@ -34,7 +38,10 @@ class Job:
             with socket.socket(fileno=os.dup(fd)) as given:
                 assert given.getsockname()[0] == "127.0.0.1"
         self.relayed.append([word for word in argv if ":" in word])
-        return object()
+        return self
+
+    async def wait(self) -> None:
+        await asyncio.Event().wait()
 
 
 class Engine:
@@ -49,8 +56,9 @@ class Podman:
 
 
 @pytest.fixture
-def job(asyncio_loop: AsyncioLoop, monkeypatch: pytest.MonkeyPatch) -> Any:
+def job(asyncio_loop: AsyncioLoop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     made = Job(asyncio_loop)
+    made.record = types.SimpleNamespace(host_dir=lambda name: tmp_path / name)
     monkeypatch.setattr(relays, "LocalHost", lambda *arguments: made)
     monkeypatch.setattr(relays, "agent_command", lambda host, words: words)
     return made

@@ -18,9 +18,10 @@ from container.contract.strategies import ElasticHorovod
 from container.contract.wire import Event
 from estimators.backends.base import HostEnd
 from estimators.backends.hosts.membership import MembershipListener, Places
+from estimators.supervisor.elastic import deciding
 from estimators.supervisor.elastic.controller import ElasticController
 from estimators.supervisor.elastic.course import TRANSITIONS, State, Turn
-from estimators.supervisor.elastic.members import WorkerState
+from estimators.supervisor.elastic.members import Roster, WorkerState
 from estimators.supervisor.transitions import IllegalTransition
 
 
@@ -542,3 +543,20 @@ def test_whatever_happens_only_who_is_alive_is_offered(data: st.DataObject) -> N
             assert len(offer) <= 4 and len(set(offer)) == len(offer)
             assert not [name for name in offer if roster.hosts[roster.workers[name].host].spare]
         assert len(roster.staying) <= 4
+
+
+@pytest.mark.parametrize("consequences", [set(), {"algo-1.0.0"}, {"algo-1.0.0", "algo-2.0.0"}])
+def test_the_failure_of_a_training_is_that_of_the_first_rank_that_followed_from_no_other(
+    consequences: set[str],
+) -> None:
+    roster = Roster(["algo-1", "algo-2"], 1)
+    failures = {}
+    for name in roster.hosts:
+        worker = roster.new_worker(roster.hosts[name], 0)
+        failures[worker.name] = Failure(cause=Cause.PROCESS, message=worker.name)
+        worker.ended_with = 1
+    members = tuple(failures)
+    roster.take_places(members)
+    found = deciding.outcome(roster, failures, "no worker is left", {name for name in members if name in consequences})
+    first = members[1] if consequences == {"algo-1.0.0"} else members[0]
+    assert found is not None and found.message == first
