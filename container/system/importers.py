@@ -94,6 +94,14 @@ def forget(place: Path) -> None:
             os.close(folder)
 
 
+def forget_ended(folder: Path) -> None:
+    """Remove what importers in a folder have left that were killed together with the toolkits that had started them."""
+    running = {one.place for one in noted(folder)}
+    for file in folder.glob("*.json"):
+        if (place := file.with_suffix("")) not in running:
+            forget(place)
+
+
 def remove(place: Path) -> None:
     """Remove the socket of an importer, and the folder where it was the last."""
     for file in (place, _note(place)):

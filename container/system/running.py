@@ -194,6 +194,7 @@ class Runner:
             self.abort(self.running)
         if leads and self._kept is not None:
             self._protected.update(importers.pids(self._kept))
+            importers.forget_ended(self._kept)
         for read, close in list(process.outputs.values()):
             while read():
                 pass
