@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import json
 import os
@@ -17,7 +18,7 @@ from container.system import forking, processes
 _MOST_DESCRIPTORS = 4
 
 
-class ForkServer:
+class ForkServer(abc.ABC):
     """Forks a process for each request that is sent to it.
 
     Args:
@@ -101,11 +102,21 @@ class ForkServer:
     def _hung_up(self, sock: socket.socket, data: bytes) -> None:
         self.drop(sock)
 
+    @abc.abstractmethod
     def _refusal(self, request: Mapping[str, Any]) -> str | None:
-        raise NotImplementedError
+        """Return why nothing is forked for a request; None if something is."""
 
+    @abc.abstractmethod
     def _answer(self, sock: socket.socket, request: Mapping[str, Any], pid: int, why: str) -> None:
-        raise NotImplementedError
+        """Tell a client what has been forked for it.
 
+        Args:
+            sock: The connection to the client.
+            request: What was asked.
+            pid: The process; -1 if there is none.
+            why: Why there is none.
+        """
+
+    @abc.abstractmethod
     def _ended(self, pid: int, status: int, usage: resource.struct_rusage) -> None:
-        raise NotImplementedError
+        """Take the end of a process that was forked: its wait status, and what it has used."""
