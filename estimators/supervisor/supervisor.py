@@ -56,9 +56,6 @@ from estimators.supervisor.turn import Turn
 _PROVENANCE_TIMEOUT = 30.0
 #: The same when its caller was killed: then nothing may be left two seconds later.
 _ABANDONED_TIMEOUT = 1.0
-#: How long the last lines are searched for metrics, and of a job that is ended at once, in seconds.
-_METRICS_TIMEOUT = 10.0
-_HURRIED_METRICS_TIMEOUT = 0.5
 
 
 class Supervisor:
@@ -144,7 +141,6 @@ class Supervisor:
             ),
         )
         self._backend.umask = umask
-        self._journal.search_metrics(loop, self._backend.protected, self._warn_of_metrics)
         self._provenance = ProvenanceCollector(loop, record.path, self._backend.protected, self._journal.warn)
         hosts: Hosts = GangHosts(self._backend, self)
         if self._elastic:
@@ -392,10 +388,6 @@ class Supervisor:
             self._interrupted.discard(host)
             self._hosts.return_host(host)
 
-    def _warn_of_metrics(self, message: str) -> None:
-        self._journal.warn(message)
-        self.say(f"warning: {message}")
-
     # --- what an elastic membership tells; see estimators.supervisor.elastic.members.ElasticJob ---
 
     def event(self, kind: str, **data: Any) -> None:
@@ -503,7 +495,7 @@ class Supervisor:
             self._journal.warn(warning)
             self.say(f"warning: {warning}")
         decided = self._machine
-        self._journal.finish(_HURRIED_METRICS_TIMEOUT if decided.hurried else _METRICS_TIMEOUT)
+        self._journal.finish()
         self._take_late_divergence()
         if decided.failure is None and decided.stopped_as is None and self._mirror.last is None:
             for warning in self._journal.unmatched():
