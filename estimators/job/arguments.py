@@ -72,40 +72,40 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="role",
         treatment=_CHANGED,
-        note="optional: locally a placeholder is used; on SageMaker fleetfit finds the role in the same way as "
+        note="optional. Local jobs use a placeholder. On SageMaker, fleetfit finds the role in the same way as "
         "get_execution_role()",
     ),
     Argument(
         name="instance_count",
         treatment=_CHANGED,
         v1_name="train_instance_count",
-        note="default: 1 (the SDK has no default and raises an error)",
+        note="default: 1. The SDK has no default and raises an error",
     ),
     Argument(
         name="instance_type",
         treatment=_CHANGED,
         v1_name="train_instance_type",
-        note=f"selects the backend; default: {DEFAULT!r} (processes on this machine); the SDK has no default and "
+        note=f"selects the backend. Default: {DEFAULT!r} (processes on this machine). The SDK has no default and "
         "raises an error",
     ),
     Argument(
         name="keep_alive_period_in_seconds",
         treatment=_CARRIED,
-        note=f"keeps local containers for the next job; {PROCESSES} and ssh keep a process that has imported "
-        "the framework",
+        note=f"keeps local containers for the next job. {PROCESSES} and ssh keep a process that has imported the "
+        "framework",
     ),
     Argument(name="instance_groups", treatment=_REFUSED, note="heterogeneous clusters are not supported yet"),
     Argument(
         name="volume_size",
         treatment=_CARRIED,
         v1_name="train_volume_size",
-        note="without effect locally: jobs share the machine's disk",
+        note="without effect for local jobs, because jobs use the machine's disk",
     ),
     Argument(
         name="volume_kms_key",
         treatment=_AWS,
         v1_name="train_volume_kms_key",
-        note="AWS KMS keys can encrypt only volumes on AWS; for local jobs, use an encrypted disk",
+        note="AWS KMS keys can encrypt only volumes on AWS. For local jobs, use an encrypted disk",
     ),
     Argument(name="training_plan", treatment=_AWS, note="training plans reserve AWS capacity"),
     Argument(name="instance_placement_config", treatment=_AWS, note="places instances in AWS's UltraServers"),
@@ -113,14 +113,14 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="entry_point",
         treatment=_CHANGED,
-        note="also a function, a module ('pkg.module') or a folder with a __main__.py; modules and folders need no "
+        note="also a function, a module ('pkg.module') or a folder with a __main__.py. Modules and folders need no "
         "setup.py",
     ),
     Argument(
         name="source_dir",
         treatment=_CHANGED,
-        note="code on S3 (a .tar.gz) works only for jobs on SageMaker; fleetfit leaves out .env and the files that "
-        ".fleetfitignore excludes; if there is no .fleetfitignore, .gitignore applies instead",
+        note="code on S3 (a .tar.gz) works only for jobs on SageMaker. fleetfit does not send .env and files that "
+        "match .fleetfitignore (if missing: .gitignore)",
     ),
     Argument(
         name="dependencies",
@@ -130,31 +130,33 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="git_config",
         treatment=_REFUSED,
-        note="fleetfit clones no repositories: clone the repository yourself and pass its folder as source_dir",
+        note="fleetfit cannot clone repositories. Clone the repository yourself and set source_dir to its folder",
     ),
     Argument(
         name="code_location",
         treatment=_AWS,
-        note="local code goes into the job's record and is not uploaded anywhere",
+        note="the code of local jobs is in the job record and is not uploaded",
     ),
     Argument(
         name="hyperparameters",
         treatment=_CHANGED,
-        note="values keep their types; an image without an entry_point gets str() of each value, as in the SDK; "
-        "reserved names and values without a JSON form are refused",
+        note="values keep their types. An image without an entry_point gets str() of each value, as in the SDK. "
+        "Reserved names and values without a JSON form are refused",
     ),
     Argument(name="environment", treatment=_CARRIED),
     Argument(name="container_log_level", treatment=_CARRIED),
     Argument(
         name="container_entry_point",
         treatment=_AWS,
-        note="works in local containers too; processes on this machine have no container: use entry_point",
+        note="also works in local containers. Processes on this machine have no container. For processes, use "
+        "entry_point",
         containers=True,
     ),
     Argument(
         name="container_arguments",
         treatment=_AWS,
-        note="works in local containers too; processes on this machine have no container: use hyperparameters",
+        note="also works in local containers. Processes on this machine have no container. For processes, use "
+        "hyperparameters",
         containers=True,
     ),
     # image
@@ -162,13 +164,13 @@ ARGUMENTS: tuple[Argument, ...] = (
         name="image_uri",
         treatment=_CARRIED,
         v1_name="image_name",
-        note=f"the default job name starts with the image's name; {PROCESSES} runs this Python, not the image",
+        note=f"the default job name starts with the image's name. {PROCESSES} runs this Python, not the image",
     ),
     Argument(
         name="framework_version",
         treatment=_CHANGED,
         owner=_FRAMEWORK,
-        note=f"optional; {PROCESSES} runs the installed version, and warns if you ask for another one",
+        note=f"optional. {PROCESSES} runs the installed version, and warns if you request a different version",
     ),
     Argument(name="py_version", treatment=_CHANGED, owner=_FRAMEWORK, note="the same as for framework_version"),
     Argument(
@@ -177,29 +179,33 @@ ARGUMENTS: tuple[Argument, ...] = (
         owner=_FRAMEWORK,
         note="current AWS images no longer contain SageMaker Training Compiler",
     ),
-    Argument(name="training_repository_access_mode", treatment=_AWS, note="tells SageMaker where to pull images from"),
+    Argument(
+        name="training_repository_access_mode",
+        treatment=_AWS,
+        note="tells SageMaker how to access the image's registry",
+    ),
     Argument(
         name="training_repository_credentials_provider_arn",
         treatment=_AWS,
-        note="tells SageMaker how to sign in to a registry",
+        note="tells SageMaker how to sign in to the image's registry",
     ),
     # data and output
     Argument(name="input_mode", treatment=_CARRIED, note="'File', 'Pipe' and 'FastFile', on every backend"),
     Argument(
         name="model_uri",
         treatment=_CHANGED,
-        note="also a path; locally, fleetfit treats this channel like any other channel",
+        note="also a path. In local jobs, this channel is like any other input channel",
     ),
     Argument(name="model_channel_name", treatment=_CARRIED),
     Argument(
         name="output_path",
         treatment=_CHANGED,
-        note="also a path or file:// URI; for local jobs, the default is the folder of job records",
+        note="also a path or file:// URI. For local jobs, the default is the folder of job records",
     ),
     Argument(
         name="output_kms_key",
         treatment=_AWS,
-        note="AWS KMS keys can encrypt only objects on S3; for local jobs, use an encrypted disk",
+        note="AWS KMS keys can encrypt only objects on S3. For local jobs, use an encrypted disk",
     ),
     Argument(
         name="disable_output_compression",
@@ -211,8 +217,7 @@ ARGUMENTS: tuple[Argument, ...] = (
         name="model_dir",
         treatment=_CHANGED,
         owner=_TF,
-        note="the same rules as in the SDK, except that <output_path>/<job>/model is a plain path if the "
-        "output is local",
+        note="the same rules as in the SDK. With a local output, <output_path>/<job>/model is a plain path",
     ),
     # limits and spot
     Argument(name="max_run", treatment=_CARRIED, v1_name="train_max_run"),
@@ -220,49 +225,54 @@ ARGUMENTS: tuple[Argument, ...] = (
         name="use_spot_instances",
         treatment=_CARRIED,
         v1_name="train_use_spot_instances",
-        note="locally `RunOptions(spot_market=SpotMarket(…))` simulates interruptions and the return of hosts",
+        note="for local jobs, `RunOptions(spot_market=SpotMarket(…))` simulates interruptions and the return of hosts",
     ),
     Argument(name="max_wait", treatment=_CARRIED, v1_name="train_max_wait"),
     Argument(
         name="max_retry_attempts",
         treatment=_CHANGED,
-        note="local jobs are also retried after a failure of the script, unless a retry would fail in the same way; "
-        "`RunOptions(failure_policy=FailurePolicy(…))` has more options",
+        note="local jobs are also retried after a failure of the script, unless a retry would fail in the same way. "
+        "More options: `RunOptions(failure_policy=FailurePolicy(…))`",
     ),
     Argument(
         name="checkpoint_s3_uri",
         treatment=_CHANGED,
-        note="also a path or file:// URI; for local jobs, the default is a folder in the job's record",
+        note="also a path or file:// URI. For local jobs, the default is a folder in the job record",
     ),
     Argument(
         name="checkpoint_local_path",
         treatment=_CHANGED,
-        note=f"{PROCESSES} accepts only '/opt/ml/checkpoints'; scripts find the path of the actual folder in "
-        "SM_CHECKPOINT_DIR",
+        note=f"{PROCESSES} accepts only '/opt/ml/checkpoints'. SM_CHECKPOINT_DIR contains the path of the actual "
+        "folder",
     ),
     # observability
     Argument(
         name="metric_definitions",
         treatment=_CHANGED,
-        note="the first group of a regex is the number; a regex without a group is refused",
+        note="the first group of a regex is the number. A regex without a group is refused",
     ),
-    Argument(name="enable_sagemaker_metrics", treatment=_CARRIED, note="without effect locally: all metrics are kept"),
+    Argument(
+        name="enable_sagemaker_metrics",
+        treatment=_CARRIED,
+        note="without effect for local jobs, because all metrics are kept",
+    ),
     Argument(
         name="rules",
         treatment=_REFUSED,
-        note="rules belong to SageMaker Debugger, which is a service of AWS",
+        note="rules belong to SageMaker Debugger, a service of AWS",
         neutral=(None, []),
     ),
     Argument(
         name="debugger_hook_config",
         treatment=_REFUSED,
-        note="SageMaker Debugger is a service of AWS; only None and False are accepted",
+        note="SageMaker Debugger is a service of AWS. Only None and False are accepted",
         neutral=(None, False),
     ),
     Argument(
         name="tensorboard_output_config",
         treatment=_REFUSED,
-        note="tells SageMaker to sync event files to S3; write these files below SM_OUTPUT_DATA_DIR",
+        note="SageMaker copies event files to S3 with this argument. Instead, write event files below "
+        "SM_OUTPUT_DATA_DIR",
     ),
     Argument(
         name="profiler_config",
@@ -272,13 +282,13 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="disable_profiler",
         treatment=_REFUSED,
-        note="fleetfit has no profiler: True, False and None are accepted without effect, other values are refused",
+        note="fleetfit has no profiler. True, False and None are accepted without effect. Other values are refused",
         neutral=(None, True, False),
     ),
     Argument(
         name="enable_remote_debug",
         treatment=_AWS,
-        note="opens a session in a container on AWS; a local process can be debugged on its own machine",
+        note="opens a session in a container on AWS. A local process can be debugged on its own machine",
         neutral=(None, False),
     ),
     # network and security
@@ -287,20 +297,20 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="encrypt_inter_container_traffic",
         treatment=_AWS,
-        note="processes of one machine talk over its loopback interface",
+        note="processes of one machine communicate over its loopback interface",
         neutral=(None, False),
     ),
     Argument(
         name="enable_network_isolation",
         treatment=_AWS,
-        note="works for local containers too; processes of this machine share its network",
+        note="also works for local containers. Processes of this machine share the machine's network",
         neutral=(None, False),
         containers=True,
     ),
     Argument(
         name="enable_infra_check",
         treatment=_AWS,
-        note="SageMaker checks its own instances; `fleetfit doctor` checks this machine",
+        note="SageMaker checks its own instances. `fleetfit doctor` checks this machine",
         neutral=(None, False),
     ),
     Argument(
@@ -314,40 +324,41 @@ ARGUMENTS: tuple[Argument, ...] = (
         name="distribution",
         treatment=_CHANGED,
         v1_name="distributions",
-        note="also a strategy object, such as MPI(processes_per_host=2); unknown keys, two strategies, a missing "
-        "'enabled' and strategies for another framework are refused; smdistributed and pytorchxla are not available",
+        note="also a strategy object, such as MPI(processes_per_host=2). smdistributed and pytorchxla are not "
+        "available. Refused: unknown keys, two strategies, a missing 'enabled', strategies for another framework",
     ),
     Argument(name="base_job_name", treatment=_CARRIED),
     Argument(
         name="sagemaker_session",
         treatment=_CHANGED,
-        note="also a boto3 session; locally only its region is used",
+        note="also a boto3 session. Local jobs use only the session's region",
     ),
     Argument(name="tags", treatment=_CARRIED, note="without effect locally"),
     # our own
     Argument(
         name="arguments",
         treatment=_OWN,
-        note="more arguments for the script, such as ['--fp16', '--layers', '64', '32'], passed unchanged after the "
-        "hyperparameters; use them for flags, options with several values, and values that begin with a dash",
+        note="more command-line arguments for the script, passed unchanged after the hyperparameters, for example "
+        "['--fp16', '--layers', '64', '32']. Use arguments for flags, options with several values, and values with a "
+        "dash at the start",
     ),
     Argument(
         name="hang_timeout",
         treatment=_OWN,
-        note="if no rank prints or reports anything for this many seconds, every rank's stack is logged and the job "
-        "fails; default: none",
+        note="limit in seconds for the time without output or reports of all ranks (default: none). After this "
+        "time, every rank's stack is logged and the job fails",
     ),
     Argument(
         name="capture_limit",
         treatment=_OWN,
-        note="if entry_point is a function: the maximum size, in bytes, of the values that the function captures; "
-        "default: 10,000,000",
+        note="if entry_point is a function: the maximum size, in bytes, of the values that the function captures. "
+        "Default: 10,000,000",
     ),
     Argument(
         name="run_options",
         treatment=_OWN,
-        note="RunOptions: grace times, the interpreter, the backend's options, the reaction to metrics that are NaN "
-        "and to ranks that do not train together",
+        note="RunOptions: for example grace times, the interpreter, the options of the backend, the reaction to NaN "
+        "and to ranks that train separately",
     ),
 )
 
