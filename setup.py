@@ -128,6 +128,7 @@ setup(
         "": ["py.typed", "Dockerfile", "*.cc", "*.json", "*.html", "*.css", "*.js", "*.svg", "*.txt", "*.j2"],
     },
     install_requires=[
+        "argcomplete>=3.3",
         "boto3>=1.34",
         "jinja2>=3.1",
         "rich>=13",

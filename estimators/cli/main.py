@@ -110,6 +110,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status, as :class:`estimators.cli.Exit` lists them.
     """
+    if "_ARGCOMPLETE" in os.environ:
+        completion.complete(parser())
     arguments = list(sys.argv[1:] if argv is None else argv)
     console.open_streams()
     try:

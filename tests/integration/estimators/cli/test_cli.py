@@ -316,46 +316,34 @@ def installed(work: Path) -> dict[str, str]:
     return {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
-def test_completion(work: Path) -> None:
-    script = run("completion", "bash")[1]
+_BASH = """
+source <(fleetfit completion bash)
+COMP_LINE='{line}' COMP_POINT={length} COMP_TYPE=9
+_python_argcomplete fleetfit
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+_FISH = "fleetfit completion fish | source; complete -C '{line}'"
+
+
+@pytest.mark.parametrize(("shell", "code"), [("bash", _BASH), ("fish", _FISH)])
+def test_shells_complete_commands_options_values_and_jobs(work: Path, shell: str, code: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
     run("train", "train.py", "--name", "my-job", "--no-logs")
     environment = installed(work)
-
-    def complete(*words: str) -> list[str]:
-        quoted = " ".join(f"'{word}'" for word in words)
-        code = f"{script}\nCOMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _fleetfit; echo ${{COMPREPLY[@]}}"
-        done = subprocess.run(
-            ["bash", "-c", code], capture_output=True, text=True, check=True, env=environment
-        )  # fmt: skip
-        return done.stdout.split()
-
-    assert complete("fleetfit", "trai") == ["train"]
-    assert complete("fleetfit", "train", "--strat") == ["--strategy"]
-    assert complete("fleetfit", "logs", "my") == ["my-job"]
-    assert complete("fleetfit", "resume", "la") == ["last"]
-    assert complete("fleetfit", "clean", "--job", "my") == ["my-job"]
-    assert complete("fleetfit", "train", "--strategy", "mp") == ["mpi"]
-    assert complete("fleetfit", "train", "-s", "elastic_h") == ["elastic_horovod"]
-    assert complete("fleetfit", "train", "--strategy", "=", "mp") == ["mpi"]
-    assert complete("fleetfit", "list", "--status", "Comp") == ["Completed"]
-    assert complete("fleetfit", "completion", "f") == ["fish"]
-    assert complete("fleetfit", "logs", "--fo") == ["--follow"]
-
-
-@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
-def test_fish_takes_its_script(work: Path) -> None:
-    (work / "fleetfit.fish").write_text(run("completion", "fish")[1])
-
-    def complete(line: str) -> list[str]:
-        code = f"source '{work}/fleetfit.fish'; complete -C'{line}'"
-        done = subprocess.run(["fish", "--no-config", "-c", code], capture_output=True, text=True, check=True)
-        assert done.stderr == ""
-        return [found.split("\t")[0] for found in done.stdout.splitlines()]
-
-    assert complete("fleetfit trai") == ["train"]
-    assert complete("fleetfit train -s mp") == ["mpi"]
-    assert "--strategy" in complete("fleetfit train --str")
+    flags = ["--no-config"] if shell == "fish" else []
+    for line, expected in {
+        "fleetfit trai": ["train"],
+        "fleetfit train -s elastic_h": ["elastic_horovod"],
+        "fleetfit list --status Comp": ["Completed"],
+        "fleetfit logs my": ["my-job"],
+        "fleetfit clean --job la": ["last"],
+        "fleetfit logs --fo": ["--follow"],
+    }.items():
+        text = code.format(line=line, length=len(line))
+        done = subprocess.run([shell, *flags, "-c", text], capture_output=True, text=True, env=environment)
+        assert done.stderr == "", line
+        assert [found.split("\t")[0].strip() for found in done.stdout.splitlines()] == expected, line
 
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
@@ -365,7 +353,7 @@ def test_zsh_takes_its_script_without_a_zshrc(work: Path) -> None:
         ["zsh", "-f", "-c", f"source '{work}/fleetfit.zsh' && print -r -- $_comps[fleetfit]"],
         capture_output=True, text=True, check=True, env={**os.environ, "HOME": str(work)},
     )  # fmt: skip
-    assert (done.stdout, done.stderr) == ("_bash_complete -o default -F _fleetfit\n", "")
+    assert (done.stdout, done.stderr) == ("_python_argcomplete\n", "")
 
 
 def test_a_job_by_the_beginning_of_its_name_and_the_last_one(work: Path) -> None:

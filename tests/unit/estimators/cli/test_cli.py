@@ -172,18 +172,3 @@ def test_usage_errors_say_what_there_is_to_install_and_end_with_one_stop(capsys:
     assert {*packages.extras()} <= {*upkeep.EXTRAS, "tensorflow", "horovod"}
     assert cli.main(["install", "plost"]) == Exit.USAGE
     assert "Did you mean 'plots'?" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "complete -c fleetfit -n __fish_use_subcommand -f -a train -d 'run a training job'",
-        "complete -c fleetfit -n '__fish_seen_subcommand_from list' -l status -x -a "
-        "'InProgress Completed Failed Stopping Stopped' -d 'list only jobs with this status'",
-        "complete -c fleetfit -n '__fish_seen_subcommand_from resume' -f -a "
-        "'(fleetfit list --quiet 2>/dev/null; echo last)'",
-    ],
-)
-def test_completion_for_fish(capsys: pytest.CaptureFixture[str], line: str) -> None:
-    assert cli.main(["completion", "fish"]) == 0
-    assert line in capsys.readouterr().out.splitlines()
