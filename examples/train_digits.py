@@ -156,14 +156,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument(
-        "--processes", type=int, default=1, help="ranks on each host; parameter servers have one worker"
+        "--processes", type=int, default=1, help="ranks on each host; with parameter servers, each host has one worker"
     )
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--framework", choices=tuple(FRAMEWORKS), default="tensorflow")
     every = [strategy for strategies in FRAMEWORKS.values() for strategy in strategies]
-    parser.add_argument("--strategies", nargs="+", choices=every, metavar="STRATEGY", help="default: the framework's")
-    parser.add_argument("--data", type=Path, default=ROOT / "data" / "digits", help="where prepare_digits.py wrote it")
-    parser.add_argument("--build-horovod", action="store_true", help="build Horovod meanwhile, where it is missing")
+    parser.add_argument(
+        "--strategies",
+        nargs="+",
+        choices=every,
+        metavar="STRATEGY",
+        help="strategies to train (default: all strategies of the framework)",
+    )
+    parser.add_argument(
+        "--data", type=Path, default=ROOT / "data" / "digits", help="folder that prepare_digits.py has written"
+    )
+    parser.add_argument(
+        "--build-horovod", action="store_true", help="if Horovod is missing, build it while the other strategies train"
+    )
     options = parser.parse_args()
     options.strategies = options.strategies or list(FRAMEWORKS[options.framework])
     if beyond := [name for name in options.strategies if name not in FRAMEWORKS[options.framework]]:

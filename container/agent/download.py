@@ -162,7 +162,7 @@ def _check_room(root: Path, needed: int) -> None:
         freed = cache.trim(root, max(cache.limit() - needed, 0))
         if needed + _SPARE > free + freed:
             raise AgentError(
-                f"{root}: the download needs {size(needed)}, and {size(_SPARE)} must stay free, but only "
-                f"{size(free + freed)} are free. Free some space, set FLEETFIT_CACHE to a folder on a larger disk, or "
-                "use input_mode='Pipe', which stores nothing on the disk."
+                f"{root} has too little space: {size(free + freed)} are free, but the download needs {size(needed)}, "
+                f"and {size(_SPARE)} must stay free. Free some space, set FLEETFIT_CACHE to a folder on a larger "
+                "disk, or use input_mode='Pipe', which stores nothing on the disk."
             )

@@ -178,8 +178,8 @@ def _items(value: Mapping[Any, Any], path: str) -> list[tuple[Any, Any]]:
 def _describe_tensor(tensor: Any, path: str, slots: dict[str, Slot]) -> Any:
     if hasattr(tensor, "placements") or "Sharded" in type(tensor).__name__:
         raise TypeError(
-            f"{path} is sharded over the ranks: give a full state_dict (torch.distributed.checkpoint.state_dict, "
-            "StateDictOptions(full_state_dict=True)), or save with torch.distributed.checkpoint."
+            f"{path} is sharded over the ranks. Give a full state_dict: use StateDictOptions(full_state_dict=True) "
+            "of torch.distributed.checkpoint.state_dict. Alternatively, save with torch.distributed.checkpoint."
         )
     kind = str(tensor.dtype).removeprefix("torch.")
     kept = _KEPT_AS.get(kind, kind)

@@ -162,7 +162,9 @@ def _check(name: str, value: Any, depth: int = 0) -> None:
                 f"hyperparameter {name!r}: {shown(value)} has no JSON form; pass it as a string, e.g. {str(value)!r}."
             )
     elif isinstance(value, list | tuple | Mapping) and depth >= MAX_DEPTH:
-        raise ValueError(f"hyperparameter {name!r}: it is nested more than {MAX_DEPTH} levels deep, or holds itself.")
+        raise ValueError(
+            f"hyperparameter {name!r}: the value is nested more than {MAX_DEPTH} levels deep, or contains itself."
+        )
     elif isinstance(value, list | tuple):
         for item in value:
             _check(name, item, depth + 1)

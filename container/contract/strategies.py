@@ -169,8 +169,8 @@ class ParameterServer(Distribution):
         _one_of("ParameterServer(cluster_spec=…)", self.cluster_spec, ("coordinator", "sagemaker"))
         if self.script_on == "chief" and self.cluster_spec == "sagemaker":
             raise ConfigurationError(
-                "ParameterServer(script_on='chief') needs cluster_spec='coordinator': with cluster_spec='sagemaker', "
-                "the default if distribution is a dict, the script runs on every host."
+                "ParameterServer(script_on='chief') needs cluster_spec='coordinator'. With cluster_spec='sagemaker' "
+                "(the default if distribution is a dict), the script runs on every host."
             )
 
     @property
@@ -330,7 +330,7 @@ class Mirrored(Distribution):
     def one_host_only(self, hosts: int) -> str:
         """Return the error for a job with more than one host."""
         return (
-            f"Mirrored() is for one host and uses all devices of that host; got instance_count={hosts}. For several "
+            f"Mirrored() is for one host, and uses all devices of that host. Got instance_count={hosts}. For several "
             "hosts, use CollectiveAllReduce(), or MPI() for Horovod."
         )
 
@@ -446,7 +446,9 @@ class Elastic(Distribution):
             _amount(f"{own}(cooldown=…)", seconds)
         shortest, longest = self.cooldown
         if shortest > longest:
-            raise ConfigurationError(f"{own}(cooldown=…): the shortest, {shortest:g} s, is more than the longest.")
+            raise ConfigurationError(
+                f"{own}(cooldown=…): the shortest time, {shortest:g} s, is longer than the longest time."
+            )
         object.__setattr__(self, "cooldown", (float(shortest), float(longest)))
         if isinstance(self.exclusion, str):
             _passable(f"{own}(exclusion=…)", self.exclusion)
@@ -680,8 +682,8 @@ def _parse_options(key: str, strategy: type[Distribution], options: Any) -> Dist
         strategy.check_option(f"option of distribution {key!r}:", name, ("enabled",))
     if "enabled" not in options:
         raise ConfigurationError(
-            f"distribution {key!r}: 'enabled' is missing; SageMaker would then train without distribution and without "
-            f"a warning. Write {{{key!r}: {{'enabled': True, …}}}}."
+            f"distribution {key!r}: 'enabled' is missing. Write {{{key!r}: {{'enabled': True, …}}}}. Without "
+            "'enabled', SageMaker trains without distribution and without a warning."
         )
     enabled = options["enabled"]
     if not isinstance(enabled, bool):

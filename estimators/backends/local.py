@@ -25,7 +25,7 @@ def channel_refusal(spec: TrainingJobSpec, channel: Channel) -> str | None:
         return f"{s3.uri} cannot be read; give s3://bucket/prefix, a path or a file:// URI."
     if s3.instance_groups and set(s3.instance_groups) != {INSTANCE_GROUP}:
         return (
-            f"instance_groups {list(s3.instance_groups)}: a local job has only the group {INSTANCE_GROUP!r}; leave "
+            f"instance_groups {list(s3.instance_groups)}: a local job has only the group {INSTANCE_GROUP!r}. Leave "
             "instance_groups out."
         )
     try:

@@ -35,7 +35,7 @@ def add(subparsers: Any) -> None:
     )  # fmt: skip
     parser.add_argument(
         "-s", "--strategy", action="append", default=[], metavar="NAME",
-        help="mpi, collective_all_reduce or parameter_server; may be repeated (default: all)",
+        help="strategy to measure: mpi, collective_all_reduce or parameter_server; may be repeated (default: all)",
     )  # fmt: skip
     parser.add_argument(
         "--seconds", type=float, default=1.0, metavar="S",

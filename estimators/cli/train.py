@@ -53,8 +53,8 @@ def add(subparsers: Any) -> None:
     )  # fmt: skip
     run.add_argument(
         "--notify", metavar="COMMAND|URL", action="append", default=[],
-        help="when the job ends or stalls, when a metric is NaN, or when a loss diverges, run a command or send a POST "
-        "request to a URL; may be repeated",
+        help="run a command or send a POST request to a URL when the job ends or stalls, a metric is NaN, or a loss "
+        "diverges; may be repeated",
     )  # fmt: skip
     run.add_argument(
         "--debug",

@@ -38,10 +38,10 @@ _LOGS: dict[str, bool | str] = {"All": "All", "Training": True, "None": False}
 
 #: Methods of the SDK's estimators that have nothing to do with training.
 _NOT_OURS = {
-    "deploy": "fleetfit only trains; serve model_data with TensorFlow Serving, or deploy it with the SageMaker SDK",
+    "deploy": "fleetfit only trains. Serve model_data with TensorFlow Serving, or deploy it with the SageMaker SDK",
     "transformer": "fleetfit only trains; batch transforms are a service of AWS",
-    "register": "fleetfit only trains; register model_data in SageMaker's model registry",
-    "create_model": "fleetfit only trains; create a model from model_data with the SageMaker SDK",
+    "register": "fleetfit only trains. Register model_data in SageMaker's model registry",
+    "create_model": "fleetfit only trains. Create a model from model_data with the SageMaker SDK",
     "compile_model": "SageMaker Neo is a service of AWS",
     "enable_default_profiling": "SageMaker Profiler is a service of AWS",
     "disable_profiling": "SageMaker Profiler is a service of AWS",

@@ -210,7 +210,7 @@ class Settings:
         if self.run_options.backend not in (RunOptions().backend, self.instance_type):
             raise ConfigurationError(
                 f"run_options: backend={shown(self.run_options.backend)} contradicts "
-                f"instance_type={shown(self.instance_type)}, which selects the backend; leave backend out."
+                f"instance_type={shown(self.instance_type)}, which selects the backend. Leave backend out."
             )
 
     def _check_place(self) -> None:
@@ -249,16 +249,18 @@ class Settings:
             return
         if callable(self.entry_point):
             raise ConfigurationError(
-                "arguments are for scripts only, and entry_point is a function; use hyperparameters instead."
+                "arguments are for scripts only, but entry_point is a function. Use hyperparameters instead."
             )
         if self.is_plain:
             raise ConfigurationError(
-                "arguments are for scripts only, and the image runs its own program: give the script as entry_point, "
+                "arguments are for scripts only, but the image runs its own program. Give the script as entry_point, "
                 "or use container_arguments."
             )
         problem = codec.conflict(codec.decode(self.encoded_hyperparameters), self.arguments)
         if problem is not None:
-            raise ConfigurationError(f"{problem}. Set it either in arguments or in hyperparameters, not in both.")
+            raise ConfigurationError(
+                f"{problem}. Set the option either in arguments or in hyperparameters, not in both."
+            )
         size = len(codec.encode_value("arguments", list(self.arguments)))
         if size > _MAX_VALUE:
             raise ConfigurationError(
@@ -272,13 +274,13 @@ class Settings:
             raise ConfigurationError("max_wait is for spot instances only: also set use_spot_instances=True.")
         if self.max_wait is not None and self.max_wait < self.max_run:
             raise ConfigurationError(
-                f"max_wait={self.max_wait} is less than max_run={self.max_run}; max_wait includes the run itself."
+                f"max_wait={self.max_wait} is less than max_run={self.max_run}, but max_wait includes the run itself."
             )
         policy, market = self.run_options.failure_policy, self.run_options.spot_market
         if self.max_retry_attempts is not None and policy.max_failures is not None:
             raise ConfigurationError(
                 f"max_retry_attempts={self.max_retry_attempts} and FailurePolicy(max_failures={policy.max_failures}) "
-                "both set the number of restarts; leave one of them out."
+                "both set the number of restarts. Leave one of them out."
             )
         if policy.min_hosts is not None and policy.min_hosts > self.instance_count:
             raise ConfigurationError(

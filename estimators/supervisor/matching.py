@@ -240,7 +240,7 @@ class Matching:
             skipped = " on some lines, which are skipped for this metric"
             self._warn(
                 f"metric {definition.name!r}: the regex {definition.regex!r} {what}"
-                + ("; the metric is not searched for any more" if over else skipped)
+                + (". The metric is not searched for any more" if over else skipped)
                 + _remedy(pattern, translated)
             )
         self._ask()

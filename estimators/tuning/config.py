@@ -298,8 +298,8 @@ class TuningSpec:
             raise ConfigurationError(f"max_resource={self.max_resource} is less than min_resource={self.min_resource}.")
         if self.prunes and self.strategy in ("Hyperband", "ASHA") and self.early_stopping_type == "Auto":
             raise ConfigurationError(
-                f"early_stopping_type='Auto' is not possible with the strategy {self.strategy}, which stops trials by "
-                "itself; use 'Off'."
+                f"early_stopping_type='Auto' is not possible with the strategy {self.strategy}, which stops trials "
+                "by itself. Use 'Off'."
             )
         found = tuning_ranges.from_request(self.parameter_ranges)
         if not found:
@@ -396,8 +396,8 @@ class TuningSpec:
         for name, given in found.items():
             if given.__name__ == "Continuous":
                 raise ConfigurationError(
-                    f"strategy 'Grid': the range of {name!r} is continuous, and has no finite grid; list its values in "
-                    "a CategoricalParameter."
+                    f"strategy 'Grid': the range of {name!r} is continuous, and has no finite grid. List its values "
+                    "in a CategoricalParameter."
                 )
             categorical = isinstance(given, tuning_ranges.CategoricalParameter)
             sizes.append(len(given.values) if categorical else given.max_value - given.min_value + 1)  # type: ignore[attr-defined]
@@ -414,7 +414,7 @@ class TuningSpec:
             raise ConfigurationError(f"strategy 'PBT' sets {config.resource!r} itself: leave its range out.")
         if self.max_jobs is not None and self.max_jobs < config.size:
             raise ConfigurationError(
-                f"max_jobs={self.max_jobs} is less than the population size, {config.size}: each generation has one "
+                f"max_jobs={self.max_jobs} is less than the population size, {config.size}. Each generation has one "
                 "trial per member, so max_jobs is generations × members."
             )
 

@@ -313,7 +313,7 @@ class HyperparameterTuner:
             running.check_possible(spec)
         if self.strategy == "PBT" and settings.checkpoint_s3_uri is not None:
             raise UnsupportedError(
-                "strategy 'PBT': trials resume from checkpoints in each other's records; leave checkpoint_s3_uri out."
+                "strategy 'PBT': trials resume from checkpoints in each other's records. Leave checkpoint_s3_uri out."
             )
         tuned = self._hyperparameter_ranges
         fixed = sorted(name for name in tuned if codec.option_of(name) in codec.values_in(settings.arguments or ()))
@@ -401,15 +401,15 @@ class HyperparameterTuner:
         if not isinstance(strategy, ElasticHorovod):
             named = type(strategy).__name__ if strategy is not None else "no distribution"
             raise ConfigurationError(
-                "shared_fleet: hosts move between trials, so the estimator needs the distribution "
-                f"ElasticHorovod(max_hosts=…); it has {named}."
+                "shared_fleet moves hosts between trials, so the estimator needs the distribution "
+                f"ElasticHorovod(max_hosts=…). Its distribution is {named}."
             )
         if strategy.discovery is not None or strategy.spares:
-            raise ConfigurationError("shared_fleet decides which hosts a trial has: leave discovery and spares out.")
+            raise ConfigurationError("shared_fleet decides which hosts a trial has. Leave discovery and spares out.")
         count = settings.instance_count or 1
         if (strategy.max_hosts or count) <= count:
             raise ConfigurationError(
-                f"shared_fleet: a trial begins with instance_count={count} hosts and cannot grow; set "
+                f"shared_fleet: a trial begins with instance_count={count} hosts and cannot grow. Set "
                 f"ElasticHorovod(max_hosts=…) to more than {count}."
             )
         if count > fleet.hosts:
@@ -418,7 +418,7 @@ class HyperparameterTuner:
             )
         names = [name for name in self._hyperparameter_ranges if name.startswith(trials.FLEET)]
         if names:
-            raise ConfigurationError(f"shared_fleet decides how many hosts a trial has: leave out {', '.join(names)}.")
+            raise ConfigurationError(f"shared_fleet decides how many hosts a trial has. Leave out {', '.join(names)}.")
 
     def _name(self) -> str:
         base = self.base_tuning_job_name

@@ -92,8 +92,8 @@ class TrainingData:
             if len(choice) > 1:
                 self._progress = None
                 self._why = (
-                    f"cluster.dataset() has made {len(made)} datasets, and it is unknown which of them fit() trains "
-                    "on; mark that dataset with resumable=True"
+                    f"cluster.dataset() has made {len(made)} datasets, and fleetfit cannot tell which dataset fit() "
+                    "trains on. Mark the training dataset with resumable=True"
                 )
         if self._progress is not None and (why := self._progress.why_not(steps)):
             self._progress, self._why = None, why
@@ -229,9 +229,9 @@ class DataProgress:
         )
         if records and not same:
             why = (
-                f"the checkpoint was made within an epoch by {position['size']} ranks with batches of "
-                f"{position['batch_size']} records, but now {self._size} ranks have batches of {self._batch_size}: "
-                "fleetfit cannot tell which records are left"
+                "fleetfit cannot tell which records of the epoch are left, because the sizes have changed: the "
+                f"checkpoint is of {position['size']} ranks with batches of {position['batch_size']} records, but "
+                f"now {self._size} ranks have batches of {self._batch_size}"
             )
             if not self.insists:
                 self._epoch, self._seed = int(position["epoch"]), int(position["seed"])

@@ -181,7 +181,8 @@ def _copy_folder(source: Path, code_dir: Path) -> None:
         return
     if inner.startswith(outer.rstrip("/") + "/"):
         raise CodeError(
-            f"the code's folder {source} would be copied to {code_dir}, a folder in {source}; use a smaller folder."
+            f"the code's folder {source} cannot be copied to {code_dir}, which is inside {source}. Use a smaller "
+            "folder."
         )
     check_names(source.iterdir())
     try:
@@ -221,8 +222,8 @@ def check_names(paths: Iterable[Path]) -> None:
         module = f".{rest}" in _SUFFIXES if rest else (path / "__init__.py").is_file()
         if name in _OUR_NAMES and module:
             raise CodeError(
-                f"{path}: {path.name!r} at the top of a job's code would hide fleetfit's own package of that name from "
-                "the script; rename it, or choose a source_dir further down."
+                f"{path} would hide fleetfit's own package {path.name!r} from the script, because it is at the top "
+                "of the job's code. Rename it, or choose a source_dir further down."
             )
 
 
@@ -328,9 +329,9 @@ def _file_command(path: Path, name: str) -> tuple[str, ...]:
         return (itself,) if binary else ("/bin/sh", itself)
     if head.endswith(b"\r\n"):
         raise CodeError(
-            f"{path} has Windows line endings: the system would read the carriage return at the end of the first line "
-            f"as part of the interpreter, {head[2:].decode('utf-8', 'replace').strip()!r}; convert the file, e.g. with "
-            f"'sed -i \"s/\\r$//\" {name}'."
+            f"{path} has Windows line endings, so the system would read the carriage return at the end of the first "
+            f"line as part of the interpreter, {head[2:].decode('utf-8', 'replace').strip()!r}. Convert the file, "
+            f"e.g. with 'sed -i \"s/\\r$//\" {name}'."
         )
     interpreter = head[2:].decode("utf-8", "surrogateescape").strip().split(None, 1)
     if not interpreter:

@@ -171,7 +171,7 @@ def _lock(file: Path, log: Callable[[str], None]) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            log("requirements: another host or job is installing the same packages; waiting for it")
+            log("requirements: waiting for another host or job, which is installing the same packages")
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 

@@ -49,8 +49,8 @@ def _tags(where: str, value: Any) -> dict[str, str]:
     for key, said in value.items():
         if not key or len(key) > 128 or len(said) > 256 or key.lower().startswith(("aws:", "fleetfit:")):
             raise ConfigurationError(
-                f"{where}: {shown(key)} is not a valid tag: a name has 1 to 128 characters and does not begin with "
-                "aws: or fleetfit:, and a value has at most 256 characters."
+                f"{where}: {shown(key)} is not a valid tag. A name has 1 to 128 characters and does not begin with "
+                "aws: or fleetfit:. A value has at most 256 characters."
             )
     return dict(value)
 

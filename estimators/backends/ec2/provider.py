@@ -119,8 +119,10 @@ class Ec2Provider(SshProvider):
                 )
         if not spec.spot:
             found += [
-                f"backend_options={{'{name}': …}} is for spot capacity: set use_spot_instances=True, or leave the "
-                "option out."
+                (
+                    f"backend_options={{'{name}': …}} is only for spot capacity. Set use_spot_instances=True, or leave "
+                    "the option out."
+                )
                 for name in ("on_demand_base", "on_demand_fallback")
                 if getattr(given, name)
             ]
@@ -195,8 +197,8 @@ class Ec2Provider(SshProvider):
         address = instance.public_address if self._given.reach == "public" else instance.private_address
         if not address:
             raise NoInstance(
-                f"{instance.id} has no public address; name subnets that assign one, or use the private addresses with "
-                "backend_options={'reach': 'private'}"
+                f"{instance.id} has no public address. Name subnets that assign public addresses, or use the private "
+                "addresses with backend_options={'reach': 'private'}"
             )
         return InstanceMachine(
             instance=instance.id,

@@ -125,8 +125,8 @@ def _folder(frame: Any, path: Any) -> Path:
         return jobs_folder().parent / "frames"
     if path is None:
         raise ConfigurationError(
-            f"Spark's executors are on other machines: set the session's {STORE} to a folder that they and this "
-            "process share, or use TrainingInput.from_spark(dataframe, path=…)."
+            f"Spark's executors are on other machines. Set the session's {STORE} to a folder that the executors and "
+            "this process share, or use TrainingInput.from_spark(dataframe, path=…)."
         )
     folder = normalise_uri(path).removeprefix("file://")
     if "://" in folder:

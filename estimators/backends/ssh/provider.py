@@ -92,7 +92,10 @@ class SshProvider(HostProvider):
                 "environment: backend_options={'python': …}."
             ]
         if isinstance(spec.strategy, Elastic) and spec.strategy.discovery is not None:
-            text = "spare hosts need a list of machines; with discovery, every host takes part. Leave spares out."
+            text = (
+                "spare hosts are not possible with discovery, where every host takes part. Leave spares out, or give "
+                "a list of machines."
+            )
             return [text] if spec.strategy.spares else []
         if not machines:
             return [
@@ -232,7 +235,7 @@ class SshProvider(HostProvider):
             if place.identity and place.identity in known:
                 host.close()
                 other = known[place.identity]
-                raise HostError(f"it is the same machine as {other}: name each machine once, with all its slots")
+                raise HostError(f"it is the same machine as {other}. Name each machine once, with all its slots")
         except BaseException:
             connection.close()
             raise
@@ -254,7 +257,9 @@ class SshProvider(HostProvider):
             return "127.0.0.1"  # nobody else has to reach it
         if not address or ":" in address:
             said = f"the host was reached by IPv6 ({address})" if address else "its sshd does not report its address"
-            raise HostError(f"{said}; set address=… in the host file to the IPv4 address at which hosts reach it")
+            raise HostError(
+                f"{said}. In the host file, set address=… to the IPv4 address at which the hosts reach this host"
+            )
         return address
 
     @functools.cached_property

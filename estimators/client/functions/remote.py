@@ -392,7 +392,7 @@ def _code(asked: Mapping[str, Any]) -> dict[str, Any]:
     if dependencies is not None:
         if not str(dependencies).endswith(".txt"):
             raise UnsupportedError(
-                f"dependencies={shown(dependencies)}: conda environments are not supported; give a requirements.txt "
+                f"dependencies={shown(dependencies)}: conda environments are not supported. Give a requirements.txt "
                 "or an image_uri."
             )
         if Path(str(dependencies)).name != "requirements.txt":

@@ -159,7 +159,7 @@ def estimator_for(framework: str | None, given: dict[str, Any], *, model_dir: st
         return estimator.TensorFlow(**given, model_dir=model_dir)
     if model_dir is not False:
         raise ConfigurationError(
-            "model_dir is for TensorFlow scripts only; other scripts find the folder in SM_MODEL_DIR."
+            "model_dir is for TensorFlow scripts only. Other scripts find the folder in SM_MODEL_DIR."
         )
     return estimator.PyTorch(**given)
 

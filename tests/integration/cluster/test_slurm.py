@@ -253,7 +253,7 @@ def test_the_limit_of_an_allocation_is_a_notice(make: clusters.Make, slurm_clust
     ("options", "hosts", "reason"),
     [
         ({"partition": "trian"}, 1, "Did you mean 'train'"),
-        ({"partition": "short"}, 2, "partition 'short' gives a job at most 1 nodes; ask for fewer"),
+        ({"partition": "short"}, 2, "partition 'short' gives a job at most 1 nodes. Ask for fewer"),
         ({}, places.MACHINES + 1, f"gives a job at most {places.MACHINES} nodes"),
         ({"partition": "short", "time": "2:00:00"}, 1, "allows at most 00:05:00"),
         ({"partition": "closed"}, 1, "accepts no jobs now"),

@@ -232,7 +232,7 @@ def test_what_the_engine_is_asked_for(
 
 
 def test_why_there_are_no_gpus() -> None:
-    assert "shows no NVIDIA GPU" in str(gpu_refusal({}, 0))
+    assert "no NVIDIA GPU was found" in str(gpu_refusal({}, 0))
     assert "(its runtimes: io.containerd.runc.v2, runc)" in str(
         gpu_refusal({"Runtimes": {"runc": {}, "io.containerd.runc.v2": {}}}, 1)
     )

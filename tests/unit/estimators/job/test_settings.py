@@ -26,7 +26,7 @@ from estimators.job.settings import Settings
         ({"image_uri": "x", "arguments": ["x"]}, "or use container_arguments"),
         (
             {"entry_point": "t.py", "hyperparameters": {"lr": 0.5}, "arguments": ["--lr", "0.1"]},
-            "--lr in arguments has no value, or a value that differs from hyperparameter 'lr'. Set it either",
+            "--lr in arguments has no value, or a value that differs from hyperparameter 'lr'. Set the option either",
         ),
         ({"instance_count": 0}, "instance_count must be a whole number, 1 or more; got 0."),
         ({"instance_count": -1}, "got -1"),
@@ -102,7 +102,7 @@ from estimators.job.settings import Settings
         ({"max_retry_attempts": 0}, "max_retry_attempts must be a whole number, 1 or more"),
         (
             {"max_retry_attempts": 2, "run_options": RunOptions(failure_policy=FailurePolicy(max_failures=3))},
-            "both set the number of restarts; leave one of them out",
+            "both set the number of restarts. Leave one of them out",
         ),
         (
             {"instance_count": 2, "run_options": RunOptions(failure_policy=FailurePolicy(min_hosts=3))},

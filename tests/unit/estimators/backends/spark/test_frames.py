@@ -69,7 +69,7 @@ class Frame:
         ({"format": "csv"}, r"format=….*'csv'.*tfrecord"),
         ({"shards": 0}, "shards=….*1 or more, got 0"),
         ({"shards": True}, "whole number"),
-        ({}, "executors are on other machines: set the session's spark.fleetfit.store"),
+        ({}, "executors are on other machines. Set the session's spark.fleetfit.store"),
         ({"path": "s3://bucket/frames"}, "'s3://bucket/frames', which is not a folder"),
         ({"path": 5}, "5 is not a location of data"),
         ({"s3_data_type": "S3Prefix"}, "leave s3_data_type= out"),
