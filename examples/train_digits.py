@@ -79,11 +79,11 @@ class HorovodBuild(threading.Thread):
         waited_s = time.monotonic() - began
         problems = [line for line in self.lines if line.startswith("fleetfit: ")]
         if self.returncode or problems:
-            return "\n".join(problems or [f"Horovod was not built; the whole output is in {self.log}"])
+            return "\n".join(problems or [f"Horovod was not built. The whole output is in {self.log}"])
         if self.elapsed_s > 1:
             print(
-                f"Horovod was ready after {self.elapsed_s:.0f} s, "
-                f"{max(self.elapsed_s - waited_s, 0):.0f} s of them beside the other strategies' trainings",
+                f"Horovod was ready after {self.elapsed_s:.0f} s, {max(self.elapsed_s - waited_s, 0):.0f} s of which "
+                "were at the same time as other trainings",
                 flush=True,
             )
         return None
@@ -186,8 +186,8 @@ def main() -> int:
         build.start()
     elif "mpi" in options.strategies and options.framework not in horovod_builds.built_for(sys.path):
         print(
-            f"Horovod is not installed for {options.framework}, so mpi is left out; `fleetfit doctor` says what is "
-            "missing.",
+            f"Horovod is not installed for {options.framework}, so mpi is left out. `fleetfit doctor` tells the "
+            "missing parts.",
             flush=True,
         )
         options.strategies.remove("mpi")

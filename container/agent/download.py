@@ -156,7 +156,7 @@ def _check_room(root: Path, needed: int) -> None:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = os.statvfs(root)
     except OSError as error:
-        raise AgentError(f"{root}: {error.strerror}; set FLEETFIT_CACHE to a writable folder.") from error
+        raise AgentError(f"{root}: {error.strerror}. Set FLEETFIT_CACHE to a writable folder.") from error
     free = status.f_bavail * status.f_frsize
     if needed + _SPARE > free:
         freed = cache.trim(root, max(cache.limit() - needed, 0))

@@ -295,4 +295,4 @@ def _clear(place: Path, channel: HostChannel) -> None:
     elif place.is_dir() and (_mark(place).is_file() or not any(place.iterdir())):
         remove_tree(place)
     elif place.exists():
-        raise AgentError(f"channel {channel.name!r}: {place} exists already and was not made by fleetfit; remove it.")
+        raise AgentError(f"channel {channel.name!r}: {place} exists already and was not made by fleetfit. Remove it.")

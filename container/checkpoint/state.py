@@ -120,7 +120,7 @@ class ArrayState:
                 self._arrays[name] = type(value)(content[()]) if not isinstance(value, list) else content.tolist()
             else:
                 raise TypeError(
-                    f"{name}: a {type(value).__qualname__} cannot be restored into a read-only mapping; use a dict"
+                    f"{name}: a {type(value).__qualname__} cannot be restored into a read-only mapping. Use a dict"
                 )
 
         return Slot(spec, lambda: np.asarray(self._arrays[name]), fill)

@@ -57,8 +57,8 @@ class StateDicts:
         for name, value in objects.items():
             if not has_state(value):
                 raise TypeError(
-                    f"{name}: a {type(value).__qualname__} has no state_dict() and load_state_dict(); pass such values "
-                    "as metadata=…"
+                    f"{name}: a {type(value).__qualname__} has no state_dict() and load_state_dict(). Pass such "
+                    "values as metadata=…"
                 )
             if not isinstance(name, str) or not name.isidentifier():
                 raise TypeError(f"{name!r} cannot be the name of a part of a checkpoint: use letters, digits and _.")

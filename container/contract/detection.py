@@ -133,7 +133,7 @@ def detect_server(environ: Mapping[str, str]) -> Surroundings:
         return detect(environ)
     addresses, task, index = _tasks(config)
     if task != "ps" or not 0 <= index < len(addresses.get(task, ())):
-        raise DistributedError(f"TF_CONFIG must name a 'ps' task of its cluster; it names {task!r} {index}.")
+        raise DistributedError(f"TF_CONFIG must name a 'ps' task of its cluster, but names {task!r} {index}.")
     own = _machine(addresses[task][index])
     trained = [address for name in ("master", "worker") for address in addresses.get(name, ())]
     return Surroundings(
@@ -258,7 +258,7 @@ def _number(environ: Mapping[str, str], name: str, default: int) -> int:
     if not text:
         return default
     if not text.isdecimal():
-        raise DistributedError(f"{name} must be a whole number, as the launcher sets it; it is {text!r}.")
+        raise DistributedError(f"{name} must be a whole number, as the launcher sets it, but is {text!r}.")
     return int(text)
 
 

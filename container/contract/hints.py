@@ -74,8 +74,8 @@ _RAISED: tuple[tuple[str, str], ...] = (
     ),
     (
         r"ProcessGroupNCCL is only supported with GPUs|doesn't have NCCL built in",
-        "NCCL needs GPUs and a PyTorch that was built for GPUs. Use init_process_group(backend='gloo'), which needs "
-        "neither, or container.distributed, which chooses the backend.",
+        "NCCL needs GPUs and a PyTorch that was built for GPUs. Without them, use "
+        "init_process_group(backend='gloo'), or container.distributed, which chooses the backend.",
     ),
     (
         r"No module named 'encodings'",
@@ -121,9 +121,9 @@ _SIGNALS = {
         "SIGSEGV is a crash in native code. Often two libraries do not fit together: for example, Horovod was built "
         "for another TensorFlow or MPI. `fleetfit doctor --deep` checks this."
     ),
-    signal.SIGILL: "SIGILL: the program was built for another processor than this one.",
+    signal.SIGILL: "SIGILL: the program was built for a different processor.",
     signal.SIGBUS: "SIGBUS is often a full /dev/shm: give the container more shared memory.",
-    signal.SIGABRT: "SIGABRT: native code aborted the process; the last lines of the log may say why.",
+    signal.SIGABRT: "SIGABRT: native code aborted the process. The last lines of the log may tell the reason.",
 }
 
 

@@ -155,11 +155,11 @@ def _check(name: str, value: Any, depth: int = 0) -> None:
             raise ValueError(f"hyperparameter {name!r}: {shown(value)} is not valid Unicode text.") from None
     elif value is None or isinstance(value, bool | int):
         if value is not None and value.bit_length() > _MAX_BITS:
-            raise ValueError(f"hyperparameter {name!r}: the number has more than 300 digits; pass it as a string.")
+            raise ValueError(f"hyperparameter {name!r}: the number has more than 300 digits. Pass it as a string.")
     elif isinstance(value, float):
         if not math.isfinite(value):
             raise ValueError(
-                f"hyperparameter {name!r}: {shown(value)} has no JSON form; pass it as a string, e.g. {str(value)!r}."
+                f"hyperparameter {name!r}: {shown(value)} has no JSON form. Pass it as a string, e.g. {str(value)!r}."
             )
     elif isinstance(value, list | tuple | Mapping) and depth >= MAX_DEPTH:
         raise ValueError(

@@ -318,7 +318,7 @@ def _save(path: str, job: DescribedJob) -> None:
     if values.get("model_dir") is False:
         del values["model_dir"]
     for variable in writing.save(path, {name: value for name, value in values.items() if value != {}}):
-        console.say(f"{path}: a value looks like a secret; the file has ${{env:{variable}}} in place of the value.")
+        console.say(f"{path}: a value looks like a secret, so the file has ${{env:{variable}}} in place of the value.")
 
 
 def _given(args: argparse.Namespace, before: dict[str, Any]) -> dict[str, Any]:

@@ -105,7 +105,7 @@ def run_train(args: argparse.Namespace) -> int:
     from estimators.job.errors import ConfigurationError, TrainingJobError
 
     if args.notify and args.no_wait:
-        raise ConfigurationError("--notify works only while this command waits; leave --no-wait out.")
+        raise ConfigurationError("--notify works only while this command waits. Leave --no-wait out.")
     if args.track and args.no_wait:
         raise ConfigurationError(
             "--track works only while this command waits; with --no-wait, run `fleetfit track TRACKER JOB` later."

@@ -554,7 +554,7 @@ def _walk(
                 continue
             if target in above or folder.startswith(target.rstrip("/") + "/"):
                 raise ConfigurationError(
-                    f"source_dir: {path} links to {target}, a folder that contains the link; remove the link."
+                    f"source_dir: {path} links to {target}, a folder that contains the link. Remove the link."
                 )
             path = target
         try:
@@ -584,7 +584,7 @@ def _kind(status: os.stat_result) -> str | None:
 
 def _file(path: str, name: str, status: os.stat_result) -> Entry:
     if (kind := _kind(status)) is not None:
-        raise ConfigurationError(f"source_dir: {path} is {kind}, which cannot be part of a job's code; move it away.")
+        raise ConfigurationError(f"source_dir: {path} is {kind}, which cannot be part of a job's code. Move it away.")
     if not os.access(path, os.R_OK):
         raise ConfigurationError(f"source_dir: {path} cannot be read: permission denied.")
     return Entry(name, path, status.st_size, bool(status.st_mode & stat.S_IXUSR))

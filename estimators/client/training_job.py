@@ -380,8 +380,8 @@ class TrainingJob:
             if self.lives_elsewhere and self.dispatcher is None:
                 if grace is not None:
                     raise UnsupportedError(
-                        f"stop(grace={grace!r}): training job {self.name!r} is on SageMaker, which gives every script "
-                        "120 s to save; leave grace out."
+                        f"stop(grace={grace!r}): training job {self.name!r} is on SageMaker, which gives every "
+                        "script 120 s to save. Leave grace out."
                     )
                 ending = _ENDING_ELSEWHERE_SECONDS
             self.ensure_followed()

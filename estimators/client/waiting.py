@@ -188,7 +188,7 @@ class Output:
                 raise
             self.silence()
             said = error.strerror if isinstance(error, OSError) else str(error)
-            text = f"fleetfit: the log is no longer shown ({str(said).rstrip('.')}); the job goes on.\n"
+            text = f"fleetfit: the log is no longer shown ({str(said).rstrip('.')}). The job goes on.\n"
             with contextlib.suppress(OSError, ValueError):
                 if stream is not sys.stderr:
                     write_text(sys.stderr, text)

@@ -77,7 +77,7 @@ class Service:
             self._lock = locks.take(self.place.lock_file)
         if self._lock is None:
             raise ConfigurationError(
-                f"an endpoint of {self.place.home} is running already; stop it, or set FLEETFIT_HOME to another folder."
+                f"an endpoint of {self.place.home} is running already. Stop it, or set FLEETFIT_HOME to another folder."
             )
         self._closed = threading.Event()
         self._started: list[Callable[[], None]] = []

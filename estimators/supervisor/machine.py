@@ -60,7 +60,7 @@ _COLLECT_TIMEOUT = 10.0
 _PREPARING_POLL = 0.1
 
 #: The failure of a host whose toolkit somebody else has sent SIGTERM.
-TERMINATED = "the host's training process was stopped by another program (SIGTERM); the script had time to save."
+TERMINATED = "the host's training process was stopped by another program (SIGTERM). The script had time to save."
 
 
 class Timer(enum.Enum):

@@ -403,13 +403,13 @@ class TuningSpec:
             sizes.append(len(given.values) if categorical else given.max_value - given.min_value + 1)  # type: ignore[attr-defined]
         if math.prod(sizes) > _MOST_POINTS:
             raise ConfigurationError(
-                f"strategy 'Grid': the grid has {math.prod(sizes):,} points; it may have at most {_MOST_POINTS:,}."
+                f"strategy 'Grid': the grid has {math.prod(sizes):,} points, but may have at most {_MOST_POINTS:,}."
             )
 
     def _check_population(self, found: Mapping[str, tuning_ranges.ParameterRange]) -> None:
         config = self.members
         if self.early_stopping_type == "Auto":
-            raise ConfigurationError("early_stopping_type='Auto' is not possible with the strategy PBT; use 'Off'.")
+            raise ConfigurationError("early_stopping_type='Auto' is not possible with the strategy PBT. Use 'Off'.")
         if config.resource in found:
             raise ConfigurationError(f"strategy 'PBT' sets {config.resource!r} itself: leave its range out.")
         if self.max_jobs is not None and self.max_jobs < config.size:
@@ -483,8 +483,8 @@ class TuningSpec:
         parameter_ranges = config.get("ParameterRanges") or {}
         if parameter_ranges.get("AutoParameters"):
             raise UnsupportedError(
-                "ParameterRanges.AutoParameters: fleetfit cannot choose ranges as SageMaker's autotune does; give the "
-                "ranges."
+                "ParameterRanges.AutoParameters: fleetfit cannot choose ranges as SageMaker's autotune does. Give "
+                "the ranges."
             )
         objective = config.get("HyperParameterTuningJobObjective")
         if objective is None:

@@ -118,5 +118,5 @@ def check_managed(spec: TuningSpec, instance_type: str | None) -> None:
         raise UnsupportedError(f"repeats=True is not available on {where}: leave it out.")
     if spec.reduction_factor != 3:
         raise UnsupportedError(
-            f"reduction_factor={spec.reduction_factor} on {where}: SageMaker's Hyperband always uses 3; leave it out."
+            f"reduction_factor={spec.reduction_factor} on {where}: SageMaker's Hyperband always uses 3. Leave it out."
         )

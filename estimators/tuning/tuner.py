@@ -134,9 +134,9 @@ class HyperparameterTuner:
         if autotune or hyperparameters_to_keep_static is not None:
             if not autotune:
                 raise ConfigurationError("hyperparameters_to_keep_static needs autotune=True.")
-            raise UnsupportedError("autotune=True: fleetfit cannot choose ranges as SageMaker does; give the ranges.")
+            raise UnsupportedError("autotune=True: fleetfit cannot choose ranges as SageMaker does. Give the ranges.")
         if estimator_name is not None:
-            raise UnsupportedError("estimator_name: a tuning job has one estimator in fleetfit; leave the name out.")
+            raise UnsupportedError("estimator_name: a tuning job has one estimator in fleetfit. Leave the name out.")
         if not hyperparameter_ranges:
             raise ConfigurationError("Need to specify hyperparameter ranges or set autotune=True.")
         self.estimator = estimator
@@ -218,7 +218,7 @@ class HyperparameterTuner:
         }
         found = {name: value for name, value in given.items() if value is not None}
         if not found:
-            raise ConfigurationError("add_fleet_ranges(): the estimator has only one host; give at least one range.")
+            raise ConfigurationError("add_fleet_ranges(): the estimator has only one host. Give at least one range.")
         strategy = self.estimator.settings.distribution
         for name, value in found.items():
             ends = (
@@ -363,10 +363,12 @@ class HyperparameterTuner:
         hyperband = self.strategy_config.hyperband_strategy_config if self.strategy_config is not None else None
         if hyperband is not None and self.strategy not in ("Hyperband", "ASHA"):
             raise ConfigurationError(
-                f"strategy_config is for the strategies Hyperband and ASHA; the strategy is {self.strategy!r}."
+                f"strategy_config is for the strategies Hyperband and ASHA, but the strategy is {self.strategy!r}."
             )
         if self.population_config is not None and self.strategy != "PBT":
-            raise ConfigurationError(f"population_config is for the strategy PBT; the strategy is {self.strategy!r}.")
+            raise ConfigurationError(
+                f"population_config is for the strategy PBT, but the strategy is {self.strategy!r}."
+            )
         population = self.population_config or PopulationConfig()
         completion = self.completion_criteria_config
         warm = self.warm_start_config

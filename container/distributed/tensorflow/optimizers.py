@@ -236,7 +236,7 @@ def why_apart(optimizer: Any) -> str:
             "cluster.optimizer(optimizer)."
         )
     return (
-        "The optimizer is distributed, so there is another cause. Possible causes: the script assigned weights on "
-        "some ranks; a second optimizer is not wrapped; the ranks started with different weights, because the script "
-        "used neither cluster.callbacks() nor cluster.broadcast()."
+        "The optimizer is distributed, so there is another cause. Check whether the script assigns weights on some "
+        "ranks, and whether a second optimizer is not wrapped. Without cluster.callbacks() or cluster.broadcast(), "
+        "the ranks start with different weights."
     )

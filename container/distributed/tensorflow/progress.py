@@ -46,7 +46,7 @@ def why_not(records: Any, *, shuffle: int | None, seed: int | None, repeat: bool
             # The n-th order of a seed is that of the n-th iterator of a process: another one's first is not it.
             seeds = [int(getattr(one, name, 0)) for name in ("_seed", "_seed2")]
             if getattr(one, "_reshuffle_each_iteration", None) is not False or seeds == [0, 0]:
-                return "make_dataset shuffles by itself; use cluster.dataset(shuffle=…, seed=…) instead"
+                return "make_dataset shuffles by itself. Use cluster.dataset(shuffle=…, seed=…) instead"
         pending += one._inputs()
     return ""
 
@@ -229,7 +229,7 @@ class DataProgress:
         )
         if records and not same:
             why = (
-                "fleetfit cannot tell which records of the epoch are left, because the sizes have changed: the "
+                "fleetfit cannot tell which records of the epoch are left, because the sizes have changed. The "
                 f"checkpoint is of {position['size']} ranks with batches of {position['batch_size']} records, but "
                 f"now {self._size} ranks have batches of {self._batch_size}"
             )

@@ -100,7 +100,7 @@ def entry_command(program: str, code_dir: Path, args: Sequence[str], python: str
         return (python, "-m", module, *args)
     if path.is_dir():
         raise CodeError(
-            f"entry point {program!r} is a folder without a __main__.py in {code_dir}; name a file or a module, e.g. "
+            f"entry point {program!r} is a folder without a __main__.py in {code_dir}. Name a file or a module, e.g. "
             f"{_example(path, name)!r}."
         )
     if not path.is_file():
@@ -135,7 +135,7 @@ def _fetch(submit_directory: str, code_dir: Path, max_bytes: int | None) -> None
     if source.is_dir():
         _copy_folder(source, code_dir)
     elif not source.exists():
-        raise CodeError(f"the code's location {submit_directory!r} does not exist; give a folder or a .tar.gz.")
+        raise CodeError(f"the code's location {submit_directory!r} does not exist. Give a folder or a .tar.gz.")
     else:
         _take_file(source, code_dir, max_bytes)
 
@@ -201,7 +201,7 @@ def _take_file(source: Path, code_dir: Path, max_bytes: int | None = None) -> No
         except ArchiveError as error:
             raise CodeError(f"the code's archive {error}") from None
     elif source.name.endswith(_ARCHIVE_ENDINGS):
-        raise CodeError(f"{source} is not a tar.gz; pack the code with 'tar -czf sourcedir.tar.gz -C FOLDER .'.")
+        raise CodeError(f"{source} is not a tar.gz. Pack the code with 'tar -czf sourcedir.tar.gz -C FOLDER .'.")
     else:
         copy_file(os.fspath(source), os.fspath(code_dir / source.name))
 

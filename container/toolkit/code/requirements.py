@@ -290,7 +290,7 @@ class _Installation:
         began = time.monotonic()
         target = self._staging / "overlay"
         target.mkdir(parents=True, mode=0o700)
-        self._log(f"{self._name}: looking for what is missing")
+        self._log(f"{self._name}: looking for missing packages")
         missing = self._missing()
         pins = [_pin(item, hashed=self._wanted is not None and self._wanted.hashed) for item in missing]
         names = [f"{item['metadata']['name']}=={item['metadata']['version']}" for item in missing]

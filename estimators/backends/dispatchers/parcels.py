@@ -57,8 +57,8 @@ def refusals(spec: TrainingJobSpec) -> list[str]:
     strategy = spec.strategy
     if isinstance(strategy, Elastic) and strategy.discovery == DISCOVERED_BY_CALLER:
         found.append(
-            f"{type(strategy).__name__}(discovery=…) is a function of this process, but with a dispatcher the job runs "
-            "without this process. Give a script; the script is sent with the job."
+            f"{type(strategy).__name__}(discovery=…) is a function of this process, but with a dispatcher the job "
+            "runs without this process. Give a script, which is sent with the job."
         )
     return found
 

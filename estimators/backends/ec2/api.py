@@ -176,7 +176,7 @@ class Ec2Api:
         )
         if not places:
             known = ", ".join(sorted(subnet["AvailabilityZone"] for subnet in found))
-            raise ConfigurationError(f"no subnet is in {', '.join(zones)}; the subnets are in {known}.")
+            raise ConfigurationError(f"no subnet is in {', '.join(zones)}. The subnets are in {known}.")
         return networks.pop(), places
 
     def image(self, ami: str | None, type_: str) -> tuple[str, str]:

@@ -127,7 +127,7 @@ class Ec2Provider(SshProvider):
                 if getattr(given, name)
             ]
         found += [
-            f"{tool} is not installed; install it (apt-get install openssh-client)."
+            f"{tool} is not installed. Install it (apt-get install openssh-client)."
             for tool in ("ssh", "ssh-keygen")
             if shutil.which(tool) is None
         ]
@@ -167,7 +167,7 @@ class Ec2Provider(SshProvider):
                 reasons.append(f"{slot.id}: {error}")
                 if len(reasons) == _STARTS:
                     raise HostUnavailable("; ".join(reasons)) from None
-                self.job.tell(f"{slot.id} could not be used ({error}); requesting another one")
+                self.job.tell(f"{slot.id} could not be used ({error}). Requesting another instance")
 
     async def _start_on(self, name: str, slot: Slot) -> Host:
         """Wait for an instance, and start an agent there.

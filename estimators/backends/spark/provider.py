@@ -61,7 +61,7 @@ class SparkProvider(ArrivingProvider):
     @classmethod
     def portable(cls, spec: TrainingJobSpec, options: RunOptions) -> dict[str, Any]:
         """Refuse dispatchers."""
-        raise UnsupportedError("A dispatcher cannot reach this process's Spark session; leave dispatcher out.")
+        raise UnsupportedError("A dispatcher cannot reach this process's Spark session. Leave dispatcher out.")
 
     @classmethod
     def found(cls, spec: TrainingJobSpec) -> dict[str, Any] | None:

@@ -163,7 +163,7 @@ class SshProvider(HostProvider):
             ok, remedy = (False, "Install it.") if machines else (None, "")
             return [Finding(name="ssh", ok=ok, text=text, remedy=remedy)]
         if not machines:
-            text = "ssh is installed; name hosts with backend_options, $FLEETFIT_HOSTS or `fleetfit hosts add`"
+            text = "ssh is installed. Name hosts with backend_options, $FLEETFIT_HOSTS or `fleetfit hosts add`"
             return [Finding(name="ssh", ok=None, text=text)]
         where = f"${VARIABLE}" if os.environ.get(VARIABLE) else "the default fleet"
         text = f"hosts of {where}: {', '.join(machine.name for machine in machines)}"

@@ -83,7 +83,7 @@ def check(function: Any) -> None:
             f"Give {name_of(inner)}.wrapped_func."
         )
     if isinstance(inner, type):
-        raise ConfigurationError(f"entry_point: {inner.__name__} is a class; give a function or a method.")
+        raise ConfigurationError(f"entry_point: {inner.__name__} is a class. Give a function or a method.")
     if inspect.isgeneratorfunction(inner):
         raise ConfigurationError(
             f"entry_point: {name_of(inner)}() is a generator, and calling a generator does not run its code. Return "

@@ -67,7 +67,7 @@ def check_names(document: Document) -> None:
         if argument is None and name not in OWN_KEYS:
             former = next((item.name for item in ARGUMENTS if item.v1_name == name), None)
             if former is not None:
-                raise ConfigurationError(f"{place}{name} is a name of the SageMaker SDK 1.x; use {former}.")
+                raise ConfigurationError(f"{place}{name} is a name of the SageMaker SDK 1.x. Use {former}.")
             raise ConfigurationError(place + unknown("argument", name, known))
     for name in _options_given(document):
         if name not in option_names():

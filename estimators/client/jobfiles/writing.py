@@ -52,7 +52,7 @@ def save(path: str, values: Mapping[str, Any]) -> list[str]:
                 os.unlink(path)  # a disk that is full leaves no half of a file
                 raise
     except FileExistsError:
-        raise ConfigurationError(f"--save {path}: the file exists already; use another name, or remove it.") from None
+        raise ConfigurationError(f"--save {path}: the file exists already. Use another name, or remove it.") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigurationError(f"--save {path}: the job file cannot be written: {reason}.") from None

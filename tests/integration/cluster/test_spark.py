@@ -140,7 +140,7 @@ def test_too_many_hosts_are_refused_in_seconds(make: clusters.Make) -> None:
     began = time.monotonic()
     job = make("pass", hosts=sparks.EXECUTORS + 1).fit(wait=False)
     clusters.await_terminal(job)
-    assert "Spark has 3 executors for 4 hosts, and each host needs one; start more" in job.describe()["FailureReason"]
+    assert "Spark has 3 executors for 4 hosts, and each host needs one. Start more" in job.describe()["FailureReason"]
     assert time.monotonic() - began < 30
 
 

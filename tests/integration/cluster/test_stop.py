@@ -344,7 +344,7 @@ def test_sigterm_to_one_of_our_processes_ends_the_job_and_is_told(
     words = {
         "mpirun": ("algo-1, mpirun: ", "algo-1, orted: "),  # it ends its daemons, which may be gone before it
         "orted": ("algo-1, orted: ",),
-        "toolkit": ("algo-2: the host's training process was stopped by another program (SIGTERM); the script",),
+        "toolkit": ("algo-2: the host's training process was stopped by another program (SIGTERM). The script",),
     }
     reason = job.describe()["FailureReason"]
     assert reason.startswith(words[kind])

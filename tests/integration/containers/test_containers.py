@@ -475,7 +475,7 @@ def test_a_bucket_holds_a_few_packets_and_what_a_fast_link_brings() -> None:
 
 def test_without_its_tools_a_slower_link_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "system_path", lambda: "/nonexistent")
-    with pytest.raises(UnsupportedError, match="tc, ip, nsenter not found; install Debian's packages iproute2"):
+    with pytest.raises(UnsupportedError, match=r"tc, ip, nsenter not found\. Install Debian's packages iproute2"):
         checking.check(spec(), RunOptions(backend_options={"link_rate": "1gbit"}))
 
 

@@ -29,4 +29,7 @@ def test_what_of_the_data_each_host_has(channels: dict[str, str], said: str) -> 
         input_data_config={name: {"S3DistributionType": how} for name, how in channels.items()},
     )
     (warning,) = launchers.plan_job(environment, ("python", "train.py")).warnings
-    assert warning.startswith("2 hosts without a distribution strategy: each runs the whole script") and said in warning
+    assert (
+        warning.startswith("2 hosts without a distribution strategy: each host runs the whole script")
+        and said in warning
+    )

@@ -17,8 +17,8 @@ from estimators.job.settings import Settings
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"entry_point": "t.py", "arguments": "--fp16"}, "arguments must be a list, got '--fp16'; write ['--fp16']."),
-        ({"entry_point": "t.py", "arguments": ["--layers", 64]}, "got 64 in it; write '64'."),
+        ({"entry_point": "t.py", "arguments": "--fp16"}, "arguments must be a list, got '--fp16'. Write ['--fp16']."),
+        ({"entry_point": "t.py", "arguments": ["--layers", 64]}, "got 64 in it. Write '64'."),
         ({"entry_point": "t.py", "arguments": ["a\0"]}, "NUL"),
         ({"entry_point": "t.py", "arguments": [10**5000]}, "arguments must be a list of strings, got"),
         ({"entry_point": "t.py", "arguments": ["x" * 3000]}, "3004 characters as JSON; SageMaker takes at most 2500"),
@@ -102,7 +102,7 @@ from estimators.job.settings import Settings
         ({"max_retry_attempts": 0}, "max_retry_attempts must be a whole number, 1 or more"),
         (
             {"max_retry_attempts": 2, "run_options": RunOptions(failure_policy=FailurePolicy(max_failures=3))},
-            "both set the number of restarts. Leave one of them out",
+            "both set the number of restarts. Leave one of these options out",
         ),
         (
             {"instance_count": 2, "run_options": RunOptions(failure_policy=FailurePolicy(min_hosts=3))},

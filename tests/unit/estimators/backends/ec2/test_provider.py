@@ -146,7 +146,7 @@ def test_an_instance_that_cannot_be_used_is_replaced_a_few_times(world: World) -
     acquiring = world.acquire()
     world.boot()
     world.start("it never answers")
-    assert world.said == ["i-1 could not be used (it never answers); requesting another one"]
+    assert world.said == ["i-1 could not be used (it never answers). Requesting another instance"]
     world.end(HostLost("EC2 no longer lists the instance"))  # before it ran
     world.boot()
     world.start("no python")

@@ -26,7 +26,7 @@ def test_numbers_texts_and_arrays_of_them_are_features(kind: str) -> None:
         ([("x", "void")], "parquet", "column 'x' is void; cast it"),
         ([("x", "map<string,int>")], "parquet", "make columns of it"),
         ([("x", "date")], "tfrecord", "column 'x' is date, which a feature of an Example cannot hold"),
-        ([("x", "decimal(10,2)")], "tfrecord", "cast it to a number"),
+        ([("x", "decimal(10,2)")], "tfrecord", "cast the column to a number"),
         ([("x", "array<array<float>>")], "tfrecord", "use format='parquet'"),
         ([("x", "struct<a:int>")], "tfrecord", "a feature of an Example cannot hold"),
     ],
