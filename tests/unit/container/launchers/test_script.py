@@ -11,12 +11,12 @@ from container.contract.environment import Environment, Machine
 @pytest.mark.parametrize(
     ("channels", "said"),
     [
-        ({}, "by itself, with all the data;"),
-        ({"train": "FullyReplicated"}, "by itself, with all the data;"),
-        ({"train": "ShardedByS3Key"}, "by itself, with its own share of 'train';"),
+        ({}, "by itself, with all the data."),
+        ({"train": "FullyReplicated"}, "by itself, with all the data."),
+        ({"train": "ShardedByS3Key"}, "by itself, with its own share of 'train'."),
         (
             {"train": "ShardedByS3Key", "test": "FullyReplicated"},
-            "by itself, with its own share of 'train' and all of 'test';",
+            "by itself, with its own share of 'train' and all of 'test'.",
         ),
     ],
 )

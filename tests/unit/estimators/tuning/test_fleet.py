@@ -88,7 +88,7 @@ def test_what_is_refused(make: Any, words: str) -> None:
 def test_hosts_of_a_shared_fleet_are_no_range() -> None:
     searched = tuner(ElasticHorovod(max_hosts=4))
     searched.add_fleet_ranges(hosts=IntegerParameter(1, 2))
-    with pytest.raises(ConfigurationError, match=r"leave out fleet\.hosts"):
+    with pytest.raises(ConfigurationError, match=r"Leave out fleet\.hosts"):
         searched.fit()
 
 

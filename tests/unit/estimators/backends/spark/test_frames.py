@@ -72,7 +72,7 @@ class Frame:
         ({}, "executors are on other machines. Set the session's spark.fleetfit.store"),
         ({"path": "s3://bucket/frames"}, "'s3://bucket/frames', which is not a folder"),
         ({"path": 5}, "5 is not a location of data"),
-        ({"s3_data_type": "S3Prefix"}, "leave s3_data_type= out"),
+        ({"s3_data_type": "S3Prefix"}, "Leave s3_data_type= out"),
     ],
 )
 def test_arguments_that_are_wrong_are_refused(arguments: dict[str, Any], reason: str) -> None:
