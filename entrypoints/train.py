@@ -61,7 +61,7 @@ def main(options: argparse.Namespace) -> None:
     def read(folder: Path) -> tf.data.Dataset:
         files = sorted(str(path) for path in folder.glob("*.tfrecord"))
         if not files:
-            raise SystemExit(f"{folder} has no *.tfrecord files; entrypoints/prepare_digits.py writes some")
+            raise SystemExit(f"{folder} has no *.tfrecord files. To make some, run entrypoints/prepare_digits.py")
         return tf.data.TFRecordDataset(files)
 
     def read_training() -> tf.data.Dataset:

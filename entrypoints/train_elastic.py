@@ -49,7 +49,9 @@ def main(options: argparse.Namespace) -> None:
     def read(folder: Path) -> tf.data.Dataset:
         files = sorted(str(path) for path in folder.glob("*.tfrecord"))
         if not files:
-            raise SystemExit(f"{folder} has no *.tfrecord files; `python entrypoints/prepare_digits.py` makes them.")
+            raise SystemExit(
+                f"{folder} has no *.tfrecord files. To make some, run `python entrypoints/prepare_digits.py`."
+            )
         return tf.data.TFRecordDataset(files)
 
     @distributed.vectorized

@@ -89,7 +89,7 @@ def read_shard(folder: Path, comm: MPI.Comm) -> tuple[np.ndarray, np.ndarray]:
     """This rank's records: every size-th one. Shapes: (records, 65), with a column of ones; (records,)."""
     files = sorted(folder.glob("*.tfrecord"))
     if not files:
-        raise SystemExit(f"{folder} has no *.tfrecord files; entrypoints/prepare_digits.py writes some")
+        raise SystemExit(f"{folder} has no *.tfrecord files. To make some, run entrypoints/prepare_digits.py")
     every = [record for file in files for record in records(file)]
     parsed = [parse(record) for record in every[comm.rank :: comm.size]]
     images = np.array([np.append(image, 1.0) for image, _ in parsed]).reshape(-1, PIXELS + 1)

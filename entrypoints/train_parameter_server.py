@@ -54,7 +54,7 @@ def read(folder: Path) -> tf.data.Dataset:
     """All records of a channel: pairs of image (64 floats) and label (int64)."""
     files = sorted(str(path) for path in folder.glob("*.tfrecord"))
     if not files:
-        raise SystemExit(f"{folder} has no *.tfrecord files; entrypoints/prepare_digits.py writes some")
+        raise SystemExit(f"{folder} has no *.tfrecord files. To make some, run entrypoints/prepare_digits.py")
     features = {
         "image": tf.io.FixedLenFeature([PIXELS], tf.float32),
         "label": tf.io.FixedLenFeature([], tf.int64),

@@ -44,7 +44,7 @@ def read(folder: Path) -> torch.utils.data.TensorDataset:
     """Images of 1 x 8 x 8 pixels, and their labels."""
     files = sorted(folder.glob("*.tfrecord"))
     if not files:
-        raise SystemExit(f"{folder} has no *.tfrecord files; entrypoints/prepare_digits.py writes some")
+        raise SystemExit(f"{folder} has no *.tfrecord files. To make some, run entrypoints/prepare_digits.py")
     records = [example.decode(record) for file in files for record in tfrecord.read(file)]
     images = torch.tensor([record["image"] for record in records]).reshape(-1, 1, 8, 8)
     return torch.utils.data.TensorDataset(images, torch.tensor([record["label"][0] for record in records]))

@@ -238,8 +238,8 @@ def _not_installed(package: str, situation: Situation) -> str:
             f"can name another Python.{named}"
         )
     return (
-        f"{package} is not installed in the Python that runs the job: `fleetfit doctor` says what is missing and "
-        "how to get it."
+        f"{package} is not installed in the Python that runs the job. `fleetfit doctor` shows the missing parts and "
+        "how to install them."
     )
 
 

@@ -237,6 +237,6 @@ def why_apart(optimizer: Any) -> str:
         )
     return (
         "The optimizer is distributed, so there is another cause. Check whether the script assigns weights on some "
-        "ranks, and whether a second optimizer is not wrapped. Without cluster.callbacks() or cluster.broadcast(), "
-        "the ranks start with different weights."
+        "ranks, and whether a second optimizer is used without cluster.optimizer(). Without cluster.callbacks() or "
+        "cluster.broadcast(), the ranks start with different weights."
     )
