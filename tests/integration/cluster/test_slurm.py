@@ -310,7 +310,7 @@ def test_an_interpreter_that_will_not_do_is_named(python: str, reason: str, make
     clusters.await_terminal(job)
     assert job.status == "Failed"
     text = str(job.describe()["FailureReason"])
-    assert "name the interpreter of this environment with backend_options={'python': …}" in text
+    assert "Name the interpreter of this environment with backend_options={'python': …}" in text
     import re
 
     assert re.search(reason, text)
