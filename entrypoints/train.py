@@ -34,7 +34,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=64, help="records per step of all ranks together")
-    parser.add_argument("--learning-rate", type=float, default=0.001, help="for one rank")
+    parser.add_argument("--learning-rate", type=float, default=0.001, help="learning rate of one rank")
     parser.add_argument("--warmup-epochs", type=float, default=0)
     parser.add_argument("--compression", choices=["none", "fp16"], default="none")
     parser.add_argument("--op", choices=["average", "sum", "adasum"], default="average")
@@ -43,9 +43,11 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--validation", type=Path, default=os.environ.get("SM_CHANNEL_VALIDATION", "data/digits/validation")
     )
-    parser.add_argument("--model_dir", help="where the model goes if SM_MODEL_DIR is not set")
+    parser.add_argument("--model_dir", help="folder for the model if SM_MODEL_DIR is not set")
     parser.add_argument(
-        "--checkpoint-dir", default=os.environ.get("SM_CHECKPOINT_DIR"), help="no checkpoints if it is not given"
+        "--checkpoint-dir",
+        default=os.environ.get("SM_CHECKPOINT_DIR"),
+        help="folder of the checkpoints (default: SM_CHECKPOINT_DIR, or no checkpoints if it is not set)",
     )
     return parser.parse_args(arguments)
 
@@ -59,7 +61,7 @@ def main(options: argparse.Namespace) -> None:
     def read(folder: Path) -> tf.data.Dataset:
         files = sorted(str(path) for path in folder.glob("*.tfrecord"))
         if not files:
-            raise SystemExit(f"{folder} has no *.tfrecord files; entrypoints/prepare_digits.py writes some")
+            raise SystemExit(f"{folder} has no *.tfrecord files. To make some, run entrypoints/prepare_digits.py")
         return tf.data.TFRecordDataset(files)
 
     def read_training() -> tf.data.Dataset:

@@ -27,7 +27,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=64, help="records per step of all ranks together")
-    parser.add_argument("--learning-rate", type=float, default=0.001, help="for one rank")
+    parser.add_argument("--learning-rate", type=float, default=0.001, help="learning rate of one rank")
     parser.add_argument("--on-resize", choices=["scale_rate", "keep_global_batch"], default="scale_rate")
     parser.add_argument("--commit-every", type=int, help="steps between commits (default: chosen by their cost)")
     parser.add_argument("--seed", type=int, default=1)
@@ -35,7 +35,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--validation", type=Path, default=os.environ.get("SM_CHANNEL_VALIDATION", "data/digits/validation")
     )
-    parser.add_argument("--model_dir", help="where the model goes if SM_MODEL_DIR is not set")
+    parser.add_argument("--model_dir", help="folder for the model if SM_MODEL_DIR is not set")
     parser.add_argument("--checkpoint-dir", default=os.environ.get("SM_CHECKPOINT_DIR"))
     return parser.parse_args()
 
@@ -49,7 +49,9 @@ def main(options: argparse.Namespace) -> None:
     def read(folder: Path) -> tf.data.Dataset:
         files = sorted(str(path) for path in folder.glob("*.tfrecord"))
         if not files:
-            raise SystemExit(f"{folder} has no *.tfrecord files; `python entrypoints/prepare_digits.py` makes them.")
+            raise SystemExit(
+                f"{folder} has no *.tfrecord files. To make some, run `python entrypoints/prepare_digits.py`."
+            )
         return tf.data.TFRecordDataset(files)
 
     @distributed.vectorized

@@ -38,7 +38,7 @@ if RANKS_STARTED is not None:
         from horovod.tensorflow import broadcast_variables
     except ImportError:
         if RANKS_STARTED > 1:
-            sys.exit(f"{RANKS_STARTED} processes were started, which cannot train together without Horovod")
+            sys.exit(f"{RANKS_STARTED} processes were started, but they cannot train together without Horovod")
 
 PIXELS = 64
 CLASSES = 10
@@ -50,13 +50,18 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=32, help="records per step and rank")
-    parser.add_argument("--learning-rate", type=float, default=0.001, help="for one rank; multiplied by the ranks")
+    parser.add_argument(
+        "--learning-rate",
+        type=float,
+        default=0.001,
+        help="learning rate of one rank; it is multiplied by the number of ranks",
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--train", type=Path, default=os.environ.get("SM_CHANNEL_TRAIN", "data/digits/train"))
     parser.add_argument(
         "--validation", type=Path, default=os.environ.get("SM_CHANNEL_VALIDATION", "data/digits/validation")
     )
-    parser.add_argument("--model_dir", help="where the model goes if SM_MODEL_DIR is not set")
+    parser.add_argument("--model_dir", help="folder for the model if SM_MODEL_DIR is not set")
     parser.add_argument("--checkpoint-dir", type=Path, default=default_checkpoint_directory())
     return parser.parse_args(arguments)
 
@@ -77,7 +82,7 @@ def read_shard(folder: Path, *, rank: int, size: int) -> tf.data.Dataset:
     """
     files = sorted(str(path) for path in folder.glob("*.tfrecord"))
     if not files:
-        raise SystemExit(f"{folder} has no *.tfrecord files; entrypoints/prepare_digits.py writes some")
+        raise SystemExit(f"{folder} has no *.tfrecord files. To make some, run entrypoints/prepare_digits.py")
     features = {
         "image": tf.io.FixedLenFeature([PIXELS], tf.float32),
         "label": tf.io.FixedLenFeature([], tf.int64),

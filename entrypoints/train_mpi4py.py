@@ -28,13 +28,15 @@ REPORT_EVERY = 10
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Hyperparameters come as arguments; folders come from SageMaker's environment."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=400, help="each is one step over all records")
+    parser.add_argument(
+        "--epochs", type=int, default=400, help="number of epochs; each epoch is one step over all records"
+    )
     parser.add_argument("--learning-rate", type=float, default=1.0)
     parser.add_argument("--train", type=Path, default=os.environ.get("SM_CHANNEL_TRAIN", "data/digits/train"))
     parser.add_argument(
         "--validation", type=Path, default=os.environ.get("SM_CHANNEL_VALIDATION", "data/digits/validation")
     )
-    parser.add_argument("--model_dir", help="where the model goes if SM_MODEL_DIR is not set")
+    parser.add_argument("--model_dir", help="folder for the model if SM_MODEL_DIR is not set")
     return parser.parse_args(arguments)
 
 
@@ -87,7 +89,7 @@ def read_shard(folder: Path, comm: MPI.Comm) -> tuple[np.ndarray, np.ndarray]:
     """This rank's records: every size-th one. Shapes: (records, 65), with a column of ones; (records,)."""
     files = sorted(folder.glob("*.tfrecord"))
     if not files:
-        raise SystemExit(f"{folder} has no *.tfrecord files; entrypoints/prepare_digits.py writes some")
+        raise SystemExit(f"{folder} has no *.tfrecord files. To make some, run entrypoints/prepare_digits.py")
     every = [record for file in files for record in records(file)]
     parsed = [parse(record) for record in every[comm.rank :: comm.size]]
     images = np.array([np.append(image, 1.0) for image, _ in parsed]).reshape(-1, PIXELS + 1)

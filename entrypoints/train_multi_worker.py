@@ -37,13 +37,18 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=32, help="records per step and worker")
-    parser.add_argument("--learning-rate", type=float, default=0.001, help="for one worker; multiplied by the workers")
+    parser.add_argument(
+        "--learning-rate",
+        type=float,
+        default=0.001,
+        help="learning rate of one worker; it is multiplied by the number of workers",
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--train", type=Path, default=os.environ.get("SM_CHANNEL_TRAIN", "data/digits/train"))
     parser.add_argument(
         "--validation", type=Path, default=os.environ.get("SM_CHANNEL_VALIDATION", "data/digits/validation")
     )
-    parser.add_argument("--model_dir", help="where the model goes if SM_MODEL_DIR is not set")
+    parser.add_argument("--model_dir", help="folder for the model if SM_MODEL_DIR is not set")
     return parser.parse_args(arguments)
 
 
@@ -51,7 +56,7 @@ def read(folder: Path) -> tf.data.Dataset:
     """All records of a channel: pairs of image (64 floats) and label (int64)."""
     files = sorted(str(path) for path in folder.glob("*.tfrecord"))
     if not files:
-        raise SystemExit(f"{folder} has no *.tfrecord files; entrypoints/prepare_digits.py writes some")
+        raise SystemExit(f"{folder} has no *.tfrecord files. To make some, run entrypoints/prepare_digits.py")
     features = {
         "image": tf.io.FixedLenFeature([PIXELS], tf.float32),
         "label": tf.io.FixedLenFeature([], tf.int64),

@@ -39,14 +39,14 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Hyperparameters come as arguments; folders come from SageMaker's environment."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--batch-size", type=int, default=32, help="records per step of a worker")
+    parser.add_argument("--batch-size", type=int, default=32, help="records per step of each worker")
     parser.add_argument("--learning-rate", type=float, default=0.001)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--train", type=Path, default=os.environ.get("SM_CHANNEL_TRAIN", "data/digits/train"))
     parser.add_argument(
         "--validation", type=Path, default=os.environ.get("SM_CHANNEL_VALIDATION", "data/digits/validation")
     )
-    parser.add_argument("--model_dir", help="where the model goes if SM_MODEL_DIR is not set")
+    parser.add_argument("--model_dir", help="folder for the model if SM_MODEL_DIR is not set")
     return parser.parse_args(arguments)
 
 
@@ -54,7 +54,7 @@ def read(folder: Path) -> tf.data.Dataset:
     """All records of a channel: pairs of image (64 floats) and label (int64)."""
     files = sorted(str(path) for path in folder.glob("*.tfrecord"))
     if not files:
-        raise SystemExit(f"{folder} has no *.tfrecord files; entrypoints/prepare_digits.py writes some")
+        raise SystemExit(f"{folder} has no *.tfrecord files. To make some, run entrypoints/prepare_digits.py")
     features = {
         "image": tf.io.FixedLenFeature([PIXELS], tf.float32),
         "label": tf.io.FixedLenFeature([], tf.int64),
@@ -186,7 +186,9 @@ def save(model: tf.keras.Model, options: argparse.Namespace) -> None:
 def main(options: argparse.Namespace) -> None:
     """Does what this process's task is."""
     if "chief" not in json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster", {}):
-        raise SystemExit("TF_CONFIG names no cluster with a chief: start this with a parameter_server distribution")
+        raise SystemExit(
+            "TF_CONFIG names no cluster with a chief. Start this script with a parameter_server distribution"
+        )
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     if resolver.task_type in ("worker", "ps"):
         serve(resolver)

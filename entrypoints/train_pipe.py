@@ -33,14 +33,18 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=64, help="records per step of all ranks together")
-    parser.add_argument("--learning-rate", type=float, default=0.001, help="for one rank")
+    parser.add_argument("--learning-rate", type=float, default=0.001, help="learning rate of one rank")
     parser.add_argument("--shuffle", type=int, default=1024, help="records in the shuffle buffer; 0 for none")
-    parser.add_argument("--records", type=int, help="how many records the channel has, for parameter servers")
+    parser.add_argument(
+        "--records", type=int, help="number of records in the channel; parameter servers need this number"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--channel", default="train")
-    parser.add_argument("--model_dir", help="where the model goes if SM_MODEL_DIR is not set")
+    parser.add_argument("--model_dir", help="folder for the model if SM_MODEL_DIR is not set")
     parser.add_argument(
-        "--checkpoint-dir", default=os.environ.get("SM_CHECKPOINT_DIR"), help="no checkpoints if it is not given"
+        "--checkpoint-dir",
+        default=os.environ.get("SM_CHECKPOINT_DIR"),
+        help="folder of the checkpoints (default: SM_CHECKPOINT_DIR, or no checkpoints if it is not set)",
     )
     return parser.parse_args(arguments)
 
@@ -90,7 +94,7 @@ def main(options: argparse.Namespace) -> None:
     steps = None
     if cluster.coordinates:
         if options.records is None:
-            raise SystemExit("with parameter servers give --records: they train by steps, and a stream has no length")
+            raise SystemExit("parameter servers need --records, because they train by steps and a stream has no length")
         steps = cluster.steps_per_epoch(read, global_batch_size=options.batch_size, records=options.records)
     checkpointer = Checkpointer(options.checkpoint_dir) if options.checkpoint_dir else None
     history = model.fit(

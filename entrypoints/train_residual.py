@@ -27,7 +27,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=21)
     parser.add_argument("--batch-size", type=int, default=16, help="records per step of each worker")
-    parser.add_argument("--learning-rate", type=float, default=0.01, help="for one worker")
+    parser.add_argument("--learning-rate", type=float, default=0.01, help="learning rate of one worker")
     parser.add_argument("--filters", type=int, default=12)
     parser.add_argument("--blocks", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
@@ -64,7 +64,9 @@ def main(options: argparse.Namespace) -> None:
     def read(folder: Path) -> tf.data.Dataset:
         files = sorted(str(path) for path in folder.glob("*.tfrecord"))
         if not files:
-            raise SystemExit(f"{folder} has no *.tfrecord files; `python entrypoints/prepare_digits.py` makes them.")
+            raise SystemExit(
+                f"{folder} has no *.tfrecord files. To make some, run `python entrypoints/prepare_digits.py`."
+            )
         return tf.data.TFRecordDataset(files).cache()
 
     @distributed.vectorized

@@ -38,9 +38,14 @@ SHUFFLE_BUFFER = 4096
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Hyperparameters come as arguments; folders come from SageMaker's environment."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=600, help="of all ranks together; each makes its share of them")
+    parser.add_argument("--steps", type=int, default=600, help="steps of all ranks together; each rank does its share")
     parser.add_argument("--batch-size", type=int, default=32, help="records per step and rank")
-    parser.add_argument("--learning-rate", type=float, default=0.002, help="for one rank; multiplied by the ranks")
+    parser.add_argument(
+        "--learning-rate",
+        type=float,
+        default=0.002,
+        help="learning rate of one rank; it is multiplied by the number of ranks",
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--train", type=Path, default=os.environ.get("SM_CHANNEL_TRAIN", "data/digits/train"))
     parser.add_argument(
@@ -54,7 +59,7 @@ def read(folder: Path) -> tf.data.Dataset:
     """All records of a channel: pairs of image (64 floats) and label (int64)."""
     files = sorted(str(path) for path in folder.glob("*.tfrecord"))
     if not files:
-        raise SystemExit(f"{folder} has no *.tfrecord files; entrypoints/prepare_digits.py writes some")
+        raise SystemExit(f"{folder} has no *.tfrecord files. To make some, run entrypoints/prepare_digits.py")
     features = {
         "image": tf.io.FixedLenFeature([PIXELS], tf.float32),
         "label": tf.io.FixedLenFeature([], tf.int64),

@@ -26,14 +26,16 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=64, help="records per step of all ranks together")
-    parser.add_argument("--learning-rate", type=float, default=0.001, help="for one rank")
+    parser.add_argument("--learning-rate", type=float, default=0.001, help="learning rate of one rank")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--train", type=Path, default=os.environ.get("SM_CHANNEL_TRAIN", "data/digits/train"))
     parser.add_argument(
         "--validation", type=Path, default=os.environ.get("SM_CHANNEL_VALIDATION", "data/digits/validation")
     )
     parser.add_argument(
-        "--checkpoint-dir", default=os.environ.get("SM_CHECKPOINT_DIR"), help="no checkpoints if it is not given"
+        "--checkpoint-dir",
+        default=os.environ.get("SM_CHECKPOINT_DIR"),
+        help="folder of the checkpoints (default: SM_CHECKPOINT_DIR, or no checkpoints if it is not set)",
     )
     return parser.parse_args(arguments)
 
@@ -42,7 +44,7 @@ def read(folder: Path) -> torch.utils.data.TensorDataset:
     """Images of 1 x 8 x 8 pixels, and their labels."""
     files = sorted(folder.glob("*.tfrecord"))
     if not files:
-        raise SystemExit(f"{folder} has no *.tfrecord files; entrypoints/prepare_digits.py writes some")
+        raise SystemExit(f"{folder} has no *.tfrecord files. To make some, run entrypoints/prepare_digits.py")
     records = [example.decode(record) for file in files for record in tfrecord.read(file)]
     images = torch.tensor([record["image"] for record in records]).reshape(-1, 1, 8, 8)
     return torch.utils.data.TensorDataset(images, torch.tensor([record["label"][0] for record in records]))

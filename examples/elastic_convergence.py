@@ -397,7 +397,7 @@ def claims(runs: Sequence[Mapping[str, Any]]) -> list[Claim]:
             median(final, "fixed 1") > median(final, "fixed 4"), listed(final, ("fixed 1", "fixed 4"), ".4f"),
         ),
         said(
-            "Whatever comes and goes, it is done sooner than the small fixed number.", _SETUP,
+            "A changing number of workers finishes sooner than the small fixed number.", _SETUP,
             max(median(wall, name) for name in ("±1", "±3")) < median(wall, "fixed 1"),
             listed(wall, ("fixed 4", "±1", "±3", "fixed 1"), ".1f") + " s",
         ),
@@ -565,13 +565,18 @@ def main() -> int:
     """Run what is missing, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--output", type=Path, default=RESULTS, help="the results file; runs that it has are not repeated"
+        "--output", type=Path, default=RESULTS, help="file of the results; runs in this file are not repeated"
     )
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--epochs", type=int, default=EPOCHS)
-    parser.add_argument("--interval", type=float, default=INTERVAL, help="seconds that stand for a minute")
+    parser.add_argument(
+        "--interval",
+        type=float,
+        default=INTERVAL,
+        help="seconds that stand for one minute of the published experiments",
+    )
     parser.add_argument("--settings", nargs="+", choices=list(SETTINGS), default=list(SETTINGS), metavar="SETTING")
-    parser.add_argument("--ray", action="store_true", help="have the workers on nodes of a Ray cluster, which change")
+    parser.add_argument("--ray", action="store_true", help="run the workers on a Ray cluster whose nodes change")
     parser.add_argument("--report", action="store_true", help="run nothing, only print the tables")
     options = parser.parse_args()
     runs = load(options.output)

@@ -79,11 +79,11 @@ class HorovodBuild(threading.Thread):
         waited_s = time.monotonic() - began
         problems = [line for line in self.lines if line.startswith("fleetfit: ")]
         if self.returncode or problems:
-            return "\n".join(problems or [f"Horovod was not built; the whole output is in {self.log}"])
+            return "\n".join(problems or [f"Horovod was not built. The whole output is in {self.log}"])
         if self.elapsed_s > 1:
             print(
-                f"Horovod was ready after {self.elapsed_s:.0f} s, "
-                f"{max(self.elapsed_s - waited_s, 0):.0f} s of them beside the other strategies' trainings",
+                f"Horovod was ready after {self.elapsed_s:.0f} s, {max(self.elapsed_s - waited_s, 0):.0f} s of which "
+                "were at the same time as other trainings",
                 flush=True,
             )
         return None
@@ -156,14 +156,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument(
-        "--processes", type=int, default=1, help="ranks on each host; parameter servers have one worker"
+        "--processes", type=int, default=1, help="ranks on each host; with parameter servers, each host has one worker"
     )
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--framework", choices=tuple(FRAMEWORKS), default="tensorflow")
     every = [strategy for strategies in FRAMEWORKS.values() for strategy in strategies]
-    parser.add_argument("--strategies", nargs="+", choices=every, metavar="STRATEGY", help="default: the framework's")
-    parser.add_argument("--data", type=Path, default=ROOT / "data" / "digits", help="where prepare_digits.py wrote it")
-    parser.add_argument("--build-horovod", action="store_true", help="build Horovod meanwhile, where it is missing")
+    parser.add_argument(
+        "--strategies",
+        nargs="+",
+        choices=every,
+        metavar="STRATEGY",
+        help="strategies to train (default: all strategies of the framework)",
+    )
+    parser.add_argument(
+        "--data", type=Path, default=ROOT / "data" / "digits", help="folder that prepare_digits.py has written"
+    )
+    parser.add_argument(
+        "--build-horovod", action="store_true", help="if Horovod is missing, build it while the other strategies train"
+    )
     options = parser.parse_args()
     options.strategies = options.strategies or list(FRAMEWORKS[options.framework])
     if beyond := [name for name in options.strategies if name not in FRAMEWORKS[options.framework]]:
@@ -176,8 +186,8 @@ def main() -> int:
         build.start()
     elif "mpi" in options.strategies and options.framework not in horovod_builds.built_for(sys.path):
         print(
-            f"Horovod is not installed for {options.framework}, so mpi is left out; `fleetfit doctor` says what is "
-            "missing.",
+            f"Horovod is not installed for {options.framework}, so mpi is left out. `fleetfit doctor` tells the "
+            "missing parts.",
             flush=True,
         )
         options.strategies.remove("mpi")

@@ -195,8 +195,8 @@ def union(folders: Sequence[Folder], *, warn: Callable[[str, str], None]) -> lis
         if skipped:
             warn(
                 folder.host,
-                f"{folder.path}: these entries are not packed: {_names(skipped)}. Each of them is a link that "
-                "leads out of the folder, or is not a regular file.",
+                f"{folder.path}: these entries are not packed: {_names(skipped)}. Each entry is a link that leads "
+                "out of the folder, or is not a regular file.",
             )
     for folder in folders:
         if names := shadowed.get(folder.host):

@@ -102,7 +102,9 @@ def _deal(item: DataObject, files: Sequence[BinaryIO]) -> list[int]:
             if framing is None:
                 record_format = formats.recognise(data[:_HEAD])
                 if record_format is None:
-                    raise AgentError(f"{item.uri!r} is neither TFRecord nor RecordIO nor text: it cannot be divided.")
+                    raise AgentError(
+                        f"{item.uri!r} cannot be divided, because its format is not TFRecord, RecordIO or text."
+                    )
                 framing = formats.framing(record_format)
             ends: list[int] = []
             try:

@@ -156,13 +156,13 @@ def _check_room(root: Path, needed: int) -> None:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = os.statvfs(root)
     except OSError as error:
-        raise AgentError(f"{root}: {error.strerror}; set FLEETFIT_CACHE to a writable folder.") from error
+        raise AgentError(f"{root}: {error.strerror}. Set FLEETFIT_CACHE to a writable folder.") from error
     free = status.f_bavail * status.f_frsize
     if needed + _SPARE > free:
         freed = cache.trim(root, max(cache.limit() - needed, 0))
         if needed + _SPARE > free + freed:
             raise AgentError(
-                f"{root}: the download needs {size(needed)}, and {size(_SPARE)} must stay free, but only "
-                f"{size(free + freed)} are free. Free some space, set FLEETFIT_CACHE to a folder on a larger disk, or "
-                "use input_mode='Pipe', which stores nothing on the disk."
+                f"{root} has too little space: {size(free + freed)} are free, but the download needs {size(needed)}, "
+                f"and {size(_SPARE)} must stay free. Free some space, set FLEETFIT_CACHE to a folder on a larger "
+                "disk, or use input_mode='Pipe', which stores nothing on the disk."
             )

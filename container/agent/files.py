@@ -116,7 +116,7 @@ def check_keys(uri: str, items: Sequence[DataObject]) -> None:
             if (other := taken.get(str(above))) is not None:
                 raise sources.SourceError(
                     uri,
-                    f"{other.name} would be both a file and the folder of {item.name}",
+                    f"{other.name} is an object, but would also be the folder of {item.name}",
                     "Rename one of the objects, or use Pipe mode.",
                 )
 
@@ -232,8 +232,8 @@ def _check_room(copies: Sequence[_Copy], total: int, channel: HostChannel, hosts
     )
     each = f" for {len(hosts)} hosts" if len(hosts) > 1 else ""
     raise AgentError(
-        f"File mode copies {size(total)}{each}, and {size(spare)} must stay free for the job, but the disk of {place} "
-        f"has only {size(free)} free. Free some space, or {remedy}."
+        f"the disk of {place} has too little space: {size(free)} are free, but File mode copies {size(total)}{each}, "
+        f"and {size(spare)} must stay free for the job. Free some space, or {remedy}."
     )
 
 
@@ -295,4 +295,4 @@ def _clear(place: Path, channel: HostChannel) -> None:
     elif place.is_dir() and (_mark(place).is_file() or not any(place.iterdir())):
         remove_tree(place)
     elif place.exists():
-        raise AgentError(f"channel {channel.name!r}: {place} exists already and was not made by fleetfit; remove it.")
+        raise AgentError(f"channel {channel.name!r}: {place} exists already and was not made by fleetfit. Remove it.")

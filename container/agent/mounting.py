@@ -76,8 +76,8 @@ def check() -> str:
         missing.append("a /dev/fuse that this user may open (in a container: --device /dev/fuse --cap-add SYS_ADMIN)")
     if missing or rclone is None:
         raise AgentError(
-            f"input mode 'FastFile' of S3 needs {' and '.join(missing)}, which this machine lacks. Add what is "
-            "missing, or use input mode 'File' or 'Pipe'."
+            f"this machine lacks {' and '.join(missing)}, which input mode 'FastFile' needs for S3. Use input mode "
+            "'File' or 'Pipe', or provide the missing parts."
         )
     return rclone
 
@@ -154,7 +154,7 @@ class Mounts:
             if ended or time.monotonic() > deadline:
                 if ended:
                     del self._running[bucket]
-                raise AgentError(f"bucket {bucket!r} could not be mounted at {place}; rclone's output is in the log.")
+                raise AgentError(f"bucket {bucket!r} could not be mounted at {place}. See rclone's output in the log.")
             time.sleep(0.02)
 
     def __enter__(self) -> Mounts:

@@ -26,7 +26,7 @@ _UNUSED = (
 )
 
 #: Why an interrupted epoch starts over where nothing was given that could continue within it.
-_NO_DATA = "callback() was given no data=…, which is needed to continue within an epoch"
+_NO_DATA = "continuing within an epoch needs callback(data=…), which was not given"
 
 
 class CheckpointCallback:
@@ -192,7 +192,7 @@ class CheckpointCallback:
         why = begin(self.params.get("steps")) if begin is not None else no_data
         within = self._implements_train_batch_hooks() and self._checkpointer.every.unit.value != "epochs"
         if why and within:
-            self._say(f"after a restart an interrupted epoch starts over: {why}")
+            self._say(f"after a restart, an interrupted epoch starts over: {why}")
 
     def _say(self, text: str) -> None:
         if self._checkpointer.cluster.rank == 0:
@@ -215,7 +215,7 @@ class CheckpointCallback:
         except EpochBeginsAnew as why:
             if progress.batch:
                 self._say(
-                    f"epoch {progress.epoch + 1} was interrupted after {progress.batch} batches, and starts over: {why}"
+                    f"epoch {progress.epoch + 1} was interrupted after {progress.batch} batches and starts over: {why}"
                 )
         if hasattr(self.model, "_initial_epoch"):  # Keras 3
             self.model._initial_epoch = self._epoch

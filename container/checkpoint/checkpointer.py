@@ -488,7 +488,7 @@ class Checkpointer:
             groups = target.groups()
             for group, slots in groups.items():
                 if group not in parsed:
-                    raise CheckpointMismatchError(f"the checkpoint holds no {group}; it holds {', '.join(parsed)}.")
+                    raise CheckpointMismatchError(f"the checkpoint holds no {group}, but only {', '.join(parsed)}.")
                 state.compare(group, slots, parsed[group], loose=loose)
         except CheckpointMismatchError as error:
             raise CheckpointMismatchError(

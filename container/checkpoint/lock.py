@@ -44,8 +44,8 @@ class WriterLock:
         self._key = (os.getpid(), status.st_dev, status.st_ino)
         if self._key in _held:
             raise CheckpointLockedError(
-                f"this process already has a Checkpointer that writes into {_real(directory)}. Use that one, or close "
-                "it."
+                f"this process already has a Checkpointer that writes into {_real(directory)}. Use that "
+                "Checkpointer, or close it."
             )
         path = os.path.join(directory, FILE_NAME)
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)

@@ -72,7 +72,7 @@ def state_of(model: Any, optimizer: Any = None) -> Saveable:
     if isinstance(model, Mapping):
         if optimizer is not None:
             raise TypeError(
-                "optimizer=… needs a model, but a mapping was given: put the optimizer's variables into that mapping."
+                "optimizer=… needs a model, but a mapping was given. Put the optimizer's variables into that mapping."
             )
         return ArrayState(model)
     if callable(getattr(model, "groups", None)):
@@ -80,8 +80,8 @@ def state_of(model: Any, optimizer: Any = None) -> Saveable:
     if _keras_of(model) is not None:
         return KerasState(model, optimizer)
     raise TypeError(
-        f"a {type(model).__qualname__} cannot be saved: give a Keras model, a PyTorch module, or a mapping of names to "
-        "numpy arrays, to variables, or to objects with a state_dict."
+        f"a {type(model).__qualname__} cannot be saved. Give a Keras model, a PyTorch module, or a dict whose values "
+        "are numpy arrays, variables or objects with a state_dict."
     )
 
 
@@ -120,7 +120,7 @@ class ArrayState:
                 self._arrays[name] = type(value)(content[()]) if not isinstance(value, list) else content.tolist()
             else:
                 raise TypeError(
-                    f"{name}: a {type(value).__qualname__} cannot be restored into a read-only mapping; use a dict"
+                    f"{name}: a {type(value).__qualname__} cannot be restored into a read-only mapping. Use a dict"
                 )
 
         return Slot(spec, lambda: np.asarray(self._arrays[name]), fill)

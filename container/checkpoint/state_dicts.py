@@ -57,8 +57,8 @@ class StateDicts:
         for name, value in objects.items():
             if not has_state(value):
                 raise TypeError(
-                    f"{name}: a {type(value).__qualname__} has no state_dict() and load_state_dict(); pass such values "
-                    "as metadata=…"
+                    f"{name}: a {type(value).__qualname__} has no state_dict() and load_state_dict(). Pass such "
+                    "values as metadata=…"
                 )
             if not isinstance(name, str) or not name.isidentifier():
                 raise TypeError(f"{name!r} cannot be the name of a part of a checkpoint: use letters, digits and _.")
@@ -178,8 +178,8 @@ def _items(value: Mapping[Any, Any], path: str) -> list[tuple[Any, Any]]:
 def _describe_tensor(tensor: Any, path: str, slots: dict[str, Slot]) -> Any:
     if hasattr(tensor, "placements") or "Sharded" in type(tensor).__name__:
         raise TypeError(
-            f"{path} is sharded over the ranks: give a full state_dict (torch.distributed.checkpoint.state_dict, "
-            "StateDictOptions(full_state_dict=True)), or save with torch.distributed.checkpoint."
+            f"{path} is sharded over the ranks. Give a full state_dict: use StateDictOptions(full_state_dict=True) "
+            "of torch.distributed.checkpoint.state_dict. Alternatively, save with torch.distributed.checkpoint."
         )
     kind = str(tensor.dtype).removeprefix("torch.")
     kept = _KEPT_AS.get(kind, kind)

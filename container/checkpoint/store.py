@@ -453,8 +453,8 @@ class CheckpointStore:
             return "it is not a folder"
         target = os.path.realpath(path)
         if os.path.dirname(target) == os.path.realpath(self.directory):
-            return f"it is a link to {os.path.basename(target)}, which is read under that name"
-        return f"it is a link to {target}, which another program may change; copy that folder here to restore from it"
+            return f"it is a link to {os.path.basename(target)}, and that checkpoint is read under its own name"
+        return f"it is a link to {target}, which another program may change. To restore from that folder, copy it here"
 
     @contextlib.contextmanager
     def _reading(self, name: str) -> Iterator[int]:

@@ -56,7 +56,7 @@ class BackgroundWriter(Generic[Job]):
     def check_open(self) -> None:
         """Raise ValueError if the writer is closed."""
         if self._closed:
-            raise ValueError("the Checkpointer is closed; make another one to save more.")
+            raise ValueError("the Checkpointer is closed. To save more, make another Checkpointer.")
 
     @contextlib.contextmanager
     def slot(self) -> Iterator[Callable[[Job], None]]:

@@ -123,18 +123,19 @@ class HostChannel:
         if self.mode is not InputMode.PIPE:
             if self.compression is not Compression.NONE:
                 return (
-                    f"compression {self.compression.value!r} is for Pipe mode; in {self.mode.value} mode the script "
-                    "gets the objects as they are: leave compression out, or set input_mode='Pipe'."
+                    f"compression {self.compression.value!r} is for Pipe mode, but this channel is in "
+                    f"{self.mode.value} mode. Set input_mode='Pipe', or leave compression out: the script then gets "
+                    "the objects as they are."
                 )
             if self.record_wrapping is not RecordWrapping.NONE:
                 return (
                     f"record_wrapping {self.record_wrapping.value!r} is for Pipe mode, but this channel is in "
-                    f"{self.mode.value} mode: leave record_wrapping out, or set input_mode='Pipe'."
+                    f"{self.mode.value} mode. Leave record_wrapping out, or set input_mode='Pipe'."
                 )
             if augmented:
                 return (
                     f"s3_data_type {self.data_type.value!r} can only be read in Pipe mode, but this channel is in "
-                    f"{self.mode.value} mode: set input_mode='Pipe'."
+                    f"{self.mode.value} mode. Set input_mode='Pipe'."
                 )
         if augmented and not self.attribute_names:
             return (
@@ -144,11 +145,11 @@ class HostChannel:
         if augmented and self.distribution is DataDistribution.SHARDED:
             return (
                 f"distribution {self.distribution.value!r} divides objects among hosts, but an augmented manifest is "
-                "read line by line: use 'FullyReplicated', and shard in the script."
+                "read line by line. Use 'FullyReplicated', and shard in the script."
             )
         if self.attribute_names and not augmented:
             return (
-                f"attribute_names are for an augmented manifest, but s3_data_type is {self.data_type.value!r}: leave "
+                f"attribute_names are for an augmented manifest, but s3_data_type is {self.data_type.value!r}. Leave "
                 "attribute_names out, or set s3_data_type='AugmentedManifestFile'."
             )
         if len(self.attribute_names) > _MAX_ATTRIBUTES:

@@ -99,14 +99,14 @@ def detect(environ: Mapping[str, str]) -> Surroundings:
     if isinstance(strategy, MPI) or (strategy is None and started and not config):
         if started is None:
             raise DistributedError(
-                "the job's strategy is mpi, but this process was not started by mpirun: it would train alone. Start it "
-                "with fit(), mpirun or horovodrun, or take the strategy out of SM_FRAMEWORK_PARAMS."
+                "the job's strategy is mpi, but this process was not started by mpirun, so it would train alone. "
+                "Start it with fit(), mpirun or horovodrun, or take the strategy out of SM_FRAMEWORK_PARAMS."
             )
         return _started_by_mpirun(environ, started, strategy or MPI(), host)
     if strategy is None and started and config and int(environ[started[0]]) > 1:
         raise DistributedError(
-            f"both {started[0]} and TF_CONFIG describe a cluster, and the job's strategy is not known; unset one of "
-            "these variables."
+            f"the job's strategy is not known, because both {started[0]} and TF_CONFIG describe a cluster. Unset one "
+            "of these variables."
         )
     if isinstance(strategy, Mirrored):
         return Surroundings(kind=ClusterKind.MIRRORED, strategy=strategy, host=host)
@@ -116,8 +116,8 @@ def detect(environ: Mapping[str, str]) -> Surroundings:
         return Surroundings(host=host)  # SageMaker's cluster of one host is none
     if strategy is not None:
         raise DistributedError(
-            f"the job's strategy is {strategy.name}, but TF_CONFIG is not set: this process would train alone. Start "
-            "it with fit(), set TF_CONFIG, or take the strategy out of SM_FRAMEWORK_PARAMS."
+            f"the job's strategy is {strategy.name}, but TF_CONFIG is not set, so this process would train alone. "
+            "Start it with fit(), set TF_CONFIG, or take the strategy out of SM_FRAMEWORK_PARAMS."
         )
     return Surroundings(host=host)
 
@@ -133,7 +133,7 @@ def detect_server(environ: Mapping[str, str]) -> Surroundings:
         return detect(environ)
     addresses, task, index = _tasks(config)
     if task != "ps" or not 0 <= index < len(addresses.get(task, ())):
-        raise DistributedError(f"TF_CONFIG must name a 'ps' task of its cluster; it names {task!r} {index}.")
+        raise DistributedError(f"TF_CONFIG must name a 'ps' task of its cluster, but names {task!r} {index}.")
     own = _machine(addresses[task][index])
     trained = [address for name in ("master", "worker") for address in addresses.get(name, ())]
     return Surroundings(
@@ -209,8 +209,8 @@ def _elastic(environ: Mapping[str, str], strategy: Distribution, host: str) -> S
     """
     if environ.get("HOROVOD_ELASTIC") != "1" or not environ.get("HOROVOD_SIZE"):
         raise DistributedError(
-            "the job's strategy is elastic_horovod, but this process was not started by Horovod's driver: it would "
-            "train alone. Start it with fit() or horovodrun, or take the strategy out of SM_FRAMEWORK_PARAMS."
+            "the job's strategy is elastic_horovod, but this process was not started by Horovod's driver, so it "
+            "would train alone. Start it with fit() or horovodrun, or take the strategy out of SM_FRAMEWORK_PARAMS."
         )
     size, rank = _number(environ, "HOROVOD_SIZE", 1), _number(environ, "HOROVOD_RANK", 0)
     ours = variables.ELASTIC_PLANNED in environ
@@ -233,8 +233,8 @@ def _torch(environ: Mapping[str, str], strategy: Distribution, host: str) -> Sur
     missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if not environ.get(name)]
     if missing:
         raise DistributedError(
-            f"the job's strategy is torch_distributed, but {', '.join(missing)} is not set: this process would train "
-            "alone. Start it with fit() or torchrun, or take the strategy out of SM_FRAMEWORK_PARAMS."
+            f"the job's strategy is torch_distributed, but {', '.join(missing)} is not set, so this process would "
+            "train alone. Start it with fit() or torchrun, or take the strategy out of SM_FRAMEWORK_PARAMS."
         )
     rank, size = _number(environ, "RANK", 0), _number(environ, "WORLD_SIZE", 1)
     local_rank = _number(environ, "LOCAL_RANK", 0)
@@ -258,7 +258,7 @@ def _number(environ: Mapping[str, str], name: str, default: int) -> int:
     if not text:
         return default
     if not text.isdecimal():
-        raise DistributedError(f"{name} must be a whole number, as the launcher sets it; it is {text!r}.")
+        raise DistributedError(f"{name} must be a whole number, as the launcher sets it, but is {text!r}.")
     return int(text)
 
 
@@ -271,7 +271,7 @@ def _from_tf_config(
         addresses = {"chief" if name == "master" else name: found for name, found in addresses.items()}
         task = "chief" if task == "master" else task
     if task == "evaluator":
-        raise RefusedError("TF_CONFIG: an 'evaluator' task is not supported: evaluate in the script, between epochs.")
+        raise RefusedError("TF_CONFIG: an 'evaluator' task is not supported. Evaluate in the script, between epochs.")
     if task not in addresses or task not in TASK_TYPES:
         raise DistributedError(
             unknown("task type in TF_CONFIG", task, [name for name in addresses if name in TASK_TYPES])
@@ -303,8 +303,8 @@ def _tasks(config: Mapping[str, Any]) -> tuple[dict[str, tuple[str, ...]], str, 
         index = int(config["task"]["index"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DistributedError(
-            f"TF_CONFIG needs 'cluster', which maps each task type to its addresses, and 'task', which has a 'type' "
-            f"and an 'index'; missing or not valid: {error}."
+            f"a part of TF_CONFIG is missing or not valid: {error}. TF_CONFIG needs 'cluster', which maps each task "
+            "type to its addresses, and 'task', which has a 'type' and an 'index'."
         ) from error
     return addresses, task, index
 
@@ -352,8 +352,8 @@ def _parameter_servers(
     missing = [name for name in TASK_TYPES if not addresses.get(name)]
     if missing:
         raise DistributedError(
-            f"TF_CONFIG: a cluster with parameter servers has 'chief', 'worker' and 'ps' tasks; "
-            f"{', '.join(map(repr, missing))} is missing."
+            f"TF_CONFIG: {', '.join(map(repr, missing))} is missing. A cluster with parameter servers has 'chief', "
+            "'worker' and 'ps' tasks."
         )
     own = addresses[task][index]
     here = [number for number, address in enumerate(addresses["worker"]) if _machine(address) == _machine(own)]

@@ -60,9 +60,9 @@ class Situation:
 
 #: For scripts that open ``/opt/ml`` by themselves.
 OWN_PATHS = (
-    "Only in containers does each host have its own /opt/ml. Elsewhere, take the folders from SM_MODEL_DIR, "
-    "SM_CHECKPOINT_DIR, SM_OUTPUT_DATA_DIR and SM_CHANNEL_…. In hyperparameters and environment=, fleetfit replaces "
-    "paths below /opt/ml by paths below the host's folder."
+    "Outside of containers, a host has no /opt/ml of its own. Take the folders from SM_MODEL_DIR, SM_CHECKPOINT_DIR, "
+    "SM_OUTPUT_DATA_DIR and SM_CHANNEL_…. In hyperparameters and environment=, fleetfit replaces paths below /opt/ml "
+    "by paths below the host's folder."
 )
 
 #: What a Python exception says -> hint.
@@ -74,8 +74,8 @@ _RAISED: tuple[tuple[str, str], ...] = (
     ),
     (
         r"ProcessGroupNCCL is only supported with GPUs|doesn't have NCCL built in",
-        "NCCL needs GPUs and a PyTorch that was built for GPUs. init_process_group(backend='gloo') needs neither; "
-        "container.distributed chooses the backend by itself.",
+        "NCCL needs GPUs and a PyTorch that was built for GPUs. Without them, use "
+        "init_process_group(backend='gloo'), or container.distributed, which chooses the backend.",
     ),
     (
         r"No module named 'encodings'",
@@ -118,12 +118,12 @@ _SIGNALS = {
         "Fewer processes per host or a smaller batch size need less memory."
     ),
     signal.SIGSEGV: (
-        "SIGSEGV is a crash in native code: often two libraries that do not fit together, such as Horovod built "
-        "against another TensorFlow or MPI. `fleetfit doctor --deep` checks that."
+        "SIGSEGV is a crash in native code. Often two libraries do not fit together: for example, Horovod was built "
+        "for another TensorFlow or MPI. `fleetfit doctor --deep` checks this."
     ),
-    signal.SIGILL: "SIGILL: the program was built for another processor than this one.",
+    signal.SIGILL: "SIGILL: the program was built for a different processor.",
     signal.SIGBUS: "SIGBUS is often a full /dev/shm: give the container more shared memory.",
-    signal.SIGABRT: "SIGABRT: native code aborted the process; the last lines of the log may say why.",
+    signal.SIGABRT: "SIGABRT: native code aborted the process. The last lines of the log may tell the reason.",
 }
 
 
@@ -201,7 +201,8 @@ def _of_argparse(text: str) -> str | None:
         if not options:
             return (
                 "a hyperparameter is passed with its value, but an option with store_true takes no value. To switch "
-                "such an option on, pass arguments=['--NAME']; to switch the option off, leave it out."
+                "such an option on, pass arguments=['--NAME']. To switch the option off, leave the hyperparameter "
+                "out."
             )
         return (
             f"every hyperparameter reaches the script as an argument: declare {cut(', '.join(options), 200)} in its "
@@ -214,7 +215,7 @@ def _of_argparse(text: str) -> str | None:
         except (ValueError, SyntaxError):  # it was cut
             words = [match[1], "…"]
         return (
-            f"a list is passed as one argument: for nargs='+' give arguments={cut(str(words), 200)} in place of the "
+            f"a list is passed as one argument. For nargs='+', give arguments={cut(str(words), 200)} in place of the "
             "hyperparameter."
         )
     match = re.search(r"error: argument (?:-\w, )?(--?[\w-]+)\S*: expected (?:at least )?one argument", text)
@@ -237,8 +238,8 @@ def _not_installed(package: str, situation: Situation) -> str:
             f"can name another Python.{named}"
         )
     return (
-        f"{package} is not installed in the Python that runs the job: `fleetfit doctor` says what is missing and "
-        "how to get it."
+        f"{package} is not installed in the Python that runs the job. `fleetfit doctor` shows the missing parts and "
+        "how to install them."
     )
 
 

@@ -155,14 +155,16 @@ def _check(name: str, value: Any, depth: int = 0) -> None:
             raise ValueError(f"hyperparameter {name!r}: {shown(value)} is not valid Unicode text.") from None
     elif value is None or isinstance(value, bool | int):
         if value is not None and value.bit_length() > _MAX_BITS:
-            raise ValueError(f"hyperparameter {name!r}: the number has more than 300 digits; pass it as a string.")
+            raise ValueError(f"hyperparameter {name!r}: the number has more than 300 digits. Pass it as a string.")
     elif isinstance(value, float):
         if not math.isfinite(value):
             raise ValueError(
-                f"hyperparameter {name!r}: {shown(value)} has no JSON form; pass it as a string, e.g. {str(value)!r}."
+                f"hyperparameter {name!r}: {shown(value)} has no JSON form. Pass it as a string, e.g. {str(value)!r}."
             )
     elif isinstance(value, list | tuple | Mapping) and depth >= MAX_DEPTH:
-        raise ValueError(f"hyperparameter {name!r}: it is nested more than {MAX_DEPTH} levels deep, or holds itself.")
+        raise ValueError(
+            f"hyperparameter {name!r}: the value is nested more than {MAX_DEPTH} levels deep, or contains itself."
+        )
     elif isinstance(value, list | tuple):
         for item in value:
             _check(name, item, depth + 1)

@@ -76,7 +76,7 @@ def imbalance(shares: Sequence[int], what: str = "bytes") -> str | None:
     if most > _UNEVEN * least:
         return (
             f"the shares are uneven: algo-{shares.index(most) + 1} gets {most:,} {what}, "
-            f"algo-{shares.index(least) + 1} gets {least:,}. Use objects of about the same size; their number should "
-            f"be a multiple of {len(shares)}."
+            f"algo-{shares.index(least) + 1} gets {least:,}. Use objects of about the same size, and make their "
+            f"number a multiple of {len(shares)}."
         )
     return None

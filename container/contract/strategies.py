@@ -27,7 +27,7 @@ _MOST_BYTES = 1 << 40
 
 #: What there is instead of the options of TensorFlow 1's strategies.
 _NUM_GPUS = (
-    "each process has one GPU; set processes_per_host=… of MPI() or CollectiveAllReduce() to the number of GPUs of a "
+    "each process has one GPU. Set processes_per_host=… of MPI() or CollectiveAllReduce() to the number of GPUs of a "
     "host"
 )
 
@@ -169,8 +169,8 @@ class ParameterServer(Distribution):
         _one_of("ParameterServer(cluster_spec=…)", self.cluster_spec, ("coordinator", "sagemaker"))
         if self.script_on == "chief" and self.cluster_spec == "sagemaker":
             raise ConfigurationError(
-                "ParameterServer(script_on='chief') needs cluster_spec='coordinator': with cluster_spec='sagemaker', "
-                "the default if distribution is a dict, the script runs on every host."
+                "ParameterServer(script_on='chief') needs cluster_spec='coordinator'. With cluster_spec='sagemaker' "
+                "(the default if distribution is a dict), the script runs on every host."
             )
 
     @property
@@ -265,8 +265,10 @@ class CollectiveAllReduce(Distribution):
     former: ClassVar[Mapping[str, str]] = {
         "allreduce_merge_scope": "gradients are packed by their size now, up to bytes_per_pack=… bytes; 0 lets "
         "TensorFlow choose",
-        "gpu_indices": "each rank uses the GPU of its local rank, and the ring follows the order of the ranks; set "
-        "processes_per_host=… to the number of GPUs of a host",
+        "gpu_indices": (
+            "each rank uses the GPU of its local rank, and the ring follows the order of the ranks. Set "
+            "processes_per_host=… to the number of GPUs of a host"
+        ),
         "num_gpus_per_worker": _NUM_GPUS,
         "num_gpus": _NUM_GPUS,
         "all_reduce_alg": "set communication='ring', 'nccl' or 'auto' instead",
@@ -330,7 +332,7 @@ class Mirrored(Distribution):
     def one_host_only(self, hosts: int) -> str:
         """Return the error for a job with more than one host."""
         return (
-            f"Mirrored() is for one host and uses all devices of that host; got instance_count={hosts}. For several "
+            f"Mirrored() is for one host, and uses all devices of that host. Got instance_count={hosts}. For several "
             "hosts, use CollectiveAllReduce(), or MPI() for Horovod."
         )
 
@@ -446,7 +448,9 @@ class Elastic(Distribution):
             _amount(f"{own}(cooldown=…)", seconds)
         shortest, longest = self.cooldown
         if shortest > longest:
-            raise ConfigurationError(f"{own}(cooldown=…): the shortest, {shortest:g} s, is more than the longest.")
+            raise ConfigurationError(
+                f"{own}(cooldown=…): the shortest time, {shortest:g} s, is longer than the longest time."
+            )
         object.__setattr__(self, "cooldown", (float(shortest), float(longest)))
         if isinstance(self.exclusion, str):
             _passable(f"{own}(exclusion=…)", self.exclusion)
@@ -459,7 +463,7 @@ class Elastic(Distribution):
             )
         if self.max_hosts is not None and self.max_hosts < self.min_hosts:
             raise ConfigurationError(
-                f"{own}: max_hosts={self.max_hosts} is less than min_hosts={self.min_hosts}; swap them."
+                f"{own}: max_hosts={self.max_hosts} is less than min_hosts={self.min_hosts}. Swap them."
             )
         if self.max_workers is not None and self.max_workers < self.least_workers:
             raise ConfigurationError(
@@ -577,9 +581,11 @@ for _strategy in STRATEGIES:  # what help() and editors show: __new__ would say 
 
 #: SageMaker's strategies that need AWS's own libraries or devices.
 _REFUSED = {
-    "smdistributed": "AWS's smdistributed libraries run in AWS's own images on ml.* types only; use 'mpi' with "
-    "Horovod, or 'torch_distributed' for PyTorch",
-    "pytorchxla": "PyTorch/XLA is for AWS's Trainium; use 'torch_distributed' for CPUs and GPUs",
+    "smdistributed": (
+        "AWS's smdistributed libraries run in AWS's own images on ml.* types only. Use 'mpi' with Horovod, or "
+        "'torch_distributed' for PyTorch"
+    ),
+    "pytorchxla": "PyTorch/XLA is for AWS's Trainium. Use 'torch_distributed' for CPUs and GPUs",
     "instance_groups": "heterogeneous clusters are not supported yet",
 }
 
@@ -637,7 +643,7 @@ def parse_distribution(value: Any) -> Distribution | None:
             enabled.append(strategy)
     if len(enabled) > 1:
         raise ConfigurationError(
-            f"distribution: one strategy at a time, got {', '.join(repr(s.key) for s in enabled)}; disable all but one."
+            f"distribution: one strategy at a time, got {', '.join(repr(s.key) for s in enabled)}. Disable all but one."
         )
     return enabled[0] if enabled else None
 
@@ -680,8 +686,8 @@ def _parse_options(key: str, strategy: type[Distribution], options: Any) -> Dist
         strategy.check_option(f"option of distribution {key!r}:", name, ("enabled",))
     if "enabled" not in options:
         raise ConfigurationError(
-            f"distribution {key!r}: 'enabled' is missing; SageMaker would then train without distribution and without "
-            f"a warning. Write {{{key!r}: {{'enabled': True, …}}}}."
+            f"distribution {key!r}: 'enabled' is missing. Write {{{key!r}: {{'enabled': True, …}}}}. Without "
+            "'enabled', SageMaker trains without distribution and without a warning."
         )
     enabled = options["enabled"]
     if not isinstance(enabled, bool):

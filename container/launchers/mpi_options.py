@@ -105,7 +105,7 @@ def parse(text: str, *, major: int = 4) -> list[Option]:
         elif same.words[1:] != option.words[1:]:
             raise ValueError(
                 f"custom_mpi_options {text!r} sets {_shown(option.key)} twice, to {' '.join(same.words[1:])!r} and "
-                f"{' '.join(option.words[1:])!r}; mpirun would abort."
+                f"{' '.join(option.words[1:])!r}. Set it only once, or mpirun aborts."
             )
     return options
 

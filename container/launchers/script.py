@@ -16,8 +16,8 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
     warnings: tuple[str, ...] = ()
     if hosts > 1:
         warnings = (
-            f"{hosts} hosts without a distribution strategy: each runs the whole script by itself, "
-            f"{_data(environment)}; pass distribution=… to train together.",
+            f"{hosts} hosts without a distribution strategy: each host runs the whole script by itself, "
+            f"{_data(environment)}. Pass distribution=… to train together.",
         )
     return Plan.of(environment, membership, rank_processes(membership, command), warnings=warnings)
 

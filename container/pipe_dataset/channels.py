@@ -54,7 +54,7 @@ def distribution(channel: str, config_dir: str | os.PathLike[str] | None) -> str
     mode = str(config[channel].get("TrainingInputMode", "File"))
     if mode.lower() != "pipe":
         raise PipeError(
-            f"channel {channel!r} is in {mode} mode: give the job TrainingInput(…, input_mode='Pipe'), or read the "
+            f"channel {channel!r} is in {mode} mode. Give the job TrainingInput(…, input_mode='Pipe'), or read the "
             "files in the channel's folder."
         )
     return str(config[channel].get("S3DistributionType") or "FullyReplicated")

@@ -60,7 +60,7 @@ class PipeModeIterable(IterableDataset):
         if worker is not None and worker.num_workers > 1:
             raise PipeError(
                 f"channel {self.channel!r}: {worker.num_workers} workers would read one FIFO, and each would get "
-                "pieces of records: use num_workers=1, or 0."
+                "pieces of records. Use num_workers=0 or 1."
             )
         reader = readers.open_stream(self._request)
         try:

@@ -159,8 +159,8 @@ def open_fifo(path: Path, *, timeout: float = APPEARANCE) -> int:
         except FileNotFoundError:
             if time.monotonic() > until or leaving.ending(_PAUSE):
                 raise PipeError(
-                    f"{path} did not appear within {timeout:g} s. It is a FIFO that the platform makes for a channel "
-                    "in Pipe mode; a script that is started by hand has none."
+                    f"{path} did not appear within {timeout:g} s. The platform makes this FIFO for a channel in Pipe "
+                    "mode, but not for a script that is started by hand."
                 ) from None
         except OSError as error:
             raise PipeError(f"{path} cannot be opened: {error.strerror}.") from error

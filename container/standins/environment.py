@@ -66,7 +66,7 @@ class Environment:
         self.distribution_hosts = hosts if json.loads(os.environ.get("SM_DISTRIBUTION_INSTANCE_GROUPS", "[]")) else []
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"fleetfit's Environment has no {name!r}; it has: {', '.join(sorted(vars(self)))}.")
+        raise AttributeError(f"fleetfit's Environment has no {name!r}. It has: {', '.join(sorted(vars(self)))}.")
 
     def to_cmd_args(self) -> list[str]:
         """Return the hyperparameters as the script's arguments."""

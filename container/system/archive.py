@@ -99,7 +99,7 @@ def extract_file(
     try:
         _extract(stream, target, name, max_bytes, max_entries, _BUFFER)  # type: ignore[arg-type]
     except gzip.BadGzipFile as error:
-        raise ArchiveError(f"{name} is not a complete tar.gz ({error}); pack it again.") from error
+        raise ArchiveError(f"{name} is not a complete tar.gz ({error}). Pack it again.") from error
 
 
 def extract_stream(
@@ -134,7 +134,7 @@ def _extract(stream: IO[bytes], target: Path, name: str, max_bytes: int, max_ent
     except RecursionError:  # tarfile reads each header that is about the next one within the last
         raise ArchiveError(f"{name}: an entry has too many headers.") from None
     except (tarfile.TarError, EOFError, zlib.error, ValueError) as error:
-        raise ArchiveError(f"{name} is not a complete tar.gz ({error}); pack it again.") from error
+        raise ArchiveError(f"{name} is not a complete tar.gz ({error}). Pack it again.") from error
 
 
 class _Unpacking:
@@ -232,7 +232,7 @@ class _Unpacking:
             while left:
                 chunk = reading.read(min(left, _BUFFER))
                 if not chunk:
-                    raise ArchiveError(f"it ends in the middle of {entry.name!r}; pack it again")
+                    raise ArchiveError(f"it ends in the middle of {entry.name!r}. Pack it again")
                 left -= len(chunk)
                 view = memoryview(chunk)
                 while view:

@@ -167,12 +167,12 @@ def _copy_link(link: str, copy: str, root: str, above: tuple[str, ...]) -> None:
     outside = os.path.realpath(link)
     if os.path.isdir(outside):
         if outside in above or root.startswith(outside.rstrip("/") + "/"):
-            raise CopyError(f"{link} links to {outside}, a folder that contains the link; remove the link.")
+            raise CopyError(f"{link} links to {outside}, a folder that contains the link. Remove the link.")
         _copy_folder(outside, copy, outside, (*above, outside))
     elif os.path.isfile(outside):
         copy_file(outside, copy)
     else:
-        raise CopyError(f"{link} links to {os.readlink(link)}, which does not exist; remove or repair the link.")
+        raise CopyError(f"{link} links to {os.readlink(link)}, which does not exist. Remove or repair the link.")
 
 
 def link_within(link: str, root: str) -> str | None:

@@ -45,7 +45,7 @@ def local_path(location: str | os.PathLike[str]) -> Path:
             path = unquote(path)
     elif "://" in text:
         scheme = text.partition("://")[0]
-        raise LocationError(f"{text!r}: {scheme}:// cannot be used here; give a path or a file:// URL.")
+        raise LocationError(f"{text!r}: {scheme}:// cannot be used here. Give a path or a file:// URL.")
     else:
         path = os.path.expanduser(text)
     if not os.path.isabs(path):

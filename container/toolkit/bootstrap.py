@@ -21,8 +21,8 @@ def main() -> None:
     if sys.version_info < LEAST:
         has = ".".join(map(str, sys.version_info[:2]))
         refuse(
-            f"fleetfit's toolkit needs Python 3.10 or newer, but this image has {has} ({sys.executable}): use an image "
-            "with a newer Python, such as fleetfit's own image."
+            f"fleetfit's toolkit needs Python 3.10 or newer, but this image has {has} ({sys.executable}). Use an "
+            "image with a newer Python, such as fleetfit's own image."
         )
         return
     here = os.path.dirname(os.path.abspath(__file__))

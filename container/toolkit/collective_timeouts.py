@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 HINT = (
-    "another rank makes other calls, or none: set hang_timeout=… of the estimator to see where each rank waits; "
-    "init_process_group(timeout=…) gives slow ranks more time."
+    "another rank makes other calls, or no calls. To see where each rank waits, set hang_timeout=… of the estimator. "
+    "To give slow ranks more time, set init_process_group(timeout=…)."
 )
 
 #: Of PyTorch's watchdog over NCCL, ``ProcessGroupNCCL.cpp``.

@@ -205,8 +205,8 @@ def without_stack(pid: int, *, asked: bool) -> str:
         return f"it did not answer within {DUMP_TIME:g} s ({name}{_kernel(pid)})"
     if _is_python(pid):
         return (
-            "it has no stack to show: Python has already shut down in this process and waits for the other ranks (as "
-            "in MPI_Finalize), or Python was started with -S or -I"
+            "it has no stack to show. Either Python has already shut down in this process and waits for the other "
+            "ranks (as in MPI_Finalize), or Python was started with -S or -I"
         )
     below = [
         f"{processes.name(found)}{', which is stopped (SIGSTOP)' if processes.is_stopped(found) else ''}"

@@ -622,7 +622,7 @@ class HostRuntime(Runtime):
         count = member.revivals + 1
         how = describe_end(member.exit_code, member.signal)
         self._event("worker_restarted", rank=member.rank, name=member.name, how=how, count=count)
-        self._output.say(self._host, f"{member.name} {how}; fleetfit starts it again, and the chief goes on meanwhile")
+        self._output.say(self._host, f"{member.name} {how}. fleetfit restarts it, and the chief continues")
         plan = next(process for process in self._plan.host(self._host).processes if process.name == member.name)
         self._gang.launch(plan).revivals = count
 
@@ -667,8 +667,8 @@ class HostRuntime(Runtime):
         if self._state is ToolkitState.RUNNING and left:
             self._output.say(
                 self._host,
-                f"rank 0 has ended; the job goes on until the scripts of {', '.join(left)} have ended too. (If a "
-                "script only serves, let it wait in distributed.init() or server.join(): fleetfit then ends it.)",
+                f"rank 0 has ended, but the job goes on until the scripts of {', '.join(left)} have ended too. If a "
+                "script only serves, let it wait in distributed.init() or server.join(): fleetfit then ends it.",
             )
 
     def _remote_requested(self, connection: Connection, host: str, argv: list[str]) -> None:

@@ -43,7 +43,7 @@ class Engine:
         """Return why the engine cannot be used here, with the remedy; None if it can."""
         version = self.version
         if version is None:
-            return f"{self.title} is not installed here; run {self.remedy}."
+            return f"{self.title} is not installed here. Run {self.remedy}."
         if tuple(int(part) for part in version.split(".")[:2] if part.isdecimal()) < self.oldest:
             needed = f"{'.'.join(map(str, self.oldest))} or newer is needed{self.note}"
             return f"{self.title} {version} is installed here, but {needed}: run {self.remedy}."

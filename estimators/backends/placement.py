@@ -58,7 +58,7 @@ def on_this_machine(spec: TrainingJobSpec, options: RunOptions, record: Path) ->
     machine, found_mpirun = _machine(options.python, isinstance(spec.strategy, MPI))
     warnings: tuple[str, ...] = ()
     if isinstance(spec.strategy, MPI) and not found_mpirun:
-        warnings = ("mpirun was not found on this machine; `fleetfit doctor` says how to get it.",)
+        warnings = ("mpirun was not found on this machine. `fleetfit doctor` tells how to install it.",)
     package = Path(machines.__file__).resolve().parents[1]
     return ClusterPlacement(
         machine=machine,

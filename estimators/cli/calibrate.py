@@ -35,7 +35,7 @@ def add(subparsers: Any) -> None:
     )  # fmt: skip
     parser.add_argument(
         "-s", "--strategy", action="append", default=[], metavar="NAME",
-        help="mpi, collective_all_reduce or parameter_server; may be repeated (default: all)",
+        help="strategy to measure: mpi, collective_all_reduce or parameter_server; may be repeated (default: all)",
     )  # fmt: skip
     parser.add_argument(
         "--seconds", type=float, default=1.0, metavar="S",
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigurationError("--processes must be 2 or more: a single process is always measured.")
     shared = fleets.capabilities(args.instance_type).shared_machine
     runs = 1 + len(counts) * len(strategies) + (0 if args.no_check else len(strategies))
-    console.say(f"{runs} short runs, one after another; the calibration is saved before the check.")
+    console.say(f"{runs} short runs, one after another. The calibration is saved before the check.")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ComparisonWarning)  # the runs have different batches on purpose
         warnings.simplefilter("ignore", PreflightWarning)  # nor is it news that processes share the cores

@@ -201,12 +201,12 @@ def _jobs(selection: Selection, home: str | Path | None, now: float) -> list[Ite
     for record in named:
         if record.name in needed:
             raise ConfigurationError(
-                f"job {record.name!r} is a trial of tuning job {needed[record.name]!r}, which has not ended: "
-                f"stop the tuning job first (`fleetfit tuning {needed[record.name]} --stop`)."
+                f"job {record.name!r} is a trial of tuning job {needed[record.name]!r}, which has not ended. Stop the "
+                f"tuning job first (`fleetfit tuning {needed[record.name]} --stop`)."
             )
         if not _wait_for_supervisor(record):
             raise ConfigurationError(
-                f"job {record.name!r} is running: stop the job first (`fleetfit stop {record.name}`)."
+                f"job {record.name!r} is running. Stop the job first (`fleetfit stop {record.name}`)."
             )
     items = [_job_item(record, "selected by name") for record in named]
     items += [_tuning_item(study, "selected by name") for study in tunings]
@@ -265,7 +265,7 @@ def _wait_for_supervisor(record: JobRecord) -> bool:
     """Whether a record is free; after a job's end its supervisor stays a little to complete the provenance."""
     if record.queued_file.exists():
         raise ConfigurationError(
-            f"job {record.name!r} waits in the queue of an endpoint: stop the job there first (StopTrainingJob)."
+            f"job {record.name!r} waits in the queue of an endpoint. Stop the job there first (StopTrainingJob)."
         )
     until = time.monotonic() + _COMPLETING_S
     while record.is_supervised():

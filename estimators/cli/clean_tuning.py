@@ -79,7 +79,7 @@ def named(names: Iterable[str], home: str | Path | None = None) -> list[Study]:
         while not (study := _study(record)).over:
             if not is_terminal(record.status()) or time.monotonic() > until:
                 raise ConfigurationError(
-                    f"tuning job {name!r} has not ended: stop it with `fleetfit tuning {name} --stop`, then remove it."
+                    f"tuning job {name!r} has not ended. Stop it with `fleetfit tuning {name} --stop`, then remove it."
                 )
             time.sleep(0.05)
         chosen.append(study)

@@ -289,7 +289,9 @@ def _hosts(args: argparse.Namespace, elastic: bool) -> tuple[int, int, int | Non
         return -(-args.num_proc // per_host), per_host, None
     option = "-H" if args.hosts is not None else "--hostfile"
     if args.host_discovery_script is not None:
-        raise ConfigurationError(f"{option} and --host-discovery-script both name the hosts: give only one of them.")
+        raise ConfigurationError(
+            f"{option} and --host-discovery-script both name the hosts. Give only one of these options."
+        )
     named = (
         horovodrun.read_hosts(option, args.hosts) if args.hosts is not None else horovodrun.read_hostfile(args.hostfile)
     )

@@ -82,7 +82,7 @@ REFUSED: tuple[tuple[tuple[str, ...], bool, str], ...] = (
     (
         ("--jsrun",),
         False,
-        "fleetfit does not support LSF; leave the option out to use mpirun, or add --min-np to use Gloo",
+        "fleetfit does not support LSF. Leave the option out to use mpirun, or add --min-np to use Gloo",
     ),
     (("--tcp",), False, "choose the transport with --mpi-args='…', which passes options to mpirun"),
     (("--start-timeout",), True, "use RunOptions(start_timeout=…), in Python"),
@@ -155,7 +155,7 @@ def read_hosts(option: str, text: str) -> dict[str, int]:
     for part in text.split(","):
         name, _, slots = part.strip().rpartition(":")
         if not name or not slots.isdecimal() or not int(slots) or name in found:
-            raise ConfigurationError(f"{option} {text}: {part!r} is not HOST:SLOTS; write HOST:SLOTS,HOST:SLOTS.")
+            raise ConfigurationError(f"{option} {text}: {part!r} is not HOST:SLOTS. Write HOST:SLOTS,HOST:SLOTS.")
         found[name] = int(slots)
     return found
 

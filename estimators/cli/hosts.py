@@ -133,7 +133,7 @@ def run_list(args: argparse.Namespace) -> int:
             f"{one.destination}{f'  slots={one.slots}' if one.slots else ''}{f'  {one.address}' if one.address else ''}"
         )
     if not machines:
-        console.say("there are no hosts; add hosts with `fleetfit hosts add HOST…`.")
+        console.say("there are no hosts. Add hosts with `fleetfit hosts add HOST…`.")
     return Exit.OK
 
 
@@ -259,5 +259,5 @@ def run_shell(args: argparse.Namespace) -> int:
     try:
         os.execvp(argv[0], argv)
     except FileNotFoundError:
-        console.say("ssh is not installed on this machine; install it (apt-get install openssh-client).")
+        console.say("ssh is not installed on this machine. Install it (apt-get install openssh-client).")
         return Exit.FAILED

@@ -31,7 +31,9 @@ def add(subparsers: Any) -> None:
     verbs = image.add_subparsers(title="commands", metavar="COMMAND", dest="verb", required=True)
     build = verbs.add_parser("build", help="build fleetfit-training")
     build.add_argument(
-        "--base", metavar="IMAGE", help="base image (default: fleetfit-base if it exists; else Docker Hub's Python)"
+        "--base",
+        metavar="IMAGE",
+        help="base image (default: fleetfit-base, or Docker Hub's Python if there is no fleetfit-base)",
     )
     build.add_argument("--tag", metavar="NAME", help="name of the new image (default: fleetfit-training)")
     build.add_argument("--gpu", action="store_true", help="include TensorFlow's CUDA libraries")

@@ -184,8 +184,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parsing.add_dispatcher(
         where,
-        "run the supervisor, the process that manages the job, on HOST over ssh (docs/fleet.md) or on a Ray cluster "
-        "(docs/ray.md); the job then continues when this machine is switched off",
+        "run the job's supervisor on HOST over ssh (docs/fleet.md) or on a Ray cluster (docs/ray.md). The supervisor "
+        "manages the job, which then continues when this machine is switched off",
     )
     where.add_argument("--image", metavar="URI", help="container image of the job")
     where.add_argument("--role", metavar="ARN", help="IAM role, for ml.* types")
@@ -318,7 +318,7 @@ def _save(path: str, job: DescribedJob) -> None:
     if values.get("model_dir") is False:
         del values["model_dir"]
     for variable in writing.save(path, {name: value for name, value in values.items() if value != {}}):
-        console.say(f"{path}: a value looks like a secret; the file has ${{env:{variable}}} in place of the value.")
+        console.say(f"{path}: a value looks like a secret, so the file has ${{env:{variable}}} in place of the value.")
 
 
 def _given(args: argparse.Namespace, before: dict[str, Any]) -> dict[str, Any]:
@@ -431,7 +431,8 @@ def distribution(strategy: str, processes: int | None, options: list[str]) -> di
             values[option] = text
     if STRATEGIES[name] == "mirrored" and processes not in (None, 1):
         raise ConfigurationError(
-            "--processes: mirrored runs one process for all devices of a host; set the devices with --option devices=…."
+            "--processes is not available for mirrored, which runs one process for all devices of a host. Set the "
+            "devices with --option devices=…."
         )
     if processes is not None and STRATEGIES[name] != "mirrored":
         values.setdefault("processes_per_host", processes)
@@ -441,7 +442,10 @@ def distribution(strategy: str, processes: int | None, options: list[str]) -> di
             raise ConfigurationError(f"{wanted} needs a --strategy: one of {', '.join(list(STRATEGIES)[1:])}.")
         return None
     if STRATEGIES[name] == "parameter_server" and values.get("processes_per_host") is not None:
-        raise ConfigurationError("--processes: parameter servers run one worker on each host; set --hosts instead.")
+        raise ConfigurationError(
+            "--processes is not available for parameter servers, which run one worker on each host. Set --hosts "
+            "instead."
+        )
     if STRATEGIES[name] == "parameter_server":
         values.setdefault("cluster_spec", ParameterServer().cluster_spec)  # a name here is a class's, not SageMaker's
     return {STRATEGIES[name]: {"enabled": True, **values}}

@@ -55,9 +55,9 @@ def add(subparsers: Any) -> None:
     what.add_argument(
         "--reproduce", nargs="?", const="commands", metavar="PART",
         choices=("commands", "patch", "requirements", "conda", "cell", "session", "function"),
-        help="print what is needed to run the job again: commands (default), patch (the uncommitted changes), "
-        "requirements, conda, cell (the notebook cell that started the job), session (all cells up to this cell) or "
-        "function (the source of the entry point)",
+        help=("print one part of the job's provenance, to run the job again: commands (default), patch (the "
+            "uncommitted changes), requirements, conda, cell (the notebook cell that started the job), session (all "
+            "cells up to this cell) or function (the source of the entry point)"),
     )  # fmt: skip
     what.add_argument(
         "--as-file", action="store_true", help="print a job file that runs the job again (docs/job-files.md)"
@@ -68,7 +68,7 @@ def add(subparsers: Any) -> None:
     attach = subparsers.add_parser(
         "attach", help="show a job's logs until the job ends", formatter_class=formatter,
         description="Shows a job's logs from the beginning until the job ends, then a table of the result. Ctrl-C ends "
-        "this command, not the job. The exit status says how the job ended.",
+        "this command, not the job. The exit status tells how the job ended.",
         epilog="examples:\n  fleetfit attach JOB\n  fleetfit attach JOB --dispatcher ann@login-1\n",
     )  # fmt: skip
     attach.add_argument("job", metavar="JOB", help=jobnames.HELP)
@@ -121,8 +121,8 @@ def add(subparsers: Any) -> None:
 
     wait = subparsers.add_parser(
         "wait", help="wait until jobs have ended",
-        description="Waits until jobs have ended. The exit status is 0 if all jobs completed. If some jobs did not "
-        "complete, the exit status tells how the first of these jobs (first on the command line) ended.",
+        description="Waits until jobs have ended. The exit status is 0 if all jobs completed. Otherwise, the exit "
+        "status is that of the first job on the command line that did not complete.",
     )  # fmt: skip
     wait.add_argument("jobs", nargs="+", metavar="JOB", help=jobnames.HELP)
     wait.add_argument(

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     folder = Path(args.folder).expanduser()
     if not folder.exists():
         raise ConfigurationError(
-            f"there is no folder {str(folder)!r}; make it first: mkdir -p {shlex.quote(str(folder))}"
+            f"there is no folder {str(folder)!r}. Make the folder first: mkdir -p {shlex.quote(str(folder))}"
         )
     if not folder.is_dir():
         raise ConfigurationError(f"{str(folder)!r} is not a folder: name the folder that contains the buckets.")
@@ -82,7 +82,9 @@ def _serve(server: Any, lines: list[str]) -> int:
             console.say(f"serving {server.folder} at {server.endpoint}; Ctrl-C ends the server.")
             buckets = sorted(path.name for path in server.folder.iterdir() if path.is_dir())
             if not buckets:
-                console.say(f"there is no bucket yet; make one: mkdir {shlex.quote(str(server.folder / 'my-bucket'))}")
+                console.say(
+                    f"there is no bucket yet. Make a bucket: mkdir {shlex.quote(str(server.folder / 'my-bucket'))}"
+                )
             try:
                 server.wait()
             except KeyboardInterrupt:

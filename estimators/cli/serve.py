@@ -145,7 +145,7 @@ def run(args: argparse.Namespace) -> int:
                 pass
             left = service.queue.running
         if left:
-            console.say(f"{left} job(s) continue; the S3 server runs until they have ended.")
+            console.say(f"{left} job(s) continue. The S3 server runs until these jobs have ended.")
         return Exit.OK
     finally:
         for number, handler in before.items():

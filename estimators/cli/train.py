@@ -53,8 +53,8 @@ def add(subparsers: Any) -> None:
     )  # fmt: skip
     run.add_argument(
         "--notify", metavar="COMMAND|URL", action="append", default=[],
-        help="when the job ends or stalls, when a metric is NaN, or when a loss diverges, run a command or send a POST "
-        "request to a URL; may be repeated",
+        help="run a command or send a POST request to a URL when the job ends or stalls, a metric is NaN, or a loss "
+        "diverges; may be repeated",
     )  # fmt: skip
     run.add_argument(
         "--debug",
@@ -105,7 +105,7 @@ def run_train(args: argparse.Namespace) -> int:
     from estimators.job.errors import ConfigurationError, TrainingJobError
 
     if args.notify and args.no_wait:
-        raise ConfigurationError("--notify works only while this command waits; leave --no-wait out.")
+        raise ConfigurationError("--notify works only while this command waits. Leave --no-wait out.")
     if args.track and args.no_wait:
         raise ConfigurationError(
             "--track works only while this command waits; with --no-wait, run `fleetfit track TRACKER JOB` later."

@@ -132,7 +132,7 @@ def check_queue(spec: TrainingJobSpec, options: RunOptions) -> None:
     hosts = fleets.capabilities(spec.instance_type)
     if not hosts.shared_machine and not hosts.simulated:
         raise UnsupportedError(
-            f"RunOptions(queue={options.queue!r}): a queue is for jobs that run on this machine, and jobs with "
+            f"RunOptions(queue={options.queue!r}): a queue is only for jobs on this machine, but jobs with "
             f"instance_type={spec.instance_type!r} run on other machines. Leave queue out."
         )
 
@@ -163,14 +163,15 @@ def check_elastic(spec: TrainingJobSpec, backend: type[Backend]) -> None:
     for channel in spec.inputs:
         if strategy.restarts and channel.name in of_pipes:
             raise UnsupportedError(
-                f"channel {channel.name!r}: in Pipe mode, a worker that restarts cannot read its records again. Use "
-                f"input_mode='File' or 'FastFile' with {type(strategy).__name__}."
+                f"channel {channel.name!r}: Pipe mode is not possible with {type(strategy).__name__}, because a "
+                "worker that restarts could not read its records again. Use input_mode='File' or 'FastFile'."
             )
         s3 = channel.source.s3
         if s3 is not None and s3.distribution == "ShardedByS3Key":
             raise UnsupportedError(
-                f"channel {channel.name!r}: with ShardedByS3Key, the records of a host that leaves would be lost. Use "
-                "distribution='FullyReplicated': cluster.fit() gives each record to one rank."
+                f"channel {channel.name!r}: ShardedByS3Key is not possible here, because the records of a host that "
+                "leaves would be lost. Use distribution='FullyReplicated': cluster.fit() gives each record to one "
+                "rank."
             )
     if strategy.discovery not in (None, DISCOVERED_BY_CALLER):
         _check_discovery(strategy)
@@ -311,7 +312,7 @@ def _check_writable(argument: str, uri: str) -> None:
     path = path_here(uri)
     if path is None:
         raise UnsupportedError(
-            f"{argument}={uri!r} cannot be written; give s3://bucket/prefix, a path or file:///path."
+            f"{argument}={uri!r} cannot be written. Give s3://bucket/prefix, a path or file:///path."
         )
     folder = path
     while not os.path.lexists(folder):

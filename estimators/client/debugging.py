@@ -78,7 +78,7 @@ def run(draft: Draft) -> tuple[JobRecord, int]:
     spec, options = draft.spec, draft.options
     if local.mounted(spec):
         raise ConfigurationError(
-            "--debug does not support FastFile mode from S3; use input_mode='File' or 'Pipe' for the channel."
+            "--debug does not support FastFile mode from S3. Use input_mode='File' or 'Pipe' for the channel."
         )
     left = [local.synced_checkpoints(spec), spec.output.path if local.output_dir(spec) is None else None]
     for uri in filter(None, left):

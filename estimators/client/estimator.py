@@ -38,10 +38,10 @@ _LOGS: dict[str, bool | str] = {"All": "All", "Training": True, "None": False}
 
 #: Methods of the SDK's estimators that have nothing to do with training.
 _NOT_OURS = {
-    "deploy": "fleetfit only trains; serve model_data with TensorFlow Serving, or deploy it with the SageMaker SDK",
+    "deploy": "fleetfit only trains. Serve model_data with TensorFlow Serving, or deploy it with the SageMaker SDK",
     "transformer": "fleetfit only trains; batch transforms are a service of AWS",
-    "register": "fleetfit only trains; register model_data in SageMaker's model registry",
-    "create_model": "fleetfit only trains; create a model from model_data with the SageMaker SDK",
+    "register": "fleetfit only trains. Register model_data in SageMaker's model registry",
+    "create_model": "fleetfit only trains. Create a model from model_data with the SageMaker SDK",
     "compile_model": "SageMaker Neo is a service of AWS",
     "enable_default_profiling": "SageMaker Profiler is a service of AWS",
     "disable_profiling": "SageMaker Profiler is a service of AWS",
@@ -150,7 +150,7 @@ class Estimator:
         if len(args) > len(self._positional):
             raise TypeError(
                 f"{name}() takes at most {len(self._positional)} positional arguments "
-                f"({', '.join(self._positional)}), got {len(args)}; pass the others by name."
+                f"({', '.join(self._positional)}), got {len(args)}. Pass the others by name."
             )
         for argument, value in zip(self._positional, args, strict=False):
             if argument in arguments:
@@ -158,8 +158,8 @@ class Estimator:
             arguments[argument] = value
         if args and "entry_point" not in arguments and _is_script(args[0]):
             raise TypeError(
-                f"{name}({shown(args[0])}): the first positional argument is {self._positional[0]}, as in SageMaker's "
-                f"SDK; write {name}(entry_point={shown(args[0])})."
+                f"{name}({shown(args[0])}): the first positional argument is {self._positional[0]}, as in "
+                f"SageMaker's SDK. Write {name}(entry_point={shown(args[0])})."
             )
         values = read_arguments(arguments, constructor=name, owners=self._owners)
         self._settings = self._fitting(Settings(**values))
@@ -185,7 +185,7 @@ class Estimator:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "hyperparameters":
-            raise AttributeError("hyperparameters is a method and cannot be set; use set_hyperparameters(name=value).")
+            raise AttributeError("hyperparameters is a method and cannot be set. Use set_hyperparameters(name=value).")
         if self._is_argument(name):
             value = self._fitting(dataclasses.replace(self._settings, **{name: value}))
             name = "_settings"

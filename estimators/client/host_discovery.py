@@ -61,7 +61,7 @@ def follow(function: Callable[[], Any], record: Path, is_over: Callable[[], bool
             except Exception as error:  # noqa: BLE001 - the user's function may raise anything; the job goes on
                 if repr(error) != warned:
                     warned = repr(error)
-                    warnings.warn(f"discovery=… raised {error!r}; the job keeps its hosts.", stacklevel=1)
+                    warnings.warn(f"discovery=… raised {error!r}. The job keeps its hosts.", stacklevel=1)
             time.sleep(EVERY_S)
 
     threading.Thread(target=call, daemon=True, name="fleetfit-discovery").start()

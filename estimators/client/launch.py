@@ -165,13 +165,13 @@ def resume(record: JobRecord, *, attached: bool = True) -> Started:
     options = RunOptions.from_dict(record.read_options())
     if capabilities(spec.instance_type).managed:
         raise UnsupportedError(
-            f"training job {record.name!r} ran on SageMaker, which cannot resume a job: start a new job with the same "
-            "checkpoint_s3_uri, and the script resumes from its last checkpoint."
+            f"training job {record.name!r} ran on SageMaker, which cannot resume a job. Start a new job with the "
+            "same checkpoint_s3_uri: the script then resumes from its last checkpoint."
         )
     if options.dispatcher is not None:
         raise UnsupportedError(
-            f"training job {record.name!r} was run by the dispatcher {options.dispatcher}: log in to that machine and "
-            f"run `fleetfit resume {record.name}`, or start a new job with the same checkpoints."
+            f"training job {record.name!r} was run by the dispatcher {options.dispatcher}. To resume the job, log in "
+            f"to that machine and run `fleetfit resume {record.name}`, or start a new job with the same checkpoints."
         )
     check_local(spec)
     backends.load(options.backend).check(spec, options)

@@ -269,7 +269,7 @@ def _checked_command(command: Any) -> list[str] | None:
         return None
     if isinstance(command, str):
         raise ConfigurationError(
-            f"NotifyCallback(command=…) must be a list of a program and its arguments; write {shlex.split(command)}."
+            f"NotifyCallback(command=…) must be a list of a program and its arguments. Write {shlex.split(command)}."
         )
     items = [os.fspath(item) if isinstance(item, os.PathLike) else item for item in command]
     if not items or not all(isinstance(item, str) and item and "\0" not in item for item in items):

@@ -202,10 +202,10 @@ def _memory(demand: Demand, machine: MachineFacts) -> str | None:
     if needed <= machine.memory_available_bytes:
         return None
     return (
-        f"{_count(demand.processes, 'process', 'processes')} of TensorFlow need about {format_bytes(needed)} of memory "
-        f"even without the model and the data, but only {format_bytes(machine.memory_available_bytes)} of "
-        f"{format_bytes(machine.memory_bytes)} are available: the kernel may kill a rank. "
-        "Use fewer processes or hosts, or end other programs."
+        f"{_count(demand.processes, 'process', 'processes')} of TensorFlow need about {format_bytes(needed)} of "
+        f"memory without the model and the data, but only {format_bytes(machine.memory_available_bytes)} of "
+        f"{format_bytes(machine.memory_bytes)} are available. The kernel may kill a rank. Use fewer processes or "
+        "hosts, or end other programs."
     )
 
 
@@ -232,7 +232,7 @@ def _cores(demand: Demand, machine: MachineFacts) -> str | None:
     if machine.cores < machine.cores_of_machine:
         why = "the control group's quota" if machine.cpu_quota is not None else "the CPU affinity"
         text += f"; {why} leaves {machine.cores} of the machine's {machine.cores_of_machine} cores"
-    return f"{text}. For speed use at most {_count(machine.cores, 'rank')}; for a test run, more are fine."
+    return f"{text}. For speed, use at most {_count(machine.cores, 'rank')}. For a test run, more ranks are fine."
 
 
 def _thread_pools(demand: Demand, machine: MachineFacts) -> str | None:
@@ -261,16 +261,16 @@ def idle_devices(spec: TrainingJobSpec) -> str | None:
         remedy += ", and so does Mirrored()" if hosts == 1 else ""
     return (
         f"{hosts} × {each} = {_count(hosts * each, 'process', 'processes')} for {hosts} × {gpus} = {hosts * gpus} "
-        f"GPUs of {spec.instance_type}: with distributed.init() or Horovod, each process uses one GPU. "
-        f"{remedy}. (Ignore this if the script itself uses several GPUs in one process.)"
+        f"GPUs of {spec.instance_type}. With distributed.init() or Horovod, each process uses one GPU. {remedy}. "
+        "(Ignore this if the script itself uses several GPUs in one process.)"
     )
 
 
 def _gpu(demand: Demand, machine: MachineFacts) -> str | None:
     if demand.wants_gpu and demand.processes_per_host > len(machine.gpus) > 0:
         return (
-            f"{_count(demand.processes_per_host, 'rank')} per host share {_count(len(machine.gpus), 'GPU')}. "
-            f"For speed set processes_per_host={len(machine.gpus)}: each rank then has a GPU of its own."
+            f"{_count(demand.processes_per_host, 'rank')} per host share {_count(len(machine.gpus), 'GPU')}. For "
+            f"speed, set processes_per_host={len(machine.gpus)}: each rank then has a GPU of its own."
         )
     return None
 

@@ -246,8 +246,8 @@ class Draft:
         dispatchers.load(place).check(place, options.dispatcher_options)
         if self.settings.capabilities.managed:
             raise UnsupportedError(
-                f"dispatcher={place!r}: a job with instance_type {self.spec.instance_type!r} continues without this "
-                "machine once it has started, and needs no dispatcher. Leave dispatcher out."
+                f"dispatcher={place!r}: a job with instance_type {self.spec.instance_type!r} needs no dispatcher, "
+                "because it continues without this machine once it has started. Leave dispatcher out."
             )
         refusals = parcels.refusals(self.spec)
         if refusals:
@@ -271,7 +271,9 @@ def _code_on_s3(settings: Settings) -> request_builder.Code | None:
     if settings.entry_point is None:
         raise ConfigurationError(f"entry_point is missing: name the script in source_dir={location!r}.")
     if settings.dependencies:
-        raise ConfigurationError(f"dependencies cannot be added to source_dir={location!r}; put them in that archive.")
+        raise ConfigurationError(
+            f"dependencies cannot be added to source_dir={location!r}. Put the dependencies into that archive."
+        )
     if not location.endswith((".tar.gz", ".tgz")):
         raise ConfigurationError(
             f"source_dir={location!r}: code on S3 must be an archive, such as s3://bucket/sourcedir.tar.gz."

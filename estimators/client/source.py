@@ -138,7 +138,7 @@ class Source:
             largest = ", ".join(f"{name} ({size / 1e6:.0f} MB)" for name, size in self._largest())
             found.append(
                 f"the source has {len(listing.entries)} files, {listing.size / 1e6:.0f} MB in total, and each job "
-                f"keeps a copy; largest: {largest}. Pass data as a channel, or use a smaller source_dir."
+                f"keeps a copy. The largest: {largest}. Pass data as a channel, or use a smaller source_dir."
             )
         return found
 
@@ -344,7 +344,7 @@ def _add_dependencies(roots: list[tuple[str, Path]], dependencies: tuple[str, ..
             raise ConfigurationError(f"dependencies: {str(dependency)!r} does not exist ({path}).{_near(path)}")
         if any(name == path.name or (not name and _has(root, path.name)) for name, root in roots):
             raise ConfigurationError(
-                f"dependencies: {str(dependency)!r} would overwrite {path.name!r} of the source; rename one of them."
+                f"dependencies: {str(dependency)!r} would overwrite {path.name!r} of the source. Rename one of the two."
             )
         roots.append((path.name, path))
 
@@ -368,7 +368,7 @@ def _plain(argument: str, location: str | os.PathLike[str]) -> str:
     if "\0" in text:
         raise ConfigurationError(f"{argument}: a path cannot have a NUL character, got {text!r}.")
     if text.startswith("s3://"):
-        raise UnsupportedError(f"{argument}={text!r}: only jobs on SageMaker can use code on S3; give a local path.")
+        raise UnsupportedError(f"{argument}={text!r}: only jobs on SageMaker can use code on S3. Give a local path.")
     if text.startswith("file://"):
         text = text[len("file://") :]
     return os.path.expanduser(text)
@@ -379,7 +379,9 @@ def _folder(source_dir: str) -> Path:
     if not path.exists():
         raise ConfigurationError(f"source_dir {source_dir!r} does not exist ({path}).{_near(path)}")
     if not path.is_dir():
-        raise ConfigurationError(f"source_dir {source_dir!r} is not a folder; for a single file give entry_point only.")
+        raise ConfigurationError(
+            f"source_dir {source_dir!r} is not a folder. For a single file, give entry_point only."
+        )
     return path
 
 
@@ -552,7 +554,7 @@ def _walk(
                 continue
             if target in above or folder.startswith(target.rstrip("/") + "/"):
                 raise ConfigurationError(
-                    f"source_dir: {path} links to {target}, a folder that contains the link; remove the link."
+                    f"source_dir: {path} links to {target}, a folder that contains the link. Remove the link."
                 )
             path = target
         try:
@@ -582,7 +584,7 @@ def _kind(status: os.stat_result) -> str | None:
 
 def _file(path: str, name: str, status: os.stat_result) -> Entry:
     if (kind := _kind(status)) is not None:
-        raise ConfigurationError(f"source_dir: {path} is {kind}, which cannot be part of a job's code; move it away.")
+        raise ConfigurationError(f"source_dir: {path} is {kind}, which cannot be part of a job's code. Move it away.")
     if not os.access(path, os.R_OK):
         raise ConfigurationError(f"source_dir: {path} cannot be read: permission denied.")
     return Entry(name, path, status.st_size, bool(status.st_mode & stat.S_IXUSR))

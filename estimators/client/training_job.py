@@ -219,7 +219,7 @@ class TrainingJob:
 
         if not values.is_function(self.record):
             raise ConfigurationError(
-                f"job {self.name} ran a script, which returns no value; see model_data and logs()."
+                f"job {self.name} ran a script, which returns no value. See model_data and logs()."
             )
         try:
             self.wait(logs=False)
@@ -380,8 +380,8 @@ class TrainingJob:
             if self.lives_elsewhere and self.dispatcher is None:
                 if grace is not None:
                     raise UnsupportedError(
-                        f"stop(grace={grace!r}): training job {self.name!r} is on SageMaker, which gives every script "
-                        "120 s to save; leave grace out."
+                        f"stop(grace={grace!r}): training job {self.name!r} is on SageMaker, which gives every "
+                        "script 120 s to save. Leave grace out."
                     )
                 ending = _ENDING_ELSEWHERE_SECONDS
             self.ensure_followed()
@@ -392,9 +392,9 @@ class TrainingJob:
             while not statuses.is_terminal(self._status()):
                 if time.monotonic() > until:
                     raise JobUnreachableError(
-                        f"training job {self.name!r} was told to stop and has not ended after "
-                        f"{seconds + ending:g} s: its supervisor process (pid {self._supervisor_pid()}) may be "
-                        "suspended (SIGSTOP), or the machine is overloaded."
+                        f"training job {self.name!r} was told to stop, but has not ended after {seconds + ending:g} "
+                        f"s. Its supervisor process (pid {self._supervisor_pid()}) may be suspended (SIGSTOP), or "
+                        "the machine may be overloaded."
                     )
                 time.sleep(_POLL_SECONDS / 5)
             self._reap()

@@ -188,7 +188,7 @@ class Output:
                 raise
             self.silence()
             said = error.strerror if isinstance(error, OSError) else str(error)
-            text = f"fleetfit: the log is no longer shown ({str(said).rstrip('.')}); the job goes on.\n"
+            text = f"fleetfit: the log is no longer shown ({str(said).rstrip('.')}). The job goes on.\n"
             with contextlib.suppress(OSError, ValueError):
                 if stream is not sys.stderr:
                     write_text(sys.stderr, text)
@@ -354,7 +354,8 @@ class Wait:
             grace = job._interrupt_grace()
             self._stop(grace, "interrupted by the user")
             self._output.interrupted(
-                f"stopping training job {job.name}: it has {grace:g} s to save. Interrupt again to end it at once.",
+                f"stopping training job {job.name}: the script has {grace:g} s to save. Interrupt again to end the "
+                "job at once.",
                 f"stopping: {grace:g} s to save; interrupt again to end the job at once",
             )
         elif self._heeded == 2:

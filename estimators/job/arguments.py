@@ -394,10 +394,10 @@ def read_arguments(
             if renamed.name in given:
                 raise ConfigurationError(
                     f"{constructor}: {name} is the old name of {renamed.name}, and both are given "
-                    f"({shown(given[name])} and {shown(given[renamed.name])}); keep {renamed.name} only."
+                    f"({shown(given[name])} and {shown(given[renamed.name])}). Keep {renamed.name} only."
                 )
             warnings.warn(
-                f"{name} is a name of the SageMaker SDK 1.x; use {renamed.name}.",
+                f"{name} is a name of the SageMaker SDK 1.x. Use {renamed.name}.",
                 DeprecationWarning,
                 stacklevel=stacklevel,
             )

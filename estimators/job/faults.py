@@ -195,7 +195,7 @@ def check_against(faults: Iterable[Fault], *, hosts: Sequence[str], size: int) -
     """
     for fault in faults:
         if isinstance(fault, Kill) and fault.rank >= size:
-            raise ConfigurationError(f"chaos: {fault}: there is no such rank; the job's ranks are 0 to {size - 1}.")
+            raise ConfigurationError(f"chaos: {fault}: there is no such rank. The job's ranks are 0 to {size - 1}.")
         if isinstance(fault, RemoveHost | Interrupt) and fault.host not in hosts:
             raise ConfigurationError(f"chaos: {fault}: {unknown('host of the job', fault.host, hosts)}")
 

@@ -148,7 +148,7 @@ class TrainingInput:
         """
         for name in ("s3_data", "s3_data_type"):
             if name in arguments:
-                raise ConfigurationError(f"from_spark() sets {name} to the manifest that it writes; leave {name}= out.")
+                raise ConfigurationError(f"from_spark() sets {name} to the manifest that it writes. Leave {name}= out.")
         frames = importlib.import_module(_FRAMES)
         manifest = frames.write(dataframe, format, shards, path)
         given = {"content_type": frames.FORMATS[format], "s3_data_type": "ManifestFile", **arguments}
@@ -271,7 +271,7 @@ def _channel(name: str, value: Any) -> Channel:
         config = getattr(value, "config", None)
         if not isinstance(config, Mapping):
             raise ConfigurationError(
-                f"inputs: channel {name!r} is {shown(value)}; give a path, a URI, a TrainingInput or a FileSystemInput."
+                f"inputs: channel {name!r} is {shown(value)}. Give a path, a URI, a TrainingInput or a FileSystemInput."
             )
     channel = Channel.from_request({**config, "ChannelName": name})
     source = channel.source.s3

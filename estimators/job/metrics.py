@@ -73,8 +73,8 @@ class MetricDefinition:
             )
         if self.compile().groups == 0:
             raise ConfigurationError(
-                f"metric {self.name!r}: the regex {shown(self.regex)} has no group; put parentheses around the number, "
-                f"for example 'loss: ([0-9.eE+-]+)'."
+                f"metric {self.name!r}: the regex {shown(self.regex)} has no group. Put parentheses around the "
+                "number, for example 'loss: ([0-9.eE+-]+)'."
             )
 
     def compile(self) -> Pattern[str]:

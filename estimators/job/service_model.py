@@ -49,7 +49,7 @@ def botocore_version() -> str:
     """
     found = importlib.util.find_spec("botocore")
     if found is None or not found.origin:
-        raise ModuleNotFoundError("botocore is not installed; run `pip install boto3`.", name="botocore")
+        raise ModuleNotFoundError("botocore is not installed. Run `pip install boto3`.", name="botocore")
     match = _VERSION.search(Path(found.origin).read_text(encoding="utf-8"))
     if match is None:
         import botocore

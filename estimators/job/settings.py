@@ -210,7 +210,7 @@ class Settings:
         if self.run_options.backend not in (RunOptions().backend, self.instance_type):
             raise ConfigurationError(
                 f"run_options: backend={shown(self.run_options.backend)} contradicts "
-                f"instance_type={shown(self.instance_type)}, which selects the backend; leave backend out."
+                f"instance_type={shown(self.instance_type)}, which selects the backend. Leave backend out."
             )
 
     def _check_place(self) -> None:
@@ -249,16 +249,18 @@ class Settings:
             return
         if callable(self.entry_point):
             raise ConfigurationError(
-                "arguments are for scripts only, and entry_point is a function; use hyperparameters instead."
+                "arguments are for scripts only, but entry_point is a function. Use hyperparameters instead."
             )
         if self.is_plain:
             raise ConfigurationError(
-                "arguments are for scripts only, and the image runs its own program: give the script as entry_point, "
+                "arguments are for scripts only, but the image runs its own program. Give the script as entry_point, "
                 "or use container_arguments."
             )
         problem = codec.conflict(codec.decode(self.encoded_hyperparameters), self.arguments)
         if problem is not None:
-            raise ConfigurationError(f"{problem}. Set it either in arguments or in hyperparameters, not in both.")
+            raise ConfigurationError(
+                f"{problem}. Set the option either in arguments or in hyperparameters, not in both."
+            )
         size = len(codec.encode_value("arguments", list(self.arguments)))
         if size > _MAX_VALUE:
             raise ConfigurationError(
@@ -272,13 +274,13 @@ class Settings:
             raise ConfigurationError("max_wait is for spot instances only: also set use_spot_instances=True.")
         if self.max_wait is not None and self.max_wait < self.max_run:
             raise ConfigurationError(
-                f"max_wait={self.max_wait} is less than max_run={self.max_run}; max_wait includes the run itself."
+                f"max_wait={self.max_wait} is less than max_run={self.max_run}, but max_wait includes the run itself."
             )
         policy, market = self.run_options.failure_policy, self.run_options.spot_market
         if self.max_retry_attempts is not None and policy.max_failures is not None:
             raise ConfigurationError(
                 f"max_retry_attempts={self.max_retry_attempts} and FailurePolicy(max_failures={policy.max_failures}) "
-                "both set the number of restarts; leave one of them out."
+                "both set the number of restarts. Leave one of these options out."
             )
         if policy.min_hosts is not None and policy.min_hosts > self.instance_count:
             raise ConfigurationError(
@@ -343,8 +345,8 @@ def _encode_hyperparameters(values: Mapping[str, Any], *, plain: bool = False) -
             raise ConfigurationError(f"hyperparameters: a name must be a string that is not empty, got {shown(name)}.")
         if codec.is_reserved(name):
             raise ConfigurationError(
-                f"hyperparameter {name!r}: names that begin with {' or '.join(map(repr, codec.RESERVED_PREFIXES))} are "
-                "reserved; use the estimator's own argument instead."
+                f"hyperparameter {name!r}: names that begin with {' or '.join(map(repr, codec.RESERVED_PREFIXES))} "
+                "are reserved. Use the estimator's own argument instead."
             )
         if "\0" in name or "=" in name or "\n" in name:
             raise ConfigurationError(f"hyperparameter {name!r}: a name cannot have '=', newlines or NUL characters.")
@@ -377,7 +379,7 @@ def _check_environment(values: Mapping[str, Any]) -> None:
         if not isinstance(value, str):
             text = shown(value)
             is_number = isinstance(value, float) or (isinstance(value, int) and abs(value) < 10**_MAX_NUMBER)
-            write = f"; write {text!r}" if is_number else ""
+            write = f". Write {text!r}" if is_number else ""
             raise ConfigurationError(f"environment[{name!r}] must be a string, got {text}{write}.")
         if "\0" in value:
             raise ConfigurationError(f"environment[{name!r}]: a NUL character cannot be passed to a process.")
@@ -415,7 +417,7 @@ def _check_count(name: str, value: Any, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         what = f"a whole number, {bounds.range_text(value, low, high)}"
         if isinstance(value, float) and math.isfinite(value) and value == int(value) and low <= value <= high:
-            raise ConfigurationError(f"{name} must be {what}, got {shown(value)}; write {int(value)}.")
+            raise ConfigurationError(f"{name} must be {what}, got {shown(value)}. Write {int(value)}.")
         raise ConfigurationError(f"{name} must be {what}; got {shown(value)}.")
 
 
@@ -423,14 +425,14 @@ def _texts(name: str, value: Any) -> tuple[str, ...] | None:
     if value is None:
         return () if name == "dependencies" else None
     if isinstance(value, str | os.PathLike):
-        raise ConfigurationError(f"{name} must be a list, got {shown(value)}; write [{shown(value)}].")
+        raise ConfigurationError(f"{name} must be a list, got {shown(value)}. Write [{shown(value)}].")
     items = []
     for item in bounds.items_of(name, value, _EXAMPLES.get(name, "")):
         if isinstance(item, os.PathLike):
             item = os.fspath(item)
         if not isinstance(item, str) or (not item and name != "arguments"):
             is_number = isinstance(item, float) or (isinstance(item, int) and abs(item) < 10**_MAX_NUMBER)
-            write = f"; write {str(item)!r}" if is_number else ""
+            write = f". Write {str(item)!r}" if is_number else ""
             raise ConfigurationError(f"{name} must be a list of strings, got {shown(item)} in it{write}.")
         _check_text(name, item, path=name == "dependencies")
         items.append(item)

@@ -92,7 +92,9 @@ class SpotMarket:
             )
         for begin, end in self.outages:
             if begin >= end:
-                raise ConfigurationError(f"SpotMarket(outages=…): ({begin:g}, {end:g}) ends before it begins.")
+                raise ConfigurationError(
+                    f"SpotMarket(outages=…): the outage ({begin:g}, {end:g}) ends before it begins."
+                )
         if self.on_demand_price == 0:
             raise ConfigurationError("SpotMarket(on_demand_price=…) must be above 0.")
 

@@ -442,8 +442,8 @@ def _check_space(options: Options) -> None:
     free = shutil.disk_usage(place).free
     if free < tensorflow.disk_bytes:
         raise OutOfSpace(
-            f"{place} has {free / _GIGABYTE:.1f} GB free; "
-            f"the environment needs about {tensorflow.disk_bytes / _GIGABYTE:.0f} GB",
+            f"{place} has {free / _GIGABYTE:.1f} GB free, but the environment needs about "
+            f"{tensorflow.disk_bytes / _GIGABYTE:.0f} GB",
             "Free some space, or put the environment on another disk with --venv.",
         )
 

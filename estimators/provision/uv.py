@@ -138,6 +138,6 @@ def _python_with_pip(log: Path) -> str:
         version = ".".join(map(str, sys.version_info[:2]))
         raise VenvUnavailable(
             f"Python {version} has neither pip nor the venv module",
-            f"Install one of them, for example with `sudo apt-get install python{version}-venv`, and try again.",
+            f"Install pip or venv, for example with `sudo apt-get install python{version}-venv`, and try again.",
         )
     return str(own / "bin" / "python")

@@ -89,8 +89,8 @@ class JobRecord:
         """
         if not _NAME.fullmatch(name):
             raise ConfigurationError(
-                f"job name {name!r} is not valid: use 1 to 63 letters, digits and dashes, as on SageMaker, with a "
-                "letter or digit at the beginning and at the end."
+                f"job name {name!r} is not valid. As on SageMaker, a name has 1 to 63 letters, digits and dashes, "
+                "and begins and ends with a letter or digit."
             )
         jobs = jobs_folder(home)
         path = jobs / name
@@ -353,8 +353,9 @@ class JobRecord:
         version = (stored or {}).get(statuses.OWN, {}).get("record_version", statuses.RECORD_VERSION)
         if isinstance(version, int) and version > statuses.RECORD_VERSION:
             raise RecordError(
-                f"training job {self.name!r} was written by a newer fleetfit (record version {version}; this one reads "
-                f"up to {statuses.RECORD_VERSION}): upgrade fleetfit to read it. The record is in {self.path}."
+                f"training job {self.name!r} was written by a newer fleetfit: its record version is {version}, and "
+                f"this fleetfit reads up to {statuses.RECORD_VERSION}. Upgrade fleetfit to read it. The record is in "
+                f"{self.path}."
             )
         return stored
 

@@ -404,8 +404,8 @@ class Result:
             raise RecordError("this is not the result of a training job.")
         if values["format"] > FORMAT:
             raise RecordError(
-                f"the result was written by a newer fleetfit (format {values['format']}; this one reads up to "
-                f"{FORMAT}): upgrade fleetfit to read it."
+                f"the result was written by a newer fleetfit: its format is {values['format']}, and this fleetfit "
+                f"reads up to {FORMAT}. Upgrade fleetfit to read it."
             )
         try:
             found = {field.name: values[field.name] for field in dataclasses.fields(cls) if field.name in values}

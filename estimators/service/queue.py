@@ -146,7 +146,7 @@ class Queue:
                 failing = False
             except Exception:  # noqa: BLE001 - a job that makes trouble, or a full disk, must not end the queue
                 if not failing:
-                    _log.exception("the queue goes on after this")
+                    _log.exception("an unexpected error in the queue; the queue continues")
                 failing = True
 
     def _look(self) -> None:

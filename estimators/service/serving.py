@@ -77,7 +77,7 @@ class Service:
             self._lock = locks.take(self.place.lock_file)
         if self._lock is None:
             raise ConfigurationError(
-                f"an endpoint of {self.place.home} is running already; stop it, or set FLEETFIT_HOME to another folder."
+                f"an endpoint of {self.place.home} is running already. Stop it, or set FLEETFIT_HOME to another folder."
             )
         self._closed = threading.Event()
         self._started: list[Callable[[], None]] = []
@@ -157,7 +157,7 @@ def _explained(place: EndpointFiles) -> Iterator[None]:
     except OSError as error:
         raise ConfigurationError(
             f"the endpoint cannot write its files: {error.filename or place.folder}: {error.strerror or error}. "
-            "Correct that, or set FLEETFIT_HOME to another folder."
+            "Correct the cause, or set FLEETFIT_HOME to another folder."
         ) from error
 
 
@@ -166,5 +166,5 @@ def _listen(port: int, respond: web.Respond) -> web.Server:
         return web.Server((HOST, port), respond)
     except OSError as error:
         raise BackendError(
-            f"port {port} of {HOST} is not available: {error.strerror}. Choose another one with --port."
+            f"port {port} of {HOST} is not available: {error.strerror}. Choose another port with --port."
         ) from error

@@ -109,7 +109,7 @@ class EndpointFiles:
             return Keys(str(values["access_key"]), str(values["secret_key"]))
         except (ValueError, KeyError, TypeError):
             raise ConfigurationError(
-                f"{self.keys_file} is damaged; remove it, and the next start makes new keys."
+                f"{self.keys_file} is damaged. Remove the file: the next start makes new keys."
             ) from None
 
 

@@ -67,9 +67,9 @@ class Storage:
         there = self._wait_for_file()
         if there.get("folder") != str(self.folder) or there.get("access_key") != self._place.keys().access_key:
             raise ConfigurationError(
-                f"an S3 server of an earlier endpoint still serves {there.get('folder')} for that endpoint's jobs. The "
-                "server's folder or keys differ from this endpoint's: wait for these jobs or stop them, then start "
-                "this endpoint again."
+                f"an S3 server of an earlier endpoint still serves {there.get('folder')} for that endpoint's jobs. "
+                "The server's folder or keys differ from this endpoint's. Wait for these jobs or stop them, then "
+                "start this endpoint again."
             )
         self.endpoint = str(there["endpoint"])
 

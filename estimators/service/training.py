@@ -152,7 +152,7 @@ class Training:
         if not job.over:
             raise ServiceError(
                 "ResourceInUse",
-                f"The training job is in status {job.status.get('TrainingJobStatus')}; stop it first.",
+                f"The training job is in status {job.status.get('TrainingJobStatus')}. Stop it first.",
             )
         # Renamed first, so that its name is free and nobody sees a part of it.
         aside = job.record.path.with_name(f".{job.name}.{os.urandom(6).hex()}")

@@ -198,9 +198,9 @@ def _spec(request: Mapping[str, Any], local: Local) -> TrainingJobSpec:
     )
     if spec.program is None and not containers and not fleets.capabilities(instance_type).simulated:
         raise invalid(
-            "the job has neither a hyperparameter 'sagemaker_program' nor a variable SAGEMAKER_PROGRAM: its image "
-            "contains the program to run (an algorithm's image, or the SDK 3.x's ModelTrainer), but this endpoint runs "
-            "jobs as bare processes. `fleetfit serve --backend docker` runs them in containers."
+            "the job has neither a hyperparameter 'sagemaker_program' nor a variable SAGEMAKER_PROGRAM. The image "
+            "has the program to run (an algorithm's image, or the SDK 3.x's ModelTrainer), but this endpoint runs "
+            "jobs as bare processes. `fleetfit serve --backend docker` runs jobs in containers."
         )
     place = spec.submit_directory
     if resources["InstanceType"].startswith("ml.") and not containers and place and not is_s3(place):

@@ -157,8 +157,8 @@ class Attempts:
     def _too_few(self, now: float) -> str:
         there = self.fleet.present(now)
         asked = "FailurePolicy(min_hosts=…)" if self.policy.min_hosts is None else f"min_hosts={self.least}"
-        return f"no retry: {len(there)} of {len(self.fleet.hosts)} hosts are left and no host will come back; " + (
-            f"set {asked} to let the job go on with fewer hosts."
+        return f"no retry: {len(there)} of {len(self.fleet.hosts)} hosts are left, and no host will come back. " + (
+            f"Set {asked} to let the job go on with fewer hosts."
             if self.policy.min_hosts is None
-            else f"the job needs {asked}."
+            else f"The job needs {asked}."
         )

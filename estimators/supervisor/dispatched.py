@@ -186,8 +186,8 @@ class DispatchedJob:
         lost = _now() - self._lost_since if self._lost_since is not None else 0.0
         if message["op"] == "ping":
             text = (
-                f"the dispatcher {self._place} has not been reached for {lost:.0f} s ({self._why}); the job may still "
-                "be running."
+                f"the dispatcher {self._place} has not been reached for {lost:.0f} s ({self._why}). The job may "
+                "still be running."
             )
             answer({"ok": True} if lost < _TELL_AFTER_S else {"ok": False, "error": text})
         elif message["op"] == "stop" and not statuses.lives_elsewhere(self._status):

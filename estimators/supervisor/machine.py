@@ -60,7 +60,7 @@ _COLLECT_TIMEOUT = 10.0
 _PREPARING_POLL = 0.1
 
 #: The failure of a host whose toolkit somebody else has sent SIGTERM.
-TERMINATED = "the host's training process was stopped by another program (SIGTERM); the script had time to save."
+TERMINATED = "the host's training process was stopped by another program (SIGTERM). The script had time to save."
 
 
 class Timer(enum.Enum):
@@ -514,7 +514,7 @@ class JobMachine:
         self._do(Show(SecondaryStatus.INTERRUPTED if preempted else SecondaryStatus.RESTARTING, reason))
         seconds = max(0.0, wait.until - self._now)
         pause = f" in {seconds:.1f} s" if seconds else ""
-        text = f"attempt {self.attempts.number} is over ({reason}); the next one begins{pause}"
+        text = f"attempt {self.attempts.number} is over ({reason}). The next attempt begins{pause}"
         self._do(Tell("restart", self.hosts[0], text, {"reason": reason, "pause_s": round(seconds, 3)}))
         self._waits_until = wait.until
         self._move(Happening.RETRY)

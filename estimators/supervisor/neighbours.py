@@ -46,13 +46,13 @@ def hint_at(hint: str, code: Path, cwd: str, is_there: Callable[[Path], bool]) -
     if code.suffix and not code.is_dir():
         entry = f", entry_point={code.name!r}" if folder != "." else ""
         return (
-            f"{near.name} is next to {code.name}, but only {code.name} was sent: source_dir={folder!r}{entry} "
-            f"(--source-dir {folder}) sends the whole folder."
+            f"{near.name} is next to {code.name}, but only {code.name} was sent. To send the whole folder, set "
+            f"source_dir={folder!r}{entry} (--source-dir {folder})."
         )
     path = _as_typed(near, cwd)
     return (
-        f"{near.name} is next to {code.name}/, but only {code.name}/ was sent: dependencies=[{path!r}] "
-        f"(--dependency {path}) sends {near.name} too."
+        f"{near.name} is next to {code.name}/, but only {code.name}/ was sent. To send {near.name} too, set "
+        f"dependencies=[{path!r}] (--dependency {path})."
     )
 
 

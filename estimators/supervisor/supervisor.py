@@ -575,7 +575,7 @@ class Supervisor:
     def _record_failed(self, error: RecordError) -> None:
         """End a job that cannot be recorded, since going on would lose what it says; one elsewhere goes on."""
         if self._mirror.begun:
-            print(f"fleetfit: {error}; the job is not followed any more.", file=sys.stderr)
+            print(f"fleetfit: {error}. The job is not followed any more.", file=sys.stderr)
             self.post(events.LetGo())
         elif self._machine.failure is None:
             self.fail_job(

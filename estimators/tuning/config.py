@@ -298,8 +298,8 @@ class TuningSpec:
             raise ConfigurationError(f"max_resource={self.max_resource} is less than min_resource={self.min_resource}.")
         if self.prunes and self.strategy in ("Hyperband", "ASHA") and self.early_stopping_type == "Auto":
             raise ConfigurationError(
-                f"early_stopping_type='Auto' is not possible with the strategy {self.strategy}, which stops trials by "
-                "itself; use 'Off'."
+                f"early_stopping_type='Auto' is not possible with the strategy {self.strategy}, which stops trials "
+                "by itself. Use 'Off'."
             )
         found = tuning_ranges.from_request(self.parameter_ranges)
         if not found:
@@ -396,25 +396,25 @@ class TuningSpec:
         for name, given in found.items():
             if given.__name__ == "Continuous":
                 raise ConfigurationError(
-                    f"strategy 'Grid': the range of {name!r} is continuous, and has no finite grid; list its values in "
-                    "a CategoricalParameter."
+                    f"strategy 'Grid': the range of {name!r} is continuous, and has no finite grid. List its values "
+                    "in a CategoricalParameter."
                 )
             categorical = isinstance(given, tuning_ranges.CategoricalParameter)
             sizes.append(len(given.values) if categorical else given.max_value - given.min_value + 1)  # type: ignore[attr-defined]
         if math.prod(sizes) > _MOST_POINTS:
             raise ConfigurationError(
-                f"strategy 'Grid': the grid has {math.prod(sizes):,} points; it may have at most {_MOST_POINTS:,}."
+                f"strategy 'Grid': the grid has {math.prod(sizes):,} points, but may have at most {_MOST_POINTS:,}."
             )
 
     def _check_population(self, found: Mapping[str, tuning_ranges.ParameterRange]) -> None:
         config = self.members
         if self.early_stopping_type == "Auto":
-            raise ConfigurationError("early_stopping_type='Auto' is not possible with the strategy PBT; use 'Off'.")
+            raise ConfigurationError("early_stopping_type='Auto' is not possible with the strategy PBT. Use 'Off'.")
         if config.resource in found:
             raise ConfigurationError(f"strategy 'PBT' sets {config.resource!r} itself: leave its range out.")
         if self.max_jobs is not None and self.max_jobs < config.size:
             raise ConfigurationError(
-                f"max_jobs={self.max_jobs} is less than the population size, {config.size}: each generation has one "
+                f"max_jobs={self.max_jobs} is less than the population size, {config.size}. Each generation has one "
                 "trial per member, so max_jobs is generations × members."
             )
 
@@ -483,8 +483,8 @@ class TuningSpec:
         parameter_ranges = config.get("ParameterRanges") or {}
         if parameter_ranges.get("AutoParameters"):
             raise UnsupportedError(
-                "ParameterRanges.AutoParameters: fleetfit cannot choose ranges as SageMaker's autotune does; give the "
-                "ranges."
+                "ParameterRanges.AutoParameters: fleetfit cannot choose ranges as SageMaker's autotune does. Give "
+                "the ranges."
             )
         objective = config.get("HyperParameterTuningJobObjective")
         if objective is None:

@@ -66,11 +66,11 @@ def trainable(estimator: Estimator, inputs: Any = None, *, metric: str) -> Any:
             "elastic trials, use HyperparameterTuner; for trainable(), choose a strategy that is not elastic."
         )
     if settings.checkpoint_s3_uri is not None:
-        raise ConfigurationError("trainable(): Tune keeps the trials' checkpoints; leave checkpoint_s3_uri= out.")
+        raise ConfigurationError("trainable(): Tune keeps the trials' checkpoints. Leave checkpoint_s3_uri= out.")
     given = (settings.run_options or RunOptions()).backend_options
     for name in _OF_THE_TRIAL:
         if name in given:
-            raise ConfigurationError(f"trainable(): a trial's hosts are in its own placement group; leave {name}= out.")
+            raise ConfigurationError(f"trainable(): a trial's hosts are in its own placement group. Leave {name}= out.")
     options = RayOptions.of(given)
     from ray import tune
 

@@ -99,22 +99,24 @@ def check_managed(spec: TuningSpec, instance_type: str | None) -> None:
         )
     if spec.goal is not None:
         raise UnsupportedError(
-            f"objective {spec.objective!r} on {where}: SageMaker's tuning jobs compare the last value of a metric; "
-            "give the name of a metric."
+            f"objective {spec.objective!r} on {where}: SageMaker's tuning jobs compare the last value of a metric. "
+            "Give the name of a metric."
         )
     fleet = [name for name in spec.ranges if name.startswith(FLEET)]
     if fleet:
         raise UnsupportedError(
-            f"add_fleet_ranges() on {where}: all trials of a SageMaker tuning job run on the same hosts; leave out "
+            f"add_fleet_ranges() on {where}: all trials of a SageMaker tuning job run on the same hosts. Leave out "
             f"{', '.join(fleet)}."
         )
     if spec.fleet is not None:
-        raise UnsupportedError(f"shared_fleet on {where}: SageMaker does not move hosts between trials; leave it out.")
+        raise UnsupportedError(
+            f"shared_fleet on {where}: SageMaker does not move hosts between trials. Leave shared_fleet out."
+        )
     if spec.max_failures is not None:
         raise UnsupportedError(f"max_failures={spec.max_failures} is not available on {where}: leave it out.")
     if spec.repeats:
         raise UnsupportedError(f"repeats=True is not available on {where}: leave it out.")
     if spec.reduction_factor != 3:
         raise UnsupportedError(
-            f"reduction_factor={spec.reduction_factor} on {where}: SageMaker's Hyperband always uses 3; leave it out."
+            f"reduction_factor={spec.reduction_factor} on {where}: SageMaker's Hyperband always uses 3. Leave it out."
         )

@@ -344,7 +344,7 @@ class Tuning:
             return FAILED, None, self._never_reported(running, status)
         if goal is not None:
             wanted = self.spec.objective.removeprefix("time_to:")
-            return FAILED, None, f"it never reached {wanted}; the last value was {value:g}"
+            return FAILED, None, f"it never reached {wanted}. The last value was {value:g}"
         if not math.isfinite(value):
             return FAILED, None, f"{self.spec.metric} is {value}, which is not a finite number."
         return COMPLETED, value, None
@@ -354,7 +354,7 @@ class Tuning:
         guess = nearest(self.spec.metric, others)
         text = f"it never reported {self.spec.metric!r}"
         if guess is not None:
-            return f"{text}; did you mean {guess!r}?"
+            return f"{text}. Did you mean {guess!r}?"
         told = f"but reported {', '.join(others[:8])}" if others else "nor any other metric"
         about = f"metric {self.spec.metric!r}: "
         if (found := next((one for one in statuses.noticed(status) if one.startswith(about)), None)) is not None:

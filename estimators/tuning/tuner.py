@@ -134,9 +134,9 @@ class HyperparameterTuner:
         if autotune or hyperparameters_to_keep_static is not None:
             if not autotune:
                 raise ConfigurationError("hyperparameters_to_keep_static needs autotune=True.")
-            raise UnsupportedError("autotune=True: fleetfit cannot choose ranges as SageMaker does; give the ranges.")
+            raise UnsupportedError("autotune=True: fleetfit cannot choose ranges as SageMaker does. Give the ranges.")
         if estimator_name is not None:
-            raise UnsupportedError("estimator_name: a tuning job has one estimator in fleetfit; leave the name out.")
+            raise UnsupportedError("estimator_name: a tuning job has one estimator in fleetfit. Leave the name out.")
         if not hyperparameter_ranges:
             raise ConfigurationError("Need to specify hyperparameter ranges or set autotune=True.")
         self.estimator = estimator
@@ -218,7 +218,7 @@ class HyperparameterTuner:
         }
         found = {name: value for name, value in given.items() if value is not None}
         if not found:
-            raise ConfigurationError("add_fleet_ranges(): the estimator has only one host; give at least one range.")
+            raise ConfigurationError("add_fleet_ranges(): the estimator has only one host. Give at least one range.")
         strategy = self.estimator.settings.distribution
         for name, value in found.items():
             ends = (
@@ -313,7 +313,7 @@ class HyperparameterTuner:
             running.check_possible(spec)
         if self.strategy == "PBT" and settings.checkpoint_s3_uri is not None:
             raise UnsupportedError(
-                "strategy 'PBT': trials resume from checkpoints in each other's records; leave checkpoint_s3_uri out."
+                "strategy 'PBT': trials resume from checkpoints in each other's records. Leave checkpoint_s3_uri out."
             )
         tuned = self._hyperparameter_ranges
         fixed = sorted(name for name in tuned if codec.option_of(name) in codec.values_in(settings.arguments or ()))
@@ -363,10 +363,12 @@ class HyperparameterTuner:
         hyperband = self.strategy_config.hyperband_strategy_config if self.strategy_config is not None else None
         if hyperband is not None and self.strategy not in ("Hyperband", "ASHA"):
             raise ConfigurationError(
-                f"strategy_config is for the strategies Hyperband and ASHA; the strategy is {self.strategy!r}."
+                f"strategy_config is for the strategies Hyperband and ASHA, but the strategy is {self.strategy!r}."
             )
         if self.population_config is not None and self.strategy != "PBT":
-            raise ConfigurationError(f"population_config is for the strategy PBT; the strategy is {self.strategy!r}.")
+            raise ConfigurationError(
+                f"population_config is for the strategy PBT, but the strategy is {self.strategy!r}."
+            )
         population = self.population_config or PopulationConfig()
         completion = self.completion_criteria_config
         warm = self.warm_start_config
@@ -401,15 +403,15 @@ class HyperparameterTuner:
         if not isinstance(strategy, ElasticHorovod):
             named = type(strategy).__name__ if strategy is not None else "no distribution"
             raise ConfigurationError(
-                "shared_fleet: hosts move between trials, so the estimator needs the distribution "
-                f"ElasticHorovod(max_hosts=…); it has {named}."
+                "shared_fleet moves hosts between trials, so the estimator needs the distribution "
+                f"ElasticHorovod(max_hosts=…). Its distribution is {named}."
             )
         if strategy.discovery is not None or strategy.spares:
-            raise ConfigurationError("shared_fleet decides which hosts a trial has: leave discovery and spares out.")
+            raise ConfigurationError("shared_fleet decides which hosts a trial has. Leave discovery and spares out.")
         count = settings.instance_count or 1
         if (strategy.max_hosts or count) <= count:
             raise ConfigurationError(
-                f"shared_fleet: a trial begins with instance_count={count} hosts and cannot grow; set "
+                f"shared_fleet: a trial begins with instance_count={count} hosts and cannot grow. Set "
                 f"ElasticHorovod(max_hosts=…) to more than {count}."
             )
         if count > fleet.hosts:
@@ -418,7 +420,7 @@ class HyperparameterTuner:
             )
         names = [name for name in self._hyperparameter_ranges if name.startswith(trials.FLEET)]
         if names:
-            raise ConfigurationError(f"shared_fleet decides how many hosts a trial has: leave out {', '.join(names)}.")
+            raise ConfigurationError(f"shared_fleet decides how many hosts a trial has. Leave out {', '.join(names)}.")
 
     def _name(self) -> str:
         base = self.base_tuning_job_name

@@ -103,14 +103,14 @@ class Dealer:
         found = formats.recognise(head[:_HEAD])
         if found is None:
             raise AgentError(
-                f"channel {self._channel!r}: {item.uri!r} is neither TFRecord nor RecordIO nor text, so its "
-                f"records cannot be divided among {self._ranks} ranks. Use record_wrapping='RecordIO' (each object is "
-                "then one record), distribution='FullyReplicated', or one process on each host."
+                f"channel {self._channel!r}: the records of {item.uri!r} cannot be divided among {self._ranks} "
+                "ranks, because its format is not TFRecord, RecordIO or text. Use record_wrapping='RecordIO' (each "
+                "object is then one record), distribution='FullyReplicated', or one process on each host."
             )
         if self._format is not None and found is not self._format:
             raise AgentError(
-                f"channel {self._channel!r}: {item.uri!r} is {found.value}, but the objects before it are "
-                f"{self._format.value}: all records of a channel must have the same format."
+                f"channel {self._channel!r}: {item.uri!r} is {found.value}, but earlier objects are "
+                f"{self._format.value}. Give all objects of a channel the same format."
             )
         self._format = found
         return found

@@ -30,8 +30,8 @@ def explain(uri: str, error: Exception, client: Callable[[], Any], *, offset: in
     elif isinstance(error, exceptions.NoCredentialsError | exceptions.PartialCredentialsError):
         cause = f"there are no AWS credentials ({cause.rstrip('.')})"
         remedy = (
-            "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or run `aws configure`; `fleetfit s3 "
-            "DIR` serves a folder and prints the environment to set."
+            "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or run `aws configure`. To use a local "
+            "folder instead of S3, run `fleetfit s3 DIR`, which serves the folder and prints the variables to set."
         )
     elif isinstance(error, exceptions.TokenRetrievalError | exceptions.CredentialRetrievalError):
         cause = f"the AWS credentials could not be obtained: {cause}"
@@ -39,7 +39,7 @@ def explain(uri: str, error: Exception, client: Callable[[], Any], *, offset: in
     elif isinstance(error, exceptions.ParamValidationError):
         cause = f"the bucket or the key is not valid: {cause}"
     elif isinstance(error, exceptions.HTTPClientError | OSError | ProtocolError | LateError):
-        cause = f"{endpoint} does not answer as it should: {cause}"
+        cause = f"{endpoint} gave an unexpected answer: {cause}"
         remedy = "Check the network and AWS_ENDPOINT_URL_S3, and start the job again."
     return SourceError(uri, cause, remedy, offset=offset)
 

@@ -13,7 +13,7 @@ from container.system.locations import LocationError, local_path
 #: A folder, and those that it is in.
 _Above: TypeAlias = "tuple[str, _Above | None]"
 
-_CHANGED = "a program wrote to the file while the job read it; start the job again when the file is complete"
+_CHANGED = "a program wrote to the file while the job read it. Start the job again when the file is complete"
 
 
 def resolve(uri: str) -> Path:

@@ -33,8 +33,8 @@ def held_by(records: Any, holds: str | None) -> str:
     found = {channel.holds for channel in channels_of(records)}
     if len(found) > 1:
         raise RefusedError(
-            "the dataset is made of channels that are divided in different ways (FullyReplicated and ShardedByS3Key): "
-            "give all of them the same distribution, or pass cluster.dataset(holds=…)."
+            "the channels of the dataset are divided in different ways (FullyReplicated and ShardedByS3Key). Give "
+            "all channels the same distribution, or pass cluster.dataset(holds=…)."
         )
     if found:
         return str(found.pop())

@@ -212,9 +212,9 @@ def imbalance(records: Sequence[int]) -> str | None:
         return None
     ranks = f"rank {records.index(most)} read {most:,} records, rank {records.index(least)} read {least:,}"
     return (
-        f"the ranks' shares of the data are uneven: {ranks}. A rank without further records uses batches of "
-        "weight zero until all ranks are done. Use objects of about the same size; the number of objects should be a "
-        "multiple of the number of hosts (see `fleetfit shard`)."
+        f"the ranks' shares of the data are uneven: {ranks}. A rank without further records uses batches of weight "
+        "zero until all ranks are done. Use objects of about the same size, and make their number a multiple of the "
+        "number of hosts (see `fleetfit shard`)."
     )
 
 

@@ -68,8 +68,8 @@ class Synchronize(Callback):
             raise RefusedError(optimizers.why_apart(optimizer))
         if optimizer is not None and optimizers.is_horovods(optimizer) and keras_compat.keras_of(model) is Keras.THREE:
             raise RefusedError(
-                "the model's optimizer is Horovod's DistributedOptimizer, which silently reduces nothing under "
-                "Keras 3: use cluster.optimizer(…), or tf_keras (TF_USE_LEGACY_KERAS=1)."
+                "the model's optimizer is Horovod's DistributedOptimizer, which silently reduces nothing under Keras "
+                "3. Use cluster.optimizer(…), or tf_keras (TF_USE_LEGACY_KERAS=1)."
             )
         if (
             keras_compat.keras_of(model) is Keras.THREE
@@ -78,19 +78,23 @@ class Synchronize(Callback):
         ):
             # The operations' keys are given to a function when it is called, which Keras 3 does within a loop.
             raise RefusedError(
-                f"steps_per_execution={model.steps_per_execution}: TensorFlow's collective operations cannot run in "
-                "the loop in which Keras 3 runs several steps. Compile with steps_per_execution=1, or use tf_keras or "
-                "Horovod."
+                f"steps_per_execution={model.steps_per_execution} is not supported here: Keras 3 runs the steps in a "
+                "loop, and TensorFlow's collective operations cannot run in this loop. Compile with "
+                "steps_per_execution=1, or use tf_keras or Horovod."
             )
         if keras_compat.keras_of(model) is Keras.THREE and getattr(model, "jit_compile", False):
             # Keras chooses XLA by itself where there is a GPU.
             warnings.warn(
-                f"XLA (jit_compile) is turned off for {model.name!r}: it cannot compile reductions over ranks.",
+                f"XLA (jit_compile) is turned off for {model.name!r}, because XLA cannot compile reductions over "
+                "ranks.",
                 stacklevel=2,
             )
             model.jit_compile = False
         elif getattr(model, "_jit_compile", None):
-            raise RefusedError("jit_compile=True: XLA cannot compile reductions over ranks; compile without it.")
+            raise RefusedError(
+                "jit_compile=True is not supported here: XLA cannot compile reductions over ranks. Compile without "
+                "jit_compile."
+            )
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
         """Broadcast, if there is something to broadcast yet."""
@@ -116,9 +120,10 @@ class Synchronize(Callback):
         if not (choices == choices[0]).all():
             stopped = ", ".join(str(rank) for rank in np.flatnonzero(choices == 0))
             raise DistributedError(
-                f"rank {stopped} stopped after {self._epochs} epochs while the others continue. A callback that stops "
-                "the training, such as EarlyStopping, must see the same values on every rank. cluster.callbacks() "
-                "averages the values over the ranks: in fit(callbacks=…), put that callback after cluster.callbacks()."
+                f"rank {stopped} stopped after {self._epochs} epochs while the others continue. A callback that "
+                "stops the training, such as EarlyStopping, must see the same values on every rank. In "
+                "fit(callbacks=…), put such a callback after cluster.callbacks(), which averages the values over the "
+                "ranks."
             )
 
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
@@ -179,7 +184,8 @@ def average_logs(cluster: Cluster, logs: Logs) -> None:
     if (counts != len(names)).any():
         raise DistributedError(
             f"the ranks log different metrics; this rank logs: {', '.join(names) or 'none'}. If fit() gets "
-            "validation_data, every rank needs some; callbacks(validation=…) divides validation data among the ranks."
+            "validation_data, every rank needs a share. callbacks(validation=…) divides validation data among the "
+            "ranks."
         )
     if names:
         # A loss has the weights of its batches in it already.
@@ -215,8 +221,8 @@ class WarmUp(Callback):
         target = reduction.learning_rate if reduction is not None else keras_compat.learning_rate(optimizer)
         if target is None:
             raise RefusedError(
-                "warmup_epochs needs an optimizer with a plain learning rate; this optimizer has a schedule: put the "
-                "warm-up into the schedule."
+                "warmup_epochs needs an optimizer with a plain learning rate, but this optimizer has a schedule. Put "
+                "the warm-up into the schedule."
             )
         self._target = target
         self._batches = self.params.get("steps")
@@ -430,8 +436,8 @@ class Progress(Callback):
             return "there are fewer records than one global batch. Use a smaller global_batch_size, or more records."
         # Only with steps_per_epoch does Keras take the next epoch from what the one before has left.
         return (
-            "with steps_per_epoch, an epoch continues where the previous epoch ended, and no records were left. Leave "
-            "steps_per_epoch out, so that each epoch has all records, or use cluster.dataset(…, repeat=True)."
+            "no records were left, because with steps_per_epoch an epoch continues where the previous epoch ended. "
+            "Leave steps_per_epoch out, so that each epoch has all records, or use cluster.dataset(…, repeat=True)."
         )
 
     def on_train_end(self, logs: Logs | None = None) -> None:

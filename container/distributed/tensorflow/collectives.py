@@ -338,7 +338,7 @@ def _sendable(array: Array) -> Array:
         return array
     if array.dtype.name == "bfloat16":
         return array.astype(np.float32)
-    raise DistributedError(f"arrays of type {array.dtype} cannot be sent; numbers and booleans can.")
+    raise DistributedError(f"arrays of type {array.dtype} cannot be sent. Use an array of numbers or booleans.")
 
 
 def _tensor(array: Array) -> Any:

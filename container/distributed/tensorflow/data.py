@@ -92,8 +92,8 @@ def per_rank_batch(global_batch_size: int, size: int) -> int:
         below = global_batch_size // size * size
         nearest = " or ".join(str(value) for value in (below, below + size) if value)
         raise ValueError(
-            f"global_batch_size={global_batch_size} cannot be divided evenly among {size} ranks, and uneven batches "
-            f"would weigh records unevenly; use {nearest}."
+            f"global_batch_size={global_batch_size} cannot be divided evenly among {size} ranks. Use {nearest}: "
+            "uneven batches would weigh records unevenly."
         )
     return global_batch_size // size
 
@@ -268,13 +268,13 @@ def _random_part(records: Any, *, size: int, shuffle: int | None, seed: int | No
         raise ValueError("partition='shuffle' needs shuffle=…, the number of records in the shuffle buffer.")
     if holds != "all":
         raise RefusedError(
-            "partition='shuffle' needs all records in every process, but the channel is ShardedByS3Key: use "
+            "partition='shuffle' needs all records in every process, but the channel is ShardedByS3Key. Use "
             "distribution='FullyReplicated', or partition='shard'."
         )
     if size > 1:
         warnings.warn(
-            "partition='shuffle': each rank draws from all records by itself, so within an epoch some records are "
-            "seen by several ranks and some by none; partition='shard' shows each record once.",
+            "partition='shuffle': each rank draws from all records by itself. In an epoch, several ranks may see the "
+            "same record, and some records are never seen. With partition='shard', each record is seen once.",
             stacklevel=4,
         )
     return records.shuffle(shuffle, seed=seed).shard(size, 0)

@@ -344,8 +344,8 @@ class ElasticCluster(Cluster):
             raise ValueError(f"commit_every must be a number of steps, 1 or more, or None; got {commit_every!r}.")
         if any(channel.holds != "all" for channel in data_partition.channels_of(make_dataset())):
             raise RefusedError(
-                "elastic training redistributes the records at every resize, so every rank must be able to "
-                "read all of them: give the channel distribution='FullyReplicated'."
+                "elastic training needs all records on every rank, because each resize redistributes the records. "
+                "Give the channel distribution='FullyReplicated'."
             )
         import horovod.tensorflow as hvd
         from horovod.common.exceptions import HostsUpdatedInterrupt

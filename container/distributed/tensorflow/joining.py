@@ -67,7 +67,8 @@ def _join_horovod(surroundings: Surroundings, timeout: float) -> Cluster:
     except ImportError as error:
         raise DistributedError(
             f"this process was started as rank {surroundings.rank} of {surroundings.size} by mpirun, but Horovod "
-            f"cannot be imported: {error}. `fleetfit install horovod` builds it; CollectiveAllReduce needs no Horovod."
+            f"cannot be imported: {error}. Run `fleetfit install horovod`, or use CollectiveAllReduce, which needs "
+            "no Horovod."
         ) from error
     with deadline(timeout, lambda: f"{surroundings.size} ranks were expected in hvd.init()"):
         hvd.init()

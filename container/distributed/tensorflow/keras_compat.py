@@ -41,7 +41,8 @@ def require_tensorflow_backend() -> None:
     backend = keras.backend.backend() if keras is not None and hasattr(keras, "backend") else "tensorflow"
     if backend != "tensorflow":
         raise RefusedError(
-            f"Keras runs on {backend!r}; container.distributed trains with TensorFlow. Set KERAS_BACKEND=tensorflow."
+            f"Keras runs on {backend!r}, but container.distributed trains with TensorFlow. Set "
+            "KERAS_BACKEND=tensorflow."
         )
 
 

@@ -35,8 +35,8 @@ class MirroredCluster(Cluster):
         if compression not in (None, "none") or op != "average":
             asked = f"compression={compression!r}" if compression not in (None, "none") else f"op={op!r}"
             raise RefusedError(
-                f"{asked} is for strategies that reduce gradients over ranks; under mirrored, TensorFlow itself adds "
-                "up the gradients of the devices. Use distribution=MPI(…)."
+                f"{asked} is not available under mirrored, where TensorFlow itself adds up the gradients of the "
+                "devices. Use distribution=MPI(…), which reduces gradients over ranks."
             )
         return optimizer
 

@@ -140,7 +140,7 @@ def distribute(optimizer: Any, collectives: Collectives, *, op: str = "average",
     if op == "adasum" and compression not in (None, "none"):
         raise RefusedError(
             "compression='fp16' with op='adasum' is not supported: Adasum weighs gradients by their products, which "
-            "16-bit floats cannot hold. Use one of the two."
+            "16-bit floats cannot hold. Use only one of these options."
         )
     # One process sends nothing: what it would lose by compression it keeps.
     compression = None if compression == "none" or isinstance(collectives, Alone) else compression
@@ -148,14 +148,15 @@ def distribute(optimizer: Any, collectives: Collectives, *, op: str = "average",
     keras = keras_compat.keras_of(optimizer)
     if keras is None:
         raise RefusedError(
-            f"a {type(optimizer).__module__}.{type(optimizer).__qualname__} cannot be distributed here: give an "
+            f"a {type(optimizer).__module__}.{type(optimizer).__qualname__} cannot be distributed here. Give an "
             "optimizer of tf_keras or keras. For an optimizer of tf.compat.v1, use hvd.DistributedOptimizer."
         )
     if reduction_of(optimizer) is not None:
         raise RefusedError("the optimizer reduces its gradients already: cluster.optimizer() was called twice.")
     if is_horovods(optimizer):
         raise RefusedError(
-            "the optimizer is Horovod's DistributedOptimizer already; give cluster.optimizer() a plain one."
+            "the optimizer is Horovod's DistributedOptimizer already. Give cluster.optimizer() an optimizer that is "
+            "not distributed."
         )
     reduction = Reduction(
         collectives, op=op, compression=compression, learning_rate=keras_compat.learning_rate(optimizer)
@@ -222,7 +223,7 @@ def why_apart(optimizer: Any) -> str:
     if is_inside_loss_scaling(optimizer):
         return (
             "The model's optimizer is a LossScaleOptimizer (Keras adds it under the policy mixed_float16) around the "
-            "distributed optimizer. Such a LossScaleOptimizer skips steps on one rank but not on others: compile the "
+            "distributed optimizer. Such a LossScaleOptimizer skips steps on one rank but not on others. Compile the "
             "model with cluster.optimizer(LossScaleOptimizer(…))."
         )
     if is_horovods(optimizer):
@@ -231,11 +232,11 @@ def why_apart(optimizer: Any) -> str:
         )
     if optimizer is None or reduction_of(optimizer) is None:
         return (
-            "The model's optimizer is not distributed, so every rank trains by itself: compile the "
-            "model with cluster.optimizer(optimizer)."
+            "The model's optimizer is not distributed, so every rank trains by itself. Compile the model with "
+            "cluster.optimizer(optimizer)."
         )
     return (
-        "The optimizer is distributed, so the cause is something else: the script assigned weights on some ranks, a "
-        "second optimizer is not wrapped, or the ranks started with different weights because neither "
-        "cluster.callbacks() nor cluster.broadcast() was used."
+        "The optimizer is distributed, so there is another cause. Check whether the script assigns weights on some "
+        "ranks, and whether a second optimizer is used without cluster.optimizer(). Without cluster.callbacks() or "
+        "cluster.broadcast(), the ranks start with different weights."
     )

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from container.distributed.core.step_alignment import Agreement
 
 NO_WEIGHTS = (
-    "remainder='pad' gives weights to the records, so each record must be (x, y) or (x, y, sample_weight); got {}. Use "
-    "parse=…, or remainder='drop'."
+    "remainder='pad' needs records of the form (x, y) or (x, y, sample_weight), because it gives weights to the "
+    "records; got {}. Use parse=…, or remainder='drop'."
 )
 
 
@@ -126,8 +126,8 @@ def agreed(records: Any, agreement: Agreement, *, batch_size: int, drop: bool) -
         shape = leaf.shape.as_list() if leaf.shape.rank is not None else [None]
         if None in shape:
             raise ValueError(
-                f"a rank that has no records left adds records of weight zero, so the shapes of records must be known; "
-                f"got {leaf}. Use tf.ensure_shape in parse, or remainder='drop'."
+                "the shapes of records must be known, because a rank that has no records left adds records of weight "
+                f"zero; got {leaf}. Use tf.ensure_shape in parse, or remainder='drop'."
             )
         return tf.zeros([1, *shape], leaf.dtype)
 

@@ -51,8 +51,8 @@ class ParameterServerCluster(Cluster):
         if compression not in (None, "none") or op != "average":
             asked = f"compression={compression!r}" if compression not in (None, "none") else f"op={op!r}"
             raise RefusedError(
-                f"{asked} is for strategies that reduce gradients over ranks; with parameter_server, each worker "
-                "applies its own gradients. Use distribution=MPI(…) or CollectiveAllReduce(…)."
+                f"{asked} is not available with parameter_server, where each worker applies its own gradients. Use "
+                "distribution=MPI(…) or CollectiveAllReduce(…), which reduce gradients over ranks."
             )
         return optimizer
 
@@ -117,7 +117,8 @@ class ParameterServerCluster(Cluster):
             )
         if total < self._workers:
             raise DistributedError(
-                f"there are {total} records for {self._workers} workers, but each worker needs one: use fewer hosts."
+                f"there are {total} records for {self._workers} workers, but each worker needs at least one record. "
+                "Use fewer hosts."
             )
         return total // global_batch_size
 
@@ -143,8 +144,9 @@ class ParameterServerCluster(Cluster):
                 and self._workers > 1
             ):
                 raise RefusedError(
-                    "with parameter_server, only the chief evaluates, but the channel is ShardedByS3Key, so the chief "
-                    "would see only algo-1's share. Give the validation channel distribution='FullyReplicated'."
+                    "the chief would evaluate on algo-1's share only, because the channel is ShardedByS3Key. With "
+                    "parameter_server, no other worker evaluates. Give the validation channel "
+                    "distribution='FullyReplicated'."
                 )
             shard = data.evaluation_shard(records, rank=0, size=1, batch_size=batch_size, parse=parse)
             found: Mapping[str, Any] = self._copy(model).evaluate(
@@ -176,8 +178,8 @@ class ParameterServerCluster(Cluster):
                     copy(*_zeros(arguments), **_zeros(options))
             except (ValueError, NotImplementedError, TypeError) as error:
                 raise RefusedError(
-                    f"with parameter_server, the chief evaluates and exports a copy of the model, but "
-                    f"{type(model).__name__} cannot be copied ({error}). Define get_config(), or write a functional or "
+                    f"the model, a {type(model).__name__}, cannot be copied ({error}). With parameter_server, the "
+                    "chief evaluates and exports a copy of the model. Define get_config(), or write a functional or "
                     "Sequential model."
                 ) from error
             if (settings := model.get_compile_config()) is not None:
@@ -189,15 +191,15 @@ class ParameterServerCluster(Cluster):
 
 
 _NO_KERAS_3 = (
-    "parameter_server needs tf_keras: fit() of Keras 3 does not support parameter servers, and with parameter servers, "
-    "optimizers of Keras 3 lose updates of their iteration counter. Set TF_USE_LEGACY_KERAS=1 before TensorFlow is "
-    "imported, and use tf.keras."
+    "parameter_server needs tf_keras. Set TF_USE_LEGACY_KERAS=1 before TensorFlow is imported, and use tf.keras. "
+    "Keras 3 does not work here: its fit() does not support parameter servers, and its optimizers lose updates of "
+    "their iteration counter."
 )
 
 
 _NO_SCOPE = (
-    "the model was made outside the strategy's scope, so it would not train on the parameter servers: make and compile "
-    "the model within `with cluster.scope():`."
+    "the model was made outside the strategy's scope, so it would not train on the parameter servers. Make and "
+    "compile the model within `with cluster.scope():`."
 )
 
 

@@ -46,7 +46,7 @@ def why_not(records: Any, *, shuffle: int | None, seed: int | None, repeat: bool
             # The n-th order of a seed is that of the n-th iterator of a process: another one's first is not it.
             seeds = [int(getattr(one, name, 0)) for name in ("_seed", "_seed2")]
             if getattr(one, "_reshuffle_each_iteration", None) is not False or seeds == [0, 0]:
-                return "make_dataset shuffles by itself; use cluster.dataset(shuffle=…, seed=…) instead"
+                return "make_dataset shuffles by itself. Use cluster.dataset(shuffle=…, seed=…) instead"
         pending += one._inputs()
     return ""
 
@@ -92,8 +92,8 @@ class TrainingData:
             if len(choice) > 1:
                 self._progress = None
                 self._why = (
-                    f"cluster.dataset() has made {len(made)} datasets, and it is unknown which of them fit() trains "
-                    "on; mark that dataset with resumable=True"
+                    f"cluster.dataset() has made {len(made)} datasets, and fleetfit cannot tell which dataset fit() "
+                    "trains on. Mark the training dataset with resumable=True"
                 )
         if self._progress is not None and (why := self._progress.why_not(steps)):
             self._progress, self._why = None, why
@@ -229,9 +229,9 @@ class DataProgress:
         )
         if records and not same:
             why = (
-                f"the checkpoint was made within an epoch by {position['size']} ranks with batches of "
-                f"{position['batch_size']} records, but now {self._size} ranks have batches of {self._batch_size}: "
-                "fleetfit cannot tell which records are left"
+                "fleetfit cannot tell which records of the epoch are left, because the sizes have changed. The "
+                f"checkpoint is of {position['size']} ranks with batches of {position['batch_size']} records, but "
+                f"now {self._size} ranks have batches of {self._batch_size}"
             )
             if not self.insists:
                 self._epoch, self._seed = int(position["epoch"]), int(position["seed"])

@@ -23,17 +23,17 @@ from container.distributed.torch.loader import Loader
 Value = TypeVar("Value")
 
 _NOT_MET = (
-    "the ranks are not connected yet, and would train separately: under ElasticHorovod, run the training steps in a "
-    "function that hvd.elastic.run wraps, and pass that function an hvd.elastic.TorchState with the model and the "
-    "optimizer. If the script connects the ranks itself, use cluster.optimizer(…, check=False)."
+    "the ranks are not connected yet, and would train separately. Under ElasticHorovod, wrap the function with the "
+    "training steps in hvd.elastic.run, and pass it an hvd.elastic.TorchState with the model and the optimizer. If "
+    "the script connects the ranks itself, use cluster.optimizer(…, check=False)."
 )
 
 #: The file that SageMaker's PyTorch images look for.
 _MODEL_FILE = "model.pth"
 
 _WHY_APART = (
-    "The gradients are not added up over the ranks: wrap the model with cluster.model(), and call the wrapped model, "
-    "not the original; under Horovod, call step() of the optimizer that cluster.optimizer() returns."
+    "The gradients are not added up over the ranks. Wrap the model with cluster.model(), and call the wrapped model, "
+    "not the original. Under Horovod, call step() of the optimizer that cluster.optimizer() returns."
 )
 
 
@@ -160,7 +160,7 @@ class TorchCluster:
     def _refuse_options(options: Mapping[str, Any]) -> None:
         if options:
             raise TypeError(
-                f"model({', '.join(options)}=…): Horovod has no such option; leave it out under MPI(…) and "
+                f"model({', '.join(options)}=…): Horovod has no such option. Leave it out under MPI(…) and "
                 "ElasticHorovod(…)."
             )
 

@@ -27,9 +27,9 @@ def load_horovod() -> Any:
         import horovod.torch as hvd
     except ImportError as error:
         raise DistributedError(
-            f"horovod.torch cannot be imported: {error}. "
-            "`fleetfit install horovod torch` builds Horovod for PyTorch, `fleetfit install horovod tensorflow torch` "
-            "builds it for TensorFlow and PyTorch; TorchDistributed(…) needs no Horovod."
+            f"horovod.torch cannot be imported: {error}. Run `fleetfit install horovod torch`, or `fleetfit install "
+            "horovod tensorflow torch` to build Horovod for both frameworks. Alternatively, use TorchDistributed(…), "
+            "which needs no Horovod."
         ) from error
     return hvd
 

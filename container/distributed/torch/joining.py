@@ -26,8 +26,8 @@ def join(timeout: float) -> TorchCluster:
     surroundings = detect(os.environ)
     if surroundings.kind not in _KINDS:
         raise RefusedError(
-            f"container.distributed does not support PyTorch under the job's strategy, {surroundings.kind.value}: use "
-            "TorchDistributed(…), ElasticTorchDistributed(…), MPI(…) or ElasticHorovod(…)."
+            f"container.distributed does not support PyTorch under the job's strategy, {surroundings.kind.value}. "
+            "Use TorchDistributed(…), ElasticTorchDistributed(…), MPI(…) or ElasticHorovod(…)."
         )
     torch = _import_torch()
     events.emit("phase", name="imported")

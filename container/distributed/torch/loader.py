@@ -65,8 +65,8 @@ class Loader:
             _check_stream(dataset, shuffle=shuffle, workers=options.get("num_workers", 0))
             if options.get("persistent_workers"):
                 raise ValueError(
-                    "loader(persistent_workers=True): in each epoch, the reader of a stream must start anew, at the "
-                    "position that all ranks have reached. Leave persistent_workers out."
+                    "loader(persistent_workers=True) is not possible for a stream, whose reader starts anew in each "
+                    "epoch, at the position that all ranks have reached. Leave persistent_workers out."
                 )
         for name in ("batch_size", "sampler", "batch_sampler", "drop_last"):
             if name in options:
@@ -78,8 +78,8 @@ class Loader:
             raise TypeError(f"loader(global_batch_size=…) must be a whole number, got {global_batch_size!r}.")
         if global_batch_size < collectives.size:
             raise ValueError(
-                f"loader(global_batch_size={global_batch_size}) is less than the {collectives.size} ranks: each needs "
-                "a record in every step."
+                f"loader(global_batch_size={global_batch_size}) is less than the {collectives.size} ranks, but each "
+                "rank needs a record in every step."
             )
         self._records = None if streams else len(dataset)
         if self._records == 0:
@@ -247,17 +247,16 @@ def _check_stream(dataset: Any, *, shuffle: bool, workers: int) -> None:
     held = getattr(dataset, "holds", "all")
     if held != "all":
         raise RefusedError(
-            "loader(): the channel is ShardedByS3Key, so each host has different records, and ranks with unequal "
-            "numbers of records would wait for each other. Give the channel distribution='FullyReplicated': the loader "
-            "divides the records."
+            "loader(): the channel is ShardedByS3Key, so ranks may have unequal numbers of records and would wait "
+            "for each other. Give the channel distribution='FullyReplicated': the loader divides the records."
         )
     if shuffle:
         raise ValueError(
-            "loader(shuffle=True): the loader cannot shuffle a stream. Leave shuffle out; to shuffle a channel, set "
+            "loader(shuffle=True): the loader cannot shuffle a stream. Leave shuffle out. To shuffle a channel, set "
             "ShuffleConfig."
         )
     if workers > 1:
-        raise ValueError(f"loader(num_workers={workers}): a stream has one reader; use 1, or 0.")
+        raise ValueError(f"loader(num_workers={workers}): a stream has only one reader. Use num_workers=0 or 1.")
 
 
 def _counted(records: int | None) -> str:

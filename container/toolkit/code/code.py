@@ -100,7 +100,7 @@ def entry_command(program: str, code_dir: Path, args: Sequence[str], python: str
         return (python, "-m", module, *args)
     if path.is_dir():
         raise CodeError(
-            f"entry point {program!r} is a folder without a __main__.py in {code_dir}; name a file or a module, e.g. "
+            f"entry point {program!r} is a folder without a __main__.py in {code_dir}. Name a file or a module, e.g. "
             f"{_example(path, name)!r}."
         )
     if not path.is_file():
@@ -135,7 +135,7 @@ def _fetch(submit_directory: str, code_dir: Path, max_bytes: int | None) -> None
     if source.is_dir():
         _copy_folder(source, code_dir)
     elif not source.exists():
-        raise CodeError(f"the code's location {submit_directory!r} does not exist; give a folder or a .tar.gz.")
+        raise CodeError(f"the code's location {submit_directory!r} does not exist. Give a folder or a .tar.gz.")
     else:
         _take_file(source, code_dir, max_bytes)
 
@@ -181,7 +181,8 @@ def _copy_folder(source: Path, code_dir: Path) -> None:
         return
     if inner.startswith(outer.rstrip("/") + "/"):
         raise CodeError(
-            f"the code's folder {source} would be copied to {code_dir}, a folder in {source}; use a smaller folder."
+            f"the code's folder {source} cannot be copied to {code_dir}, which is inside {source}. Use a smaller "
+            "folder."
         )
     check_names(source.iterdir())
     try:
@@ -200,7 +201,7 @@ def _take_file(source: Path, code_dir: Path, max_bytes: int | None = None) -> No
         except ArchiveError as error:
             raise CodeError(f"the code's archive {error}") from None
     elif source.name.endswith(_ARCHIVE_ENDINGS):
-        raise CodeError(f"{source} is not a tar.gz; pack the code with 'tar -czf sourcedir.tar.gz -C FOLDER .'.")
+        raise CodeError(f"{source} is not a tar.gz. Pack the code with 'tar -czf sourcedir.tar.gz -C FOLDER .'.")
     else:
         copy_file(os.fspath(source), os.fspath(code_dir / source.name))
 
@@ -221,8 +222,8 @@ def check_names(paths: Iterable[Path]) -> None:
         module = f".{rest}" in _SUFFIXES if rest else (path / "__init__.py").is_file()
         if name in _OUR_NAMES and module:
             raise CodeError(
-                f"{path}: {path.name!r} at the top of a job's code would hide fleetfit's own package of that name from "
-                "the script; rename it, or choose a source_dir further down."
+                f"{path} would hide fleetfit's own package {path.name!r} from the script, because it is at the top "
+                "of the job's code. Rename it, or choose a source_dir further down."
             )
 
 
@@ -328,9 +329,9 @@ def _file_command(path: Path, name: str) -> tuple[str, ...]:
         return (itself,) if binary else ("/bin/sh", itself)
     if head.endswith(b"\r\n"):
         raise CodeError(
-            f"{path} has Windows line endings: the system would read the carriage return at the end of the first line "
-            f"as part of the interpreter, {head[2:].decode('utf-8', 'replace').strip()!r}; convert the file, e.g. with "
-            f"'sed -i \"s/\\r$//\" {name}'."
+            f"{path} has Windows line endings, so the system would read the carriage return at the end of the first "
+            f"line as part of the interpreter, {head[2:].decode('utf-8', 'replace').strip()!r}. Convert the file, "
+            f"e.g. with 'sed -i \"s/\\r$//\" {name}'."
         )
     interpreter = head[2:].decode("utf-8", "surrogateescape").strip().split(None, 1)
     if not interpreter:

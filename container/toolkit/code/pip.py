@@ -54,34 +54,35 @@ _REMEDIES = (
     ),
     (
         r"ResolutionImpossible|conflicting dependencies|conflict is caused by",
-        "its requirements contradict each other; loosen or drop one of those named below.",
+        "its requirements contradict each other. Loosen or drop one of the requirements named below.",
     ),
     (
         r"(?i)name resolution|NewConnectionError|Failed to establish a new connection|ConnectTimeout|ReadTimeout"
         r"|Network is unreachable|Connection refused|ProxyError|SSLError|Name or service not known|Max retries exceeded"
         r"|NameResolutionError",
-        "the package index cannot be reached. Install what is missing into this Python beforehand, or add "
+        "the package index cannot be reached. Install the missing packages into this Python beforehand, or add "
         "'--no-index' and '--find-links FOLDER' lines with a folder of wheels.",
     ),
-    (r"DO NOT MATCH THE HASHES", "a package does not have the given hash; update the hash if the package is right."),
+    (r"DO NOT MATCH THE HASHES", "a package does not have the given hash. Update the hash if the package is right."),
     (
         r"No space left on device|Disk quota exceeded",
-        "the disk is full; set FLEETFIT_CACHE to a folder on a larger disk.",
+        "the disk is full. Set FLEETFIT_CACHE to a folder on a larger disk.",
     ),
     (
         r"requires a different Python|Requires-Python",
-        "a package does not support this Python ({python}); choose a version of the package that does.",
+        "a package does not support this Python ({python}). Choose another version of the package.",
     ),
     (
         r"No matching distribution found|Could not find a version that satisfies",
-        "a package or version does not exist for this Python ({python}) or in pip's index; pip's lines below name it.",
+        "a package or version does not exist for this Python ({python}) or in pip's index. Pip's lines below name "
+        "the package.",
     ),
     (
         r"subprocess-exited-with-error|metadata-generation-failed|Failed (to build|building)|error: command ",
-        "a package could not be built here; choose a version that has a wheel for this Python ({python}), or install "
-        "what its build needs.",
+        "a package could not be built here. Choose a version that has a wheel for this Python ({python}), or install "
+        "the tools that the build needs.",
     ),
-    (r"Invalid requirement|Invalid URL|is not a valid editable", "a line is not a requirement; correct that line."),
+    (r"Invalid requirement|Invalid URL|is not a valid editable", "a line is not a requirement. Correct that line."),
 )
 
 

@@ -171,7 +171,7 @@ def _lock(file: Path, log: Callable[[str], None]) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            log("requirements: another host or job is installing the same packages; waiting for it")
+            log("requirements: waiting for another host or job, which is installing the same packages")
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
@@ -290,7 +290,7 @@ class _Installation:
         began = time.monotonic()
         target = self._staging / "overlay"
         target.mkdir(parents=True, mode=0o700)
-        self._log(f"{self._name}: looking for what is missing")
+        self._log(f"{self._name}: looking for missing packages")
         missing = self._missing()
         pins = [_pin(item, hashed=self._wanted is not None and self._wanted.hashed) for item in missing]
         names = [f"{item['metadata']['name']}=={item['metadata']['version']}" for item in missing]

@@ -123,7 +123,7 @@ class ElasticRuntime(Runtime):
         name = f"worker {slot}"
         old = self._gang.members.get(name)
         if old is not None and not old.ended:
-            self._event("worker_ended", worker=worker, exit_code=None, signal=None, why="its place is taken")
+            self._event("worker_ended", worker=worker, exit_code=None, signal=None, why="another worker has its place")
             return
         self._workers[name] = worker
         self._launch(name, slot, slots, "ready" if warm else "wait")

@@ -219,7 +219,7 @@ class Given:
         if why:
             raise RuntimeError(
                 f"{why}, but fleetfit had already imported {name} for this process. Set variables at the top of the "
-                'script, as os.environ["NAME"] = "value", or in environment= of the estimator; or set '
+                'script, as os.environ["NAME"] = "value", or in environment= of the estimator. Alternatively, set '
                 'environment={"FLEETFIT_FORK": "0"}, so that each process imports its modules itself.'
             )
         sys.modules.update(self._hidden.pop(name))

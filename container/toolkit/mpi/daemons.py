@@ -72,12 +72,14 @@ def command(words: list[str], environment: Mapping[str, str]) -> tuple[list[str]
     daemon: list[str] = []
     for token in lexer:
         if set(token) == {";"}:
-            raise ValueError(f"mpirun asked for more than its daemon: {line[:300]}")
+            raise ValueError(f"mpirun's command contains more than the start of its daemon: {line[:300]}")
         daemon.append(token)
     if not daemon:
-        raise ValueError(f"mpirun named no daemon to start: {line[:300]}")
+        raise ValueError(f"mpirun's command names no daemon to start: {line[:300]}")
     if os.path.basename(daemon[0]) not in DAEMONS:
-        raise ValueError(f"mpirun asked for something other than its daemon ({', '.join(DAEMONS)}): {line[:300]}")
+        raise ValueError(
+            f"mpirun's command starts another program than its daemon ({', '.join(DAEMONS)}): {line[:300]}"
+        )
     return daemon, added
 
 

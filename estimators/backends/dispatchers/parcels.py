@@ -42,21 +42,23 @@ def refusals(spec: TrainingJobSpec) -> list[str]:
         if not path.exists():
             found.append(f"channel {channel.name!r}: {path} does not exist.")
         elif s3 is not None and s3.data_type != "S3Prefix":
-            found.append(f"channel {channel.name!r}: {path} lists files of this machine; put them and the list on S3.")
+            found.append(
+                f"channel {channel.name!r}: {path} lists files of this machine. Put the files and the list on S3."
+            )
     places = {"checkpoint_s3_uri": spec.checkpoint.uri if spec.checkpoint is not None else None}
     if path_here(spec.output.path) != jobs_folder():
         places["output_path"] = spec.output.path
     for argument, uri in places.items():
         if uri is not None and not is_s3(uri):
             found.append(
-                f"{argument}={uri!r} is a folder of this machine. Give a place on S3, or leave {argument} out: "
-                "without it, the job's files are copied into its record here."
+                f"{argument}={uri!r} is a folder of this machine. Give a place on S3, or leave {argument} out: the "
+                "job's files are then copied into the job's record here."
             )
     strategy = spec.strategy
     if isinstance(strategy, Elastic) and strategy.discovery == DISCOVERED_BY_CALLER:
         found.append(
-            f"{type(strategy).__name__}(discovery=…) is a function of this process, but with a dispatcher the job runs "
-            "without this process. Give a script; the script is sent with the job."
+            f"{type(strategy).__name__}(discovery=…) is a function of this process, but with a dispatcher the job "
+            "runs without this process. Give a script, which is sent with the job."
         )
     return found
 

@@ -107,7 +107,7 @@ def _runtime_env(where: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise ConfigurationError(f"{where} must be a dict such as {{'pip': ['pandas']}}; got {shown(value)}.")
     if "working_dir" in value:
-        raise ConfigurationError(f"{where}: fleetfit sets 'working_dir' itself; leave it out.")
+        raise ConfigurationError(f"{where}: fleetfit sets 'working_dir' itself. Leave it out.")
     variables = value.get("env_vars") or {}
     if not isinstance(variables, Mapping):
         raise ConfigurationError(f"{where}: 'env_vars' must be a dict of variables, got {shown(variables)}.")

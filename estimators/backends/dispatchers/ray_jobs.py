@@ -44,9 +44,9 @@ else:
 _NOBODY, _STARTING_S = "No available agent", 60.0
 #: Why it may stay away: an agent that does not get its port goes on without what takes jobs.
 _PORT_TAKEN = (
-    "another program on the head's node may use the port of Ray's dashboard agent (52365 by default): look for an "
-    "error in the node's dashboard_agent.log. If that is the cause, start the head with another port: "
-    "ray start --head --dashboard-agent-listen-port PORT"
+    "another program on the head's node may use the port of Ray's dashboard agent (52365 by default). Look for an "
+    "error in the node's dashboard_agent.log. If the port is the cause, start the head with another port: ray start "
+    "--head --dashboard-agent-listen-port PORT"
 )
 #: How a raylet is told by what it starts workers.
 _WORKER = "--python_worker_command="

@@ -92,7 +92,7 @@ class SshDispatcher(Dispatcher):
         """Refuse what is no machine's name, and options that there are not."""
         given = SshDispatcherOptions.of(options)
         if parse(place, "dispatcher").slots is not None:
-            raise ConfigurationError(f"dispatcher={place!r}: a dispatcher has no slots; leave the number of slots out.")
+            raise ConfigurationError(f"dispatcher={place!r}: a dispatcher has no slots. Leave the number of slots out.")
         if given.ssh_config is not None and not given.ssh_config.is_file():
             raise ConfigurationError(f"dispatcher_options: 'ssh_config': {given.ssh_config} is not a file.")
 

@@ -56,7 +56,7 @@ def check(spec: TrainingJobSpec, options: RunOptions) -> list[str]:
     if options.on_undistributed == "fail" and spec.strategy is not None and containers.TOOLKIT_LABEL not in labels:
         raise UnsupportedError(
             "RunOptions(on_undistributed='fail') needs fleetfit's toolkit, which is not in image "
-            f"{containers.image_of(spec)!r}: leave on_undistributed out, or build the image on {containers.IMAGE!r}."
+            f"{containers.image_of(spec)!r}. Leave on_undistributed out, or build the image on {containers.IMAGE!r}."
         )
     if local.mounted(spec) and spec.resources.keep_alive_s:
         raise UnsupportedError(
@@ -65,19 +65,19 @@ def check(spec: TrainingJobSpec, options: RunOptions) -> list[str]:
         )
     if local.mounted(spec) and os.geteuid() != 0 and not others_may_read_mounts():
         raise UnsupportedError(
-            "if you are not root, FastFile mode from S3 in containers needs the line `user_allow_other` in "
-            "/etc/fuse.conf: without that line, the engine cannot read your mounts. Add the line, or use "
-            "input_mode='File' or 'Pipe'."
+            "the container engine cannot read your mounts, which FastFile mode from S3 needs. If you are not root, "
+            "add the line `user_allow_other` to /etc/fuse.conf, or use input_mode='File' or 'Pipe'."
         )
     if spec.resources.keep_alive_s and not ownership.is_root(image.user):
         raise UnsupportedError(
             f"image {containers.image_of(spec)!r} runs as user {image.user!r}, but keep_alive_period_in_seconds "
-            "needs an image that runs as root: kept containers read the jobs' records, which only their owner can read."
+            "needs an image that runs as root. Kept containers must read the jobs' records, which only the records' "
+            "owner can read."
         )
     if outdated(labels):
         warnings.warn(
             f"image {containers.image_of(spec)!r} contains another version of fleetfit's toolkit than the version "
-            "installed here: run `fleetfit image build`, which takes seconds.",
+            "installed here. Run `fleetfit image build`, which takes seconds.",
             PreflightWarning,
             stacklevel=4,
         )
@@ -114,12 +114,12 @@ def gpu_refusal(info: Mapping[str, Any], gpus: int) -> str | None:
         gpus: How many devices the machine's driver shows.
     """
     if not gpus:
-        return "this machine shows no NVIDIA GPU; 'local' runs the same containers without a GPU."
+        return "no NVIDIA GPU was found on this machine. Use 'local', which runs the same containers without a GPU."
     runtimes = set(info.get("Runtimes") or {})
     cdi = [str(device.get("ID", "")) for device in info.get("DiscoveredDevices") or [] if isinstance(device, dict)]
     if "nvidia" in runtimes or any(name.startswith("nvidia.com/gpu") for name in cdi):
         return None
     return (
-        "the container engine has no GPU runtime (its runtimes: "
-        f"{', '.join(sorted(runtimes)) or 'none'}): install the NVIDIA Container Toolkit and restart the engine."
+        f"the container engine has no GPU runtime (its runtimes: {', '.join(sorted(runtimes)) or 'none'}). Install "
+        "the NVIDIA Container Toolkit and restart the engine."
     )

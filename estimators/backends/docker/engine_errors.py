@@ -64,8 +64,8 @@ def build_error(name: str, error: str, last: str, base: str) -> str:
     unreachable = re.search(r"pull access denied|manifest unknown|not found|lookup|dial tcp|Client.Timeout|EOF", error)
     if base and unreachable and (base in error or "Get " in error):
         return (
-            f"the base image {base!r} is not available ({error.rstrip('.')}). Without a registry, `fleetfit "
-            "image base` builds a base image from Debian's packages; or name an existing image with --base."
+            f"the base image {base!r} is not available ({error.rstrip('.')}). Without a registry, `fleetfit image "
+            "base` builds a base image from Debian's packages. You can also name an existing image with --base."
         )
     return f"image {name!r} could not be built: {_meaning('build it', error, None)} The build's last lines: {last}"
 
@@ -78,8 +78,8 @@ def _unreachable(text: str, address: str) -> str:
         )
     if "FileNotFoundError" in text or "No such file" in text:
         return (
-            f"there is no container engine at {address}. Install and start Docker, or set DOCKER_HOST to the socket of "
-            "a compatible engine; instance_type='local_process' needs no engine."
+            f"there is no container engine at {address}. Install and start Docker, or set DOCKER_HOST to the socket "
+            "of a compatible engine. instance_type='local_process' needs no engine."
         )
     if "Connection refused" in text:
         return f"the container engine at {address} is not running. Start it (`sudo systemctl start docker`)."

@@ -91,7 +91,8 @@ def ssh_files(hosts: Sequence[str], environment: Sequence[str], *, now: float = 
     program = shutil.which("ssh-keygen")
     if program is None:
         raise BackendError(
-            "ssh-keygen, which makes the keys for sshd, is not installed: `sudo apt-get install openssh-client`."
+            "ssh-keygen is not installed, but is needed to make the keys for sshd. Run `sudo apt-get install "
+            "openssh-client`."
         )
     with folders.temporary("keys") as folder:  # of mode 0700
         keys = {name: _key(program, folder / name) for name in ("host", "user")}

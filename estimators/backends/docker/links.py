@@ -71,7 +71,7 @@ def refusal() -> str | None:
     """Return why links cannot be shaped here; None when they can."""
     missing = [name for name in ("tc", "ip", "nsenter") if shutil.which(name, path=system_path()) is None]
     if missing:
-        return f"{', '.join(missing)} not found; install Debian's packages iproute2 and util-linux"
+        return f"{', '.join(missing)} not found. Install Debian's packages iproute2 and util-linux"
     if os.geteuid() != 0:
         return "only root may enter a container's network"
     return None
@@ -94,7 +94,7 @@ def shape(pid: int, link: Link, interface: str = "eth0") -> None:
     peers = [one["ifname"] for one in json.loads(_run(["ip", "-json", "link"])) if one.get("ifindex") == peer_index]
     if not peers:
         raise BackendError(
-            "link_rate: the other end of the container's link is not on this machine; the engine must run here."
+            "link_rate: the other end of the container's link is not on this machine. The engine must run here."
         )
     _run([*inside, "tc", "qdisc", "replace", "dev", interface, "root", *link.arguments()])
     _run(["tc", "qdisc", "replace", "dev", peers[0], "root", *link.arguments()])

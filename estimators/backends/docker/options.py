@@ -49,7 +49,7 @@ def _mounts(where: str, given: Any) -> tuple[Mount, ...]:
         if not target.startswith("/"):
             raise ConfigurationError(f"{where}: {target!r} is not an absolute path of the container.")
         if (taken := _taken(target)) is not None:
-            raise ConfigurationError(f"{where}: {target!r} is reserved ({taken}); give another path.")
+            raise ConfigurationError(f"{where}: {target!r} is reserved ({taken}). Give another path.")
         if not Path(source).expanduser().is_absolute():
             raise ConfigurationError(f"{where}: {source!r} is not an absolute path of this machine.")
         if not Path(source).expanduser().exists():

@@ -287,7 +287,7 @@ class DockerProvider(HostProvider):
         except (FleetfitError, OSError):
             raise
         except Exception as error:
-            raise EngineError(f"what the containers need could not be made: {error!r}") from error
+            raise EngineError(f"the resources of the containers could not be made: {error!r}") from error
 
     def kill(self, running: Running, name: str) -> None:
         """Send a signal to a container."""

@@ -167,7 +167,7 @@ class Ec2Api:
             )
         if len(networks) > 1:
             raise ConfigurationError(
-                f"the subnets belong to several VPCs ({', '.join(sorted(networks))}): name subnets of one VPC."
+                f"the subnets belong to several VPCs ({', '.join(sorted(networks))}). Name subnets of one VPC."
             )
         places = tuple(
             (subnet["AvailabilityZone"], subnet["SubnetId"])
@@ -176,7 +176,7 @@ class Ec2Api:
         )
         if not places:
             known = ", ".join(sorted(subnet["AvailabilityZone"] for subnet in found))
-            raise ConfigurationError(f"no subnet is in {', '.join(zones)}; the subnets are in {known}.")
+            raise ConfigurationError(f"no subnet is in {', '.join(zones)}. The subnets are in {known}.")
         return networks.pop(), places
 
     def image(self, ami: str | None, type_: str) -> tuple[str, str]:
@@ -480,8 +480,8 @@ def own_address() -> str:
         return str(ipaddress.ip_network(text))
     except (OSError, ValueError) as error:
         raise ConfigurationError(
-            f"this machine's public address cannot be found ({_CHECK_IP}: {error}): name the networks that may connect "
-            "to the hosts with backend_options={'ssh_from': ['203.0.113.7/32']}."
+            f"this machine's public address cannot be found ({_CHECK_IP}: {error}). Name the networks that may "
+            "connect to the hosts with backend_options={'ssh_from': ['203.0.113.7/32']}."
         ) from None
 
 

@@ -373,7 +373,11 @@ class Ec2Fleet:
             if slot.booting and time.monotonic() - slot.launched >= _UNSEEN_S:
                 slot.end(HostLost("EC2 no longer lists the instance"))
         elif one.gone:
-            slot.end(HostLost("EC2 has taken it back" if one.taken else f"it has ended ({one.reason or one.state})"))
+            slot.end(
+                HostLost(
+                    "EC2 has taken the instance back" if one.taken else f"it has ended ({one.reason or one.state})"
+                )
+            )
         elif slot.booting and one.state == "running" and one.private_address:
             slot.running.set_result(one)
 

@@ -41,7 +41,7 @@ def make(folder: Path) -> Keys:
         try:
             subprocess.run(argv, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL)
         except FileNotFoundError:
-            raise BackendError("ssh-keygen is not installed; install it (apt-get install openssh-client).") from None
+            raise BackendError("ssh-keygen is not installed. Install it (apt-get install openssh-client).") from None
         except subprocess.CalledProcessError as error:
             raise BackendError(f"ssh-keygen failed: {error.stderr.strip()}.") from None
     host = folder / "host"

@@ -59,7 +59,7 @@ def _leftover(region: str, remains: Remains) -> Leftover:
 def _remove(region: str, fleet: str) -> None:
     left = remover.remove(Ec2Api(region=region), fleet, patience=_PATIENCE_S)
     if left:
-        raise BackendError(f"{', '.join(left)} could not be removed yet; try again")
+        raise BackendError(f"{', '.join(left)} could not be removed yet. Try again")
 
 
 def _failure(error: Exception) -> requests.Shortage:

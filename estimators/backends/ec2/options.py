@@ -36,7 +36,7 @@ def _network(where: str, value: Any) -> str:
     try:
         return str(ipaddress.ip_network(value))
     except ValueError as error:
-        raise ConfigurationError(f"{where}: {error}; write a network such as '203.0.113.7/32'.") from None
+        raise ConfigurationError(f"{where}: {error}. Write a network such as '203.0.113.7/32'.") from None
 
 
 def _tags(where: str, value: Any) -> dict[str, str]:
@@ -49,8 +49,8 @@ def _tags(where: str, value: Any) -> dict[str, str]:
     for key, said in value.items():
         if not key or len(key) > 128 or len(said) > 256 or key.lower().startswith(("aws:", "fleetfit:")):
             raise ConfigurationError(
-                f"{where}: {shown(key)} is not a valid tag: a name has 1 to 128 characters and does not begin with "
-                "aws: or fleetfit:, and a value has at most 256 characters."
+                f"{where}: {shown(key)} is not a valid tag. A name has 1 to 128 characters and does not begin with "
+                "aws: or fleetfit:. A value has at most 256 characters."
             )
     return dict(value)
 
@@ -143,5 +143,7 @@ def instance_types(spec: TrainingJobSpec, options: Ec2Options) -> tuple[str, ...
     """
     own = (spec.instance_type or "").removeprefix(PREFIX)
     if _TYPE.fullmatch(own) is None:
-        raise ConfigurationError(f"{shown(spec.instance_type)} is not an EC2 type; write one such as 'ec2.g5.xlarge'.")
+        raise ConfigurationError(
+            f"{shown(spec.instance_type)} is not an EC2 type. Write a type such as 'ec2.g5.xlarge'."
+        )
     return tuple(dict.fromkeys((own, *options.types)))

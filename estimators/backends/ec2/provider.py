@@ -119,13 +119,15 @@ class Ec2Provider(SshProvider):
                 )
         if not spec.spot:
             found += [
-                f"backend_options={{'{name}': …}} is for spot capacity: set use_spot_instances=True, or leave the "
-                "option out."
+                (
+                    f"backend_options={{'{name}': …}} is only for spot capacity. Set use_spot_instances=True, or leave "
+                    "the option out."
+                )
                 for name in ("on_demand_base", "on_demand_fallback")
                 if getattr(given, name)
             ]
         found += [
-            f"{tool} is not installed; install it (apt-get install openssh-client)."
+            f"{tool} is not installed. Install it (apt-get install openssh-client)."
             for tool in ("ssh", "ssh-keygen")
             if shutil.which(tool) is None
         ]
@@ -165,7 +167,7 @@ class Ec2Provider(SshProvider):
                 reasons.append(f"{slot.id}: {error}")
                 if len(reasons) == _STARTS:
                     raise HostUnavailable("; ".join(reasons)) from None
-                self.job.tell(f"{slot.id} could not be used ({error}); requesting another one")
+                self.job.tell(f"{slot.id} could not be used ({error}). Requesting another instance")
 
     async def _start_on(self, name: str, slot: Slot) -> Host:
         """Wait for an instance, and start an agent there.
@@ -195,8 +197,8 @@ class Ec2Provider(SshProvider):
         address = instance.public_address if self._given.reach == "public" else instance.private_address
         if not address:
             raise NoInstance(
-                f"{instance.id} has no public address; name subnets that assign one, or use the private addresses with "
-                "backend_options={'reach': 'private'}"
+                f"{instance.id} has no public address. Name subnets that assign public addresses, or use the private "
+                "addresses with backend_options={'reach': 'private'}"
             )
         return InstanceMachine(
             instance=instance.id,

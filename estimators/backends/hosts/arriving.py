@@ -434,8 +434,8 @@ class ClusterConnection:
             arrivals = Arrivals(self._provider.loop, self.caller_address)
         except OSError as error:
             raise HostUnavailable(
-                f"this machine cannot listen at {self.caller_address}, its address for the hosts "
-                f"({error.strerror}); name another address with backend_options={{'caller_address': …}}"
+                f"this machine cannot listen at {self.caller_address}, its address for the hosts ({error.strerror}). "
+                "Name another address with backend_options={'caller_address': …}"
             ) from None
         self._provider.connected(event)
         self.joined.set_result(arrivals)

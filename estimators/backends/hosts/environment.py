@@ -240,7 +240,7 @@ def prepare(shell: Shell, environment: PythonEnvironment, say: Callable[[str], N
     size = sum(path.stat().st_size for path in files)
     if found.free is not None and found.free < 5 * size:
         raise HostError(
-            f"its disk has {found.free >> 20} MiB free, but the environment needs about {5 * size >> 20} MiB; make "
+            f"its disk has {found.free >> 20} MiB free, but the environment needs about {5 * size >> 20} MiB. Make "
             "room in ~/.cache/fleetfit on the host, or set XDG_CACHE_HOME there"
         )
     if not found.uv:
@@ -308,16 +308,15 @@ def _look(shell: Shell, environment: PythonEnvironment) -> _Found:
     processor = known.get("processor", ["?"])[-1]
     if processor != environment.processor:
         raise HostError(
-            f"its processor is {processor}, but this machine's packages are for {environment.processor}; make an "
-            "environment on the host yourself, and name the interpreter of this environment with "
-            "backend_options={'python': …}"
+            f"its processor is {processor}, but this machine's packages are for {environment.processor}. Make an "
+            "environment on the host yourself, and name its interpreter with backend_options={'python': …}"
         )
     pythons = dict(reversed([text.split(" ", 1) for text in known.get("python", ()) if " " in text]))
     if environment.python not in pythons:
         there = f"Python {', '.join(sorted(pythons))}" if pythons else "no Python"
         raise HostError(
-            f"it has {there}, but this machine's packages are for {environment.python}; install python"
-            f"{environment.python} there, or name an interpreter with backend_options={{'python': …}}"
+            f"it has {there}, but this machine's packages are for {environment.python}. Install "
+            f"python{environment.python} there, or name an interpreter with backend_options={{'python': …}}"
         )
     free = known.get("free", [""])[-1]
     return _Found(

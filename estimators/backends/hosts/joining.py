@@ -47,7 +47,7 @@ def start_agent(asked: Mapping[str, Any], code: bytes, env: Mapping[str, str]) -
     version = _version_of(python) if asked["python"] else "{}.{}".format(*sys.version_info)
     if version != asked["version"]:
         raise OSError(
-            f"its Python is {version}, but fit() runs on {asked['version']}; name another interpreter with "
+            f"its Python is {version}, but fit() runs on {asked['version']}. Name another interpreter with "
             "backend_options={'python': …}"
         )
     package = _unpack(asked["code"], code)
@@ -80,7 +80,7 @@ def _version_of(python: str) -> str:
         return subprocess.run(words, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
     except (OSError, subprocess.SubprocessError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise OSError(f"{python} cannot be run there: {reason}; name an interpreter that exists there") from None
+        raise OSError(f"{python} cannot be run there: {reason}. Name an interpreter that exists there") from None
 
 
 def _unpack(name: str, archive: bytes) -> str:
@@ -119,7 +119,7 @@ def connect(address: str, port: int, identity: str, key: str) -> socket.socket:
         connection = socket.create_connection((address, port), timeout=_REACH_S)
     except OSError as error:
         raise OSError(
-            f"it cannot connect to {address}:{port} on the machine that called fit() ({error}); open that port, name "
+            f"it cannot connect to {address}:{port} on the machine that called fit() ({error}). Open that port, name "
             "another address with backend_options={'caller_address': …}, or call fit() on a machine of the cluster"
         ) from None
     try:

@@ -117,7 +117,7 @@ class RemoteHost(Host):
 
     def _take_greeting(self, message: Message) -> None:
         if message.get("protocol") != PROTOCOL:
-            text = "the host has another version of fleetfit; install this machine's version on the host"
+            text = "the host has another version of fleetfit. Install this machine's version on the host"
             raise HostUnavailable(text)
         known = {field: message[field] for field in MachineFacts.__dataclass_fields__ if field in message}
         self.facts = MachineFacts(**known)

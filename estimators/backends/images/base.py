@@ -54,8 +54,8 @@ def suite() -> str:
     if version not in SUITES:
         known = ", ".join(f"{major}.{minor} ({name})" for (major, minor), name in SUITES.items())
         raise ConfigurationError(
-            f"no Debian release has Python {version[0]}.{version[1]}; the Pythons of Debian are {known}. Use "
-            "one of them, or another base image: `fleetfit image build --base IMAGE`."
+            f"no Debian release has Python {version[0]}.{version[1]}. Use one of Debian's Pythons, {known}, or "
+            "another base image: `fleetfit image build --base IMAGE`."
         )
     return SUITES[version]
 

@@ -28,7 +28,8 @@ class ImageEngine(Engine):
             import docker
         except ImportError:
             raise EngineError(
-                "containers need Docker's Python SDK: `fleetfit install docker` (or `pip install docker`)."
+                "Docker's Python SDK, which containers need, is not installed. Run `fleetfit install docker` (or "
+                "`pip install docker`)."
             ) from None
         try:
             with reached(self.address):

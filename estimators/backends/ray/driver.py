@@ -169,7 +169,10 @@ class Driver(cluster_program.Program):
             remedy = ""
             if isinstance(error, ConnectionError) and error.errno is None:  # something listens there
                 server = "a client server of Ray" if address.startswith("ray://") else "a head of Ray"
-                remedy = f"; {server} must listen at that port. If it asks for Ray's token, set RAY_AUTH_MODE=token"
+                remedy = (
+                    f". Make sure that {server} listens at that port. If Ray asks for its token, set "
+                    "RAY_AUTH_MODE=token"
+                )
             self.say("refused", reason=f"there is no Ray at {address!r}: {shortage.line_of(error)}{remedy}")
             return
         self._archive = ray.put(self.code)
@@ -365,8 +368,8 @@ class Driver(cluster_program.Program):
         bundles = placement_group_table(group)["bundles"]
         if len(bundles) < count:
             raise ValueError(
-                f"placement group {identity} has {len(bundles)} bundles, but {count} hosts were requested; make it "
-                "with one bundle for the caller, followed by one bundle for each host"
+                f"placement group {identity} has {len(bundles)} bundles, but {count} hosts were requested. Make the "
+                "group with one bundle for the caller, followed by one bundle for each host"
             )
         return group, list(range(len(bundles) - count, len(bundles))), bundles
 

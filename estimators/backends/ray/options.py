@@ -34,11 +34,11 @@ def _resources(where: str, value: Any) -> dict[str, float]:
         if not isinstance(resource, str) or not resource or not number or not 0 <= amount < float("inf"):
             raise ConfigurationError(f"{where}: {shown(resource)} must have an amount; got {shown(amount)}.")
         if resource in _NOT_OURS:
-            raise ConfigurationError(f"{where}: Ray reserves {resource!r} for itself; leave it out.")
+            raise ConfigurationError(f"{where}: Ray reserves {resource!r} for itself. Leave it out.")
         if amount > 1 and amount != int(amount):
             raise ConfigurationError(f"{where}: an amount of {resource!r} above 1 must be whole; got {shown(amount)}.")
     if not any(value.values()):
-        raise ConfigurationError(f"{where} asks for nothing; give it an amount of at least one resource.")
+        raise ConfigurationError(f"{where} asks for nothing. Give an amount of at least one resource.")
     return dict(value)
 
 

@@ -71,9 +71,9 @@ def split_python(python: str, runtime_env: Mapping[str, Any]) -> str | None:
     if shlex.quote(python) == python or any(name in runtime_env for name in _OWN_PYTHON):
         return None
     return (
-        f"Ray cannot start a worker with the node's Python, {python}: Ray passes this path to a shell without quotes. "
-        "Start Ray there with a Python whose path has no space, for example through a link to its environment: "
-        "LINK/bin/python -m ray.scripts.scripts start"
+        f"Ray cannot start a worker with the node's Python, {python}: Ray passes this path to a shell without "
+        "quotes. Start Ray there with a Python whose path has no space, for example through a link to Python's "
+        "environment: LINK/bin/python -m ray.scripts.scripts start"
     )
 
 

@@ -354,7 +354,8 @@ class SageMakerBackend(ManagedService):
             kind = "was denied" if is_denied(error) else "failed"
             self._warn_once(
                 "unreachable",
-                f"a request to SageMaker {kind}: {explain(error)} The job goes on at SageMaker; fleetfit tries again.",
+                f"a request to SageMaker {kind}: {explain(error)} The job goes on at SageMaker, and fleetfit tries "
+                "again.",
             )
         self._again(self._pace.next_look(0.0, self._failures))
 

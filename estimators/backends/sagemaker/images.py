@@ -59,8 +59,8 @@ def choose(settings: Settings, aws: Aws, framework: str = _OWN_FRAMEWORK) -> Cho
 
 def _none_of_ours(framework: str) -> str:
     return (
-        f"there is no image: fleetfit's own image is for TensorFlow. Give image_uri, or framework_version and "
-        f"py_version for one of AWS's {FRAMEWORKS[framework]} images."
+        "no image was given, and fleetfit's own image is only for TensorFlow. Give image_uri, or framework_version "
+        f"and py_version for one of AWS's {FRAMEWORKS[framework]} images."
     )
 
 
@@ -85,9 +85,9 @@ def _has_sdk() -> bool:
 
 def _needs_sdk(settings: Settings) -> str:
     return (
-        f"framework_version={str(settings.framework_version)!r}: the addresses of AWS's images come with the "
-        "SageMaker SDK 2.x. Run `fleetfit install sagemaker`, give image_uri, or leave framework_version out for "
-        "fleetfit's own image."
+        f"framework_version={str(settings.framework_version)!r} cannot be used, because the addresses of AWS's "
+        "images come with the SageMaker SDK 2.x, which is not installed. Run `fleetfit install sagemaker`, give "
+        "image_uri, or leave framework_version out for fleetfit's own image."
     )
 
 
@@ -144,7 +144,7 @@ def own_image(settings: Settings, aws: Aws) -> Choice:
         answer = aws.client("ecr").describe_images(repositoryName=REPOSITORY, imageIds=[{"imageTag": tag}])
     except Exception as error:
         if is_missing(error):
-            raise ConfigurationError(f"there is no image {uri}: {push} uploads it; {others}.") from None
+            raise ConfigurationError(f"there is no image {uri}. Upload it with {push}, {others}.") from None
         if is_denied(error):
             return Choice(uri, (f"fleetfit could not check whether image {uri} exists: {explain(error)}",))
         raise
@@ -164,6 +164,6 @@ def _outdated(answer: Any, uri: str, push: str) -> tuple[str, ...]:
     if not pushed or toolkit_digest() in pushed:
         return ()
     return (
-        f"image {uri} contains another version of fleetfit's toolkit than the version installed here; {push} uploads "
-        "this version.",
+        f"image {uri} contains another version of fleetfit's toolkit than the version installed here. {push} uploads "
+        "the version installed here.",
     )

@@ -111,8 +111,8 @@ def _ensure_bucket(aws: Aws, bucket: str) -> None:
     except Exception as error:
         if code_of(error) in ("403", "AccessDenied", "Forbidden"):
             raise BackendError(
-                f"bucket {bucket!r} has the name of the account's default bucket, but belongs to another account or is "
-                "not accessible: give output_path='s3://…'."
+                f"bucket {bucket!r} has the name of the account's default bucket, but belongs to another account or "
+                "is not accessible. Give output_path='s3://…'."
             ) from error
         if code_of(error) not in ("404", "NoSuchBucket", "NotFound"):
             raise

@@ -86,7 +86,7 @@ def _read(path: Path) -> dict[str, Any]:
         import yaml
     except ImportError:
         raise ConfigurationError(
-            f"{path} is the SageMaker SDK's configuration, and reading it needs PyYAML: `pip install pyyaml`."
+            f"{path}, the SageMaker SDK's configuration, cannot be read without PyYAML. Run `pip install pyyaml`."
         ) from None
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))

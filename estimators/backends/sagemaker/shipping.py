@@ -87,18 +87,18 @@ def with_code_channel(spec: TrainingJobSpec, *, toolkit: str, prefix: str) -> Tr
     shipped = wants_toolkit(spec, toolkit)
     if toolkit == "shipped" and not shipped:
         raise UnsupportedError(
-            "backend_options: toolkit='shipped' needs an entry_point, which the toolkit starts; leave "
+            "backend_options: toolkit='shipped' needs an entry_point, which the toolkit starts. Leave "
             "container_entry_point out."
         )
     if spec.program is None or not (shipped or spec.network_isolation):
         return spec
     if any(channel.name == CODE_CHANNEL for channel in spec.inputs):
-        raise ConfigurationError(f"inputs: the channel name {CODE_CHANNEL!r} is fleetfit's own; rename it.")
+        raise ConfigurationError(f"inputs: the channel name {CODE_CHANNEL!r} is fleetfit's own. Rename your channel.")
     uploaded = spec.submit_directory == f"{prefix}/{SOURCE_ARCHIVE}"
     if spec.network_isolation and not uploaded:
         raise UnsupportedError(
-            f"enable_network_isolation=True: isolated containers cannot fetch source_dir={spec.submit_directory!r}; "
-            "give a local folder."
+            f"enable_network_isolation=True: isolated containers cannot fetch source_dir={spec.submit_directory!r}. "
+            "Give a local folder."
         )
     moved = codec.encode({codec.SUBMIT_DIRECTORY: SOURCE_PATH}) if uploaded else {}
     channel = Channel(
@@ -156,9 +156,9 @@ def check(spec: TrainingJobSpec, options: RunOptions) -> None:
     strategy = spec.strategy
     if isinstance(strategy, ParameterServer) and strategy.coordinated:
         raise UnsupportedError(
-            f"distribution 'parameter_server' with image {image!r}: AWS's toolkit starts a TensorFlow 1 cluster, in "
-            "which each worker trains by itself, without a chief and without TensorFlow 2's coordinator. "
-            f"{remedy}. For scripts written for such a cluster, use ParameterServer(cluster_spec='sagemaker')."
+            f"distribution 'parameter_server' does not work with image {image!r}: AWS's toolkit starts a TensorFlow "
+            f"1 cluster. Without a chief and TensorFlow 2's coordinator, each worker trains by itself. {remedy}. For "
+            "scripts written for such a cluster, use ParameterServer(cluster_spec='sagemaker')."
         )
     own = [name for name in spec.hyperparameters if name.startswith("fleetfit_")]
     if own:
@@ -175,14 +175,14 @@ def _check_noticed(spec: TrainingJobSpec, options: RunOptions, image: str) -> No
         if getattr(options, name) == "fail" and spec.program is None and not images.is_ours(image):
             raise UnsupportedError(
                 f"RunOptions({name}='fail'): image {image!r} starts its own program, and only fleetfit's toolkit can "
-                f"fail a job for this reason: leave {name} out, or give an entry_point."
+                f"fail a job for this reason. Leave {name} out, or give an entry_point."
             )
     if options.on_nan == "fail" and spec.algorithm.metric_definitions:
         names = ", ".join(repr(definition.name) for definition in spec.algorithm.metric_definitions)
         raise UnsupportedError(
-            f"RunOptions(on_nan='fail') with metric_definitions ({names}): SageMaker finds these metrics in the logs, "
-            "and does not fail a job for their values. Report the metrics with container.distributed (report() or "
-            "callbacks()) and leave metric_definitions out, or use on_nan='warn'."
+            f"RunOptions(on_nan='fail') does not work with metric_definitions ({names}): SageMaker finds these "
+            "metrics in the logs, and does not fail a job for their values. Report the metrics with "
+            "container.distributed (report() or callbacks()) and leave metric_definitions out, or use on_nan='warn'."
         )
 
 
@@ -213,13 +213,13 @@ def _check_run_options(options: RunOptions) -> None:
     if options.stop_grace != STOP_GRACE:
         raise UnsupportedError(
             f"RunOptions(stop_grace={options.stop_grace!r}): SageMaker always gives a script {STOP_GRACE:g} s after "
-            "SIGTERM; leave stop_grace out."
+            "SIGTERM. Leave stop_grace out."
         )
     defaults = RunOptions()
     for name in ("interrupt_grace", "start_timeout", "python", "failure_policy", "spot_market", "chaos"):
         if getattr(options, name) != getattr(defaults, name):
             instead = "; on SageMaker, use max_retry_attempts and use_spot_instances" if name in _THEIRS else ""
             raise UnsupportedError(
-                f"RunOptions({name}={getattr(options, name)!r}) is for jobs of this machine; on SageMaker it has no "
-                f"effect: leave it out{instead}."
+                f"RunOptions({name}={getattr(options, name)!r}) has no effect on SageMaker, because it is only for "
+                f"jobs of this machine. Leave it out{instead}."
             )

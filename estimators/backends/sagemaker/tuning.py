@@ -71,7 +71,7 @@ class SageMakerTuning:
         strange = sorted(request.keys() - _SHARED - _OTHERWISE)
         strange += sorted(request.get("AlgorithmSpecification", {}).keys() - _ALGORITHM)
         if strange:
-            raise UnsupportedError(f"{', '.join(strange)}: SageMaker's tuning jobs have no such member; leave it out.")
+            raise UnsupportedError(f"{', '.join(strange)}: SageMaker's tuning jobs have no such member. Leave it out.")
         import botocore.session
         import botocore.validate
 

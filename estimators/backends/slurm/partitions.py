@@ -16,7 +16,10 @@ def refusal(given: SlurmOptions, hosts: int, partitions: Partitions) -> str | No
     names = given.partition.split(",") if given.partition is not None else _default(partitions)
     if not names:
         known = ", ".join(sorted(partitions)) or "none"
-        return f"this cluster has no default partition; name one with backend_options={{'partition': …}}: {known}."
+        return (
+            "this cluster has no default partition. Name one of these partitions with backend_options={'partition': "
+            f"…}}: {known}."
+        )
     for name in names:
         if name not in partitions:
             return unknown("partition of Slurm", name, sorted(partitions))
@@ -30,12 +33,15 @@ def _default(partitions: Partitions) -> list[str]:
 
 def _unsuitable(given: SlurmOptions, hosts: int, name: str, fields: Mapping[str, str]) -> str | None:
     if fields.get("State", "UP") != "UP":
-        return f"partition {name!r} accepts no jobs now (it is {fields['State']}); name another one, or wait."
+        return f"partition {name!r} accepts no jobs now (it is {fields['State']}). Name another partition, or wait."
     limits = [int(fields[field]) for field in ("TotalNodes", "MaxNodes") if fields.get(field, "").isdigit()]
     if limits and hosts > min(limits):
-        return f"instance_count={hosts}, but partition {name!r} gives a job at most {min(limits)} nodes; ask for fewer."
+        return (
+            f"instance_count={hosts}, but partition {name!r} gives a job at most {min(limits)} nodes. Ask for fewer "
+            "nodes."
+        )
     asked = minutes(given.time) if given.time is not None else None
     most = minutes(fields.get("MaxTime", "UNLIMITED"))
     if asked is not None and most is not None and asked > most:
-        return f"time={given.time!r}, but partition {name!r} allows at most {fields['MaxTime']}; ask for less."
+        return f"time={given.time!r}, but partition {name!r} allows at most {fields['MaxTime']}. Ask for less time."
     return None

@@ -256,8 +256,8 @@ class SlurmProvider(HostProvider):
         if theirs != ours:
             host.close()
             raise HostUnavailable(
-                f"{options.python} is Python {'.'.join(theirs)}, but fit() runs on {'.'.join(ours)}; "
-                "name another interpreter with backend_options={'python': …}"
+                f"{options.python} is Python {'.'.join(theirs)}, but fit() runs on {'.'.join(ours)}. Name another "
+                "interpreter with backend_options={'python': …}"
             )
         return host
 

@@ -11,8 +11,8 @@ _MARGIN_S = 1.0
 _NOTICE_S = 30.0
 
 _ENVIRONMENT = (
-    "Install the same version of fleetfit on the nodes, for example in an environment in a folder that the nodes "
-    "share, and name the interpreter of this environment with backend_options={'python': …}"
+    "Install the same version of fleetfit on the nodes, for example in an environment that the nodes share. Name the "
+    "interpreter of this environment with backend_options={'python': …}"
 )
 
 #: What srun says of an allocation that has ended, and the state.

@@ -226,7 +226,7 @@ class Driver(cluster_program.Program):
                 more = "executors (spark.executor.instances)"
                 if self._local:
                     more = "cores (the master local[N])"
-                raise ValueError(f"{reason}; start more {more}, or use fewer hosts")
+                raise ValueError(f"{reason}. Start more {more}, or use fewer hosts")
             time.sleep(_LOOK_S)
         return None
 

@@ -81,7 +81,7 @@ def check(frame: Any, file_format: str, shards: int | None) -> None:
         raise ConfigurationError(f"from_spark(shards=…) must be a whole number, 1 or more, got {shown(shards)}.")
     if ".connect." in type(frame).__module__:
         raise UnsupportedError(
-            "a DataFrame of Spark Connect cannot be a channel; use a DataFrame of a classic session."
+            "a DataFrame of Spark Connect cannot be a channel. Use a DataFrame of a classic session."
         )
     if frame.isStreaming:
         raise UnsupportedError("a streaming DataFrame has no end, so it cannot be a channel.")
@@ -101,8 +101,8 @@ def problems_of(columns: Iterable[tuple[str, str]], file_format: str) -> list[st
             problems.append(f"column {name!r} is {kind}; cast it, or make columns of it")
         elif file_format == "tfrecord" and _list_of(kind) is None:
             problems.append(
-                f"column {name!r} is {kind}, which a feature of an Example cannot hold; cast it to a number, string, "
-                "binary or an array of them, or use format='parquet'"
+                f"column {name!r} is {kind}, which a feature of an Example cannot hold: cast the column to a number, "
+                "string, binary or an array of these types, or use format='parquet'"
             )
     return problems
 
@@ -125,8 +125,8 @@ def _folder(frame: Any, path: Any) -> Path:
         return jobs_folder().parent / "frames"
     if path is None:
         raise ConfigurationError(
-            f"Spark's executors are on other machines: set the session's {STORE} to a folder that they and this "
-            "process share, or use TrainingInput.from_spark(dataframe, path=…)."
+            f"Spark's executors are on other machines. Set the session's {STORE} to a folder that the executors and "
+            "this process share, or use TrainingInput.from_spark(dataframe, path=…)."
         )
     folder = normalise_uri(path).removeprefix("file://")
     if "://" in folder:

@@ -47,7 +47,7 @@ class SparkProvider(ArrivingProvider):
         except ConfigurationError as error:
             return [str(error)]
         if isinstance(spec.strategy, Elastic) and spec.strategy.discovery is not None:
-            return ["Spark chooses the executors by itself; leave discovery= out."]
+            return ["Spark chooses the executors by itself. Leave discovery= out."]
         reason = _PYSPARK.refusal() or session.refusal()
         return [reason] if reason is not None else []
 
@@ -61,7 +61,7 @@ class SparkProvider(ArrivingProvider):
     @classmethod
     def portable(cls, spec: TrainingJobSpec, options: RunOptions) -> dict[str, Any]:
         """Refuse dispatchers."""
-        raise UnsupportedError("A dispatcher cannot reach this process's Spark session; leave dispatcher out.")
+        raise UnsupportedError("A dispatcher cannot reach this process's Spark session. Leave dispatcher out.")
 
     @classmethod
     def found(cls, spec: TrainingJobSpec) -> dict[str, Any] | None:

@@ -29,12 +29,12 @@ def refusal() -> str | None:
     connect = sys.modules.get("pyspark.sql.connect.session")
     if connect is not None and connect.SparkSession.getActiveSession() is not None:
         return (
-            "this process has a session of Spark Connect, which cannot start hosts on executors; call fit() in a "
+            "this process has a session of Spark Connect, which cannot start hosts on executors. Call fit() in a "
             "process with a classic session."
         )
     return (
-        "the hosts are executors of the Spark session of the process that calls fit(), and this process has no "
-        "session; make one before fit(): SparkSession.builder.master('spark://head:7077').getOrCreate()."
+        "this process has no Spark session, but the hosts are executors of the session of the process that calls "
+        "fit(). Make a session before fit(): SparkSession.builder.master('spark://head:7077').getOrCreate()."
     )
 
 

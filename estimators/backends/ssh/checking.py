@@ -111,22 +111,25 @@ class Report:
             return said
         if not any(_version(text) >= OLDEST for text in self.facts["pythons"]):
             there = ", ".join(self.facts["pythons"]) or "none"
-            said.append(f"Python 3.10 or newer is missing (installed: {there}); install one")
+            said.append(f"Python 3.10 or newer is missing (installed: {there}). Install a newer Python")
         if self.clock is not None and abs(self.clock) >= CLOCK_S:
             way = "ahead" if self.clock > 0 else "behind"
-            said.append(f"its clock is {abs(self.clock):.1f} s {way} of this machine's clock; set it by NTP (chrony)")
+            said.append(
+                f"its clock is {abs(self.clock):.1f} s {way} of this machine's clock. Set the clock by NTP (chrony)"
+            )
         if self.facts["disk"] < LITTLE_DISK:
-            said.append(f"{self.facts['disk'] / 1e9:.1f} GB are free for environments; free more space in ~/.cache")
+            said.append(f"{self.facts['disk'] / 1e9:.1f} GB are free for environments. Free more space in ~/.cache")
         if self.facts["temporary"] < LITTLE_DISK:
-            said.append(f"{self.facts['temporary'] / 1e9:.1f} GB are free for jobs; free more space in $TMPDIR")
+            said.append(f"{self.facts['temporary'] / 1e9:.1f} GB are free for jobs. Free more space in $TMPDIR")
         if not self.facts["knows_itself"]:
-            said.append(f"it cannot resolve its own name, {self.facts['hostname']}; add the name to its /etc/hosts")
+            said.append(f"it cannot resolve its own name, {self.facts['hostname']}. Add the name to its /etc/hosts")
         if self.facts["problem"]:
             said.append(
-                f"{self.facts['problem']}; set address=… in the host file to the address at which other hosts reach it"
+                f"{self.facts['problem']}. In the host file, set address=… to the address at which other hosts reach "
+                "this host"
             )
         for name, error in self.unreachable.items():
-            said.append(f"it does not reach {name} ({error}); open the ports between the hosts")
+            said.append(f"it does not reach {name} ({error}). Open the ports between the hosts")
         return said
 
 
@@ -194,7 +197,7 @@ class _Probe:
             self.report.problem = f"it did not answer within {seconds:g} s"
         except NotStarted as error:
             missing = error.finished.code == 127
-            self.report.problem = "it has no python3 in its PATH; install one" if missing else str(error)
+            self.report.problem = "it has no python3 in its PATH. Install Python" if missing else str(error)
         except HostError as error:
             self.report.problem = str(error)
 
@@ -231,7 +234,7 @@ class _Probe:
         while b"\n" not in self._unread:
             data = await read(self._connections.loop, program.read)
             if not data:
-                raise HostError("the check on the host ended early; see whether python3 works there")
+                raise HostError("the check on the host ended early. See whether python3 works there")
             self._unread += data
         line, _, self._unread = self._unread.partition(b"\n")
         said: dict[str, Any] = json.loads(line)

@@ -97,7 +97,7 @@ class Child:
         except OSError as error:
             text = f"{error.filename}: {error.strerror}"
             if isinstance(error, FileNotFoundError) and shutil.which("ssh") is None:
-                text = "ssh is not installed on this machine; install it (apt-get install openssh-client)"
+                text = "ssh is not installed on this machine. Install it (apt-get install openssh-client)"
             self.errors += text.encode()
             self._exited.set_result(_NOT_STARTED)
         finally:

@@ -20,16 +20,17 @@ _ALIVE_S, _ALIVE_COUNT = 5, 2
 _REASONS: Mapping[str, str] = {
     r"REMOTE HOST IDENTIFICATION HAS CHANGED": (
         "its host key has changed: the machine was installed again, or another machine answers at its address. If "
-        "that is expected, remove the old key with {forget}"
+        "you expected this change, remove the old key with {forget}"
     ),
     r"Host key verification failed|No \S+ host key is known": (
         "its host key, or the host key of a jump host, is not known. Log in once with `{words}` and accept the key"
     ),
     r"UNPROTECTED PRIVATE KEY FILE|bad permissions": (
-        "other users of this machine can read the private key, so ssh refuses to use it; `chmod 600` the key file"
+        "other users of this machine can read the private key, so ssh refuses to use this key. Run `chmod 600` on "
+        "the key file"
     ),
     r"Too many authentication failures": (
-        "the ssh agent offered more keys than the host accepts; name the right key with IdentityFile and "
+        "the ssh agent offered more keys than the host accepts. Name the right key with IdentityFile and "
         "IdentitiesOnly=yes in the ssh configuration"
     ),
     r"Permission denied": (
@@ -51,7 +52,7 @@ _REASONS: Mapping[str, str] = {
         "nothing listens at its ssh port. Check that the port is right, and that sshd is running on the host"
     ),
     r"Session open refused by peer|session request failed": (
-        "its sshd allows too few sessions per connection; raise MaxSessions there"
+        "its sshd allows too few sessions per connection. Raise MaxSessions there"
     ),
     r"[Bb]ad configuration option|terminating, \d+ bad|Can't open user config file|Bad owner or permissions on": (
         "the ssh configuration is wrong: {last}"

@@ -40,7 +40,7 @@ WHY_S = 0.1
 _LATE_S, _GIVE_UP_S = 2.0, 120.0
 _LATE = (
     "the login has not succeeded yet. The network is slow, or the login shell's rc files wait for something or start "
-    "another shell (`exec fish`): `ssh HOST true` must return"
+    "another shell (`exec fish`). `ssh HOST true` must return"
 )
 
 

@@ -70,7 +70,7 @@ def parse(text: str, where: str) -> Machine:
         raise ConfigurationError(f"{where}: {text!r} is not a host; {_FORM}.")
     slots = found["slots"]
     if slots is not None and int(slots) == 0:
-        raise ConfigurationError(f"{where}: {text!r} has no slots; leave this host out.")
+        raise ConfigurationError(f"{where}: {text!r} has no slots. Leave this host out.")
     destination = Destination(host=found["six"] or found["host"], user=found["user"])
     return Machine(destination=destination, slots=int(slots) if slots is not None else None)
 
@@ -160,7 +160,7 @@ def _once(machines: Iterable[Machine], where: str) -> tuple[Machine, ...]:
     seen: dict[str, Machine] = {}
     for machine in machines:
         if machine.name in seen:
-            raise ConfigurationError(f"{where}: {machine.name!r} is named twice; name each host once, with its slots.")
+            raise ConfigurationError(f"{where}: {machine.name!r} is named twice. Name each host once, with its slots.")
         seen[machine.name] = machine
     return tuple(seen.values())
 
@@ -259,7 +259,7 @@ def save(fleet: str, machines: Iterable[Machine]) -> None:
     lines = []
     for machine in machines:
         if machine.destination.port is not None:
-            raise ConfigurationError(f"{machine.name}: a host file has no port; set the port in the ssh configuration.")
+            raise ConfigurationError(f"{machine.name}: a host file has no port. Set the port in the ssh configuration.")
         user = f"{machine.destination.user}@" if machine.destination.user else ""
         host = f"[{machine.destination.host}]" if ":" in machine.destination.host else machine.destination.host
         slots = f" slots={machine.slots}" if machine.slots is not None else ""

@@ -92,7 +92,10 @@ class SshProvider(HostProvider):
                 "environment: backend_options={'python': …}."
             ]
         if isinstance(spec.strategy, Elastic) and spec.strategy.discovery is not None:
-            text = "spare hosts need a list of machines; with discovery, every host takes part. Leave spares out."
+            text = (
+                "spare hosts are not possible with discovery, where every host takes part. Leave spares out, or give "
+                "a list of machines."
+            )
             return [text] if spec.strategy.spares else []
         if not machines:
             return [
@@ -160,7 +163,7 @@ class SshProvider(HostProvider):
             ok, remedy = (False, "Install it.") if machines else (None, "")
             return [Finding(name="ssh", ok=ok, text=text, remedy=remedy)]
         if not machines:
-            text = "ssh is installed; name hosts with backend_options, $FLEETFIT_HOSTS or `fleetfit hosts add`"
+            text = "ssh is installed. Name hosts with backend_options, $FLEETFIT_HOSTS or `fleetfit hosts add`"
             return [Finding(name="ssh", ok=None, text=text)]
         where = f"${VARIABLE}" if os.environ.get(VARIABLE) else "the default fleet"
         text = f"hosts of {where}: {', '.join(machine.name for machine in machines)}"
@@ -232,7 +235,7 @@ class SshProvider(HostProvider):
             if place.identity and place.identity in known:
                 host.close()
                 other = known[place.identity]
-                raise HostError(f"it is the same machine as {other}: name each machine once, with all its slots")
+                raise HostError(f"it is the same machine as {other}. Name each machine once, with all its slots")
         except BaseException:
             connection.close()
             raise
@@ -254,7 +257,9 @@ class SshProvider(HostProvider):
             return "127.0.0.1"  # nobody else has to reach it
         if not address or ":" in address:
             said = f"the host was reached by IPv6 ({address})" if address else "its sshd does not report its address"
-            raise HostError(f"{said}; set address=… in the host file to the IPv4 address at which hosts reach it")
+            raise HostError(
+                f"{said}. In the host file, set address=… to the IPv4 address at which the hosts reach this host"
+            )
         return address
 
     @functools.cached_property

@@ -58,7 +58,7 @@ async def start(connection: SshConnection, program: Program, say: Callable[[str]
                 if error.finished.code != shipping.NO_PYTHON:
                     raise
         if program.environment is None:
-            raise HostError(f"{program.python} does not exist there; name an interpreter that does")
+            raise HostError(f"{program.python} does not exist there. Name an interpreter that exists")
         await _prepare(connection, program.environment, say)
         return await _start_with_code(connection, program, program.python), program.python
     except NotStarted as error:

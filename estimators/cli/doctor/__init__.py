@@ -80,9 +80,10 @@ def diagnose(
 
 def _remarks() -> tuple[str, ...]:
     return (
-        "The servers of TensorFlow (parameter servers, CollectiveAllReduce) listen on all network interfaces and have "
-        "no authentication: while a job runs, anyone who can reach a server's port can run code as you. On a machine "
-        "that others can reach, close these ports with a firewall, or run these strategies in a network namespace.",
+        "The servers of TensorFlow (parameter servers, CollectiveAllReduce) listen on all network interfaces and "
+        "have no authentication. While a job runs, anyone who can reach a server's port can run code as you. On a "
+        "machine that others can reach, close these ports with a firewall, or run these strategies in a network "
+        "namespace.",
         "PyTorch's store, which connects the ranks of torch_distributed, also has no authentication: anyone who can "
         "reach the store's port can disturb the ranks.",
         "Job records hold your code, arguments and logs in folders that only you can read; `fleetfit clean` removes "

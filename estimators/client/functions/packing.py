@@ -79,19 +79,19 @@ def check(function: Any) -> None:
         inner = inner.func
     if hasattr(inner, "wrapped_func"):
         raise ConfigurationError(
-            f"entry_point: {name_of(inner)}() is decorated with @remote, so the job would only start another job; "
-            f"give {name_of(inner)}.wrapped_func."
+            f"entry_point: {name_of(inner)}() is decorated with @remote, so the job would only start another job. "
+            f"Give {name_of(inner)}.wrapped_func."
         )
     if isinstance(inner, type):
-        raise ConfigurationError(f"entry_point: {inner.__name__} is a class; give a function or a method.")
+        raise ConfigurationError(f"entry_point: {inner.__name__} is a class. Give a function or a method.")
     if inspect.isgeneratorfunction(inner):
         raise ConfigurationError(
-            f"entry_point: {name_of(inner)}() is a generator, and calling a generator does not run its code; return "
+            f"entry_point: {name_of(inner)}() is a generator, and calling a generator does not run its code. Return "
             "the values instead of yielding them."
         )
     if inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner):
         raise ConfigurationError(
-            f"entry_point: {name_of(inner)}() is async; give a function that runs it with asyncio.run()."
+            f"entry_point: {name_of(inner)}() is async. Give a function that calls it with asyncio.run()."
         )
 
 
@@ -158,7 +158,7 @@ def pack(
         import cloudpickle  # type: ignore[import-untyped]
     except ImportError:
         raise UnsupportedError(
-            "entry_point: a function needs cloudpickle, which is not installed; run `fleetfit install functions`."
+            "entry_point: a function needs cloudpickle, which is not installed. Run `fleetfit install functions`."
         ) from None
     name = name_of(function)
     description = describe(function, hyperparameters=hyperparameters, channels=channels, later=later)
@@ -249,8 +249,8 @@ def describe(
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
             if required and parameter.kind is parameter.POSITIONAL_ONLY:
                 raise ConfigurationError(
-                    f"entry_point: {name}() takes {parameter.name!r} by position only, but hyperparameters are passed "
-                    "by name; remove the `/` from the function's parameters."
+                    f"entry_point: {name}() takes {parameter.name!r} by position only, but hyperparameters are "
+                    "passed by name. Remove the `/` from the function's parameters."
                 )
             continue
         kind = _type_name(parameter.annotation)
@@ -281,7 +281,7 @@ def describe(
     ]
     if missing:
         raise ConfigurationError(
-            f"entry_point: {name}() needs {', '.join(missing)}; pass hyperparameters={{…}} to the estimator and "
+            f"entry_point: {name}() needs {', '.join(missing)}. Pass hyperparameters={{…}} to the estimator and "
             "channels to fit(), or give the parameters defaults."
         )
     return {

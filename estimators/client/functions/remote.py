@@ -392,7 +392,7 @@ def _code(asked: Mapping[str, Any]) -> dict[str, Any]:
     if dependencies is not None:
         if not str(dependencies).endswith(".txt"):
             raise UnsupportedError(
-                f"dependencies={shown(dependencies)}: conda environments are not supported; give a requirements.txt "
+                f"dependencies={shown(dependencies)}: conda environments are not supported. Give a requirements.txt "
                 "or an image_uri."
             )
         if Path(str(dependencies)).name != "requirements.txt":
@@ -404,7 +404,7 @@ def _code(asked: Mapping[str, Any]) -> dict[str, Any]:
 def _distribution(asked: Mapping[str, Any]) -> dict[str, Any]:
     kinds = [name for name in ("distribution", "use_mpirun", "use_torchrun") if asked.get(name)]
     if len(kinds) > 1:
-        raise ConfigurationError(f"{' and '.join(kinds)} exclude each other; give only one of them.")
+        raise ConfigurationError(f"{' and '.join(kinds)} exclude each other. Give only one of these arguments.")
     each = asked.get("nproc_per_node")
     if kinds == ["use_mpirun"]:
         return {"distribution": MPI(processes_per_host=each or 1)}
@@ -412,7 +412,7 @@ def _distribution(asked: Mapping[str, Any]) -> dict[str, Any]:
         return {"distribution": TorchDistributed(**({"processes_per_host": each} if each else {}))}
     if each is not None:
         raise ConfigurationError(
-            "nproc_per_node is for use_mpirun and use_torchrun only; set the number of processes in distribution "
+            "nproc_per_node is for use_mpirun and use_torchrun only. Set the number of processes in distribution "
             "instead."
         )
     return {}

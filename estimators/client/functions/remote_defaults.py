@@ -98,7 +98,7 @@ def _members(place: str, text: str) -> dict[str, Any]:
     try:
         import yaml
     except ImportError:
-        raise UnsupportedError(f"{place} cannot be read without PyYAML; run `fleetfit install functions`.") from None
+        raise UnsupportedError(f"{place} cannot be read without PyYAML. Run `fleetfit install functions`.") from None
     try:
         said = yaml.safe_load(text) or {}
         for part in ("SageMaker", "PythonSDK", "Modules", "RemoteFunction"):

@@ -113,7 +113,7 @@ def value_of(record: JobRecord) -> Any:
     found = [said for said in _left(record) if said.name == runner.VALUE]
     if not found:
         raise RecordError(
-            f"job {record.name}: rank 0 has returned no value; the job's outputs are in {outputs.output_data(record)}."
+            f"job {record.name}: rank 0 has returned no value. The job's outputs are in {outputs.output_data(record)}."
         )
     said = found[0].load()
     if "problem" in said:

@@ -67,7 +67,7 @@ def check_names(document: Document) -> None:
         if argument is None and name not in OWN_KEYS:
             former = next((item.name for item in ARGUMENTS if item.v1_name == name), None)
             if former is not None:
-                raise ConfigurationError(f"{place}{name} is a name of the SageMaker SDK 1.x; use {former}.")
+                raise ConfigurationError(f"{place}{name} is a name of the SageMaker SDK 1.x. Use {former}.")
             raise ConfigurationError(place + unknown("argument", name, known))
     for name in _options_given(document):
         if name not in option_names():
@@ -159,7 +159,7 @@ def estimator_for(framework: str | None, given: dict[str, Any], *, model_dir: st
         return estimator.TensorFlow(**given, model_dir=model_dir)
     if model_dir is not False:
         raise ConfigurationError(
-            "model_dir is for TensorFlow scripts only; other scripts find the folder in SM_MODEL_DIR."
+            "model_dir is for TensorFlow scripts only. Other scripts find the folder in SM_MODEL_DIR."
         )
     return estimator.PyTorch(**given)
 

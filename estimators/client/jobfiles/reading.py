@@ -254,7 +254,7 @@ class _Reader:
 
     def _check_tag(self, node: Any, expected: str) -> None:
         if node.tag != expected:
-            raise self._error(node, f"the tag {shown(node.tag)} is not supported; write the value without a tag")
+            raise self._error(node, f"the tag {shown(node.tag)} is not supported. Write the value without a tag")
 
     def _error(self, node: Any, problem: str) -> ConfigurationError:
         return ConfigurationError(f"{self._name}:{node.start_mark.line + 1}: {problem}.")

@@ -52,7 +52,7 @@ def save(path: str, values: Mapping[str, Any]) -> list[str]:
                 os.unlink(path)  # a disk that is full leaves no half of a file
                 raise
     except FileExistsError:
-        raise ConfigurationError(f"--save {path}: the file exists already; use another name, or remove it.") from None
+        raise ConfigurationError(f"--save {path}: the file exists already. Use another name, or remove it.") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigurationError(f"--save {path}: the job file cannot be written: {reason}.") from None
@@ -191,8 +191,8 @@ def of_record(record: JobRecord) -> tuple[dict[str, Any], list[str]]:
 
     if functions.description_of(record) is not None:
         raise ConfigurationError(
-            f"training job {record.name!r} ran a function, which a job file cannot contain; "
-            f"`fleetfit describe {record.name} --reproduce function` prints the function's source code."
+            f"training job {record.name!r} ran a function, which a job file cannot contain. `fleetfit describe "
+            f"{record.name} --reproduce function` prints the function's source code."
         )
     spec = TrainingJobSpec.from_request(record.read_request())
     values = of_settings(settings_of(record, passes_model_dir=True))
@@ -206,7 +206,10 @@ def of_record(record: JobRecord) -> tuple[dict[str, Any], list[str]]:
             values["entry_point"] = code
         else:
             values["source_dir"] = code
-        comments.append(f"The job's own copy of the code is in {record.source_dir}; below is where the code came from.")
+        comments.append(
+            f"The job's own copy of the code is in {record.source_dir}. The path below is the original place of the "
+            "code."
+        )
     channels = {channel.name: _channel(channel) for channel in spec.inputs}
     if channels:
         values["inputs"] = channels

@@ -306,7 +306,7 @@ def _reasons(one: Forecast, worse: Forecast, deadline: float | None, budget: flo
         found.append(f"The same hosts on demand: {dollars_text(other)}.")
     limits = [f"{time_text(deadline)}"] * (deadline is not None) + [f"{dollars_text(budget)}"] * (budget is not None)
     if limits and not meets(one, deadline, budget):
-        found.append(f"No fleet meets {' and '.join(limits)} in 95 % of its runs; this one comes closest.")
+        found.append(f"No fleet meets {' and '.join(limits)} in 95 % of its runs. This fleet comes closest.")
     found.append(
         f"If hosts are interrupted three times as often: {time_text(worse.seconds.mean)} and "
         f"{dollars_text(dearer.mean)}, and {percent_text(worse.completed)} of the runs complete."

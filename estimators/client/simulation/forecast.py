@@ -336,8 +336,8 @@ def _records(job: Result | Workload, records: Any, epochs: Any) -> float:
         return float(records)
     if not isinstance(job, Result) or not job.steps or not job.global_batch_size:
         raise ConfigurationError(
-            "simulate() needs records=, the number of records in all epochs together, because the given result or "
-            "workload does not contain the steps and the batch size."
+            "simulate() needs records=, the total number of records in all epochs. The given result or workload does "
+            "not contain the steps and the batch size."
         )
     done = float(job.steps * job.global_batch_size)
     if epochs is None:
@@ -345,7 +345,7 @@ def _records(job: Result | Workload, records: Any, epochs: Any) -> float:
     had = job.hyperparameters.get("epochs")
     if not _is_amount(had) or not had:
         raise ConfigurationError(
-            f"simulate(epochs=…): the job {job.job_name!r} has no hyperparameter 'epochs'; give records=."
+            f"simulate(epochs=…): the job {job.job_name!r} has no hyperparameter 'epochs'. Give records=."
         )
     return done / float(had) * float(epochs)
 
@@ -362,7 +362,7 @@ def _rates(
         measured, size = job.samples_per_second, job.processes
         if not measured or not size:
             raise ConfigurationError(
-                f"the result of {job.job_name!r} has no samples per second: train with cluster.callbacks(), or give "
+                f"the result of {job.job_name!r} has no samples per second. Train with cluster.callbacks(), or give "
                 "a workload: simulate(Workload(compute_s=…, gradient_bytes=…, batch_size=…), …)."
             )
         own_s = calibrations.own_s(job)

@@ -142,8 +142,8 @@ class Tracker(Callback, abc.ABC):
         else:
             problem = f" ({feed.problem})" if feed.problem else ""
             _say(
-                f"{self.title} has not received all data of training job {job.name}{problem}; "
-                f"run `fleetfit track {self.extra} {job.name}` to send the rest."
+                f"{self.title} has not received all data of training job {job.name}{problem}. To send the rest, run "
+                f"`fleetfit track {self.extra} {job.name}`."
             )
 
     def _feed(self, job: TrainingJob) -> _Feed:
@@ -319,7 +319,7 @@ class _Feed:
                 self.problem = _cause(error)
                 if not told:
                     told = True
-                    _say(f"{self._tracker.title}: {self.problem}; the job goes on, and fleetfit tries again.")
+                    _say(f"{self._tracker.title}: {self.problem}. The job goes on, and fleetfit tries again.")
                 # At the end it is tried once more at once, and then again.
                 (self._over if not over else self._given_up).wait(pause)
                 pause = min(2 * pause, _RETRY_S[1])

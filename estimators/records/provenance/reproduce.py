@@ -72,7 +72,7 @@ def script(
     lines += [*code, "", *_environment(job, facts), "", *_data(facts), *_seeds(facts), *_variables(facts)]
     lines += _command(job, facts, inside)
     if request is not None and MASK in str(request.get("HyperParameters")):
-        lines += ["", f"# Some hyperparameters looked secret and are {MASK} here; give them again."]
+        lines += ["", f"# Some hyperparameters looked secret and are {MASK} here. Give them again."]
     return "\n".join(lines) + "\n"
 
 
@@ -200,7 +200,7 @@ def _command(job: str, facts: Mapping[str, Any], inside: bool) -> list[str]:
         lines.append(f"# The job was started from an interactive Python or standard input: {shlex.join(argv)}")
         return lines
     if MASK in " ".join(argv):
-        lines.append(f"# An argument looked secret and is {MASK} here; give it again.")
+        lines.append(f"# An argument looked secret and is {MASK} here. Give it again.")
     if any(argument.split("=")[0] == "--name" for argument in argv):
         lines.append("# A job name can be used only once: give another --name.")
     lines.append(shlex.join(_portable(argv, str(cwd) if cwd else None, str(root) if inside and root else None)))

@@ -158,7 +158,7 @@ def predict(
     if strategy == "parameter_server":
         return _servers(workload, fleet, constants)
     if strategy not in ("mpi", "collective_all_reduce"):
-        raise ValueError(f"there is no cost model of {strategy!r}; use mpi, collective_all_reduce or parameter_server.")
+        raise ValueError(f"there is no cost model of {strategy!r}. Use mpi, collective_all_reduce or parameter_server.")
     waiting_s = workload.compute_s * constants.jitter * math.sqrt(2.0 * math.log(fleet.size))
     total = workload.gradient_bytes / (2 if compression else 1)
     if strategy == "mpi":

@@ -36,7 +36,7 @@ class KnownModel:
         """Return a step of it; by default on one P100."""
         if compute_s is None:
             if self.p100_images_s is None:
-                raise ValueError(f"fleetfit has no published speed of {self.name}; give compute_s=.")
+                raise ValueError(f"fleetfit has no published speed of {self.name}. Give compute_s=.")
             compute_s = batch_size / self.p100_images_s
         return Workload(
             compute_s=compute_s,

@@ -168,7 +168,7 @@ def recommend(
         if name not in STRATEGIES:
             raise ConfigurationError(unknown("strategy", name, STRATEGIES))
     if not strategies:
-        raise ConfigurationError(f"recommend(strategies=…) is empty; choose from {', '.join(STRATEGIES)}.")
+        raise ConfigurationError(f"recommend(strategies=…) is empty. Choose from {', '.join(STRATEGIES)}.")
     per_host = processes_per_host or (known.gpus if known is not None and known.gpus else 1)
     for what, count in (("hosts", hosts), ("processes_per_host", per_host)):
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
@@ -246,7 +246,7 @@ def workload_of(model: Any, compute_s: float | None = None, batch_size: int | No
             )
         seconds = compute_s if compute_s is not None else calibrations.own_s(model)
         if not seconds:
-            raise ConfigurationError(f"the result of {model.job_name!r} has no step times; give compute_s=.")
+            raise ConfigurationError(f"the result of {model.job_name!r} has no step times. Give compute_s=.")
         batch = (model.global_batch_size or 1) // (model.processes if model.strategy != "parameter_server" else 1)
         return Workload(
             compute_s=seconds,

@@ -104,7 +104,7 @@ class Gate:
             Request(scope).cookies.get(cookie_name(port))
         ):
             app = PlainTextResponse(
-                "Open the link that `fleetfit ui` printed. The link works once, in one browser; start `fleetfit ui` "
+                "Open the link that `fleetfit ui` printed. The link works once, in one browser. Start `fleetfit ui` "
                 "again for a new link.\n",
                 403,
             )

@@ -47,7 +47,7 @@ class Page:
         except OSError as error:
             self._socket.close()
             raise BackendError(
-                f"port {port} of {HOST} is not available: {error.strerror}. Choose another one with --port."
+                f"port {port} of {HOST} is not available: {error.strerror}. Choose another port with --port."
             ) from error
         self.port: int = self._socket.getsockname()[1]
         access = Access()

@@ -179,11 +179,11 @@ def refuse_more(roster: Roster, places: Places | None, count: int, *, most: int,
         ValueError: there would be more than the job may have, or there are no places for them.
     """
     if places is not None and places.decide and located:
-        raise ValueError(f"{places.title} decides which hosts the job has: to add a host, name it in {places.title}.")
+        raise ValueError(f"{places.title} decides which hosts the job has. To add a host, name it in {places.title}.")
     if len(roster.staying) + count > most:
         raise ValueError(
-            f"{len(roster.staying)} hosts and {count} more are above max_hosts={most}; "
-            "the distribution's max_hosts=… sets the limit."
+            f"the job has {len(roster.staying)} hosts, so {count} more would exceed max_hosts={most}, the limit of "
+            "its distribution."
         )
     if places is None or places.supply is None:
         return
@@ -193,7 +193,7 @@ def refuse_more(roster: Roster, places: Places | None, count: int, *, most: int,
         has = f"{len(places.supply)} place{'' if len(places.supply) == 1 else 's'}"
         raise ValueError(
             f"{places.title} has {has} ({', '.join(places.supply) or 'none'}), and the job uses "
-            f"{len(roster.running)} of them; there is no place for {count} more."
+            f"{len(roster.running)} of them. There is no place for {count} more."
         )
 
 
@@ -207,8 +207,8 @@ def refuse_fewer(roster: Roster, name: str, limits: Limits, *, per_host: int, le
     if len(left) * per_host < limits.least:
         needed = f"{least_hosts} host{'' if least_hosts == 1 else 's'}"
         raise ValueError(
-            f"the job needs at least {needed}, and would have {len(left)} without {name}; call add_hosts() "
-            "first, or stop() the job."
+            f"the job needs at least {needed}, but would have {len(left)} without {name}. Call add_hosts() first, or "
+            "end the job with stop()."
         )
 
 

@@ -36,7 +36,7 @@ class ElasticHosts:
             controller.interrupt(name, notice_s)
         elif self._is_awaited(host):
             self._take(host, back_in_s)
-            text = f"{host} is interrupted; the next attempt does not have this host"
+            text = f"{host} is interrupted. The next attempt does not have this host"
             self._job.tell("interrupted", host, text, target=host, notice_s=notice_s, back_in_s=back_in_s)
 
     def kill_rank(self, rank: int, signal: int) -> None:

@@ -68,6 +68,6 @@ class Exclusion:
             if math.isnan(until):
                 raise ValueError("failed() returned NaN")
         except Exception as error:  # noqa: BLE001 - the user's code, and whatever it raises
-            self._say(f"exclusion=…: {type(error).__name__}: {error}; the usual cooldown is used.")
+            self._say(f"exclusion=… failed, so the usual cooldown is used: {type(error).__name__}: {error}.")
             return usual
         return max(until, now)

@@ -131,7 +131,7 @@ class Places:
         unnamed, self._unnamed = self._unnamed, []
         first = len(unnamed) + len(self._of)
         for name in unnamed:
-            self._moves.say(f"{self.title} lists {len(self._of)} of the {first} initial hosts: {name} leaves")
+            self._moves.say(f"{self.title} lists {len(self._of)} of the {first} initial hosts, so {name} leaves")
             self._moves.leave(self._hosts[name])
 
     # --- what the source tells ---
@@ -173,7 +173,7 @@ class Places:
             if place in self._of:
                 if slots != self._slots.get(place):
                     self._moves.say(
-                        f"{self.title}: {place} ({self._of[place]}) has {slots} slots now, and the job keeps using "
+                        f"{self.title}: {place} ({self._of[place]}) has {slots} slots now, but the job keeps using "
                         f"{self._hosts[self._of[place]].slots}. To change this, remove the host and add it again."
                     )
                 continue
@@ -198,7 +198,7 @@ class Places:
         if self._readers is None or slots <= self._readers:
             return slots
         self._moves.say(
-            f"{self.title}: {place} has {slots} slots, and the job uses {self._readers} of them: in Pipe mode, "
+            f"{self.title}: {place} has {slots} slots, but the job uses only {self._readers}. In Pipe mode, "
             "processes_per_host sets how many processes of a host read."
         )
         return self._readers

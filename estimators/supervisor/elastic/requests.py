@@ -23,7 +23,7 @@ def answer(controller: ElasticController, message: dict[str, Any]) -> dict[str, 
     if operation == "hosts":
         return {"ok": True, "hosts": controller.roster.to_list()}
     if controller.over:
-        return {"ok": False, "error": "the job is ending; its hosts cannot change any more."}
+        return {"ok": False, "error": "the job's hosts cannot change any more, because the job is ending."}
     try:
         if operation == "add_hosts":
             count = message.get("count")

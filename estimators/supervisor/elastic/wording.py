@@ -31,7 +31,7 @@ class Wording:
     def late(self, start_timeout: float) -> str | None:
         """Who has not come up in time; None if all have."""
         if self.places is not None and not self.places.known:
-            return f"{self.places.title} has listed no host within {start_timeout:g} s; the training waits for hosts."
+            return f"{self.places.title} has listed no host within {start_timeout:g} s. The training waits for hosts."
         late = [host.name for host in self._roster.present_hosts if host.state is HostState.STARTING and not host.up]
         return f"{', '.join(late)} did not come up within {start_timeout:g} s." if late else None
 
@@ -39,15 +39,15 @@ class Wording:
         """A training waits for others."""
         needed = f"{limits.least} worker{'' if limits.least == 1 else 's'}"
         return (
-            f"the training needs at least {needed} and has {there}: it waits for more, up to "
+            f"the training needs at least {needed}, but has only {there}. It waits for more workers, up to "
             f"{self._strategy.elastic_timeout:g} s.{self._missing(' Missing: {}.')}"
         )
 
     def too_few_first(self, there: int, limits: Limits) -> str:
         """The first workers are not all there, nor on their way."""
         text = (
-            f"the training needs {limits.first} workers to begin ({self._first_is}) and has {there}: "
-            f"it waits for the others, up to {self._strategy.elastic_timeout:g} s."
+            f"the training needs {limits.first} workers to begin ({self._first_is}), but has only {there}. It waits "
+            f"for the other workers, up to {self._strategy.elastic_timeout:g} s."
         )
         if self.places is None or not self.places.decide:
             return text + self._missing(" Missing: {}.")
@@ -57,8 +57,8 @@ class Wording:
     def another_attempt(self, awaited: list[str]) -> str:
         """Another attempt begins when hosts are back."""
         return (
-            f"too few workers for {self._strategy.elastic_timeout:g} s (elastic_timeout): another attempt begins when "
-            f"{', '.join(awaited)} {'is' if len(awaited) == 1 else 'are'} back."
+            f"there were too few workers for {self._strategy.elastic_timeout:g} s (elastic_timeout). Another attempt "
+            f"begins when {', '.join(awaited)} {'is' if len(awaited) == 1 else 'are'} back."
         )
 
     def timed_out(self, limits: Limits, failures: Mapping[str, Failure], *, has_met: bool) -> Failure:

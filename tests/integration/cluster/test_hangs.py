@@ -126,7 +126,9 @@ def test_ranks_without_a_stack_live_on_and_are_told(make: clusters.Make) -> None
     assert job.failure is not None
     assert "no rank has printed or reported anything for 3 s" in job.failure.message
     first, second, third = str(job.failure.places).splitlines()
-    assert first.startswith("algo-1, rank 0: it has no stack to show: Python has already shut down in this process and")
+    assert first.startswith(
+        "algo-1, rank 0: it has no stack to show. Either Python has already shut down in this process and"
+    )
     assert second == "algo-1, rank 1: it has no stack to show: the process is not Python but sleep"
     assert third == "algo-1, rank 2: train.py:10 in <module>: time.sleep(300)"
 

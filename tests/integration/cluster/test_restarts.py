@@ -126,7 +126,7 @@ def test_a_gang_starts_again_after_a_kill_and_on_fewer_hosts_after_the_loss_of_o
     assert causes == ["process", "host_lost", "host_lost"]
     shown = clusters.all_text(job)
     assert "chaos: Kill(at_line='step 8$', rank=1)" in shown and "algo-1 is gone" in shown
-    assert "attempt 0 is over (algo-2, rank 1: was killed by SIGKILL); the next one begins" in shown
+    assert "attempt 0 is over (algo-2, rank 1: was killed by SIGKILL). The next attempt begins" in shown
     for attempt, host in ((0, "algo-1"), (1, "algo-2"), (3, "algo-2")):
         assert any(job.record.log_dir(host, attempt).glob("rank-*.log"))
     assert (job.record.checkpoints_dir / "step").read_text() == "30"

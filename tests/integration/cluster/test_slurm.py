@@ -253,7 +253,7 @@ def test_the_limit_of_an_allocation_is_a_notice(make: clusters.Make, slurm_clust
     ("options", "hosts", "reason"),
     [
         ({"partition": "trian"}, 1, "Did you mean 'train'"),
-        ({"partition": "short"}, 2, "partition 'short' gives a job at most 1 nodes; ask for fewer"),
+        ({"partition": "short"}, 2, "partition 'short' gives a job at most 1 nodes. Ask for fewer"),
         ({}, places.MACHINES + 1, f"gives a job at most {places.MACHINES} nodes"),
         ({"partition": "short", "time": "2:00:00"}, 1, "allows at most 00:05:00"),
         ({"partition": "closed"}, 1, "accepts no jobs now"),
@@ -310,7 +310,7 @@ def test_an_interpreter_that_will_not_do_is_named(python: str, reason: str, make
     clusters.await_terminal(job)
     assert job.status == "Failed"
     text = str(job.describe()["FailureReason"])
-    assert "name the interpreter of this environment with backend_options={'python': …}" in text
+    assert "Name the interpreter of this environment with backend_options={'python': …}" in text
     import re
 
     assert re.search(reason, text)

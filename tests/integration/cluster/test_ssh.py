@@ -203,7 +203,7 @@ def test_a_machine_under_two_names_is_one(make: clusters.Make, fleet: fleets.Fle
     known = Path(str(make._options["backend_options"]["ssh_config"])).read_text()
     config.write_text(f"Host again\n  HostName {first}\n{known}")
     text = reason(make, hosts=2, options=changed(make, hosts=[first, "again"], ssh_config=str(config)))
-    assert "is the same machine as" in text and "name each machine once, with all its slots" in text
+    assert "is the same machine as" in text and "Name each machine once, with all its slots" in text
     options = changed(make, hosts=[first, "again", other], ssh_config=str(config))
     job = make.run("import aid\naid.report()", hosts=2, options=options)
     assert len(clusters.reports(job)) == 2

@@ -169,7 +169,7 @@ def test_ctrl_c_stops_the_job_with_five_seconds_to_save(
     caller.process.send_signal(signal.SIGINT)
     assert caller.wait() == 0
     said = caller.output.read_text()
-    assert "stopping training job job-1: it has 5 s to save" in said
+    assert "stopping training job job-1: the script has 5 s to save" in said
     assert said.rstrip().endswith("interrupted; Stopped")
     assert job.status == "Stopped"
     assert [clusters.printed(job, rank) for rank in range(shape.size)] == [["saved"]] * shape.size
@@ -197,7 +197,7 @@ def test_a_second_ctrl_c_ends_it_at_once(make: clusters.Make, tmp_path: Path) ->
     make.await_ready(4, job)
     snapshot = clusters.Snapshot(job)
     caller.process.send_signal(signal.SIGINT)
-    clusters.until(lambda: "it has 5 s to save" in caller.output.read_text())
+    clusters.until(lambda: "the script has 5 s to save" in caller.output.read_text())
     caller.process.send_signal(signal.SIGINT)
     caller.wait()
     assert job.status == "Stopped"
@@ -344,7 +344,7 @@ def test_sigterm_to_one_of_our_processes_ends_the_job_and_is_told(
     words = {
         "mpirun": ("algo-1, mpirun: ", "algo-1, orted: "),  # it ends its daemons, which may be gone before it
         "orted": ("algo-1, orted: ",),
-        "toolkit": ("algo-2: the host's training process was stopped by another program (SIGTERM); the script",),
+        "toolkit": ("algo-2: the host's training process was stopped by another program (SIGTERM). The script",),
     }
     reason = job.describe()["FailureReason"]
     assert reason.startswith(words[kind])

@@ -232,7 +232,7 @@ def test_what_the_engine_is_asked_for(
 
 
 def test_why_there_are_no_gpus() -> None:
-    assert "shows no NVIDIA GPU" in str(gpu_refusal({}, 0))
+    assert "no NVIDIA GPU was found" in str(gpu_refusal({}, 0))
     assert "(its runtimes: io.containerd.runc.v2, runc)" in str(
         gpu_refusal({"Runtimes": {"runc": {}, "io.containerd.runc.v2": {}}}, 1)
     )
@@ -475,7 +475,7 @@ def test_a_bucket_holds_a_few_packets_and_what_a_fast_link_brings() -> None:
 
 def test_without_its_tools_a_slower_link_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "system_path", lambda: "/nonexistent")
-    with pytest.raises(UnsupportedError, match="tc, ip, nsenter not found; install Debian's packages iproute2"):
+    with pytest.raises(UnsupportedError, match=r"tc, ip, nsenter not found\. Install Debian's packages iproute2"):
         checking.check(spec(), RunOptions(backend_options={"link_rate": "1gbit"}))
 
 

@@ -35,7 +35,7 @@ def test_a_cache_on_a_full_disk(s3: Bucket, tmp_path: Path) -> None:
         wanted = HostChannel(name="train", uri=s3.uri("train"))
         with pytest.raises(
             AgentError,
-            match=r"'train': .*3.1 MB, and 268.4 MB must stay free, but only 1.\d MB are free.*FLEETFIT_CACHE",
+            match=r"'train': .*1.\d MB are free, but .* needs 3.1 MB, and 268.4 MB must stay free.*FLEETFIT_CACHE",
         ):
             channels.prepare([tmp_path / "ml"], [wanted], tell=lambda line: None)
         subprocess.run(["mount", "-o", "remount,size=1g", str(cache)], check=True)

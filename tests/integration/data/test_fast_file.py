@@ -96,5 +96,5 @@ def test_a_machine_that_cannot(s3: Bucket, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(AgentError, match=r"apt install fuse3"):
         mounting.check()
-    with pytest.raises(ConfigurationError, match=r"'FastFile' of S3 needs .*fuse3"):
+    with pytest.raises(ConfigurationError, match=r"lacks .*fuse3.*, which input mode 'FastFile' needs"):
         fit(estimator(tmp_path, ""), TrainingInput(s3.uri("train"), input_mode="FastFile"))

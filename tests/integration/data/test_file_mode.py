@@ -234,7 +234,7 @@ def test_a_silent_server_is_asked_again(
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"), [(0, "answers 503 SlowDown"), (2, "does not answer as it should: .*timed out")]
+    ("seconds", "said"), [(0, "answers 503 SlowDown"), (2, "gave an unexpected answer: .*timed out")]
 )
 def test_an_error_answer_that_does_not_come_whole(
     seconds: float, said: str, s3: Bucket, faults: Faults, monkeypatch: pytest.MonkeyPatch

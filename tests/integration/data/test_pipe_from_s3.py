@@ -86,7 +86,7 @@ def test_a_server_that_stands_still_again_and_again(
     faults.delay(60, key="train/0")
     with (
         streams.S3Stream(item, backoff=Backoff(attempts=2, first_s=0.01)) as stream,
-        pytest.raises(sources.SourceError, match=r"train/0' at byte 0: .* does not answer as it should: Read timeout"),
+        pytest.raises(sources.SourceError, match=r"train/0' at byte 0: .* gave an unexpected answer: Read timeout"),
     ):
         stream.read(len(content))
 

@@ -216,8 +216,8 @@ def test_what_cannot_be_read_ends_the_agent_with_the_reason(tmp_path: Path) -> N
     for name, content, words in (
         ("cut off", good[:-1], f"record 10 at byte {len(good) - len(tfrecord.encode(b'r10'))}: it is cut off"),
         ("damaged", good[:at] + b"x" + good[at + 1 :], f"record 5 at byte {at}: it does not begin as a TFRecord does"),
-        ("lines", b"1,2\n", "part-01' is TextLine, but the objects before it are TFRecord"),
-        ("picture", b"\x89PNG\0", "is neither TFRecord nor RecordIO nor text"),
+        ("lines", b"1,2\n", "part-01' is TextLine, but earlier objects are TFRecord"),
+        ("picture", b"\x89PNG\0", "its format is not TFRecord, RecordIO or text"),
     ):
         second.write_bytes(content)
         with agent(tmp_path / name, {"train": sharded}, ranks=2) as host:

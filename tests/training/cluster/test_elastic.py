@@ -224,12 +224,12 @@ def test_hosts_that_discovery_does_not_name_do_not_train(slow: bool, make: clust
     until_size(job, 1, 2)
     assert job.hosts == ["algo-1", "algo-4"]
     hosts_file.write_text("one\ntwo:3\n")
-    said = "discovery: two (algo-4) has 3 slots now, and the job keeps using 1."
+    said = "discovery: two (algo-4) has 3 slots now, but the job keeps using 1."
     clusters.until(lambda: said in clusters.all_text(job), check=lambda: check(job))
     make.mark("enough")
     job.wait(logs=False, timeout=60)
     assert job.status == "Completed"
-    assert "discovery lists 1 of the 3 initial hosts: algo-3 leaves" in clusters.all_text(job)
+    assert "discovery lists 1 of the 3 initial hosts, so algo-3 leaves" in clusters.all_text(job)
 
 
 @pytest.mark.horovod
@@ -250,8 +250,8 @@ def test_the_first_hosts_are_waited_for_and_a_discovery_that_names_too_few_holds
         clusters.until(lambda: text in clusters.all_text(job), check=lambda: check(job))
 
     until_said(
-        "the training needs 2 workers to begin (instance_count=2) and has 1: it waits for the others, up to 600 s. "
-        "Discovery lists one."
+        "the training needs 2 workers to begin (instance_count=2), but has only 1. It waits for the other workers, "
+        "up to 600 s. Discovery lists one."
     )
     hosts_file.write_text("one\ntwo\n")
     until_size(job, 2)
@@ -259,7 +259,8 @@ def test_the_first_hosts_are_waited_for_and_a_discovery_that_names_too_few_holds
     its_hosts.write_text("one\n")
     hosts_file.write_text("two\n")
     until_said(
-        "the training needs at least 2 workers and has 1: it waits for more, up to 600 s. Missing: algo-1 (one)."
+        "the training needs at least 2 workers, but has only 1. It waits for more workers, up to 600 s. "
+        "Missing: algo-1 (one)."
     )
     hosts_file.write_text("")
     clusters.until(lambda: len(list(job.record.events("host_leaving"))) == 2, check=lambda: check(job))
@@ -308,7 +309,7 @@ def test_a_training_with_too_few_waits_for_its_time_unless_nobody_is_left_and_sa
     assert late.failure is not None
     assert late.failure.hints == ("the last failure: algo-1, worker 1: exited with code 1",)
     assert (sizes(late), sizes(never)) == ([2], [])
-    said = "the training needs at least 2 workers and has 1: it waits for more, up to 600 s."
+    said = "the training needs at least 2 workers, but has only 1. It waits for more workers, up to 600 s."
     clusters.until(lambda: said in clusters.all_text(alone), check=lambda: check(alone))
     ipc_client.request(alone.record, {"op": "kill_rank", "rank": 0})
     with pytest.raises(TrainingJobError, match="out of memory"):
@@ -337,7 +338,7 @@ def test_too_few_since_a_market_took_hosts_for_a_time_is_no_failure(make: cluste
     assert job.status == "Completed"
     (ending,) = job.describe()["Fleetfit"]["attempts"]
     assert (ending["kind"], ending["taken"], ending["failure"]) == ("preemption", ["algo-2"], None)
-    said = f"too few workers for {patience} s (elastic_timeout): another attempt begins when algo-2 is back."
+    said = f"too few workers for {patience} s (elastic_timeout). Another attempt begins when algo-2 is back."
     assert said in clusters.all_text(job)
 
 

@@ -44,7 +44,7 @@ def test_hosts_are_where_the_provider_says_and_leave_before_they_are_taken(
     job = make.start(THERE, hosts=2, distribution=ElasticHorovod(**OPTIONS))
     until_size(job, 1)
     told(job, "at machine-12")
-    told(job, "the board lists 1 of the 2 initial hosts: algo-2 leaves")
+    told(job, "the board lists 1 of the 2 initial hosts, so algo-2 leaves")
     with pytest.raises(ConfigurationError, match="the board decides which hosts the job has"):
         job.add_hosts(1)
     write({third: {"slots": 1}, first: {}})

@@ -282,7 +282,7 @@ def check_adasum() -> None:
         np.testing.assert_allclose(found, [3.0, 4.0], rtol=1e-6)
         [found] = apply_once([tf.constant([float(rank == RANK) for rank in range(SIZE)])], op="adasum")
         np.testing.assert_allclose(found, np.ones(SIZE), rtol=1e-6)
-    refused(lambda: cluster.optimizer(keras.optimizers.SGD(), op="adasum", compression="fp16"), "one of the two")
+    refused(lambda: cluster.optimizer(keras.optimizers.SGD(), op="adasum", compression="fp16"), "one of these")
 
 
 def check_guard() -> None:

@@ -149,7 +149,7 @@ def test_a_stream_goes_on_where_it_was() -> None:
         (Stream(9, "host"), {}, "distribution='FullyReplicated'"),
         (Stream(9), {"shuffle": True}, "ShuffleConfig"),
         (Stream(9), {"num_workers": 2}, "one reader"),
-        (Stream(9), {"num_workers": 1, "persistent_workers": True}, "must start anew"),
+        (Stream(9), {"num_workers": 1, "persistent_workers": True}, "starts anew"),
     ],
 )
 def test_streams_that_cannot_be_dealt(stream: Stream, options: dict[str, Any], words: str) -> None:

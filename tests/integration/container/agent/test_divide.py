@@ -45,7 +45,7 @@ def test_what_cannot_be_divided(tmp_path: Path, capfd: pytest.CaptureFixture[str
     (tmp_path / "picture").write_bytes(b"\x89PNG\0")
     for path, words in (
         (source, "record 10 at byte 162: it is cut off"),
-        (tmp_path / "picture", "neither TFRecord nor RecordIO nor text"),
+        (tmp_path / "picture", "its format is not TFRecord, RecordIO or text"),
         (tmp_path / "no", "does not exist"),
     ):
         assert main.main(["shard", str(path), str(tmp_path / "many"), "--shards", "2"]) == 2

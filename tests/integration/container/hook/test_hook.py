@@ -364,7 +364,7 @@ def test_sagemakers_modules_where_they_are_not_installed(tmp_path: Path) -> None
         ("from sagemaker_training import entry_point", "there is no sagemaker_training.entry_point: "),
         ("import sagemaker_containers.beta.x", "Put sagemaker-containers into requirements.txt"),
         ("import sagemaker_inference", "No module named 'sagemaker_inference'"),
-        ("import sagemaker_training.environment as e; e.Environment().topology", "has no 'topology'; it has: "),
+        ("import sagemaker_training.environment as e; e.Environment().topology", "has no 'topology'. It has: "),
         ("import os; del os.environ['SM_HOSTS']; from sagemaker_training.environment import Environment; Environment()",
          "belongs to no training job"),
     ):  # fmt: skip

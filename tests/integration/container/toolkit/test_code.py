@@ -143,7 +143,7 @@ class TestMaterialize:
         for location in (str(source), str(pack(source, source.parent / "s.tar.gz"))):
             with pytest.raises(CodeError, match=name) as caught:
                 materialize(location, code_dir, "train.py")
-            assert "rename" in str(caught.value)
+            assert "Rename" in str(caught.value)
 
     @pytest.mark.parametrize(
         ("location", "message"),
@@ -328,7 +328,7 @@ class TestArchives:
         )
         with pytest.raises(CodeError, match=r"sourcedir\.tar\.gz") as caught:
             materialize(str(path), code_dir, "train.py")
-        assert "pack" in str(caught.value)
+        assert "Pack" in str(caught.value)
 
 
 class TestEntryCommand:

@@ -48,7 +48,7 @@ READY = f"import faulthandler, sys; faulthandler.register({hangs.STACK_SIGNAL}, 
          "it has no stack to show: the process is not Python but sh"),
         (READY + "import os; os.execvp('sh', ['sh', '-c', 'echo; cat; :'])", False,
          "it has no stack to show: the process is not Python but sh, which runs cat"),
-        ("print(flush=True); input()", False, "it has no stack to show: Python has already shut down in"),
+        ("print(flush=True); input()", False, "it has no stack to show. Either Python has already shut down in"),
     ],
 )  # fmt: skip
 def test_who_cannot_show_a_stack_is_not_harmed_and_is_named(program: str, asked: bool, place: str) -> None:

@@ -42,7 +42,7 @@ def test_a_job_goes_on_whose_output_cannot_be_written(way: str, tmp_path: Path) 
     code, said = run(["train", "train.py"], way, tmp_path)
     assert (code, "Traceback" in said) == (0, False)
     if way == ">/dev/full":
-        assert said == "fleetfit: the log is no longer shown (No space left on device); the job goes on.\n"
+        assert said == "fleetfit: the log is no longer shown (No space left on device). The job goes on.\n"
     [name] = job_names()
     assert TrainingJob.attach(name).status == "Completed"
 

@@ -372,7 +372,7 @@ def test_a_decorated_function_within_a_job_is_the_function_itself() -> None:
 
     assert Model().factorial(3) == 36
     assert len(job_names()) == 1
-    with pytest.raises(ConfigurationError, match=r"double\(\) is decorated with @remote.* give double\.wrapped_func"):
+    with pytest.raises(ConfigurationError, match=r"double\(\) is decorated with @remote.* Give double\.wrapped_func"):
         run(double)
     assert double.wrapped_func(4) == 8
     planned = double.estimator(4).plan()

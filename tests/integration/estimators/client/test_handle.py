@@ -385,7 +385,7 @@ def test_an_interrupt_stops_a_tied_job_and_is_raised(tmp_path: Path) -> None:
     out, err = process.communicate(timeout=20)
     assert job.status == "Stopped"
     assert b"KeyboardInterrupt" in err
-    assert b"stopping training job job-1: it has 5 s to save." in out
+    assert b"stopping training job job-1: the script has 5 s to save." in out
     assert b"training job job-1: stopped." in out and b"job-1  Stopped" in out
     assert processes_of("job-1") == []
 

@@ -115,7 +115,7 @@ def test_from_the_shell(estimator: TensorFlow, tmp_path: Path) -> None:
     ("arguments", "part"),
     [
         ({}, "needs command="),
-        ({"command": "notify-send done"}, r"write \['notify-send', 'done'\]"),
+        ({"command": "notify-send done"}, r"Write \['notify-send', 'done'\]"),
         ({"command": []}, "list of strings"),
         ({"url": "ftp://host"}, "http:// or https://"),
         ({"url": "http:///x"}, "no host"),

@@ -116,7 +116,7 @@ def test_a_tracking_server_that_is_down_harms_no_job_and_is_told_later(
     estimator.fit(logs=False, callbacks=[tracker])
     job = estimator.latest_training_job
     assert str(job.status) == "Completed"
-    assert f"run `fleetfit track mlflow {job.name}` to send the rest" in capfd.readouterr().err
+    assert f"To send the rest, run `fleetfit track mlflow {job.name}`" in capfd.readouterr().err
     with pytest.raises(BackendError, match="MLflow: "):
         tracker.sync(job)
 

@@ -17,14 +17,14 @@ from estimators.supervisor import neighbours
         (
             "/p/train.py",
             "/p/helper.py",
-            "helper.py is next to train.py, but only train.py was sent: source_dir='.'",
+            "helper.py is next to train.py, but only train.py was sent. To send the whole folder, set source_dir='.'",
         ),
         ("/p/src/train.py", "/p/src/helper", "source_dir='src', entry_point='train.py' (--source-dir src)"),
         ("/q/train.py", "/q/helper.py", "source_dir='/q', entry_point='train.py' (--source-dir /q)"),
         (
             "/p/src",
             "/p/helper.py",
-            "next to src/, but only src/ was sent: dependencies=['helper.py']",
+            "next to src/, but only src/ was sent. To send helper.py too, set dependencies=['helper.py']",
         ),
         ("/p/train.py", "/p/other.py", None),
     ],
@@ -56,6 +56,9 @@ def test_a_job_says_that_the_module_was_not_sent(tmp_path: Path, monkeypatch: py
         return ()
 
     (hint,) = run(entry_point="code/train.py")
-    assert hint.startswith("helper.py is next to train.py, but only train.py was sent: source_dir='code', entry")
+    assert hint.startswith(
+        "helper.py is next to train.py, but only train.py was sent. "
+        "To send the whole folder, set source_dir='code', entry"
+    )
     assert "requirements" not in hint
     assert run(entry_point="train.py", source_dir="code") == ()

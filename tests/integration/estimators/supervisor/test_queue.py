@@ -158,5 +158,5 @@ def test_a_queue_is_refused_where_the_hosts_are_other_machines(tmp_path: Path, h
         entry_point="train.py", source_dir=str(tmp_path), instance_type="ssh",
         run_options=RunOptions(queue="default", backend="ssh", backend_options={"hosts": "localhost"}),
     )  # fmt: skip
-    with pytest.raises(UnsupportedError, match="a queue is for jobs that run on this machine"):
+    with pytest.raises(UnsupportedError, match="a queue is only for jobs on this machine"):
         estimator.fit()

@@ -264,7 +264,7 @@ def test_how_soon_a_trial_gets_there(script: Path, home: Path) -> None:
     assert searched.latest_tuning_job is not None
     slow, quick = searched.latest_tuning_job.trials()
     assert (slow["state"], slow["value"]) == ("Failed", None)
-    assert slow["reason"] == "it never reached score>=0.9; the last value was 0.5"
+    assert slow["reason"] == "it never reached score>=0.9. The last value was 0.5"
     assert quick["state"] == "Completed"
     assert quick["value"] >= 0
     assert searched.best_training_job() == quick["job"]

@@ -102,7 +102,7 @@ def test_a_disk_without_room_is_named_before_anything_is_copied(
         file.truncate(10**13)
     put(tmp_path / "holes", HostChannel(name="train", uri=str(data)))
     (data / "large").write_bytes(bytes(30_000))
-    with pytest.raises(AgentError, match=r"copies 3\d\.\d kB, and .* only 41\.0 kB free\. .*input_mode='FastFile'"):
+    with pytest.raises(AgentError, match=r"41\.0 kB are free, but File mode copies 3\d\.\d kB.*input_mode='FastFile'"):
         put(tmp_path / "base", HostChannel(name="train", uri=str(data)))
     put(tmp_path / "base", HostChannel(name="train", uri=str(data), mode=InputMode.FAST_FILE))
     assert (tmp_path / "base/input/data/train/holes").stat().st_size == 10**13

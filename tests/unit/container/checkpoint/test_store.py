@@ -346,8 +346,8 @@ def test_a_newest_one_that_is_a_link_is_not_passed_over_in_silence(store: Checkp
     loaded = store.read_newest()
     assert loaded is not None and loaded.name == name
     assert [str(item) for item in loaded.skipped] == [
-        f"checkpoint-00000002-step-2: it is a link to {linked}, which another program may change; copy that folder "
-        "here to restore from it"
+        f"checkpoint-00000002-step-2: it is a link to {linked}, which another program may change. To restore from "
+        "that folder, copy it here"
     ]
     shutil.rmtree(Path(store.directory, name))
     with pytest.raises(NoUsableCheckpointError, match="it is a link to"):  # rather than from the beginning

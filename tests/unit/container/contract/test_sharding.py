@@ -80,7 +80,7 @@ def test_shuffling_before_dealing_loses_nothing_in_any_epoch() -> None:
         ([5, 0, 0], "algo-2, algo-3 get nothing"),
         (
             [3000, 1000, 2000],
-            "algo-1 gets 3,000 bytes, algo-2 gets 1,000. Use objects of about the same size; their number should be a "
+            "algo-1 gets 3,000 bytes, algo-2 gets 1,000. Use objects of about the same size, and make their number a "
             "multiple of 3.",
         ),
     ],

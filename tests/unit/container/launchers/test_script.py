@@ -11,12 +11,12 @@ from container.contract.environment import Environment, Machine
 @pytest.mark.parametrize(
     ("channels", "said"),
     [
-        ({}, "by itself, with all the data;"),
-        ({"train": "FullyReplicated"}, "by itself, with all the data;"),
-        ({"train": "ShardedByS3Key"}, "by itself, with its own share of 'train';"),
+        ({}, "by itself, with all the data."),
+        ({"train": "FullyReplicated"}, "by itself, with all the data."),
+        ({"train": "ShardedByS3Key"}, "by itself, with its own share of 'train'."),
         (
             {"train": "ShardedByS3Key", "test": "FullyReplicated"},
-            "by itself, with its own share of 'train' and all of 'test';",
+            "by itself, with its own share of 'train' and all of 'test'.",
         ),
     ],
 )
@@ -29,4 +29,7 @@ def test_what_of_the_data_each_host_has(channels: dict[str, str], said: str) -> 
         input_data_config={name: {"S3DistributionType": how} for name, how in channels.items()},
     )
     (warning,) = launchers.plan_job(environment, ("python", "train.py")).warnings
-    assert warning.startswith("2 hosts without a distribution strategy: each runs the whole script") and said in warning
+    assert (
+        warning.startswith("2 hosts without a distribution strategy: each host runs the whole script")
+        and said in warning
+    )

@@ -63,14 +63,14 @@ def test_openmpi_5s_daemon_goes_by_its_hosts_name_where_hosts_share_a_machine(mo
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("rm -rf /", "something other than its daemon"),
-        ("orted ; rm -rf /", "more than its daemon"),
-        ("PATH=/x ; export PATH", "named no daemon"),
-        ("", "named no daemon"),
-        ("sh -c orted", "something other than its daemon"),
-        ("OPAL_PREFIX=/x ; export OPAL_PREFIX; sh /x/bin/orted", "something other than its daemon"),
-        ("OPAL_PREFIX=/x ; export OPAL_PREFIX; /x/bin/orted; rm -rf /", "more than its daemon"),
-        ("PATH=/x rm -rf /", "something other than its daemon"),
+        ("rm -rf /", "another program than its daemon"),
+        ("orted ; rm -rf /", "more than the start of its daemon"),
+        ("PATH=/x ; export PATH", "names no daemon"),
+        ("", "names no daemon"),
+        ("sh -c orted", "another program than its daemon"),
+        ("OPAL_PREFIX=/x ; export OPAL_PREFIX; sh /x/bin/orted", "another program than its daemon"),
+        ("OPAL_PREFIX=/x ; export OPAL_PREFIX; /x/bin/orted; rm -rf /", "more than the start of its daemon"),
+        ("PATH=/x rm -rf /", "another program than its daemon"),
         ('orted "unclosed', "quotation"),
     ],
 )

@@ -81,7 +81,9 @@ def test_a_collective_that_timed_out_is_named(text: str, raised: bool, words: st
     one = member(text, **ended)
     failure = reports.of_member(one, "algo-2")
     assert failure.message.startswith(f"{words} (") and failure.summary().startswith("algo-2, rank 3: ")
-    assert failure.hints[0].startswith("another rank makes other calls, or none: set hang_timeout=")
+    assert failure.hints[0].startswith(
+        "another rank makes other calls, or no calls. To see where each rank waits, set hang_timeout="
+    )
     assert not reports.is_consequence(one)
 
 

@@ -19,7 +19,7 @@ from estimators.cli.main import main
         (["train", "ok.py", "--hots", "2"], "unrecognized arguments: --hots 2. Did you mean '--hosts'?"),
         (["train"], "SCRIPT is missing: name the entry point, or a job file with -f."),
         (["trian", "ok.py"], "Did you mean 'train'?"),
-        (["s3", "/nonexistent/folder"], "there is no folder '/nonexistent/folder'; make it first: mkdir -p"),
+        (["s3", "/nonexistent/folder"], "there is no folder '/nonexistent/folder'. Make the folder first: mkdir -p"),
     ],
 )
 def test_a_wrong_command_line_is_answered_in_one_line(
@@ -33,7 +33,7 @@ def test_a_wrong_command_line_is_answered_in_one_line(
 @pytest.mark.parametrize(
     ("call", "answer"),
     [
-        (lambda: TensorFlow("train.py"), r"argument is py_version, .*; write TensorFlow\(entry_point='train.py'\)"),
+        (lambda: TensorFlow("train.py"), r"argument is py_version, .*\. Write TensorFlow\(entry_point='train.py'\)"),
         (lambda: TensorFlow(entry_point="x.py").fit(epochs=3), r"give the estimator hyperparameters=\{'epochs': 3\}"),
         (lambda: TensorFlow(entry_point="x.py").fit(job_nam="x"), "Did you mean 'job_name'"),
         (lambda: RunOptions(on_nann="fail"), "Did you mean 'on_nan'"),

@@ -101,7 +101,7 @@ def test_old_names_are_taken_with_one_warning_that_names_the_new(old: str) -> No
         values = read_arguments({old: 5}, constructor="TensorFlow()", owners=Owner)
     assert values == {V1[old]: 5}
     assert [(item.category, str(item.message)) for item in caught] == [
-        (DeprecationWarning, f"{old} is a name of the SageMaker SDK 1.x; use {V1[old]}.")
+        (DeprecationWarning, f"{old} is a name of the SageMaker SDK 1.x. Use {V1[old]}.")
     ]
 
 

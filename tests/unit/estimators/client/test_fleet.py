@@ -47,7 +47,7 @@ class TestRecommend:
 
     def test_what_no_fleet_can_do_is_said_and_the_nearest_named(self) -> None:
         found = of(deadline=60.0, budget=0.01)
-        assert "No fleet meets 60.0 s and $0.01 in 95 % of its runs; this one comes closest." in str(found)
+        assert "No fleet meets 60.0 s and $0.01 in 95 % of its runs. This fleet comes closest." in str(found)
 
     def test_the_order_is_that_of_the_limits(self) -> None:
         def forecast(hosts: int, prices: tuple[float, float]) -> Any:

@@ -138,7 +138,7 @@ def test_links_that_lead_nowhere_are_left_out_with_a_warning() -> None:
 
 def test_circles_are_refused() -> None:
     os.symlink("..", "code/up")
-    with pytest.raises(ConfigurationError, match="a folder that contains the link; remove the link"):
+    with pytest.raises(ConfigurationError, match=r"a folder that contains the link\. Remove the link"):
         _ = resolve("train.py", "code").listing
 
 
@@ -296,7 +296,7 @@ def test_large_sources_are_warned_about(monkeypatch: pytest.MonkeyPatch) -> None
         (("requirements.txt", "code"), "is neither a Python script (.py), a shell script (.sh)"),
         (("train.py", "cod"), "source_dir 'cod' does not exist"),
         (("train.py", "cod"), "Did you mean 'code'?"),
-        (("train.py", "code/train.py"), "is not a folder; for a single file give entry_point only"),
+        (("train.py", "code/train.py"), "is not a folder. For a single file, give entry_point only"),
         (("train.py",), "entry_point 'train.py' does not exist"),
         (("pkg.task",), "A module needs source_dir"),
         (("code",), "is a folder without a __main__.py. Set entry_point to a script"),

@@ -68,7 +68,7 @@ def test_sagemakers_form_reads_and_writes() -> None:
 @pytest.mark.parametrize(
     ("definitions", "message"),
     [
-        ([{"Name": "a", "Regex": "loss: [0-9]+"}], "has no group; put parentheses around the number"),
+        ([{"Name": "a", "Regex": "loss: [0-9]+"}], "has no group. Put parentheses around the number"),
         ([{"Name": "a", "Regex": "(?:loss): (?:[0-9]+)"}], "has no group"),
         ([{"Name": "a", "Regex": "loss: ([0-9]+"}], r"missing \), unterminated subpattern at position 6"),
         ([{"Name": "a", "Regexp": "(1)"}], "unknown key.*'Regexp'.*Did you mean 'Regex'"),

@@ -53,7 +53,7 @@ def test_of_many_creators_at_once_one_wins(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "-a", "a-", "a_b", "a/b", "..", "a" * 64, "é"])
 def test_a_name_that_sagemaker_would_refuse_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="is not valid: use 1 to 63 letters"):
+    with pytest.raises(ConfigurationError, match=r"is not valid\. As on SageMaker, a name has 1 to 63 letters"):
         JobRecord.create(name, tmp_path)
     with pytest.raises(JobNotFoundError):
         JobRecord.open(name, tmp_path)
@@ -194,7 +194,7 @@ def test_a_torn_event_is_left_out(record: JobRecord) -> None:
 def test_a_record_of_a_newer_version_is_refused_by_name(record: JobRecord) -> None:
     status = statuses.with_own(statuses.new_status({"TrainingJobName": "job-1"}, 1.0), record_version=99)
     record.write_status(status)
-    with pytest.raises(RecordError, match=r"newer fleetfit \(record version 99"):
+    with pytest.raises(RecordError, match=r"newer fleetfit: its record version is 99"):
         record.read_status()
 
 

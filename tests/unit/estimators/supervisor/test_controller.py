@@ -219,7 +219,7 @@ def test_it_begins_when_all_are_there_or_their_time_is_over() -> None:
     world = World()
     world.up("algo-2")
     world.advance(60.0)
-    assert "the training needs 2 workers to begin (instance_count=2) and has 1: it waits" in world.said[-1]
+    assert "the training needs 2 workers to begin (instance_count=2), but has only 1. It waits" in world.said[-1]
     world.up("algo-1")
     assert world.offers == [("algo-1.0.0", "algo-2.0.0")]
 
@@ -243,7 +243,7 @@ def test_with_too_few_it_waits_and_ends_in_vain_when_nobody_has_its_state() -> N
     world = begun(min_hosts=2, cooldown=(5.0, 5.0))
     world.dies("algo-1.0.0")
     assert world.controller._session.state is State.SHORT
-    assert "the training needs at least 2 workers and has 1: it waits for more" in world.said[-1]
+    assert "the training needs at least 2 workers, but has only 1. It waits for more" in world.said[-1]
     assert world.said[-1].endswith("Missing: algo-1.")
     world.advance(6.0)
     world.tells("algo-1", "worker_ready", worker="algo-1.0.1")
@@ -372,7 +372,7 @@ def test_a_host_leaves_when_the_others_have_met_without_it() -> None:
     assert world.said[-1] == "algo-1 has left"
     world.advance(100.0)
     assert world.added == []
-    with pytest.raises(ValueError, match="at least 1 host, and would have 0 without algo-3"):
+    with pytest.raises(ValueError, match="at least 1 host, but would have 0 without algo-3"):
         world.controller.remove_host("algo-2")
         world.controller.remove_host("algo-3")
 
@@ -389,7 +389,7 @@ def test_a_notice_is_the_jobs_where_nobody_else_trains() -> None:
 
 def test_a_host_that_is_about_to_leave_is_not_counted_when_another_is_to_come() -> None:
     world = begun(min_hosts=1, cooldown=(1.0, 1.0))  # and no more than two
-    with pytest.raises(ValueError, match="2 hosts and 1 more are above max_hosts=2"):
+    with pytest.raises(ValueError, match="the job has 2 hosts, so 1 more would exceed max_hosts=2"):
         world.controller.add_hosts(1)
     world.controller.interrupt("algo-1", 60.0)
     assert world.controller.add_hosts(1) == ["algo-3"]
@@ -457,7 +457,7 @@ def test_a_source_that_decides_gives_hosts_their_places() -> None:
     world.up("algo-1")
     assert world.located == {"algo-1": "a"} and world.offers == [("algo-1.0.0",)]
     world.meet()
-    assert "the board lists 1 of the 2 initial hosts: algo-2 leaves" in world.said
+    assert "the board lists 1 of the 2 initial hosts, so algo-2 leaves" in world.said
     world.places({"a": 1, "b": 2})
     assert world.located["algo-3"] == "b"
     with pytest.raises(ValueError, match="the board decides which hosts the job has"):
@@ -475,7 +475,7 @@ def test_a_source_of_places_bounds_how_many_hosts_there_are() -> None:
     world.up("algo-1", "algo-2")
     world.meet()
     assert world.added == []  # there is no place for a spare one
-    with pytest.raises(ValueError, match=r"the board has 2 places \(a, b\), and the job uses 2 of them; there is no"):
+    with pytest.raises(ValueError, match=r"the board has 2 places \(a, b\), and the job uses 2 of them. There is no"):
         world.controller.add_hosts(1)
     world.ends("algo-1", 137)
     world.places({"b": None})  # with the machine itself

@@ -195,7 +195,7 @@ class TestAttempts:
         actions = job.ends("algo-2", 130, last=True)
         assert actions[:2] == [Do.ATTEMPT_OVER, Do.KEEP_ATTEMPTS]
         [told] = [action for action in actions if isinstance(action, Tell)]
-        assert told.text.endswith("the next one begins in 2.0 s") and told.data["pause_s"] == 2.0
+        assert told.text.endswith("The next attempt begins in 2.0 s") and told.data["pause_s"] == 2.0
         assert job.waits_until(1.0) == [] and job.machine.next_deadline() == 2.0
         assert job.waits_until(2.0) == [Begin(1, HOSTS)]
         assert job.machine.failure is None and job.machine.ended == {} and job.machine.reported is None

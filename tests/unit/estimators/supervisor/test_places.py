@@ -88,7 +88,7 @@ def test_who_has_no_place_when_the_training_begins_leaves() -> None:
     places.places({"a": 1})
     places.begun()
     assert moves.taken()[1:] == [
-        ("the board lists 1 of the 2 initial hosts: algo-2 leaves",),
+        ("the board lists 1 of the 2 initial hosts, so algo-2 leaves",),
         ("leave", "algo-2"),
     ]
 
@@ -136,8 +136,8 @@ def test_other_slots_are_told_and_pipe_mode_uses_as_many_as_read() -> None:
     places.places({"a": 4})
     places.places({"a": 3})
     told = [text for (text, *more) in moves.taken() if not more]
-    assert "a has 4 slots, and the job uses 2 of them" in str(told[0])
-    assert "a (algo-1) has 3 slots now, and the job keeps using 2" in str(told[1])
+    assert "a has 4 slots, but the job uses only 2" in str(told[0])
+    assert "a (algo-1) has 3 slots now, but the job keeps using 2" in str(told[1])
 
 
 def test_a_source_that_does_not_decide_only_says_what_there_is() -> None:

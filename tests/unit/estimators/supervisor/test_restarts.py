@@ -174,7 +174,7 @@ def test_a_job_that_cannot_go_on_says_how_all_its_attempts_ended() -> None:
     final = attempts.over(LOST, 7.0)
     assert isinstance(final, Failure) and final.message == LOST.message
     assert final.attempts == ("attempt 0, after 4.0 s: algo-2, rank 1: was killed by SIGKILL",)
-    assert "1 of 2 hosts are left and no host will come back" in final.hints[-1]
+    assert "1 of 2 hosts are left, and no host will come back" in final.hints[-1]
     assert "earlier attempts:\n  attempt 0" in final.reason() and "attempt 0" in final.detail()
     assert [values["attempt"] for values in attempts.to_list()] == [0, 1]
     assert [Ending.from_dict(values).to_dict() for values in attempts.to_list()] == attempts.to_list()

@@ -48,7 +48,7 @@ def tuner(**changes: Any) -> HyperparameterTuner:
         ({"random_seed": -1}, "random_seed"),
         ({"strategy": "Grid"}, "continuous"),
         ({"strategy": "Grid", "hyperparameter_ranges": {"a": IntegerParameter(1, 10**6)}}, "points"),
-        ({"strategy": "Hyperband", "early_stopping_type": "Auto"}, "use 'Off'"),
+        ({"strategy": "Hyperband", "early_stopping_type": "Auto"}, "Use 'Off'"),
         ({"strategy_config": StrategyConfig(HyperbandStrategyConfig(9, 1))}, "Hyperband and ASHA"),
         ({"strategy": "ASHA", "strategy_config": StrategyConfig(HyperbandStrategyConfig(1, 9))}, "min_resource"),
         ({"completion_criteria_config": TuningJobCompletionCriteriaConfig(0)}, "not_improving"),

@@ -77,7 +77,7 @@ def tuner(distribution: Any = None, **changes: Any) -> HyperparameterTuner:
         (lambda: tuner().fit(), "needs the distribution ElasticHorovod.*no distribution"),
         (lambda: tuner(ElasticHorovod()).fit(), "cannot grow"),
         (lambda: tuner(ElasticHorovod(max_hosts=8), count=5).fit(), "instance_count=5 hosts, but the fleet has 4"),
-        (lambda: tuner(ElasticHorovod(discovery=list)).fit(), "leave discovery"),
+        (lambda: tuner(ElasticHorovod(discovery=list)).fit(), "Leave discovery"),
     ],
 )
 def test_what_is_refused(make: Any, words: str) -> None:
@@ -88,7 +88,7 @@ def test_what_is_refused(make: Any, words: str) -> None:
 def test_hosts_of_a_shared_fleet_are_no_range() -> None:
     searched = tuner(ElasticHorovod(max_hosts=4))
     searched.add_fleet_ranges(hosts=IntegerParameter(1, 2))
-    with pytest.raises(ConfigurationError, match=r"leave out fleet\.hosts"):
+    with pytest.raises(ConfigurationError, match=r"Leave out fleet\.hosts"):
         searched.fit()
 
 

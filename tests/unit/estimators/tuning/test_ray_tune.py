@@ -17,9 +17,9 @@ from estimators.tuning import ray_tune
     [
         ({"instance_type": "local_process"}, "instance_type is 'local_process'. Set instance_type to 'ray'"),
         ({"distribution": ElasticHorovod(max_hosts=3)}, "an elastic job needs more"),
-        ({"checkpoint_s3_uri": "s3://bucket/checkpoints"}, "leave checkpoint_s3_uri= out"),
-        ({"run_options": RunOptions(backend_options={"address": "10.0.0.1:6379"})}, "leave address= out"),
-        ({"run_options": RunOptions(backend_options={"labels": {"zone": "a"}})}, "leave labels= out"),
+        ({"checkpoint_s3_uri": "s3://bucket/checkpoints"}, "Leave checkpoint_s3_uri= out"),
+        ({"run_options": RunOptions(backend_options={"address": "10.0.0.1:6379"})}, "Leave address= out"),
+        ({"run_options": RunOptions(backend_options={"labels": {"zone": "a"}})}, "Leave labels= out"),
     ],
 )
 def test_estimators_that_cannot_be_trials_are_refused(tmp_path: Path, arguments: dict[str, Any], reason: str) -> None:

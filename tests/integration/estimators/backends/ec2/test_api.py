@@ -152,7 +152,7 @@ def test_an_image_or_subnet_that_is_not_there_is_said_by_name(
         make(api, dataclasses.replace(options, ami="ami-00000000000000000"), public_key)
     failure = failure_of(wrong.value)
     assert failure is not None and "'ami'" in requests.explain(failure)
-    with pytest.raises(ConfigurationError, match="no subnet is in eu-west-1c; the subnets are in eu-west-1a"):
+    with pytest.raises(ConfigurationError, match=r"no subnet is in eu-west-1c\. The subnets are in eu-west-1a"):
         make(api, dataclasses.replace(options, zones=("eu-west-1c",)), public_key)
 
 

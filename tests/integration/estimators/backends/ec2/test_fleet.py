@@ -147,7 +147,7 @@ def test_an_instance_that_is_gone_is_told_with_the_reason(ec2: Ec2Server, watch:
     ec2.end(one.found["algo-2"].id)
     one.until(lambda: len(one.gone) == 2)
     assert one.gone == {
-        "algo-1": "EC2 has taken it back",
+        "algo-1": "EC2 has taken the instance back",
         "algo-2": "it has ended (Client.InstanceInitiatedShutdown)",
     }
 

@@ -104,5 +104,5 @@ def test_what_says_nothing_or_too_little_holds_nobody_up(
 
 @pytest.mark.parametrize("python", [None, sys.executable])
 def test_another_python_than_the_callers_is_refused_before_anything_is_sent_there(python: str | None) -> None:
-    with pytest.raises(OSError, match=r"its Python is 3\.\d+, but fit\(\) runs on 2\.7; name another interpreter"):
+    with pytest.raises(OSError, match=r"its Python is 3\.\d+, but fit\(\) runs on 2\.7\. Name another interpreter"):
         joining.start_agent({"python": python, "version": "2.7"}, b"", {})

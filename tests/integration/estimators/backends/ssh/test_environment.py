@@ -37,7 +37,7 @@ def test_an_environment_is_named_by_what_is_in_it(wanted: PythonEnvironment) -> 
 def test_another_processor_or_python_is_refused_by_name(shell: Shell, wanted: PythonEnvironment) -> None:
     with pytest.raises(HostError, match=f"its processor is {platform.machine()}, .* are for sparc64"):
         prepare(shell, dataclasses.replace(wanted, processor="sparc64"), print)
-    with pytest.raises(HostError, match=r"it has Python 3\..*, but .* are for 3\.99; install python3\.99 there"):
+    with pytest.raises(HostError, match=r"it has Python 3\..*, but .* are for 3\.99\. Install python3\.99 there"):
         prepare(shell, dataclasses.replace(wanted, python="3.99"), print)
 
 

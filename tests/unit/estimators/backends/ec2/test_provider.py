@@ -146,7 +146,7 @@ def test_an_instance_that_cannot_be_used_is_replaced_a_few_times(world: World) -
     acquiring = world.acquire()
     world.boot()
     world.start("it never answers")
-    assert world.said == ["i-1 could not be used (it never answers); requesting another one"]
+    assert world.said == ["i-1 could not be used (it never answers). Requesting another instance"]
     world.end(HostLost("EC2 no longer lists the instance"))  # before it ran
     world.boot()
     world.start("no python")
@@ -157,8 +157,8 @@ def test_an_instance_that_cannot_be_used_is_replaced_a_few_times(world: World) -
 def test_one_that_goes_while_its_agent_is_started_is_replaced_with_ec2s_reason(world: World) -> None:
     acquiring = world.acquire()
     world.boot()
-    world.end(HostLost("EC2 has taken it back"))
-    assert "i-1 could not be used (EC2 has taken it back)" in world.said[0]
+    world.end(HostLost("EC2 has taken the instance back"))
+    assert "i-1 could not be used (EC2 has taken the instance back)" in world.said[0]
     assert world.provider.starts["i-1"].cancelled()
     world.boot()
     world.start()
@@ -176,7 +176,7 @@ def test_without_capacity_the_reason_is_said_with_those_before(world: World) -> 
 def test_an_instance_without_the_address_is_not_replaced(world: World) -> None:
     acquiring = world.acquire()
     world.boot(public_address="")
-    assert acquiring.result().startswith("i-1 has no public address; name subnets that assign one")
+    assert acquiring.result().startswith("i-1 has no public address. Name subnets that assign public addresses")
     assert world.fleet.dropped == world.fleet.slots
 
 
@@ -197,8 +197,8 @@ def test_a_host_whose_instance_is_gone_is_lost_until_it_is_released(world: World
     world.start()
     host = acquiring.result()
     losing = world.loop.start(host.until_lost())
-    world.end(HostLost("EC2 has taken it back"))
-    assert losing.result() == "EC2 has taken it back"
+    world.end(HostLost("EC2 has taken the instance back"))
+    assert losing.result() == "EC2 has taken the instance back"
     world.provider.release(host)
     acquiring = world.acquire()
     world.boot()

@@ -46,7 +46,7 @@ def test_what_a_host_gets_is_what_was_asked_for() -> None:
         ({"resources_per_host": {"CPU": True}}, "must have an amount"),
         ({"resources_per_host": {"CPU": float("nan")}}, "must have an amount"),
         ({"resources_per_host": {"GPU": 1.5}}, "'GPU' above 1 must be whole"),
-        ({"resources_per_host": {"object_store_memory": 1}}, "leave it out"),
+        ({"resources_per_host": {"object_store_memory": 1}}, "Leave it out"),
         ({"labels": {"a": 1}}, "labels and values"),
         ({"placement_group": "mine"}, "the id of a placement group"),
         ({"runtime_env": {"pip": object()}}, "plain values"),

@@ -133,7 +133,7 @@ class TestImage:
         caller(stub)
         stub("ecr").add_client_error("describe_images", "RepositoryNotFoundException", "no")
         (problem,) = discovery.discover(settings(image_uri=None)).problems
-        assert "`fleetfit image push` uploads it" in problem
+        assert "Upload it with `fleetfit image push`" in problem
 
     @pytest.mark.parametrize("distribution", [None, ParameterServer(), CollectiveAllReduce(processes_per_host=2)])
     def test_none_can_be_looked_for(self, distribution: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("strategy", "said"),
         [
-            (ParameterServer(), "without a chief and without TensorFlow 2's coordinator"),
+            (ParameterServer(), "Without a chief and TensorFlow 2's coordinator"),
             (CollectiveAllReduce(processes_per_host=2), "fleetfit_collective_processes_per_host"),
             (MPI(fusion_threshold_mb=1), "fleetfit_mpi_fusion_threshold_mb"),
         ],
@@ -128,7 +128,7 @@ class TestRefusals:
         made = spec("fleetfit-training")
         made = dataclasses.replace(made, algorithm=dataclasses.replace(made.algorithm, metric_definitions=(loss,)))
         check(made)
-        with pytest.raises(UnsupportedError, match=r"on_nan='fail'\) with metric_definitions \('loss'\)"):
+        with pytest.raises(UnsupportedError, match=r"on_nan='fail'\) does not work with metric_definitions \('loss'\)"):
             check(made, on_nan="fail")
 
     def test_nothing_is_said_of_an_image_that_is_not_known(self) -> None:
@@ -143,7 +143,7 @@ class TestRefusals:
         ("arguments", "said"),
         [
             ({"entry_point": None}, "entry_point is missing"),
-            ({"dependencies": ["x"]}, "put them in that archive"),
+            ({"dependencies": ["x"]}, "Put the dependencies into that archive"),
             ({"source_dir": "s3://bucket/folder"}, "code on S3 must be an archive"),
         ],
     )

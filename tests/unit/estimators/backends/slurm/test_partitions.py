@@ -19,14 +19,14 @@ KNOWN = {"train": TRAIN, "short": SHORT, "closed": CLOSED}
     ("options", "hosts", "reason"),
     [
         ({}, 4, None),
-        ({}, 5, "instance_count=5, but partition 'train' gives a job at most 4 nodes; ask for fewer."),
+        ({}, 5, "instance_count=5, but partition 'train' gives a job at most 4 nodes. Ask for fewer nodes."),
         ({"partition": "trian"}, 1, "Did you mean 'train'"),
         ({"partition": "short", "time": 5}, 1, None),
         ({"partition": "short"}, 2, "gives a job at most 1 nodes"),
         ({"partition": "short", "time": "5:01"}, 1, "time='5:01', but partition 'short' allows at most 00:05:00"),
         ({"partition": "closed"}, 1, "partition 'closed' accepts no jobs now (it is DOWN)"),
         ({"partition": "closed,short"}, 1, None),  # Slurm takes the one that can have it
-        ({"partition": "closed,short"}, 2, "name another one, or wait. instance_count=2"),
+        ({"partition": "closed,short"}, 2, "Name another partition, or wait. instance_count=2"),
     ],
 )
 def test_what_no_partition_gives_is_refused(options: dict[str, Any], hosts: int, reason: str | None) -> None:
@@ -36,4 +36,6 @@ def test_what_no_partition_gives_is_refused(options: dict[str, Any], hosts: int,
 
 def test_without_a_default_partition_one_has_to_be_named() -> None:
     said = partitions.refusal(SlurmOptions.of({}), 1, {"short": SHORT, "closed": CLOSED})
-    assert said is not None and said.endswith("name one with backend_options={'partition': …}: closed, short.")
+    assert said is not None and said.endswith(
+        "Name one of these partitions with backend_options={'partition': …}: closed, short."
+    )

@@ -291,7 +291,7 @@ def test_an_allocation_that_does_not_run_fails_its_hosts(
     ("address", "version", "reason"),
     [
         ("", "", "its address is not known here. Call fit() on a machine that reaches the nodes"),
-        ("127.0.0.1", "2.7.18", f"is Python 2.7, but fit() runs on {sys.version_info[0]}.{sys.version_info[1]}; name"),
+        ("127.0.0.1", "2.7.18", f"is Python 2.7, but fit() runs on {sys.version_info[0]}.{sys.version_info[1]}. Name"),
     ],
 )
 def test_a_node_that_cannot_be_used_is_named(

@@ -26,7 +26,7 @@ def test_numbers_texts_and_arrays_of_them_are_features(kind: str) -> None:
         ([("x", "void")], "parquet", "column 'x' is void; cast it"),
         ([("x", "map<string,int>")], "parquet", "make columns of it"),
         ([("x", "date")], "tfrecord", "column 'x' is date, which a feature of an Example cannot hold"),
-        ([("x", "decimal(10,2)")], "tfrecord", "cast it to a number"),
+        ([("x", "decimal(10,2)")], "tfrecord", "cast the column to a number"),
         ([("x", "array<array<float>>")], "tfrecord", "use format='parquet'"),
         ([("x", "struct<a:int>")], "tfrecord", "a feature of an Example cannot hold"),
     ],
@@ -69,10 +69,10 @@ class Frame:
         ({"format": "csv"}, r"format=….*'csv'.*tfrecord"),
         ({"shards": 0}, "shards=….*1 or more, got 0"),
         ({"shards": True}, "whole number"),
-        ({}, "executors are on other machines: set the session's spark.fleetfit.store"),
+        ({}, "executors are on other machines. Set the session's spark.fleetfit.store"),
         ({"path": "s3://bucket/frames"}, "'s3://bucket/frames', which is not a folder"),
         ({"path": 5}, "5 is not a location of data"),
-        ({"s3_data_type": "S3Prefix"}, "leave s3_data_type= out"),
+        ({"s3_data_type": "S3Prefix"}, "Leave s3_data_type= out"),
     ],
 )
 def test_arguments_that_are_wrong_are_refused(arguments: dict[str, Any], reason: str) -> None:
