@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from container.contract.environment import Environment
 from container.contract.plan import Role
@@ -19,16 +19,8 @@ from container.toolkit import hangs
 from container.toolkit.output import Output
 from container.toolkit.process_group import Gang
 
-
-class WatchedHost(Protocol):
-    """A host whose ranks should make progress."""
-
-    @property
-    def is_watched(self) -> bool:
-        """Whether something runs that should make progress."""
-
-    def tell_progress(self, kind: str, values: dict[str, Any]) -> None:
-        """Tell the judge: ``progress``, or ``stacks`` with ``places`` and ``missing``."""
+if TYPE_CHECKING:
+    from container.toolkit.runtime import Runtime
 
 
 class ProgressWatch:
@@ -43,7 +35,7 @@ class ProgressWatch:
     """
 
     def __init__(
-        self, loop: Loop, output: Output, environment: Environment, limit: float | None, host: WatchedHost
+        self, loop: Loop, output: Output, environment: Environment, limit: float | None, host: Runtime
     ) -> None:
         self._loop = loop
         self._output = output

@@ -28,7 +28,7 @@ from container.system import processes
 from container.system.connection import Connection
 from container.system.loop import SelectorLoop, Timer
 from container.system.progress import ProgressJudge
-from container.toolkit import control, evidence, machine
+from container.toolkit import control, evidence, machine, reports
 from container.toolkit.coordinator import Coordinator
 from container.toolkit.machine import Action, Do, Event, Happening, HostMachine
 from container.toolkit.mpi import daemons, remotes
@@ -56,6 +56,7 @@ class HostRuntime(Runtime):
         self._machine = HostMachine(environment, settings, self._remote_shells.waiting)
         self._events: collections.deque[Event] = collections.deque()
         self._timer: Timer | None = None
+        self._due: float | None = None
         self._plan: Plan | None = None
         self._planner: Planner | None = None
         self._daemons: dict[str, int] = {}  # those that run here -> the numbers of their requests
@@ -86,19 +87,23 @@ class HostRuntime(Runtime):
             for action in self._machine.handle(self._events[0], time.monotonic()):
                 self._perform(action)
             self._events.popleft()
+        if self._machine.next_deadline != self._due:
+            self._set_timer(self._machine.next_deadline)
+
+    def _set_timer(self, due: float | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        if (deadline := self._machine.next_deadline) is not None:
-            self._timer = self._loop.call_later(deadline - time.monotonic(), self._time_up)
+        self._due = due
+        self._timer = self._loop.call_later(due - time.monotonic(), self._time_up) if due is not None else None
 
     def _time_up(self) -> None:
+        self._timer = self._due = None
         self._handle(Happening.TIME_UP)
 
     def _perform(self, action: Action) -> None:
         match action:
             case machine.Tell(kind, data, rank):
-                self._event(kind, rank, **data)
+                self.tell(kind, rank, **data)
             case machine.Say(text):
                 self._output.say(self._host, text)
             case machine.Report(message):
@@ -278,7 +283,7 @@ class HostRuntime(Runtime):
         if text is not None and self._settings.on_undistributed == "fail":
             return coordinator.fail(evidence.failure(text, self._host))
         if text is not None:
-            self._event("warning", message=text)
+            self.tell("warning", message=text)
         return coordinator.finish()
 
     def _take_progress(self, host: str, message: Message) -> None:
@@ -362,8 +367,7 @@ class HostRuntime(Runtime):
                 elif process.started_by is StartedBy.TOOLKIT:
                     self._gang.launch(process)
         except OSError as error:
-            message = f"{error.filename or 'the command'} could not be started: {error.strerror}."
-            self.fail(Failure(cause=Cause.LAUNCH, message=message, host=self._host))
+            self.fail(reports.not_started(error, self._host))
             return
         self._watch.start()
         if self._progress is not None:

@@ -56,30 +56,18 @@ class HostState(enum.Enum):
 class Happening(enum.Enum):
     """What needs no more words."""
 
-    #: algo-1 is there, and waits for hosts.
-    MASTER_HEARD = enum.auto()
-    #: All hosts are to stop, with time to save.
-    STOP = enum.auto()
-    #: The job has ended well, or all hosts have stopped.
-    FINISH = enum.auto()
-    #: This host was told to stop: the whole cluster does. At the second time this host ends at once.
-    STOP_ASKED = enum.auto()
-    #: This host was told to end without any grace.
-    END_ASKED = enum.auto()
-    #: A process waits for the one that imports for it.
-    IMPORTING = enum.auto()
-    #: The process that imports for this host's ranks has told something.
-    IMPORTER_HEARD = enum.auto()
-    #: A process does nothing but serve from here on.
-    SERVING = enum.auto()
-    #: All ranks should have started.
-    START_CHECK = enum.auto()
-    #: The ranks had their time to save.
-    GRACE_OVER = enum.auto()
-    #: Rank 0 has ended a while ago.
-    RANK_0_ENDED = enum.auto()
-    #: It is time for what :attr:`HostMachine.next_deadline` is for.
-    TIME_UP = enum.auto()
+    MASTER_HEARD = enum.auto()  # algo-1 is there, and waits for hosts
+    STOP = enum.auto()  # all hosts are to stop, with time to save
+    FINISH = enum.auto()  # the job has ended well, or all hosts have stopped
+    STOP_ASKED = enum.auto()  # this host was told to stop: all do; at the second time this host ends at once
+    END_ASKED = enum.auto()  # this host was told to end without any grace
+    IMPORTING = enum.auto()  # a process waits for the one that imports for it
+    IMPORTER_HEARD = enum.auto()  # the process that imports for this host's ranks has told something
+    SERVING = enum.auto()  # a process does nothing but serve from here on
+    START_CHECK = enum.auto()  # all ranks should have started
+    GRACE_OVER = enum.auto()  # the ranks had their time to save
+    RANK_0_ENDED = enum.auto()  # that was a while ago
+    TIME_UP = enum.auto()  # it is time for what HostMachine.next_deadline is for
 
 
 @dataclasses.dataclass(frozen=True)

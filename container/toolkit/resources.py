@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from container.contract.plan import Role
 from container.system import machine, processes
 from container.system.loop import Loop
-from container.toolkit.process_group import Member
 
 if TYPE_CHECKING:
     from container.toolkit.gpus import GpuReader
+    from container.toolkit.runtime import Runtime
 
 #: Kind of the events.
 KIND = "resources"
@@ -40,17 +40,6 @@ _TIMES = slice(11, 15)
 _RESIDENT = 21
 
 
-class SampledHost(Protocol):
-    """A host whose use of the machine is reported."""
-
-    @property
-    def members(self) -> Sequence[Member]:
-        """Its processes."""
-
-    def tell_resources(self, rank: int | None, values: Mapping[str, float]) -> None:
-        """Tell what a rank uses, or the host where the rank is None."""
-
-
 class ResourceSampler:
     """Reports what the ranks of a host use.
 
@@ -59,7 +48,7 @@ class ResourceSampler:
         host: The host.
     """
 
-    def __init__(self, loop: Loop, host: SampledHost) -> None:
+    def __init__(self, loop: Loop, host: Runtime) -> None:
         self._loop = loop
         self._host = host
         self._begun = time.monotonic()
@@ -85,10 +74,10 @@ class ResourceSampler:
         for member in members:
             values = self._of_tree(member.name, member.pid, member.started_at, tree)
             if values:
-                self._host.tell_resources(member.rank, values)
+                self._host.tell(KIND, member.rank, **values)
         values = self._of_host()
         if values:
-            self._host.tell_resources(None, values)
+            self._host.tell(KIND, None, **values)
         now = time.monotonic()
         regular = min(_SELDOM_S, max(_EVERY_S, (now - self._begun) / _SHARE))
         self._loop.call_later(max(regular, (now - began) * _COST), self._look)

@@ -97,7 +97,7 @@ class Runtime(Follower, abc.ABC):
         loop.on_signal(signal.SIGINT, self.end_now)
 
     def _terminated(self) -> None:
-        self._event(TERMINATED)  # the other hosts stop as well, and nobody could tell who was the first
+        self.tell(TERMINATED)  # the other hosts stop as well, and nobody could tell who was the first
         self.stop()
 
     @abc.abstractmethod
@@ -205,7 +205,7 @@ class Runtime(Follower, abc.ABC):
     def on_importer(self, message: Message) -> None:
         self.on_activity()
         if "importing" not in message:
-            self._event("importer", **message)
+            self.tell("importer", **message)
 
     @property
     @abc.abstractmethod
@@ -226,11 +226,8 @@ class Runtime(Follower, abc.ABC):
         """This host's processes."""
         return list(self._gang.members.values()) if self._gang is not None else []
 
-    def tell_resources(self, rank: int | None, values: Mapping[str, float]) -> None:
-        """Tell how much of the machine a rank uses, or the host."""
-        self._event(resources.KIND, rank=rank, **values)
-
-    def _event(self, kind: str, rank: int | None = None, **data: Any) -> None:
+    def tell(self, kind: str, rank: int | None = None, **data: Any) -> None:
+        """Tell the supervisor an event of this host, or of one of its ranks."""
         self._output.event(Event(kind=kind, host=self._host, rank=rank, attempt=self._env.attempt, data=data))
 
     def _pass_on(self, values: Mapping[str, Any], *, rank: int | None) -> None:

@@ -59,8 +59,8 @@ class ElasticRuntime(Runtime):
         self._gang = gang
         members = Membership.of([self._host])
         self._command = plan(members).host(self._host).processes[0].argv
-        self._event("phase", name="cluster_ready")
-        self._event("host_ready", **self._where(ports))
+        self.tell("phase", name="cluster_ready")
+        self.tell("host_ready", **self._where(ports))
         self._watch.start()
 
     @property
@@ -68,7 +68,7 @@ class ElasticRuntime(Runtime):
         return not self._stopping and self._outcome is None
 
     def tell_progress(self, kind: str, values: dict[str, Any]) -> None:
-        self._event(kind, **values)
+        self.tell(kind, **values)
 
     def _where(self, ports: tuple[int, ...]) -> dict[str, Any]:
         """Return what the supervisor needs to know of this host beside that it is there."""
@@ -119,7 +119,7 @@ class ElasticRuntime(Runtime):
         name = f"worker {slot}"
         old = self._gang.members.get(name)
         if old is not None and not old.ended:
-            self._event("worker_ended", worker=worker, exit_code=None, signal=None, why="its place is taken")
+            self.tell("worker_ended", worker=worker, exit_code=None, signal=None, why="its place is taken")
             return
         self._workers[name] = worker
         self._launch(name, slot, slots, "ready" if warm else "wait")
@@ -138,13 +138,7 @@ class ElasticRuntime(Runtime):
         try:
             self._gang.launch(plan)
         except OSError as error:
-            self.fail(
-                Failure(
-                    cause=Cause.LAUNCH,
-                    message=f"{error.filename or 'the command'} could not be started: {error.strerror}.",
-                    host=self._host,
-                )
-            )
+            self.fail(reports.not_started(error, self._host))
 
     def _instruct(self, worker: str, operation: str, message: Message) -> None:
         assert self._gang is not None
@@ -170,7 +164,7 @@ class ElasticRuntime(Runtime):
     # --- processes ---
 
     def on_started(self, member: Member) -> None:
-        self._event("process_started", name=member.name, pid=member.pid, worker=self._workers.get(member.name))
+        self.tell("process_started", name=member.name, pid=member.pid, worker=self._workers.get(member.name))
 
     def on_event(self, member: Member, values: dict[str, Any]) -> None:
         if values.get("kind") == "worker_ready":
@@ -188,7 +182,7 @@ class ElasticRuntime(Runtime):
             if member.failed and not member.told
             else None
         )
-        self._event(
+        self.tell(
             "worker_ended",
             worker=worker,
             exit_code=member.exit_code,

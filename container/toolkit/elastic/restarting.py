@@ -42,7 +42,7 @@ class RestartingRuntime(ElasticRuntime):
             return
         self._imported = True
         for worker in self._unready:
-            self._event("worker_ready", worker=worker)
+            self.tell("worker_ready", worker=worker)
         self._unready.clear()
 
     def _where(self, ports: tuple[int, ...]) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class RestartingRuntime(ElasticRuntime):
         super()._launch(name, slot, slots, "wait")
         worker = self._workers[name]
         if self._imported:
-            self._event("worker_ready", worker=worker)
+            self.tell("worker_ready", worker=worker)
         else:
             self._unready.append(worker)
 

@@ -113,18 +113,13 @@ def test_a_command_is_started_followed_and_reported(host: Host, run_until: RunUn
 @pytest.mark.parametrize(("script", "end"), [("exit 3", (3, None)), ("kill -9 $$", (None, 9)), ("kill $$", (None, 15))])
 def test_ends_are_told_as_they_are(script: str, end: tuple[int, int], host: Host, run_until: RunUntil) -> None:
     member = host.launch("sh", "-c", f"echo last words; {script}")
-    run_until(lambda: member.ended)
+    absent = host.launch("/no/such/program", "x", name="rank 1")
+    run_until(lambda: member.ended and absent.ended)
     assert (member.exit_code, member.signal) == end
     assert member.failed and not member.told and not member.vanished
     assert member.stream is not None and member.stream.tail == b"last words\n"
-
-
-def test_what_cannot_be_started_is_named(host: Host, run_until: RunUntil) -> None:
-    member = host.launch("/no/such/program", "x")
-    run_until(lambda: member.ended)
-    assert member.start_error == "No such file or directory: /no/such/program"
-    assert (member.exit_code, member.pid) == (127, None)
-    assert host.log == [("ended", "rank 0")]
+    assert absent.start_error == "No such file or directory: /no/such/program"
+    assert (absent.exit_code, absent.pid) == (127, None) and ("started", "rank 1") not in host.log
 
 
 def test_an_uncaught_exception_is_known_before_the_end(host: Host, run_until: RunUntil) -> None:
