@@ -32,6 +32,8 @@ from container.toolkit.coordinator import Coordinator
 
 #: As a real toolkit's.
 _BEAT_S = 5.0
+#: How long hosts wait for each other, in seconds.
+_START_TIMEOUT_S = 60.0
 #: Lines that a host prints at once, as a pipe that was full would give them.
 _AT_ONCE = 64
 
@@ -138,31 +140,20 @@ class LightToolkit:
         self._beat()
         token = env[variables.JOB_TOKEN]
         if self._index == 0:
-            self._coordinator = Coordinator(self._hosts, self._tell)
+            self._coordinator = Coordinator(self._hosts, _START_TIMEOUT_S, time.monotonic())
             if listener is not None:
-                self._server = control.Server(
-                    self._loop,
-                    listener,
-                    token=token,
-                    expected=set(self._hosts),
-                    joined=lambda other: None,
-                    received=self._coordinator.receive,
-                    lost=self._coordinator.lost,
-                )
+                self._server = control.Server(self._loop, listener, self, token=token, expected=set(self._hosts))
         else:
             address, _, port = env[variables.CONTROL_ADDRESS].rpartition(":")
             self._client = control.Client(
                 self._loop,
                 (address, int(port)),
+                self,
                 hello=name,
                 token=token,
-                deadline=time.monotonic() + 60.0,
-                joined=lambda: self._report({"op": "ready", "ports": []}),
-                received=self._receive,
-                lost=lambda reason: self.end(1),
+                deadline=time.monotonic() + _START_TIMEOUT_S,
             )
-        if self._coordinator is not None:
-            self._report({"op": "ready", "ports": []})
+        self._report({"op": "ready", "ports": []})
 
     def _print(self, data: bytes) -> None:
         self._host.link.send({"op": "output", "id": self.number}, data)
@@ -177,17 +168,40 @@ class LightToolkit:
 
     def _report(self, message: Message) -> None:
         if self._coordinator is not None:
-            self._coordinator.receive(self._name, message)
+            self.host_said(self._name, message)
         elif self._client is not None:
             self._client.send(message)
 
-    def _tell(self, host: str, message: Message) -> None:
-        if host == self._name:
-            self._loop.call_later(0.0, functools.partial(self._receive, message))
-        elif self._server is not None:
-            self._server.send(host, message)
+    def _tell_all(self, message: Message | None) -> None:
+        if message is not None:
+            self._loop.call_later(0.0, functools.partial(self.master_said, message))
+            if self._server is not None:
+                self._server.broadcast(message)
 
-    def _receive(self, message: Message) -> None:
+    def host_joined(self, host: str) -> None:
+        """Wait for its word."""
+
+    def host_said(self, host: str, message: Message) -> None:
+        """Let algo-1's coordinator decide."""
+        assert self._coordinator is not None
+        self._tell_all(self._coordinator.receive(host, message, time.monotonic()))
+        if self._coordinator.all_done:
+            self._tell_all(self._coordinator.finish())
+
+    def host_lost(self, host: str, reason: str) -> None:
+        """Let algo-1's coordinator decide."""
+        assert self._coordinator is not None
+        self._tell_all(self._coordinator.lost(host, reason, time.monotonic()))
+
+    def master_joined(self) -> None:
+        """Wait for its word."""
+
+    def master_lost(self, reason: str) -> None:
+        """End with it."""
+        self.end(1)
+
+    def master_said(self, message: Message) -> None:
+        """Do what algo-1 says."""
         if self._over:
             return
         match message["op"]:

@@ -6,11 +6,11 @@ import contextlib
 import dataclasses
 import os
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from container.agent.progress import Progress, size
+from container.agent.progress import Progress, Tell, size, warn
 from container.contract.environment import host_name
 from container.contract.errors import AgentError
 from container.contract.layout import MLTree
@@ -58,7 +58,7 @@ class Entry:
     host: str
 
 
-def collect(base_dirs: Sequence[Path], output: str, *, tell: Callable[[bytes], None]) -> tuple[str | None, str | None]:
+def collect(base_dirs: Sequence[Path], output: str, *, tell: Tell) -> tuple[str | None, str | None]:
     """Pack the hosts' models and outputs.
 
     Where two hosts have the same path with different content, the first host's is taken, and a warning says so.
@@ -83,32 +83,26 @@ def collect(base_dirs: Sequence[Path], output: str, *, tell: Callable[[bytes], N
     except LocationError as error:
         raise AgentError(f"the output folder: {error}") from None
 
-    def warn(host: str, text: str) -> None:
-        tell(Event(kind="warning", host=host, data={"message": text}).to_line())
-
     packed: dict[str, str | None] = {}
     for name, paths in ((MODEL, [tree.model for tree in trees]), (OUTPUT, [tree.output_data for tree in trees])):
         folders = [Folder(host, path) for host, path in zip(hosts, paths, strict=True)]
         if is_s3(target):
-            packed[name] = upload(folders, f"{target}/{name}", warn=warn, tell=tell)
+            packed[name] = upload(folders, f"{target}/{name}", tell)
         else:
-            archive = pack(folders, Path(target) / name, warn=warn)
+            archive = pack(folders, Path(target) / name, tell)
             packed[name] = str(archive) if archive is not None else None
     said = {name.partition(".")[0]: place for name, place in packed.items() if place is not None}
     tell(Event(kind="artifacts", host=hosts[0], data=said).to_line())
     return packed[MODEL], packed[OUTPUT]
 
 
-def upload(
-    folders: Sequence[Folder], uri: str, *, warn: Callable[[str, str], None], tell: Callable[[bytes], None]
-) -> str | None:
+def upload(folders: Sequence[Folder], uri: str, tell: Tell) -> str | None:
     """Pack the union of the folders straight into an object of S3, which appears when it is whole.
 
     Args:
         folders: As for :func:`pack`.
         uri: The object.
-        warn: As for :func:`pack`.
-        tell: Takes progress lines.
+        tell: Takes progress lines and warnings.
 
     Returns:
         ``uri``, or None if there is nothing to pack.
@@ -120,13 +114,13 @@ def upload(
 
     where = f"The unpacked files are in {', '.join(str(folder.path) for folder in folders)}."
     try:
-        entries = union(folders, warn=warn)
+        entries = union(folders, tell)
         if not entries:
             return None
         total = sum(entry.status.st_size for entry in entries if stat.S_ISREG(entry.status.st_mode))
         bar = Progress(tell, folders[0].host, f"uploading {uri.rpartition('/')[2]}", total)
         with Upload(uri) as target:
-            _write(entries, target, advance=bar.advance)
+            _write(entries, target, bar)
         bar.end(f"{size(target.size)} to {uri} in {bar.elapsed:.1f} s")
     except OSError as error:
         raise AgentError(
@@ -137,13 +131,13 @@ def upload(
     return uri
 
 
-def pack(folders: Sequence[Folder], archive: Path, *, warn: Callable[[str, str], None]) -> Path | None:
+def pack(folders: Sequence[Folder], archive: Path, tell: Tell) -> Path | None:
     """Pack the union of the folders into one archive, which appears under its name when it is whole.
 
     Args:
         folders: The hosts' folders; an earlier one wins over a later one. One that does not exist counts as empty.
         archive: The ``.tar.gz`` to write; an older one is replaced.
-        warn: Takes the host and the text of a warning.
+        tell: Takes warnings.
 
     Returns:
         ``archive``, or None if there is nothing to pack.
@@ -154,7 +148,7 @@ def pack(folders: Sequence[Folder], archive: Path, *, warn: Callable[[str, str],
     # Of an agent that was killed, too: a job has one that packs.
     partial = archive.with_name(f".{archive.name}.partial")
     try:
-        entries = union(folders, warn=warn)
+        entries = union(folders, tell)
         if not entries:
             return None
         archive.parent.mkdir(parents=True, exist_ok=True)
@@ -175,7 +169,7 @@ def pack(folders: Sequence[Folder], archive: Path, *, warn: Callable[[str, str],
     return archive
 
 
-def union(folders: Sequence[Folder], *, warn: Callable[[str, str], None]) -> list[Entry]:
+def union(folders: Sequence[Folder], tell: Tell) -> list[Entry]:
     """Return everything in the folders by path, sorted; where several have a path, the first folder's entry."""
     found: dict[str, Entry] = {}
     shadowed: dict[str, list[str]] = {}
@@ -194,6 +188,7 @@ def union(folders: Sequence[Folder], *, warn: Callable[[str, str], None]) -> lis
         found.update(taken)
         if skipped:
             warn(
+                tell,
                 folder.host,
                 f"{folder.path}: these entries are not packed: {_names(skipped)}. Each entry is a link that leads "
                 "out of the folder, or is not a regular file.",
@@ -201,6 +196,7 @@ def union(folders: Sequence[Folder], *, warn: Callable[[str, str], None]) -> lis
     for folder in folders:
         if names := shadowed.get(folder.host):
             warn(
+                tell,
                 folder.host,
                 f"{folder.path}: these entries are not packed: {_names(names)}. The archive has a different file, "
                 "from another host, under the same path.",
@@ -261,13 +257,13 @@ def _same(first: Entry, second: Entry) -> bool:
                 return True
 
 
-def _write(entries: Sequence[Entry], file: Any, advance: Callable[[int], None] = lambda count: None) -> None:
+def _write(entries: Sequence[Entry], file: Any, bar: Progress | None = None) -> None:
     """Write the archive; equal content gives equal bytes.
 
     Args:
         entries: What goes into it.
         file: A file object.
-        advance: Takes how many bytes of content more have been packed.
+        bar: Shows how much of the content has been packed.
     """
     import gzip
     import tarfile
@@ -276,8 +272,8 @@ def _write(entries: Sequence[Entry], file: Any, advance: Callable[[int], None] =
         with tarfile.TarFile(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT, copybufsize=_CHUNK) as tar:
             for entry in entries:
                 _add(tar, tarfile.TarInfo(entry.name), entry)
-                if stat.S_ISREG(entry.status.st_mode):
-                    advance(entry.status.st_size)
+                if bar is not None and stat.S_ISREG(entry.status.st_mode):
+                    bar.advance(entry.status.st_size)
 
 
 def _add(tar: tarfile.TarFile, info: tarfile.TarInfo, entry: Entry) -> None:

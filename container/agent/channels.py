@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from container.agent import files
+from container.agent.progress import Tell
 from container.contract.channels import ChannelError, HostChannel, InputMode
 from container.contract.environment import host_name
 from container.contract.errors import AgentError
@@ -39,7 +40,7 @@ def prepare(
     base_dirs: Sequence[Path],
     channels: Sequence[HostChannel],
     *,
-    tell: Callable[[bytes], None],
+    tell: Tell,
     everybody: bool = False,
     place: tuple[int, int] | None = None,
 ) -> None:

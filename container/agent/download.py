@@ -8,12 +8,12 @@ import hashlib
 import os
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from container.agent import cache, sources
-from container.agent.progress import size
+from container.agent.progress import Progress, size
 from container.agent.sources.base import DataObject, SourceError
 from container.contract.errors import AgentError
 
@@ -27,14 +27,14 @@ _MD5 = re.compile(r"[0-9a-f]{32}")
 
 
 def download(
-    items: Sequence[DataObject], root: Path, *, advance: Callable[[int], None], workers: int = WORKERS
+    items: Sequence[DataObject], root: Path, bar: Progress | None = None, *, workers: int = WORKERS
 ) -> dict[str, cache.Entry]:
     """Bring objects into the cache.
 
     Args:
         items: The objects.
         root: The cache's folder.
-        advance: Takes how many bytes more have come; called by several threads.
+        bar: Shows how much has come.
         workers: How many objects at a time.
 
     Returns:
@@ -59,14 +59,14 @@ def download(
     if not missing:
         return places
     _check_room(root, sum(place.item.size for place in missing))
-    ended = threading.Event()
+    downloads = _Downloads(bar)
     with concurrent.futures.ThreadPoolExecutor(min(workers, len(missing)), thread_name_prefix="download") as pool:
-        futures = [pool.submit(_bring, place, advance, ended) for place in missing]
+        futures = [pool.submit(downloads.bring, place) for place in missing]
         try:
             for future in concurrent.futures.as_completed(futures):
                 future.result()
         except BaseException:
-            ended.set()  # the others end at their next chunk and keep what they have
+            downloads.ended.set()  # the others end at their next chunk and keep what they have
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return places
@@ -76,65 +76,79 @@ class _Ended(Exception):
     """Raised when another object has failed, so that this download stops."""
 
 
-def _bring(place: cache.Entry, advance: Callable[[int], None], ended: threading.Event) -> None:
-    try:
-        with contextlib.suppress(_Ended):
-            _bring_checked(place, advance, ended)
-    except OSError as error:
-        raise AgentError(
-            f"{place.item.uri!r} could not be downloaded. {place.partial}: {error.strerror}. Free some space "
-            "with `fleetfit clean --caches`, or set FLEETFIT_CACHE to a folder on a larger disk."
-        ) from error
+class _Downloads:
+    """Several downloads, each in a thread of its own.
 
+    Attributes:
+        ended: Set when one has failed, so that the others stop.
+    """
 
-def _bring_checked(place: cache.Entry, advance: Callable[[int], None], ended: threading.Event) -> None:
-    with cache.partial(place) as file:
-        if file is None:
-            advance(place.item.size)
-            return
-        for last in (False, True):
-            digest = _fetch(place.item, file, advance, ended)
-            expected = place.item.identity or ""
-            if not _MD5.fullmatch(expected) or digest == expected or _is_encrypted(place.item):
-                place.finish()
+    def __init__(self, bar: Progress | None) -> None:
+        self._bar = bar
+        self.ended = threading.Event()
+
+    def _advance(self, count: int) -> None:
+        if self._bar is not None:
+            self._bar.advance(count)
+
+    def bring(self, place: cache.Entry) -> None:
+        """Complete an entry, unless another object has failed."""
+        try:
+            with contextlib.suppress(_Ended):
+                self._bring_checked(place)
+        except OSError as error:
+            raise AgentError(
+                f"{place.item.uri!r} could not be downloaded. {place.partial}: {error.strerror}. Free some space "
+                "with `fleetfit clean --caches`, or set FLEETFIT_CACHE to a folder on a larger disk."
+            ) from error
+
+    def _bring_checked(self, place: cache.Entry) -> None:
+        with cache.partial(place) as file:
+            if file is None:
+                self._advance(place.item.size)
                 return
-            # Start over once: what an earlier run left may be damaged, or a byte on the way.
-            os.ftruncate(file, 0)
-            if not last:
-                advance(-place.item.size)
-        raise SourceError(
-            place.item.uri,
-            f"its content is damaged: its MD5 is {digest}, but its ETag says {expected}",
-            "Upload the object again.",
-        )
+            for last in (False, True):
+                digest = self._fetch(place.item, file)
+                expected = place.item.identity or ""
+                if not _MD5.fullmatch(expected) or digest == expected or _is_encrypted(place.item):
+                    place.finish()
+                    return
+                # Start over once: what an earlier run left may be damaged, or a byte on the way.
+                os.ftruncate(file, 0)
+                if not last:
+                    self._advance(-place.item.size)
+            raise SourceError(
+                place.item.uri,
+                f"its content is damaged: its MD5 is {digest}, but its ETag says {expected}",
+                "Upload the object again.",
+            )
 
-
-def _fetch(item: DataObject, file: int, advance: Callable[[int], None], ended: threading.Event) -> str:
-    """Complete a file, which may hold the beginning of the object already; returns its MD5."""
-    md5 = hashlib.md5(usedforsecurity=False)
-    buffer = memoryview(bytearray(_CHUNK))
-    have = os.fstat(file).st_size
-    if have > item.size:
-        os.ftruncate(file, have := 0)
-    place = 0
-    while place < have:
-        count = os.preadv(file, [buffer[: have - place]], place)
-        md5.update(buffer[:count])
-        place += count
-    advance(place)
-    if place >= item.size:
-        return md5.hexdigest()
-    with sources.open(item, place) as stream:
-        while count := stream.readinto(buffer):
-            written = 0
-            while written < count:
-                written += os.pwrite(file, buffer[written:count], place + written)
+    def _fetch(self, item: DataObject, file: int) -> str:
+        """Complete a file, which may hold the beginning of the object already; returns its MD5."""
+        md5 = hashlib.md5(usedforsecurity=False)
+        buffer = memoryview(bytearray(_CHUNK))
+        have = os.fstat(file).st_size
+        if have > item.size:
+            os.ftruncate(file, have := 0)
+        place = 0
+        while place < have:
+            count = os.preadv(file, [buffer[: have - place]], place)
             md5.update(buffer[:count])
             place += count
-            advance(count)
-            if ended.is_set():
-                raise _Ended
-    return md5.hexdigest()
+        self._advance(place)
+        if place >= item.size:
+            return md5.hexdigest()
+        with sources.open(item, place) as stream:
+            while count := stream.readinto(buffer):
+                written = 0
+                while written < count:
+                    written += os.pwrite(file, buffer[written:count], place + written)
+                md5.update(buffer[:count])
+                place += count
+                self._advance(count)
+                if self.ended.is_set():
+                    raise _Ended
+        return md5.hexdigest()
 
 
 def _is_encrypted(item: DataObject) -> bool:

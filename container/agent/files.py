@@ -11,24 +11,21 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from container.agent import cache, sources
 from container.agent.download import download
-from container.agent.progress import Progress, size
+from container.agent.progress import Progress, Tell, size, warn
 from container.agent.sources import local
 from container.agent.sources.base import DataObject
 from container.agent.sources.manifests import key_problem
 from container.contract.channels import DataDistribution, DataType, HostChannel, InputMode
 from container.contract.errors import AgentError
 from container.contract.sharding import deal, imbalance, shuffled
-from container.contract.wire import Event
 from container.system.copying import clones, copy_file
 from container.system.locations import is_s3
 from container.system.removing import remove_tree
-
-Tell = Callable[[bytes], None]
 
 #: Copies that are quicker say nothing, in seconds.
 _SLOW_S = 1.0
@@ -72,7 +69,7 @@ def prepare(
         uneven = imbalance([sum(item.size for item in part) for part in shares])
         if uneven is not None:
             text = f"channel {channel.name!r}, ShardedByS3Key: {uneven}"
-            tell(Event(kind="warning", host=hosts[0][0], data={"message": text}).to_line())
+            warn(tell, hosts[0][0], text)
     if place is not None:
         shares = shares[number : number + 1]
         items = list(shares[0])
@@ -130,7 +127,7 @@ def _bring(channel: HostChannel, items: Sequence[DataObject], host: str, tell: T
     cached = sum(item.size for item in wanted if (place := cache.entry(item, root)) is not None and place.complete())
     total = sum(item.size for item in wanted)
     bar = Progress(tell, host, f"channel {channel.name!r}", total - cached)
-    entries = download(remote, root, advance=bar.advance)
+    entries = download(remote, root, bar)
     came = f"{size(total - cached)} downloaded in {bar.elapsed:.1f} s" if total > cached or not cached else ""
     kept = f"{size(cached)} from the cache" if cached else ""
     count = f"{len(wanted):,} object{'s' if len(wanted) != 1 else ''}"
@@ -200,7 +197,7 @@ def _copy_all(
             if copy.entry is None:
                 raise
             # Another job needed the room in the cache.
-            download([copy.item], cache.folder(), advance=lambda count: None)
+            download([copy.item], cache.folder())
             copy_file(copy.source, copy.target, mode=mode, advance=bar.advance)
     if everybody:
         for _, place in hosts:
@@ -242,14 +239,20 @@ def _size_on_disk(copy: _Copy) -> int:
     return min(copy.item.size, os.stat(copy.source).st_blocks * 512)
 
 
-def fill(place: Path, items: Sequence[DataObject], channel: HostChannel, path: Callable[[DataObject], str]) -> None:
-    """Make a host's folder of links to where the objects are as files."""
+def fill(place: Path, items: Mapping[str, DataObject], channel: HostChannel) -> None:
+    """Make a host's folder of links to files.
+
+    Args:
+        place: The folder.
+        items: The objects, by the files' paths.
+        channel: The channel.
+    """
     _clear(place, channel)
     _make_folder(place)
-    for item in items:
+    for path, item in items.items():
         target = place / item.key
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.symlink_to(path(item))
+        target.symlink_to(path)
 
 
 def _link_whole(channel: HostChannel, places: Sequence[Path]) -> None:

@@ -92,7 +92,7 @@ def prepare(channel: HostChannel, base_dirs: Sequence[Path], mounts: Mounts) -> 
         items = sources.objects(channel)
         check_keys(channel.uri, items)
         for base_dir, part in zip(base_dirs, share(channel, items, len(base_dirs)), strict=True):
-            fill(MLTree(base_dir).channel(channel.name), part, channel, lambda item: mounts.path(item.uri))
+            fill(MLTree(base_dir).channel(channel.name), {mounts.path(item.uri): item for item in part}, channel)
     except AgentError as error:
         raise AgentError(f"channel {channel.name!r}: {error}") from None
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import TypeAlias
 
 from container.contract import wire
+
+#: Takes the lines that the agent tells a job: progress and events.
+Tell: TypeAlias = Callable[[bytes], None]
 
 #: A transfer that is shorter shows nothing but its end, in seconds.
 _FIRST_S = 0.5
@@ -25,9 +29,7 @@ class Progress:
         first_s: After how many seconds the bar appears; default: half a second.
     """
 
-    def __init__(
-        self, tell: Callable[[bytes], None], host: str, what: str, total: int, *, first_s: float | None = None
-    ) -> None:
+    def __init__(self, tell: Tell, host: str, what: str, total: int, *, first_s: float | None = None) -> None:
         self._tell = tell
         self._tag = wire.prefix(host, None).encode()
         self._what = what
@@ -81,3 +83,8 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
+
+
+def warn(tell: Tell, host: str, text: str) -> None:
+    """Tell a warning."""
+    tell(wire.Event(kind="warning", host=host, data={"message": text}).to_line())

@@ -33,7 +33,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from container.contract.messages import Message
@@ -180,7 +180,7 @@ class _Resident:
             elif operation == "hello":
                 self._hello(message)
             elif operation == "push":
-                self._transfers.expect(number, self._place(message["target"]), self._answer(number))
+                self._transfers.expect(number, self._place(message["target"]), functools.partial(self._answer, number))
             elif operation == "pull":
                 self._transfers.send(number, [(self._place(message["source"]), "")], follow=False)
             elif operation == "list":
@@ -191,7 +191,7 @@ class _Resident:
                     remove_tree(self._place(path), ignore_errors=True)
             elif operation == "await":
                 paths = [self._place(path) for path in message["paths"]]
-                self._runner.await_files(paths, self._answer(number), lambda: not self._ending)
+                self._runner.await_files(paths, functools.partial(self._answer, number), lambda: not self._ending)
             elif operation == "listen":
                 port = self._runner.listen(str(message["address"]))
                 self._link.send({"op": "done", "id": number, "port": port})
@@ -233,15 +233,17 @@ class _Resident:
             raise ValueError(f"{path!r} is not in the job's folder")
         return place
 
-    def _answer(self, number: int) -> Callable[[str | None], None]:
-        return lambda error: self._link.send({"op": "done", "id": number, **({"error": error} if error else {})})
+    def _answer(self, number: int, error: str | None) -> None:
+        self._link.send({"op": "done", "id": number, **({"error": error} if error else {})})
 
     def _reach(self, number: int, address: str, port: int) -> None:
-        answer = self._answer(number)
+        def failed(error: Exception) -> None:
+            self._answer(number, (error.strerror if isinstance(error, OSError) else None) or str(error))
+
         self._background.run(
             lambda: socket.create_connection((address, port), timeout=_REACH_S).close(),
-            lambda nothing: answer(None),
-            lambda error: answer((error.strerror if isinstance(error, OSError) else None) or str(error)),
+            lambda nothing: self._answer(number, None),
+            failed,
         )
 
     # --- processes ---

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import random
-import time
-from collections.abc import Callable
-from typing import TypeVar
-
-T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,28 +30,3 @@ class Backoff:
 
 #: A quarter of a minute of a server that refuses; each attempt's own wait comes on top where it is silent.
 BACKOFF = Backoff()
-
-
-def retrying(
-    call: Callable[[], T],
-    passes: Callable[[Exception], bool],
-    *,
-    backoff: Backoff | None = None,
-) -> T:
-    """Call until it works.
-
-    Args:
-        call: What to do.
-        passes: Whether a failure may pass when it is tried again.
-        backoff: How often and how long; the default is :data:`BACKOFF`.
-    """
-    backoff = backoff or BACKOFF
-    failures = 0
-    while True:
-        try:
-            return call()
-        except Exception as error:
-            failures += 1
-            if not passes(error) or failures >= backoff.attempts:
-                raise
-        time.sleep(backoff.delay(failures))

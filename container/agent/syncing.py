@@ -29,15 +29,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from container.agent import sources
-from container.agent.progress import Progress, size
+from container.agent.progress import Progress, Tell, size, warn
 from container.agent.sources.base import DataObject, SourceError
 from container.contract.errors import AgentError
 from container.contract.frames import encode
 from container.contract.messages import MessageError, decode
-from container.contract.wire import Event
 from container.system import saved
-
-Tell = Callable[[bytes], None]
 
 USAGE = (
     "agent sync down|up --dir DIR --uri s3://BUCKET/PREFIX --host NAME [--every SECONDS] [--what WORDS] | "
@@ -107,7 +104,7 @@ def restore(folder: Path, uri: str, *, host: str, tell: Tell) -> None:
             continue
         if rest and saved.CHECKPOINT.fullmatch(top) and f"{top}/{saved.MANIFEST}" not in keys:
             if item.key == min(key for key in keys if key.startswith(f"{top}/")):
-                _warn(tell, host, f"{prefix}{top} is incomplete (its upload was cut off) and is not restored.")
+                warn(tell, host, f"{prefix}{top} is incomplete (its upload was cut off) and is not restored.")
             continue
         target = folder / item.key
         if not (target.is_file() and target.stat().st_size == item.size):
@@ -129,7 +126,7 @@ def restore(folder: Path, uri: str, *, host: str, tell: Tell) -> None:
     bar = Progress(tell, host, "restoring checkpoints", sum(item.size for item in wanted))
     # Their manifests last: an interrupted restore leaves no folder that looks whole.
     for item in sorted(wanted, key=lambda item: item.key.endswith(f"/{saved.MANIFEST}")):
-        _fetch(item, folder / item.key, bar.advance)
+        _fetch(item, folder / item.key, bar)
     bar.end(f"{len(wanted):,} files, {size(sum(item.size for item in wanted))} from {uri} in {bar.elapsed:.1f} s")
 
 
@@ -144,7 +141,7 @@ def _labels(items: Sequence[DataObject]) -> dict[str, str]:
     return {top: names[m] for top, m in manifests.items() if not saved.CHECKPOINT.fullmatch(top) and m in names}
 
 
-def _fetch(item: DataObject, target: Path, advance: Callable[[int], None]) -> None:
+def _fetch(item: DataObject, target: Path, bar: Progress) -> None:
     """Bring an object, which keeps its time: what is newer was written here."""
     partial = target.with_name(f".{target.name}.partial")
     try:
@@ -152,7 +149,7 @@ def _fetch(item: DataObject, target: Path, advance: Callable[[int], None]) -> No
         with sources.open(item) as stream, open(partial, "wb", buffering=0) as file:
             while chunk := stream.read(_CHUNK):
                 file.write(chunk)
-                advance(len(chunk))
+                bar.advance(len(chunk))
         if item.modified is not None:
             os.utime(partial, (item.modified, item.modified))
         os.replace(partial, target)
@@ -203,7 +200,7 @@ class Uploader:
             if failed and not self._warned.intersection(failed):
                 self._warned.update(failed)
                 name, error = next(iter(failed.items()))
-                _warn(self._tell, self._host, f"{self._what}: {name!r} could not be uploaded yet: {error}")
+                warn(self._tell, self._host, f"{self._what}: {name!r} could not be uploaded yet: {error}")
         failed = self.look(final=True)
         if failed:
             name, error = next(iter(failed.items()))
@@ -318,7 +315,7 @@ class Uploader:
     def _skip(self, name: str) -> None:
         if name not in self._warned:
             self._warned.add(name)
-            _warn(
+            warn(
                 self._tell,
                 self._host,
                 f"{self._folder / name} is not uploaded: it is a link, and its target is outside {self._folder}.",
@@ -444,10 +441,6 @@ def _restored() -> dict[str, tuple[int, int]]:
 
 def _identity(status: os.stat_result) -> tuple[int, int, int]:
     return status.st_size, status.st_mtime_ns, status.st_ino
-
-
-def _warn(tell: Tell, host: str, text: str) -> None:
-    tell(Event(kind="warning", host=host, data={"message": text}).to_line())
 
 
 def _parse(argv: Sequence[str]) -> tuple[str, Path, str, str, float, str]:

@@ -75,8 +75,8 @@ MASTER_ADDR = "FLEETFIT_MASTER_ADDR"
 HOST_SOCKET = "FLEETFIT_HOST_SOCKET"
 #: ``fd:inode`` of the pipe on which a rank writes events; the inode guards against a stale descriptor number.
 EVENTS = "FLEETFIT_EVENTS"
-#: Set where the ranks are to join each other, so that those that do not are noticed (``hook/_fleetfit_evidence.py``):
-#: the path of an entry point that is no Python program, as it may start several, or "1".
+#: Set to "1" where the ranks are Python programs that are to join each other, so that those that do not are noticed
+#: (``hook/_fleetfit_evidence.py``).
 EVIDENCE = "FLEETFIT_EVIDENCE"
 #: A folder in shared memory for this host's MPI segments. OpenMPI names them by machine and local rank, so that hosts
 #: that share a machine would write into each other's.

@@ -12,27 +12,9 @@ import atexit
 import os
 import sys
 
-#: Programs of a script's that train nothing. A process that started any other may have left the joining to it.
-_HELPERS = frozenset(
-    (  # noqa: SIM905 - a list of a hundred lines is not read
-        "apt apt-get aws basename cat cc cd chmod chown cp curl cut date dd df dirname dpkg du echo export false fc- "
-        "cache fc-list fc-match file find free g++ gcc git grep gsutil gunzip gzip head hostname id ifconfig ip kill "
-        "ld ldconfig ldd ln ls lsb_release lscpu lspci md5sum mkdir mktemp mount mv nproc nvidia-smi objdump pgrep "
-        "pip pip3 printenv printf ps pwd rclone readlink rm rmdir sed sha256sum sleep sort stat stty tail tar tee "
-        "test touch tput tr true uname uniq unzip uptime wc wget which whoami xz yum zip "
-    ).split()
-)
-_SHELLS = ("sh", "bash", "dash")
-#: What stands before a command of a shell script, and what a shell does by itself.
-_BEFORE = frozenset(("!", "command", "do", "elif", "else", "exec", "if", "then", "time", "until", "while", "{"))
-_BUILTINS = frozenset(
-    (  # noqa: SIM905
-        ": [ [[ } alias break continue declare done exit export fi for let local popd pushd read readonly return set "
-        "shift shopt trap typeset ulimit umask unset wait "
-    ).split()
-)
-#: Modules of Python that are programs of that kind.
-_HELPER_MODULES = frozenset(("pip", "ensurepip", "venv", "json.tool", "zipfile", "tarfile", "compileall"))
+#: Programs that only tell of the machine: what TensorFlow starts at its import, and Python's platform and ctypes.util.
+#: A process that started any other may have left the joining to it.
+_QUERIES = frozenset(("uname", "ldconfig", "gcc", "cc", "ld", "objdump", "nvidia-smi"))
 
 #: Libraries that connect processes in ways of their own, which nothing here would notice.
 _OTHERS = frozenset(
@@ -392,111 +374,15 @@ class _Finder:
 # --- programs that a script starts ---
 
 
-def _started_by(program):  # type: ignore[no-untyped-def]
-    try:
-        with open(program, "rb") as file:
-            return script_starts_trainer(file.read(1 << 16).decode("utf-8", "replace"))
-    except Exception:  # noqa: BLE001 - it has gone, say
-        return True
-
-
-def starts_trainer(argv):  # type: ignore[no-untyped-def]
-    """Whether a program may be one that trains, by its argv list."""
-    words = [os.fsdecode(word) if isinstance(word, (bytes, os.PathLike)) else str(word) for word in argv]
-    if not words:
-        return True
-    name = os.path.basename(words[0])
-    if name in _SHELLS and len(words) > 2 and words[1] == "-c":
-        commands = _commands(words[2])
-        return not commands or any(starts_trainer(command) for command in commands)
-    if name.startswith("python"):
-        return not (len(words) > 2 and words[1] == "-m" and words[2] in _HELPER_MODULES)
-    return name not in _HELPERS
-
-
-def _commands(line):  # type: ignore[no-untyped-def]
-    """The commands of a shell's line, as argv lists; an empty one where that cannot be told."""
-    import shlex
-
-    try:
-        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
-        lexer.whitespace_split = True
-        words = list(lexer)
-    except ValueError:
-        return [[]]
-    commands = [[]]  # type: ignore[var-annotated]
-    for word in words:
-        if word and all(character in "();&|\n" for character in word):
-            commands.append([])
-        elif commands[-1] or "=" not in word.split("/")[0]:  # variables in front are not the command
-            commands[-1].append(word)
-    return [command for command in commands if command]
-
-
-def script_starts_trainer(text):  # type: ignore[no-untyped-def]
-    """Whether a shell script may start a program that trains and is none of the Pythons that are looked at."""
-    first = text.partition("\n")[0]
-    if first.startswith("#!") and "python" in first:
-        return False
-    if first.startswith("#!") and not any(first.split()[-1].endswith(shell) for shell in _SHELLS):
-        return "sh -" not in first
-    if "`" in text or "unset PYTHONPATH" in text or ("PYTHONPATH=" in text and "$" not in _after(text, "PYTHONPATH=")):
-        return True  # a Python without the path of this file is not looked at
-    for line in text.replace("\\\n", " ").splitlines():
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        for words in _commands(line):
-            untold = not words
-            while words and words[0] in _BEFORE:
-                words = words[1:]
-            if untold or (words and words[0] not in _BUILTINS and not _is_python(words) and starts_trainer(words)):
-                return True
-    return False
-
-
-def _after(text, mark):  # type: ignore[no-untyped-def]
-    """What stands behind each of the marks, in one word each."""
-    return "".join(part.split(None, 1)[0] for part in text.split(mark)[1:] if part.strip())
-
-
-def _is_python(words):  # type: ignore[no-untyped-def]
-    """Whether a command starts a Python that imports this."""
-    if words[0].endswith(".py"):
-        return True
-    if not os.path.basename(words[0]).startswith("python"):
-        return False
-    for word in words[1:]:
-        if not word.startswith("-") or word in ("-c", "-m"):
-            break
-        if not word.startswith("--") and any(letter in word for letter in "IES"):
-            return False
-    return True
-
-
 def _watch_programs(evidence):  # type: ignore[no-untyped-def]
     if not hasattr(sys, "addaudithook"):
         evidence.doubt("this Python does not tell which programs it starts")
         return
 
-    def popen(executable, args, cwd, env):  # type: ignore[no-untyped-def]
-        return [args] if isinstance(args, (str, bytes, os.PathLike)) else list(args)
-
-    def system(command):  # type: ignore[no-untyped-def]
-        return ["sh", "-c", os.fsdecode(command)]
-
-    argv_of = {
-        "subprocess.Popen": popen,
-        "os.posix_spawn": lambda path, argv, env: list(argv),
-        "os.exec": lambda path, args, env: [],  # it does not come back, nor to its end
-        "os.system": system,
-    }
-
     def hook(event, args):  # type: ignore[no-untyped-def]
-        if event in argv_of and not evidence.unknown:
-            try:
-                if starts_trainer(argv_of[event](*args)):  # type: ignore[operator]
-                    evidence.doubt("it started another program")
-            except Exception:  # noqa: BLE001 - the script must go on as it would have
+        if event in ("subprocess.Popen", "os.posix_spawn", "os.exec", "os.system") and not evidence.unknown:
+            name = os.path.basename(os.fsdecode(args[0])) if event == "subprocess.Popen" else ""
+            if name not in _QUERIES:
                 evidence.doubt("it started another program")
 
     sys.addaudithook(hook)
@@ -513,9 +399,6 @@ def watch(tell):  # type: ignore[no-untyped-def]
     """
     evidence = Evidence(tell)
     evidence.open()
-    program = os.environ.get("FLEETFIT_EVIDENCE", "")  # container.contract.variables.EVIDENCE
-    if os.path.isabs(program) and _started_by(program):
-        evidence.doubt("the shell script that started it may have started other programs")
     _watch_programs(evidence)
     sys.meta_path.insert(0, _Finder(evidence))
     return evidence

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable
+from typing import Protocol
 
 from container.contract.messages import Message
 from container.system.connection import BACKLOG, Connection
@@ -19,37 +19,57 @@ from container.system.loop import Loop, Timer
 HELLO_TIMEOUT = 10.0
 
 
+class Hosts(Protocol):
+    """Is told of the other hosts, on algo-1."""
+
+    def host_joined(self, host: str) -> None:
+        """A host has said hello."""
+
+    def host_said(self, host: str, message: Message) -> None:
+        """A host has sent a later message."""
+
+    def host_lost(self, host: str, reason: str) -> None:
+        """A host's connection has ended."""
+
+
+class Master(Protocol):
+    """Is told of algo-1, on another host."""
+
+    def master_joined(self) -> None:
+        """The connection stands."""
+
+    def master_said(self, message: Message) -> None:
+        """algo-1 has sent a message."""
+
+    def master_lost(self, reason: str) -> None:
+        """The connection could not be made, or ended."""
+
+
 class Server:
     """algo-1's side: takes the other hosts' connections.
 
     Args:
         loop: The loop that drives it.
         listener: A listening socket; the server owns it.
+        hosts: Is told of the other hosts.
         token: The job's secret, or None where the backend cannot pass one.
         expected: Names of the hosts that may come.
-        joined: Called with a host's name when it has said hello.
-        received: Called with a host's name and each later message.
-        lost: Called with a host's name and the reason when its connection ends.
     """
 
     def __init__(
         self,
         loop: Loop,
         listener: socket.socket,
+        hosts: Hosts,
         *,
         token: str | None,
         expected: set[str],
-        joined: Callable[[str], None],
-        received: Callable[[str, Message], None],
-        lost: Callable[[str, str], None],
     ) -> None:
         self._loop = loop
         self._listener = listener
         self._token = token
         self._expected = expected
-        self._joined = joined
-        self._received = received
-        self._lost = lost
+        self._told = hosts
         self._strangers: dict[Connection, Timer] = {}
         self.hosts: dict[str, Connection] = {}
         listener.setblocking(False)
@@ -100,13 +120,13 @@ class Server:
             return
         self._strangers.pop(connection).cancel()
         self.hosts[host] = connection
-        connection.received = lambda later: self._received(host, later)
+        connection.received = lambda later: self._told.host_said(host, later)
         connection.closed = lambda reason: self._gone(host, reason)
-        self._joined(host)
+        self._told.host_joined(host)
 
     def _gone(self, host: str, reason: str) -> None:
         self.hosts.pop(host, None)
-        self._lost(host, reason)
+        self._told.host_lost(host, reason)
 
 
 class Client:
@@ -115,34 +135,29 @@ class Client:
     Args:
         loop: The loop that drives it.
         address: Name or address, and port, of algo-1's toolkit.
+        master: Is told of algo-1.
         hello: This host's name.
         token: The job's secret, or None.
         deadline: ``time.monotonic()`` after which to give up.
-        joined: Called when the connection stands.
-        received: Called with each message.
-        lost: Called with the reason when it could not be made, or ended.
     """
 
     def __init__(
         self,
         loop: Loop,
         address: tuple[str, int],
+        master: Master,
         *,
         hello: str,
         token: str | None,
         deadline: float,
-        joined: Callable[[], None],
-        received: Callable[[Message], None],
-        lost: Callable[[str], None],
     ) -> None:
         self._loop = loop
         self._address = address
         self._hello = hello
         self._token = token
         self._deadline = deadline
-        self._joined = joined
-        self._received = received
-        self._lost = lost
+        self._told = master
+        self._unsent: list[Message] = []
         self._pause = 0.01
         self._closed = False
         self._connection: Connection | None = None
@@ -154,9 +169,11 @@ class Client:
         return self._connection is not None and self._connection.is_open
 
     def send(self, message: Message) -> None:
-        """Send a message to algo-1; dropped when there is no connection."""
+        """Send a message to algo-1, when there is a connection; dropped when it has ended."""
         if self._connection is not None:
             self._connection.send(message)
+        else:
+            self._unsent.append(message)
 
     def close(self) -> None:
         """Close, and try no more."""
@@ -173,14 +190,15 @@ class Client:
             sock = socket.create_connection(self._address, timeout=min(1.0, max(0.01, left)))
         except OSError as error:
             if left <= 0:
-                self._lost(f"no connection to {self._address[0]}:{self._address[1]} could be made: {error}")
+                self._told.master_lost(f"no connection to {self._address[0]}:{self._address[1]} could be made: {error}")
                 return
             self._loop.call_later(self._pause, self._try)
             self._pause = min(self._pause * 2, 1.0)
             return
-        self._connection = Connection(self._loop, sock, self._received, self._lost)
-        self._connection.send({"op": "hello", "host": self._hello, "token": self._token})
-        self._joined()
+        self._connection = Connection(self._loop, sock, self._told.master_said, self._told.master_lost)
+        for message in ({"op": "hello", "host": self._hello, "token": self._token}, *self._unsent):
+            self._connection.send(message)
+        self._told.master_joined()
 
 
 def listen(address: str = "", port: int = 0) -> socket.socket:

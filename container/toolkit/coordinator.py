@@ -1,6 +1,7 @@
 """algo-1's view of the whole cluster: who is ready, who failed first, when it is over.
 
-Plain state and callbacks, without input or output, so that its rules can be tested as data.
+Plain state, without input or output, so that its rules can be tested as data: a host's message goes in, and what all
+hosts are to be told comes out.
 
 Hosts say: ``ready`` (with the ports that are reserved for them), ``raised`` (a process's uncaught exception; how it
 ended follows within a moment), ``survived`` (it ended well all the same), ``failed`` (with a failure), ``stop`` (it was
@@ -12,7 +13,6 @@ The coordinator tells all: ``go`` (with every host's ports), ``stop``, ``end`` (
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
 
 from container.contract.failures import Cause, Failure
 from container.contract.messages import Message
@@ -37,16 +37,17 @@ class Coordinator:
 
     Args:
         hosts: Every host's name; the first is the one that this runs on.
-        tell: Called with a host's name and a message for it.
+        start_timeout: For how many seconds a host may be silent before it is ready.
+        now: The time, in seconds on one clock.
 
     Attributes:
         evidence: What is known of the ranks' part in the cluster, by host and process.
-        judge: Called when all is done; returns a failure if that is none the less the job's end.
     """
 
-    def __init__(self, hosts: tuple[str, ...], tell: Callable[[str, Message], None]) -> None:
+    def __init__(self, hosts: tuple[str, ...], start_timeout: float, now: float) -> None:
         self._hosts = hosts
-        self._tell = tell
+        self._start_timeout = start_timeout
+        self._heard = dict.fromkeys(hosts, now)
         self._ports: dict[str, list[int]] = {}
         self.state = CoordinatorState.GATHERING
         self.failure: Failure | None = None
@@ -58,17 +59,21 @@ class Coordinator:
         self._raised: tuple[str, str] | None = None  # host and process of the first exception, until it has ended
         self._held: Failure | None = None  # what failed since
         self.evidence: dict[tuple[str, str], RankEvidence] = {}
-        self.judge: Callable[[], Failure | None] = lambda: None
 
-    def receive(self, host: str, message: Message) -> None:
-        """Take a host's message; unknown ones are ignored (a newer toolkit may say more)."""
+    def receive(self, host: str, message: Message, now: float) -> Message | None:
+        """Take a host's message; unknown ones are ignored (a newer toolkit may say more).
+
+        Returns:
+            What all hosts are to be told.
+        """
+        self._heard[host] = now
         match message["op"]:
             case "ready":
                 self._ready.add(host)
                 self._ports[host] = message.get("ports", [])
                 if self.state is CoordinatorState.GATHERING and self._ready == set(self._hosts):
                     self.state = CoordinatorState.RUNNING
-                    self._all({"op": "go", "ports": self._ports})
+                    return {"op": "go", "ports": self._ports}
             case "raised":
                 if self._raised is None and self.state is CoordinatorState.RUNNING:
                     self._raised = (host, message["process"])
@@ -76,59 +81,73 @@ class Coordinator:
                 if self._raised == (host, message["process"]):
                     self._raised = None
                     if self._held is not None:
-                        self.fail(self._held)
+                        return self.fail(self._held)
             case "failed":
-                self.fail(Failure.from_dict(message["failure"]))
+                return self.fail(Failure.from_dict(message["failure"]))
             case "evidence":
                 self.evidence.setdefault((host, message["process"]), RankEvidence()).add(message["data"])
             case "stop":
                 if self.state in (CoordinatorState.GATHERING, CoordinatorState.RUNNING):
                     self.state = CoordinatorState.STOPPING
-                    self._all({"op": "stop"})
+                    return {"op": "stop"}
             case "stopped":
                 self._stopped.add(host)
                 # A host that is done answers too: what serves there may take its time.
                 if self.state is CoordinatorState.STOPPING and self._stopped >= set(self._hosts):
-                    self._finish()
+                    return self.finish()
             case "done":
                 self._done.add(host)
-                if self.state is CoordinatorState.RUNNING and not self.running():
-                    failure = self.judge()
-                    if failure is None:
-                        self._finish()
-                    else:
-                        self.fail(failure)
             case "ended":
                 self.ended.add(host)
+        return None
 
-    def fail(self, failure: Failure) -> None:
+    @property
+    def all_done(self) -> bool:
+        """Whether all that is left is to judge the job, and then to :meth:`finish` or :meth:`fail`."""
+        return self.state is CoordinatorState.RUNNING and not self.running()
+
+    def fail(self, failure: Failure) -> Message | None:
         """Take a failure. The first, by arrival, is the job's; later ones are its consequences."""
         if self.state in (CoordinatorState.ENDING, CoordinatorState.FINISHED):
-            return
+            return None
         if self.state is CoordinatorState.STOPPING and failure.cause is Cause.PROCESS:
-            return  # ranks that are being stopped may well end with an error
+            return None  # ranks that are being stopped may well end with an error
         if self._raised not in (None, (failure.host, failure.process)) and failure.cause in _CONSEQUENCES:
             self._held = self._held or failure
-            return
+            return None
         self.state = CoordinatorState.ENDING
         self.failure = failure
-        self._all({"op": "end", "failure": failure.to_dict()})
+        return {"op": "end", "failure": failure.to_dict()}
 
-    def lost(self, host: str, reason: str) -> None:
+    def lost(self, host: str, reason: str, now: float) -> Message | None:
         """A host's connection ended. Before the end that is a failure."""
         self.ended.add(host)
         if self._raised is not None and self._raised[0] == host:
             self._raised = None
         if self.state is CoordinatorState.STOPPING:
-            self._stopped.add(host)
-            self.receive(host, {"op": "stopped"})
-            return
-        self.fail(
+            return self.receive(host, {"op": "stopped"}, now)
+        return self.fail(
             Failure(
                 cause=Cause.HOST_LOST,
                 message=f"the host was lost: {reason}. Its training process was killed, or its machine or network "
                 "failed.",
                 host=host,
+            )
+        )
+
+    def check_gathered(self, now: float) -> Message | None:
+        """Fail when a host has been silent for too long: preparing may take any time, but not in silence."""
+        others = [host for host in self.missing() if host != self._hosts[0]]
+        silent = [host for host in others if now - self._heard[host] > self._start_timeout]
+        if not silent:
+            return None
+        connected = [host for host in silent if host in self.joined]
+        return self.fail(
+            Failure(
+                cause=Cause.TIMEOUT,
+                message=f"{', '.join(silent)} did not answer within {self._start_timeout:g} s "
+                f"(connected: {', '.join(connected) or 'none of them'}).",
+                host=silent[0],
             )
         )
 
@@ -145,10 +164,7 @@ class Coordinator:
         """Whether every other host has ended its share."""
         return self.ended >= set(self._hosts[1:])
 
-    def _finish(self) -> None:
+    def finish(self) -> Message:
+        """End the job well, or as all have stopped."""
         self.state = CoordinatorState.FINISHED
-        self._all({"op": "finish"})
-
-    def _all(self, message: Message) -> None:
-        for host in self._hosts:
-            self._tell(host, message)
+        return {"op": "finish"}

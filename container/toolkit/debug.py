@@ -17,6 +17,16 @@ from container.toolkit.code import code, requirements
 from container.toolkit.train import rank_environment, read_environment
 
 
+class _Terminal:
+    """Prints what goes on while requirements are installed."""
+
+    def log(self, line: str) -> None:
+        print(line, file=sys.stderr)
+
+    def warn(self, text: str) -> None:
+        print(f"warning: {text}", file=sys.stderr)
+
+
 def main(argv: list[str]) -> int:
     """Become the entry point. Returns only when that is not possible."""
     if argv:
@@ -38,8 +48,7 @@ def main(argv: list[str]) -> int:
                 wanted if wanted.is_file() else None,
                 python=environment.machine.python,
                 cache_root=cache_root(),
-                log=lambda line: print(line, file=sys.stderr),
-                warn=lambda text: print(f"warning: {text}", file=sys.stderr),
+                told=_Terminal(),
                 project=project,
             )
         command = code.entry_command(

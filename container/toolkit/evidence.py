@@ -1,8 +1,8 @@
 """Whether the ranks of a job that is meant to be distributed had anything to do with each other. Pure.
 
 The hook in each rank's Python processes (``hook/_fleetfit_evidence.py``) tells what it sees; algo-1 judges all ranks
-when the job has ended well. It says nothing where something is not known: a rank that is not a Python program, one
-that started other programs, one whose libraries are not those that are known here.
+when the job has ended well. It says nothing where something is not known: an entry point that is not a Python program,
+a rank that started other programs, or one whose libraries are not those that are known here.
 """
 
 from __future__ import annotations
@@ -133,6 +133,19 @@ def verdict(strategy: str, ranks: Collection[RankEvidence]) -> str | None:
             "torch.distributed's process groups (DistributedDataParallel, FSDP)."
         )
     return None
+
+
+def judge(plan: Plan, known: Mapping[tuple[str, str], RankEvidence]) -> str | None:
+    """Return :func:`verdict` of a plan's ranks.
+
+    Args:
+        plan: What the job ran.
+        known: What is known of them, by host and process.
+    """
+    if not is_cluster(plan):
+        return None
+    ranks = [known.get((process.host, process.name)) or RankEvidence() for process in plan.ranks]
+    return verdict(plan.strategy, ranks)
 
 
 def failure(text: str, host: str) -> Failure:

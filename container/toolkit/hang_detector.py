@@ -7,9 +7,8 @@ in the supervisor.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from container.contract.environment import Environment
 from container.contract.plan import Role
@@ -20,53 +19,47 @@ from container.toolkit import hangs
 from container.toolkit.output import Output
 from container.toolkit.process_group import Gang
 
+if TYPE_CHECKING:
+    from container.toolkit.runtime import Runtime
+
 
 class ProgressWatch:
-    """Tells who judges what it sees.
+    """Tells the judge what it sees.
 
     Args:
         loop: The loop that drives it.
         output: Where it says what it does.
         environment: The job as this host sees it.
         limit: Seconds without a sign of life of any rank after which the job fails; None waits for ever.
-        tell: Tells who judges: ``progress``, or ``stacks`` with ``places`` and ``missing``.
+        host: The host.
     """
 
     def __init__(
-        self,
-        loop: Loop,
-        output: Output,
-        environment: Environment,
-        limit: float | None,
-        tell: Callable[[str, dict[str, Any]], None],
+        self, loop: Loop, output: Output, environment: Environment, limit: float | None, host: Runtime
     ) -> None:
         self._loop = loop
         self._output = output
         self._env = environment
         self._limit = limit
-        self._tell = tell
+        self._host = host
         self._active = False
 
     def note_activity(self) -> None:
         """A rank of this host printed or reported something that is a sign of progress."""
         self._active = True
 
-    def start(self, running: Callable[[], bool]) -> None:
-        """Begin, now that ranks are being started.
-
-        Args:
-            running: Whether there is something to watch.
-        """
+    def start(self) -> None:
+        """Begin, now that ranks are being started."""
         if self._limit:
-            self._watch(self._limit, running)
+            self._watch(self._limit)
 
-    def _watch(self, limit: float, running: Callable[[], bool]) -> None:
-        if not running():
+    def _watch(self, limit: float) -> None:
+        if not self._host.is_watched:
             return
         if self._active:
             self._active = False
-            self._tell(PROGRESS, {})
-        self._loop.call_later(progress.interval(limit), lambda: self._watch(limit, running))
+            self._host.tell_progress(PROGRESS, {})
+        self._loop.call_later(progress.interval(limit), lambda: self._watch(limit))
 
     def dump_stacks(self, gang: Gang) -> None:
         """Have every rank of this host print its stacks, and tell where each waits."""
@@ -102,4 +95,4 @@ class ProgressWatch:
                 places[member.name] = hangs.STOPPED
         # Only rank 0 says for whom Horovod waits.
         missing = {str(rank): tensors for member in gang.ranks for rank, tensors in member.stalls.missing.items()}
-        self._tell(STACKS, {"places": places, "missing": missing})
+        self._host.tell_progress(STACKS, {"places": places, "missing": missing})

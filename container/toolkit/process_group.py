@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,9 +103,46 @@ class Member:
         return self.servers.issuperset(waited_for)
 
     @property
+    def raised(self) -> bool:
+        """Whether it, and not a process that it has started, reported an uncaught exception."""
+        return self.exception is not None and self.exception.get("pid") == self.pid
+
+    @property
     def failed(self) -> bool:
         """Whether it ended in any way but exit code 0."""
         return self.ended and self.exit_code != 0
+
+
+class Follower:
+    """Is told what happens to the processes of a host. A subclass overrides what it follows."""
+
+    def on_importing(self, member: Member) -> None:
+        """A process has all but its importer's modules."""
+
+    def on_started(self, member: Member) -> None:
+        """A process runs."""
+
+    def on_exception(self, member: Member) -> None:
+        """A process has reported an uncaught exception."""
+
+    def on_serving(self, member: Member) -> None:
+        """A rank does nothing but serve from here on."""
+
+    def on_event(self, member: Member, values: dict[str, Any]) -> None:
+        """A process has reported something else."""
+
+    def on_ended(self, member: Member) -> None:
+        """A process has ended."""
+
+    def on_importer(self, message: Message) -> None:
+        """The importer has told something."""
+
+    def on_activity(self) -> None:
+        """A rank has printed or reported something that is a sign of progress."""
+
+    def on_remote_shell(self, connection: Connection, host: str, argv: list[str]) -> None:
+        """mpirun's remote shell wants a command on a host."""
+        connection.close()
 
 
 class Gang:
@@ -114,6 +151,7 @@ class Gang:
     Args:
         loop: The loop that drives it.
         output: Where their output goes.
+        follower: Is told what happens to them.
         host: This host's name.
         runtime_dir: A private folder.
         environment: What all processes of the host get.
@@ -125,6 +163,7 @@ class Gang:
         self,
         loop: Loop,
         output: Output,
+        follower: Follower,
         *,
         host: str,
         runtime_dir: Path,
@@ -134,6 +173,7 @@ class Gang:
     ) -> None:
         self._loop = loop
         self._output = output
+        self._follower = follower
         self._host = host
         self._runtime_dir = runtime_dir
         self.environment = dict(environment)
@@ -141,25 +181,9 @@ class Gang:
         self.members: dict[str, Member] = {}
         self._ending = False
         self._importer: importer.Importer | None = None
-        #: When what imports for the ranks has last told something.
-        self.importer_heard = 0.0
         #: Whether whoever started the toolkit is still there; if not, nothing is kept for others.
         self.is_followed = True
         self._has_own_importer = False
-        #: Called when a process has all but its importer's modules.
-        self.on_importing: Callable[[Member], None] = lambda member: None
-        self.on_started: Callable[[Member], None] = lambda member: None
-        self.on_ended: Callable[[Member], None] = lambda member: None
-        self.on_exception: Callable[[Member], None] = lambda member: None
-        #: Called when a rank says that it does nothing but serve from here on.
-        self.on_serving: Callable[[Member], None] = lambda member: None
-        self.on_event: Callable[[Member, dict[str, Any]], None] = lambda member, values: None
-        #: Called with what the importer tells.
-        self.on_importer: Callable[[Message], None] = lambda message: None
-        #: Called when a rank prints or reports something that is a sign of progress.
-        self.on_activity: Callable[[], None] = lambda: None
-        #: Called with a connection of the remote shell, the host it wants, and the command.
-        self.on_remote: Callable[[Connection, str, list[str]], None] = lambda connection, host, argv: connection.close()
         self.socket_path = runtime_dir / "host.sock"
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(self.socket_path))
@@ -212,13 +236,12 @@ class Gang:
         if is_worth_it := importer.is_worth_it(imports, self.environment):
             why = importer.refusal(command, self.environment, self._wrapper[0])
         if why and self.environment.get(variables.FORK) != "0":
-            self.on_importer({"unfit": why})
+            self._follower.on_importer({"unfit": why})
         if why or not is_worth_it:
             return
         env = {**self.environment, **variables_of_ranks, **({variables.PLACE_FD: "-1"} if elastic else {})}
         path = self._runtime_dir / rank_wrapper.IMPORTER
         self._has_own_importer = folder is None
-        self.importer_heard = time.monotonic()
         try:
             self._importer = importer.Importer(
                 self._loop,
@@ -227,23 +250,18 @@ class Gang:
                 command[0],
                 env,
                 imports,
-                self._from_importer,
+                self._follower.on_importer,
                 keep=keep,
                 keep_with=keep_with,
             )
         except OSError as error:
-            self.on_importer({"unfit": f"{error.filename or 'it'} could not be started: {error.strerror or error}"})
+            why = f"{error.filename or 'it'} could not be started: {error.strerror or error}"
+            self._follower.on_importer({"unfit": why})
 
     @property
     def importer(self) -> int | None:
         """The pid of what imports for the ranks, or has, while it runs."""
         return self._importer.pid if self._importer is not None else None
-
-    def _from_importer(self, message: Message) -> None:
-        self.importer_heard = time.monotonic()
-        self.on_activity()
-        if "importing" not in message:
-            self.on_importer(message)
 
     def launch(self, plan: ProcessPlan) -> Member:
         """Start a process under the rank wrapper."""
@@ -292,6 +310,12 @@ class Gang:
                 elif member.pid is not None and member.role is Role.LAUNCHER:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(member.pid, number)
+
+    def stop_ranks(self) -> None:
+        """SIGTERM to every rank that runs; how those end that were told to is no failure."""
+        for member in self.ranks:
+            member.told = True
+        self.signal_all(signal.SIGTERM, (Role.RANK,))
 
     def signal(self, member: Member, number: int) -> None:
         """Send a signal to one process, through its wrapper."""
@@ -377,7 +401,7 @@ class Gang:
             case {"op": "rank", "name": str(name), "pid": int(pid)}:
                 self._attach(connection, name, pid)
             case {"op": "rsh", "host": str(host), "argv": [*argv]}:
-                self.on_remote(connection, host, [str(word) for word in argv])
+                self._follower.on_remote_shell(connection, host, [str(word) for word in argv])
             case _:
                 connection.close()
 
@@ -406,11 +430,11 @@ class Gang:
         match message["op"]:
             case "importing":
                 member.importing = True
-                self.on_importing(member)
+                self._follower.on_importing(member)
             case "started":
                 member.pid = int(message["pid"])
                 member.started_at = time.monotonic()
-                self.on_started(member)
+                self._follower.on_started(member)
             case "failed":
                 member.start_error = f"{os.strerror(int(message['errno']))}: {message['path']}"
                 member.exit_code = 127
@@ -447,7 +471,7 @@ class Gang:
             member.events.finish()
         if member.failed and member.stream is not None:
             member.stream.finish()
-        self.on_ended(member)
+        self._follower.on_ended(member)
 
     def _bare_ended(self, member: Member, status: int) -> None:
         member.exit_code, member.signal = processes.decode_status(status)
@@ -457,18 +481,18 @@ class Gang:
 
     def _printed(self, member: Member, pieces: list[bytes], rest: bytes) -> None:
         if member.stalls.is_progress(pieces, rest):
-            self.on_activity()
+            self._follower.on_activity()
 
     def _rank_event(self, member: Member, values: dict[str, Any]) -> None:
-        self.on_activity()
+        self._follower.on_activity()
         if values.get("kind") == "exception" and isinstance(values.get("data"), dict):
             member.exception = values["data"]
-            self.on_exception(member)
+            self._follower.on_exception(member)
         elif values.get("kind") == "serving" and isinstance(values.get("data"), dict):
             member.servers.add(values["data"].get("pid"))
-            self.on_serving(member)
+            self._follower.on_serving(member)
         elif values.get("kind") != "importing":  # which has told all by coming
-            self.on_event(member, values)
+            self._follower.on_event(member, values)
 
 
 #: Variables that a surrounding MPI job leaves, which would confuse ours. What a user sets (OMPI_MCA_btl …) stays.

@@ -143,6 +143,12 @@ def of_launcher(member: Member, host: str, waiting: list[str]) -> Failure:
     return dataclasses.replace(failure, cause=Cause.LAUNCH, message=message, traceback=None)
 
 
+def not_started(error: OSError, host: str) -> Failure:
+    """Return the failure that a program is which could not be started."""
+    message = f"{error.filename or 'the command'} could not be started: {error.strerror}."
+    return Failure(cause=Cause.LAUNCH, message=message, host=host)
+
+
 def has_lost_daemon(member: Member) -> bool:
     """Return whether mpirun ended since it lost a daemon."""
     return member.stream is not None and daemons.lost_daemon(member.stream.tail.decode("utf-8", "replace")) is not None

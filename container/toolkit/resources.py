@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from container.contract.plan import Role
 from container.system import machine, processes
 from container.system.loop import Loop
-from container.toolkit.process_group import Member
 
 if TYPE_CHECKING:
     from container.toolkit.gpus import GpuReader
+    from container.toolkit.runtime import Runtime
 
 #: Kind of the events.
 KIND = "resources"
@@ -45,19 +45,12 @@ class ResourceSampler:
 
     Args:
         loop: The loop that drives it.
-        members: Returns the host's processes.
-        report: Called with a rank, or None for the host, and the numbers.
+        host: The host.
     """
 
-    def __init__(
-        self,
-        loop: Loop,
-        members: Callable[[], Iterable[Member]],
-        report: Callable[[int | None, dict[str, float]], None],
-    ) -> None:
+    def __init__(self, loop: Loop, host: Runtime) -> None:
         self._loop = loop
-        self._members = members
-        self._report = report
+        self._host = host
         self._begun = time.monotonic()
         self._cpu: dict[str, tuple[int | None, float, float]] = {}  # pid, seconds of CPU, when
         self._network: tuple[float, float, float] | None = None
@@ -73,7 +66,7 @@ class ResourceSampler:
 
     def _look(self) -> None:
         began = time.monotonic()
-        members = [one for one in self._members() if one.role is Role.RANK and one.running]
+        members = [one for one in self._host.members if one.role is Role.RANK and one.running]
         if not members:
             self._loop.call_later(_FIRST_S, self._look)
             return
@@ -81,10 +74,10 @@ class ResourceSampler:
         for member in members:
             values = self._of_tree(member.name, member.pid, member.started_at, tree)
             if values:
-                self._report(member.rank, values)
+                self._host.tell(KIND, member.rank, **values)
         values = self._of_host()
         if values:
-            self._report(None, values)
+            self._host.tell(KIND, None, **values)
         now = time.monotonic()
         regular = min(_SELDOM_S, max(_EVERY_S, (now - self._begun) / _SHARE))
         self._loop.call_later(max(regular, (now - began) * _COST), self._look)

@@ -7,7 +7,7 @@ import dataclasses
 import signal
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from container.contract.environment import Environment
 from container.contract.failures import Failure
@@ -18,8 +18,9 @@ from container.contract.wire import TERMINATED, Event
 from container.system.connection import ENDED, Reader
 from container.system.loop import SelectorLoop
 from container.toolkit import resources
+from container.toolkit.hang_detector import ProgressWatch
 from container.toolkit.output import Output
-from container.toolkit.process_group import Gang
+from container.toolkit.process_group import Follower, Gang, Member
 
 #: SIGTERM to SIGKILL when a job has failed, in seconds.
 FAILURE_GRACE = 0.5
@@ -68,7 +69,11 @@ class Outcome:
     stopped: bool = False
 
 
-class Runtime(abc.ABC):
+#: Makes the plan once it is known which hosts are in the cluster.
+Planner: TypeAlias = Callable[[Membership], Plan]
+
+
+class Runtime(Follower, abc.ABC):
     """Runs one host's share of a job.
 
     Args:
@@ -87,11 +92,12 @@ class Runtime(abc.ABC):
         self._gang: Gang | None = None
         self._outcome: Outcome | None = None
         self._finished = False
+        self._watch = ProgressWatch(loop, output, environment, settings.hang_timeout, self)
         loop.on_signal(signal.SIGTERM, self._terminated)
         loop.on_signal(signal.SIGINT, self.end_now)
 
     def _terminated(self) -> None:
-        self._event(TERMINATED)  # the other hosts stop as well, and nobody could tell who was the first
+        self.tell(TERMINATED)  # the other hosts stop as well, and nobody could tell who was the first
         self.stop()
 
     @abc.abstractmethod
@@ -99,11 +105,11 @@ class Runtime(abc.ABC):
         """Reach whoever decides for all hosts; returns at once."""
 
     @abc.abstractmethod
-    def ready(self, plan: Callable[[Membership], Plan], gang: Gang, ports: tuple[int, ...]) -> None:
+    def ready(self, plan: Planner, gang: Gang, ports: tuple[int, ...]) -> None:
         """This host's code is in place, and its share can begin when the others can.
 
         Args:
-            plan: Makes the plan once it is known who is in the cluster.
+            plan: Makes the plan.
             gang: Starts this host's processes.
             ports: The ports that are reserved for this host.
         """
@@ -128,11 +134,7 @@ class Runtime(abc.ABC):
         """
         Reader(self._loop, lifeline, self._instructed, self._lifeline_ended)
         # Only here: a managed service has series of its own, and would show ours as lines of the log.
-        resources.ResourceSampler(
-            self._loop,
-            lambda: list(self._gang.members.values()) if self._gang is not None else [],
-            lambda rank, values: self._event(resources.KIND, rank=rank, **values),
-        ).start()
+        resources.ResourceSampler(self._loop, self).start()
 
     def _instructed(self, message: Message) -> None:
         match message["op"]:
@@ -169,7 +171,7 @@ class Runtime(abc.ABC):
         self._farewell()
         return self._outcome
 
-    def _farewell(self) -> None:  # noqa: B027 - most have nothing to say
+    def _farewell(self) -> None:
         """What remains to be said when nothing runs any more."""
 
     def _end_as(self, outcome: Outcome, grace: float = FAILURE_GRACE) -> None:
@@ -195,12 +197,37 @@ class Runtime(abc.ABC):
     def _finish(self) -> None:
         self._finished = True
 
+    # --- what happens to this host's processes ---
+
+    def on_activity(self) -> None:
+        self._watch.note_activity()
+
+    def on_importer(self, message: Message) -> None:
+        self.on_activity()
+        if "importing" not in message:
+            self.tell("importer", **message)
+
+    @property
+    @abc.abstractmethod
+    def is_watched(self) -> bool:
+        """Whether something runs that should make progress."""
+
+    @abc.abstractmethod
+    def tell_progress(self, kind: str, values: dict[str, Any]) -> None:
+        """Tell the judge of the job's progress: ``progress``, or ``stacks`` with ``places`` and ``missing``."""
+
     @property
     def spared(self) -> Collection[int]:
         """What outlives the toolkit, of its children."""
         return self._gang.spared if self._gang is not None else ()
 
-    def _event(self, kind: str, rank: int | None = None, **data: Any) -> None:
+    @property
+    def members(self) -> list[Member]:
+        """This host's processes."""
+        return list(self._gang.members.values()) if self._gang is not None else []
+
+    def tell(self, kind: str, rank: int | None = None, **data: Any) -> None:
+        """Tell the supervisor an event of this host, or of one of its ranks."""
         self._output.event(Event(kind=kind, host=self._host, rank=rank, attempt=self._env.attempt, data=data))
 
     def _pass_on(self, values: Mapping[str, Any], *, rank: int | None) -> None:

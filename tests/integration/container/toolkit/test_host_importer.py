@@ -7,8 +7,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from container.contract import variables
 from container.system import processes
 from container.system.loop import Loop
@@ -43,9 +41,3 @@ def test_one_that_has_hung_up_and_does_not_end_is_killed_and_nobody_else(
     assert os.waitpid(bystander, os.WNOHANG) == (0, 0)
     os.kill(bystander, 9)
     os.waitpid(bystander, 0)
-
-
-def test_a_tree_without_a_root_is_refused() -> None:
-    """0 is the parent of all processes."""
-    with open(os.pidfd_open(os.getpid())) as process, pytest.raises(ValueError, match="0"):
-        processes.end_tree(process.fileno(), 0)

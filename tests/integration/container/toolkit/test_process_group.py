@@ -19,7 +19,7 @@ from container.contract.plan import ProcessPlan, Role
 from container.system import folders
 from container.system.loop import Loop
 from container.toolkit.output import Output
-from container.toolkit.process_group import Gang, Member, base_environment
+from container.toolkit.process_group import Follower, Gang, Member
 
 pytestmark = pytest.mark.leaves("files")
 
@@ -27,7 +27,7 @@ PACKAGE = str(Path(container.__file__ or "").parent)
 RunUntil = Callable[..., None]
 
 
-class Host:
+class Host(Follower):
     """A gang, what it reported, and what it printed."""
 
     def __init__(self, loop: Loop, folder: Path) -> None:
@@ -43,15 +43,26 @@ class Host:
         self.gang = Gang(
             loop,
             self.output,
+            self,
             host="algo-1",
             runtime_dir=self.folder,
             environment={"PATH": os.environ["PATH"], "PWD": str(folder), "PYTHONPATH": f"{PACKAGE}/hook"},
             python=sys.executable,
             package=PACKAGE,
         )
-        self.gang.on_started = lambda member: self.log.append(("started", member.name))
-        self.gang.on_ended = lambda member: self.log.append(("ended", member.name))
-        self.gang.on_exception = lambda member: self.log.append(("exception", member.name))
+        self.serving: list[Member] = []
+
+    def on_started(self, member: Member) -> None:
+        self.log.append(("started", member.name))
+
+    def on_ended(self, member: Member) -> None:
+        self.log.append(("ended", member.name))
+
+    def on_exception(self, member: Member) -> None:
+        self.log.append(("exception", member.name))
+
+    def on_serving(self, member: Member) -> None:
+        self.serving.append(member)
 
     def _take(self) -> None:
         self._printed += os.read(self._read, 1 << 20)
@@ -88,39 +99,27 @@ def host(loop: Loop, own_children: None, tmp_path: Path) -> Iterator[Host]:
 
 
 def test_a_command_is_started_followed_and_reported(host: Host, run_until: RunUntil) -> None:
-    member = host.launch("sh", "-c", "echo out; echo err >&2; printf rest; exit 0")
+    host.gang.environment[variables.USERS_OPEN_FILES] = "97"
+    member = host.launch("sh", "-c", "ulimit -Sn; env >&2; printf rest; exit 0")
     run_until(lambda: member.ended)
     assert host.log == [("started", "rank 0"), ("ended", "rank 0")]
     assert (member.exit_code, member.signal, member.failed, member.told) == (0, None, False, False)
     host.gang.kill()
-    assert host.printed() == b"out\nerr\nrest"
+    assert host.printed().startswith(b"97\n") and host.printed().endswith(b"\nrest")
+    assert b"PYTHONPATH=" in host.printed() and variables.USERS_OPEN_FILES.encode() not in host.printed()
     assert member.max_rss_kb is not None and member.max_rss_kb > 500
-
-
-def test_the_command_gets_the_users_limit_of_descriptors_back(host: Host, run_until: RunUntil) -> None:
-    host.gang.environment[variables.USERS_OPEN_FILES] = "97"
-    member = host.launch("sh", "-c", "ulimit -Sn; env")
-    run_until(lambda: member.ended)
-    host.gang.kill()
-    assert host.printed().startswith(b"97\n")
-    assert variables.USERS_OPEN_FILES.encode() not in host.printed()
 
 
 @pytest.mark.parametrize(("script", "end"), [("exit 3", (3, None)), ("kill -9 $$", (None, 9)), ("kill $$", (None, 15))])
 def test_ends_are_told_as_they_are(script: str, end: tuple[int, int], host: Host, run_until: RunUntil) -> None:
     member = host.launch("sh", "-c", f"echo last words; {script}")
-    run_until(lambda: member.ended)
+    absent = host.launch("/no/such/program", "x", name="rank 1")
+    run_until(lambda: member.ended and absent.ended)
     assert (member.exit_code, member.signal) == end
     assert member.failed and not member.told and not member.vanished
     assert member.stream is not None and member.stream.tail == b"last words\n"
-
-
-def test_what_cannot_be_started_is_named(host: Host, run_until: RunUntil) -> None:
-    member = host.launch("/no/such/program", "x")
-    run_until(lambda: member.ended)
-    assert member.start_error == "No such file or directory: /no/such/program"
-    assert (member.exit_code, member.pid) == (127, None)
-    assert host.log == [("ended", "rank 0")]
+    assert absent.start_error == "No such file or directory: /no/such/program"
+    assert (absent.exit_code, absent.pid) == (127, None) and ("started", "rank 1") not in host.log
 
 
 def test_an_uncaught_exception_is_known_before_the_end(host: Host, run_until: RunUntil) -> None:
@@ -231,18 +230,6 @@ def test_a_harmless_warning_of_mpiruns_is_not_printed(host: Host, run_until: Run
     assert host.printed("mpirun").decode().splitlines() == others
 
 
-def test_the_environment_has_nothing_of_a_surrounding_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PRTE_X", "ORTE_X", "OMPI_MCA_orte_x", "FLEETFIT_JOB_TOKEN"):
-        monkeypatch.setenv(name, "1")
-    monkeypatch.setenv("OMPI_MCA_btl", "self,tcp")  # a user's own
-    monkeypatch.setenv("MINE", "x")
-    monkeypatch.setenv("PATH", "/usr/bin")
-    env = base_environment({"SM_HOSTS": "[]"})
-    assert (env["MINE"], env["OMPI_MCA_btl"], env["SM_HOSTS"]) == ("x", "self,tcp", "[]")
-    assert env["PATH"] == f"{os.path.dirname(sys.executable)}:/usr/bin"
-    assert not [name for name in env if name.startswith(("PMIX", "PRTE", "ORTE", "OMPI_COMM")) or "TOKEN" in name]
-
-
 #: Says that it only serves, and waits.
 SERVES = (
     "import os, time; fd = int(os.environ['FLEETFIT_EVENTS'].split(':')[0]); "
@@ -262,12 +249,10 @@ SERVES = (
 )
 def test_who_does_nothing_but_serve(script: str | None, serving: bool, host: Host, run_until: RunUntil) -> None:
     host.gang.environment.update(PYTHON=sys.executable, SERVES=SERVES)
-    said: list[Member] = []
-    host.gang.on_serving = said.append
     if script is None:
         member = host.launch(sys.executable, "-c", SERVES)
     else:
         command = ["/bin/sh", "-c", script]
         member = host.launch(*(["sh", *command[1:]] if "exec" in script else command))
-    run_until(lambda: bool(said))
+    run_until(lambda: host.serving == [member])
     assert member.serving is serving

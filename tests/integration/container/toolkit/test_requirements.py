@@ -80,6 +80,13 @@ class Maker:
         self.python = python
         self.wheels = wheels
         self.said: list[str] = []
+        self.warned: list[str] = []
+
+    def log(self, line: str) -> None:
+        self.said.append(line)
+
+    def warn(self, text: str) -> None:
+        self.warned.append(text)
 
     def write(self, *lines: str, name: str = "requirements.txt") -> Path:
         path = self.code / name
@@ -88,7 +95,7 @@ class Maker:
 
     def make(self, *lines: str, **options: object) -> Path | None:
         file = self.write(*lines)
-        return overlay(file, python=self.python, cache_root=self.cache, log=self.said.append, **options)  # type: ignore[arg-type]
+        return overlay(file, python=self.python, cache_root=self.cache, told=self, **options)  # type: ignore[arg-type]
 
     def run(self, found: Path | None, code: str) -> str:
         env = {"PYTHONPATH": str(found) if found else "", "PATH": f"{found}/bin:{os.environ['PATH']}"}
@@ -122,9 +129,18 @@ def test_what_is_missing_goes_into_an_overlay(maker: Maker) -> None:
     assert maker.make("ffbeta", "ffalpha") == found
     assert maker.said == []
 
+    (found / MARKER).unlink()  # it was half written
+    (found / "ffbeta.py").unlink()
+    leftover = found.parent / f".{found.name}.123"
+    leftover.mkdir()
+    assert maker.make("ffbeta", "ffalpha") == found
+    assert (found / "ffbeta.py").exists()
+    assert not leftover.exists()
 
-def test_another_version_takes_the_installed_ones_place_and_has_its_script(maker: Maker) -> None:
-    found = maker.make("ffalpha==2.0")
+
+def test_another_version_takes_the_installed_ones_place_and_has_its_script(maker: Maker, wheels: Path) -> None:
+    digest = hashlib.sha256((wheels / "ffalpha-2.0-py3-none-any.whl").read_bytes()).hexdigest()
+    found = maker.make(f"ffalpha==2.0 \\\n    --hash=sha256:{digest}")
     assert found is not None
     assert maker.run(found, "import ffalpha; print(ffalpha.version)") == "2.0\n"
     tool = subprocess.run(
@@ -141,7 +157,7 @@ def test_nothing_is_missing(maker: Maker) -> None:
     assert maker.make("ffalpha") is None
     assert maker.said == []
     assert maker.make("# nothing") is None
-    assert overlay(None, python=maker.python, cache_root=maker.cache, log=maker.said.append) is None
+    assert overlay(None, python=maker.python, cache_root=maker.cache, told=maker) is None
 
 
 def test_included_files_and_local_packages(maker: Maker, wheels: Path) -> None:
@@ -158,15 +174,6 @@ def test_included_files_and_local_packages(maker: Maker, wheels: Path) -> None:
     assert second is not None
     assert second != first
     assert not (second / "ffalpha.py").exists()
-
-
-def test_hashes(maker: Maker, wheels: Path) -> None:
-    digest = hashlib.sha256((wheels / "ffalpha-2.0-py3-none-any.whl").read_bytes()).hexdigest()
-    found = maker.make(f"ffalpha==2.0 \\\n    --hash=sha256:{digest}")
-    assert found is not None
-    assert (found / "ffalpha.py").exists()
-    with pytest.raises(RequirementsError, match="hash"):
-        maker.make(f"ffalpha==2.0 --hash=sha256:{'0' * 64}")
 
 
 def test_a_changed_environment_gets_another_overlay(maker: Maker, tmp_path: Path, wheels: Path) -> None:
@@ -190,6 +197,7 @@ def test_a_changed_environment_gets_another_overlay(maker: Maker, tmp_path: Path
     ("lines", "message"),
     [
         (("ffbeta", "ffgamma"), "contradict"),
+        ((f"ffalpha==2.0 --hash=sha256:{'0' * 64}",), "hash"),
         (("ffnothing",), "does not exist"),
         (("ffalpha==9",), "does not exist"),
         (("==",), "not a requirement"),
@@ -205,7 +213,7 @@ def test_failures_say_what_to_do(maker: Maker, lines: tuple[str, ...], message: 
     assert [name for name in os.listdir(maker.cache / "overlays") if not name.endswith(".lock")] == []
 
 
-def test_no_network(maker: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_answer_of_an_index_and_none_of_pip(maker: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     (maker.code / "requirements.txt").write_text("--index-url http://127.0.0.1:9/simple\nffnothing\n")
     monkeypatch.setenv("PIP_RETRIES", "1")
     with pytest.raises(RequirementsError, match="index cannot be reached"):
@@ -213,57 +221,35 @@ def test_no_network(maker: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
             maker.code / "requirements.txt",
             python=maker.python,
             cache_root=maker.cache,
-            log=maker.said.append,
+            told=maker,
             timeout=60,
         )
-
-
-def test_no_pip(maker: Maker, tmp_path: Path) -> None:
-    venv.create(tmp_path / "bare", with_pip=False, symlinks=True)
-    maker.python = str(tmp_path / "bare" / "bin" / "python")
-    with pytest.raises(RequirementsError, match="ensurepip"):
-        maker.make("ffbeta")
-
-
-def test_no_python_and_no_file(maker: Maker) -> None:
-    maker.python = "/nowhere/python"
-    with pytest.raises(RequirementsError, match="/nowhere/python"):
-        maker.make("ffbeta")
-    with pytest.raises(RequirementsError, match=r"missing\.txt"):
-        overlay(maker.code / "missing.txt", python=sys.executable, cache_root=maker.cache, log=maker.said.append)
-    with pytest.raises(RequirementsError, match=r"more\.txt"):
-        maker.make("-r more.txt")
-
-
-def test_a_cache_that_cannot_be_written(maker: Maker) -> None:
-    maker.cache = Path("/proc/nothing")
-    with pytest.raises(RequirementsError, match="FLEETFIT_CACHE"):
-        maker.make("ffbeta")
-
-
-def test_it_takes_too_long(maker: Maker) -> None:
     with pytest.raises(RequirementsError, match="did not end within"):
         maker.make("ffbeta", timeout=0.05)
 
 
-def test_a_half_written_overlay_is_made_again(maker: Maker) -> None:
-    found = maker.make("ffbeta")
-    assert found is not None
-    (found / MARKER).unlink()
-    (found / "ffbeta.py").unlink()
-    leftover = found.parent / f".{found.name}.123"
-    leftover.mkdir()
-    assert maker.make("ffbeta") == found
-    assert (found / "ffbeta.py").exists()
-    assert not leftover.exists()
+def test_what_the_machine_lacks_is_named(maker: Maker, tmp_path: Path) -> None:
+    venv.create(tmp_path / "bare", with_pip=False, symlinks=True)
+    for python, named in ((str(tmp_path / "bare" / "bin" / "python"), "ensurepip"), ("/nowhere/python",) * 2):
+        maker.python = python
+        with pytest.raises(RequirementsError, match=named):
+            maker.make("ffbeta")
+    with pytest.raises(RequirementsError, match=r"missing\.txt"):
+        overlay(maker.code / "missing.txt", python=sys.executable, cache_root=maker.cache, told=maker)
+    with pytest.raises(RequirementsError, match=r"more\.txt"):
+        maker.make("-r more.txt")
+    maker.python, maker.cache = sys.executable, Path("/proc/nothing")
+    with pytest.raises(RequirementsError, match="FLEETFIT_CACHE"):
+        maker.make("ffbeta")
 
 
 def test_hosts_at_once_install_it_once(maker: Maker) -> None:
     maker.write("ffbeta")
     code = (
         "import sys; from pathlib import Path; from container.toolkit.code.requirements import overlay\n"
+        "class Told:\n    log = staticmethod(print)\n"
         f"print('=', overlay(Path({str(maker.code / 'requirements.txt')!r}), python={maker.python!r}, "
-        f"cache_root=Path({str(maker.cache)!r}), log=print))\n"
+        f"cache_root=Path({str(maker.cache)!r}), told=Told()))\n"
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     hosts = [
@@ -280,7 +266,8 @@ def test_pip_ends_with_us_and_is_not_confused_by_a_reaper(maker: Maker) -> None:
     code = (
         "import os, signal, sys; from pathlib import Path; from container.toolkit.code.requirements import overlay\n"
         "signal.signal(signal.SIGCHLD, lambda *a: os.waitpid(-1, os.WNOHANG))\n"
-        f"overlay(Path({str(file)!r}), python={maker.python!r}, cache_root=Path({str(maker.cache)!r}), log=print)\n"
+        "class Told:\n    log = staticmethod(print)\n"
+        f"overlay(Path({str(file)!r}), python={maker.python!r}, cache_root=Path({str(maker.cache)!r}), told=Told())\n"
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
@@ -315,17 +302,16 @@ class TestProjects:
         assert maker.make("ffalpha==1.0", project=folder) not in (None, found)
 
     def make(self, maker: Maker, folder: Path) -> tuple[Path | None, list[str]]:
-        warned: list[str] = []
+        maker.warned.clear()
         file = folder / "requirements.txt"
         found = overlay(
             file if file.exists() else None,
             python=maker.python,
             cache_root=maker.cache,
-            log=maker.said.append,
-            warn=warned.append,
+            told=maker,
             project=folder,
         )
-        return found, warned
+        return found, maker.warned
 
     def test_one_that_does_not_build_is_a_warning(self, maker: Maker) -> None:
         maker.python = sys.executable

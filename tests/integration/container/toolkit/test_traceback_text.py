@@ -29,7 +29,11 @@ SCRIPTS = {
     "recursion": "def f(): f()\nf()",
     "no message": "raise KeyboardInterrupt",
     "fatal": "import faulthandler, os\nfaulthandler.enable()\nos.abort()",
+    "group": "def f(): raise TypeError('b')\ntry:\n    f()\nexcept TypeError as e:\n"
+    "    raise ExceptionGroup('eg', [ValueError('a'), e])",
 }
+if sys.version_info < (3, 11):
+    del SCRIPTS["group"]
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -39,11 +43,3 @@ def test_the_whole_of_it_is_found(tmp_path: Path, name: str) -> None:
     assert last_traceback(error) == error.rstrip()
     assert last_traceback(b"epoch 1\nloss 0.5\r\nbar 10%\rbar 20%\r\n" + error.encode()) == error.rstrip()
     assert last_traceback(error.replace("\n", "\r\n")) == error.rstrip()
-
-
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="exception groups came with 3.11")
-def test_an_exception_group(tmp_path: Path) -> None:
-    text = "def f(): raise TypeError('b')\ntry:\n    f()\nexcept TypeError as e:\n"
-    text += "    raise ExceptionGroup('eg', [ValueError('a'), e])"
-    error = printed(tmp_path, text)
-    assert last_traceback("before\n" + error) == error.rstrip()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from container.contract.messages import LIMIT
+from container.contract.messages import LIMIT, Message
 from container.system.loop import Loop
 from container.toolkit import control
 
@@ -23,19 +23,26 @@ TOKEN = "sesame"
 class Server:
     """A server, and what it was told."""
 
-    def __init__(self, loop: Loop, token: str | None = TOKEN) -> None:
+    def __init__(self, loop: Loop, token: str | None = TOKEN, port: int = 0) -> None:
         self.log: list[Any] = []
-        listener = control.listen("127.0.0.1")
+        listener = control.listen("127.0.0.1", port)
         self.address = listener.getsockname()
         self.server = control.Server(
             loop,
             listener,
+            self,
             token=token,
             expected={"algo-2", "algo-3"},
-            joined=lambda host: self.log.append(("joined", host)),
-            received=lambda host, message: self.log.append((host, message)),
-            lost=lambda host, reason: self.log.append(("lost", host, reason)),
         )
+
+    def host_joined(self, host: str) -> None:
+        self.log.append(("joined", host))
+
+    def host_said(self, host: str, message: Message) -> None:
+        self.log.append((host, message))
+
+    def host_lost(self, host: str, reason: str) -> None:
+        self.log.append(("lost", host, reason))
 
 
 class Client:
@@ -46,13 +53,20 @@ class Client:
         self.client = control.Client(
             loop,
             address,
+            self,
             hello=host,
             token=token,
             deadline=time.monotonic() + seconds,
-            joined=lambda: self.log.append("joined"),
-            received=self.log.append,
-            lost=lambda reason: self.log.append(("lost", reason)),
         )
+
+    def master_joined(self) -> None:
+        self.log.append("joined")
+
+    def master_said(self, message: Message) -> None:
+        self.log.append(message)
+
+    def master_lost(self, reason: str) -> None:
+        self.log.append(("lost", reason))
 
 
 @pytest.fixture
@@ -226,15 +240,12 @@ def test_a_client_that_comes_first_waits_for_the_server(loop: Loop, run_until: R
     free.close()
     client = Client(loop, address, "algo-2")
     loop.run_once(0.05)
-    listener = control.listen(*address)
-    log: list[str] = []
-    server = control.Server(
-        loop, listener, token=TOKEN, expected={"algo-2"}, joined=log.append,
-        received=lambda host, message: None, lost=lambda host, reason: None,
-    )  # fmt: skip
-    run_until(lambda: log == ["algo-2"] and client.log == ["joined"])
+    client.client.send({"op": "early"})
+    server = Server(loop, port=address[1])
+    run_until(lambda: client.log == ["joined"] and len(server.log) == 2)
+    assert server.log == [("joined", "algo-2"), ("algo-2", {"op": "early"})]
     client.client.close()
-    server.close()
+    server.server.close()
 
 
 def test_without_a_token_the_names_decide(loop: Loop, run_until: RunUntil) -> None:

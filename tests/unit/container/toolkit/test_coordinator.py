@@ -13,28 +13,34 @@ HOSTS = ("algo-1", "algo-2", "algo-3")
 
 
 class Cluster:
-    """A coordinator and what it told."""
+    """A coordinator, the time, and what it told all hosts."""
 
     def __init__(self, hosts: tuple[str, ...] = HOSTS) -> None:
         self.hosts = hosts
-        self.told: list[tuple[str, dict[str, Any]]] = []
-        self.coordinator = Coordinator(hosts, lambda host, message: self.told.append((host, message)))
+        self.now = 0.0
+        self.told: list[dict[str, Any]] = []
+        self.coordinator = Coordinator(hosts, 10.0, self.now)
+
+    def tell(self, message: dict[str, Any] | None) -> None:
+        if message is not None:
+            self.told.append(message)
 
     def say(self, host: str, op: str, **more: Any) -> None:
-        self.coordinator.receive(host, {"op": op, **more})
+        self.tell(self.coordinator.receive(host, {"op": op, **more}, self.now))
 
     def all_say(self, op: str) -> None:
         for host in self.hosts:
             self.say(host, op)
 
+    def lose(self, host: str, reason: str) -> None:
+        self.tell(self.coordinator.lost(host, reason, self.now))
+
+    def check(self, now: float) -> None:
+        self.now = now
+        self.tell(self.coordinator.check_gathered(now))
+
     def ops(self) -> list[str]:
-        """What was told; everything is told to all."""
-        assert len(self.told) % len(self.hosts) == 0
-        groups = [self.told[n : n + len(self.hosts)] for n in range(0, len(self.told), len(self.hosts))]
-        for group in groups:
-            assert [host for host, _ in group] == list(self.hosts)
-            assert len({str(message) for _, message in group}) == 1
-        return [group[0][1]["op"] for group in groups]
+        return [message["op"] for message in self.told]
 
 
 def failure(rank: int, cause: Cause = Cause.PROCESS) -> dict[str, Any]:
@@ -66,8 +72,11 @@ def test_it_is_over_when_all_are_done(running: Cluster) -> None:
     running.say("algo-2", "done")
     running.say("algo-1", "done")
     assert running.ops() == ["go"]
+    assert not running.coordinator.all_done
     running.say("algo-3", "done")
-    assert running.ops() == ["go", "finish"]
+    assert running.coordinator.all_done
+    running.tell(running.coordinator.finish())
+    assert running.ops() == ["go", "finish"] and not running.coordinator.all_done
     assert running.coordinator.state is CoordinatorState.FINISHED
     assert running.coordinator.failure is None
 
@@ -75,11 +84,28 @@ def test_it_is_over_when_all_are_done(running: Cluster) -> None:
 def test_the_first_failure_is_the_jobs(running: Cluster) -> None:
     running.say("algo-2", "failed", failure=failure(5))
     running.say("algo-3", "failed", failure=failure(7))
-    running.coordinator.lost("algo-1", "gone")
-    running.coordinator.lost("algo-3", "gone")
+    running.lose("algo-1", "gone")
+    running.lose("algo-3", "gone")
     assert running.ops() == ["go", "end"]
     assert running.coordinator.failure is not None and running.coordinator.failure.rank == 5
-    assert running.told[-1][1]["failure"] == failure(5)
+    assert running.told[-1]["failure"] == failure(5)
+
+
+def test_a_host_that_is_silent_before_it_is_ready_is_named() -> None:
+    """Preparing may take any time, as long as the host says that it is there."""
+    cluster = Cluster()
+    cluster.coordinator.joined.add("algo-2")
+    cluster.check(9.0)
+    cluster.say("algo-2", "preparing")
+    cluster.say("algo-3", "ready")
+    cluster.check(11.0)
+    cluster.check(19.0)
+    assert cluster.ops() == []
+    cluster.check(19.1)
+    assert cluster.ops() == ["end"]
+    found = cluster.coordinator.failure
+    assert found is not None and (found.cause, found.host) == (Cause.TIMEOUT, "algo-2")
+    assert found.message == "algo-2 did not answer within 10 s (connected: algo-2)."
 
 
 def test_a_failure_before_everybody_is_ready_ends_it_too() -> None:
@@ -90,7 +116,7 @@ def test_a_failure_before_everybody_is_ready_ends_it_too() -> None:
 
 
 def test_a_lost_host_is_a_failure_that_names_it(running: Cluster) -> None:
-    running.coordinator.lost("algo-2", "the connection was closed")
+    running.lose("algo-2", "the connection was closed")
     assert running.ops() == ["go", "end"]
     found = running.coordinator.failure
     assert found is not None and (found.cause, found.host) == (Cause.HOST_LOST, "algo-2")
@@ -127,7 +153,7 @@ def test_a_host_that_is_lost_while_stopping_has_stopped(running: Cluster) -> Non
     running.say("algo-1", "stop")
     running.say("algo-1", "stopped")
     running.say("algo-3", "stopped")
-    running.coordinator.lost("algo-2", "gone")
+    running.lose("algo-2", "gone")
     assert running.ops() == ["go", "stop", "finish"]
 
 
@@ -144,18 +170,20 @@ def test_a_stop_before_all_are_ready_stops() -> None:
 
 def test_after_the_end_nothing_changes_the_verdict(running: Cluster) -> None:
     running.all_say("done")
+    running.tell(running.coordinator.finish())
     running.say("algo-2", "failed", failure=failure(1))
     running.say("algo-2", "stop")
-    running.coordinator.lost("algo-3", "gone")
+    running.lose("algo-3", "gone")
     assert running.ops() == ["go", "finish"]
     assert running.coordinator.failure is None
 
 
 def test_farewells_are_counted(running: Cluster) -> None:
     running.all_say("done")
+    running.tell(running.coordinator.finish())
     assert not running.coordinator.everybody_ended
     running.say("algo-2", "ended")
-    running.coordinator.lost("algo-3", "gone")
+    running.lose("algo-3", "gone")
     assert running.coordinator.everybody_ended
 
 
@@ -168,7 +196,7 @@ def test_a_single_host_is_its_own_cluster() -> None:
     cluster = Cluster(("algo-1",))
     cluster.all_say("ready")
     cluster.all_say("done")
-    assert cluster.ops() == ["go", "finish"]
+    assert cluster.ops() == ["go"] and cluster.coordinator.all_done
     assert cluster.coordinator.everybody_ended
 
 
@@ -200,7 +228,7 @@ def test_an_exception_that_a_process_survived_hides_no_other_failure(running: Cl
 
 def test_a_host_that_is_lost_after_an_exception_is_told(running: Cluster) -> None:
     running.say("algo-2", "raised", process="rank 1")
-    running.coordinator.lost("algo-2", "gone")
+    running.lose("algo-2", "gone")
     assert running.ops() == ["go", "end"]
     assert running.coordinator.failure is not None and running.coordinator.failure.cause is Cause.HOST_LOST
 

@@ -44,8 +44,8 @@ def test_what_a_script_has_written_into_the_machines_own_folders_is_told(
     told: list[Any] = []
     for base in (tmp_path / "host", tmp_path / "opt"):  # processes; a container
         environment: Any = SimpleNamespace(tree=MLTree(base), current_host="algo-1", attempt=0)
-        output: Any = SimpleNamespace(event=told.append)
-        train._tell_of_opt_ml(output, environment, 1000.0)
-    (event,) = told
-    assert event.kind == "warning"
-    assert f"{tmp_path}/opt/checkpoints/step-1, {tmp_path}/opt/model/weights.bin. " in event.data["message"]
+        runtime: Any = SimpleNamespace(tell=lambda kind, **data: told.append((kind, data)))
+        train._tell_of_opt_ml(runtime, environment, 1000.0)
+    ((kind, data),) = told
+    assert kind == "warning"
+    assert f"{tmp_path}/opt/checkpoints/step-1, {tmp_path}/opt/model/weights.bin. " in data["message"]

@@ -1,0 +1,598 @@
+"""What a host's share of a job does next: events go in, actions come out. Pure, with time as an argument.
+
+:class:`HostMachine` holds no process, socket or clock. :class:`container.toolkit.host.HostRuntime` hands it everything
+that can happen to the host, with the time, and performs the actions. What the hosts decide together is
+:class:`container.toolkit.coordinator.Coordinator`'s.
+
+One process's failure ends others, and the cause may be seen after its consequences. An end that may be a consequence is
+therefore reported only after a grace (:func:`patience`): if the cause is reported within it, the job is over by then.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Collection, Mapping
+from typing import Any, TypeAlias
+
+from container.contract.environment import Environment
+from container.contract.failures import Cause, Failure, describe_end
+from container.contract.hints import Situation
+from container.contract.messages import Message
+from container.contract.plan import Plan, ProcessPlan, Role, StartedBy
+from container.toolkit import reports, worker_restart
+from container.toolkit.mpi import daemons
+from container.toolkit.process_group import Member
+from container.toolkit.runtime import FAILURE_GRACE, HostSettings, Outcome
+
+#: How long an uncaught exception may take to become an exit: a library's exit handler may wait for other ranks.
+EXCEPTION_GRACE = 0.25
+#: How long the cause of a failure that says it is another rank's may take to become known.
+CONSEQUENCE_GRACE = 0.5
+#: How long algo-1 waits for the other hosts' last words, and they for its verdict; and mpirun's end, on a busy machine,
+#: after that of all that it has ended.
+FAREWELL = 3.0
+#: mpirun's own error explains less than a rank's, whose report may still be under way.
+LAUNCHER_GRACE = 0.3
+#: orted that ends with an error is mostly a victim of mpirun's end.
+DAEMON_GRACE = 1.0
+#: How long the other ranks may go on after rank 0 before that is remarked upon, in seconds.
+REMARK_AFTER = 10.0
+
+
+class HostState(enum.Enum):
+    """What this host is doing."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    DONE = "done"  # its ranks have ended, or only serve
+    STOPPING = "stopping"
+    OVER = "over"
+
+
+# --- what can happen ---
+
+
+class Happening(enum.Enum):
+    """What needs no more words."""
+
+    MASTER_HEARD = enum.auto()  # algo-1 is there, and waits for hosts
+    STOP = enum.auto()  # all hosts are to stop, with time to save
+    FINISH = enum.auto()  # the job has ended well, or all hosts have stopped
+    STOP_ASKED = enum.auto()  # this host was told to stop: all do; at the second time this host ends at once
+    END_ASKED = enum.auto()  # this host was told to end without any grace
+    IMPORTING = enum.auto()  # a process waits for the one that imports for it
+    IMPORTER_HEARD = enum.auto()  # the process that imports for this host's ranks has told something
+    SERVING = enum.auto()  # a process does nothing but serve from here on
+    START_CHECK = enum.auto()  # all ranks should have started
+    GRACE_OVER = enum.auto()  # the ranks had their time to save
+    RANK_0_ENDED = enum.auto()  # that was a while ago
+    TIME_UP = enum.auto()  # it is time for what HostMachine.next_deadline is for
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """The user's code is in place.
+
+    Attributes:
+        members: The host's processes by name: each as far as it has come, now and later.
+        ports: The ports that are reserved for this host.
+    """
+
+    members: Mapping[str, Member]
+    ports: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Go:
+    """All hosts are ready; this is what runs."""
+
+    plan: Plan
+
+
+@dataclasses.dataclass(frozen=True)
+class MasterLost:
+    """algo-1 cannot be reached any more."""
+
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class OfProcess:
+    """Something has happened to a process."""
+
+    member: Member
+
+
+class Started(OfProcess):
+    """A process runs."""
+
+
+class Raised(OfProcess):
+    """A process has reported an uncaught exception."""
+
+
+class Ended(OfProcess):
+    """A process has ended."""
+
+
+class Unexplained(OfProcess):
+    """Nothing has explained the end of a process, or its exception, in time."""
+
+
+@dataclasses.dataclass(frozen=True)
+class OfFailure:
+    """Something has happened that may be a failure."""
+
+    failure: Failure
+
+
+class Failed(OfFailure):
+    """This host has failed."""
+
+
+class Reported(OfFailure):
+    """A failure of this host's has been told algo-1."""
+
+
+class Diverged(OfFailure):
+    """A rank's metric shows that the training is lost."""
+
+
+class Suspected(OfFailure):
+    """This host has failed, unless its ranks have ended well before."""
+
+
+class ShellGone(OfFailure):
+    """One of mpirun's remote shells went away before its daemon."""
+
+
+class ShellUnexplained(OfFailure):
+    """Nothing has explained the end of a remote shell in time."""
+
+
+class End(OfFailure):
+    """The job has failed."""
+
+
+Event: TypeAlias = Happening | Prepared | Go | MasterLost | OfProcess | OfFailure
+
+# --- what can follow ---
+
+
+@dataclasses.dataclass(frozen=True)
+class Tell:
+    """Tell the supervisor an event."""
+
+    kind: str
+    data: Mapping[str, Any]
+    rank: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Say:
+    """Print a line."""
+
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """Tell algo-1, which may be this host."""
+
+    message: Message
+
+
+@dataclasses.dataclass(frozen=True)
+class Fail:
+    """Tell algo-1 a failure of this host, in the words of the script if it left any (:class:`Reported` follows)."""
+
+    failure: Failure
+
+
+@dataclasses.dataclass(frozen=True)
+class Revive:
+    """Start a process again."""
+
+    process: ProcessPlan
+    count: int
+
+
+@dataclasses.dataclass(frozen=True)
+class BlameImporter:
+    """Fail since what imports for these ranks has been silent for too long."""
+
+    ranks: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Over:
+    """End what runs within a grace, in seconds, and then the host's share."""
+
+    outcome: Outcome
+    grace: float
+
+
+class Do(enum.Enum):
+    """What needs no more words."""
+
+    LAUNCH = enum.auto()
+    STOP_RANKS = enum.auto()
+    SAY_WHO_RUNS = enum.auto()
+
+
+Action: TypeAlias = Tell | Say | Report | Fail | Revive | BlameImporter | Over | Do
+
+
+def is_daemon(member: Member) -> bool:
+    """Return whether a process is mpirun's daemon, not mpirun itself."""
+    return member.role is Role.LAUNCHER and member.name in daemons.DAEMONS
+
+
+def patience(member: Member, *, by_mpirun: bool) -> float:
+    """Return how long a failed process's end may be explained by another process, in seconds.
+
+    Args:
+        member: The process.
+        by_mpirun: Whether mpirun has started it.
+    """
+    if member.role is Role.LAUNCHER and member.signal is not None:
+        return 0.0
+    if is_daemon(member):
+        return DAEMON_GRACE
+    if member.role is Role.LAUNCHER:
+        # Why a daemon ended its own host knows, which waits whether mpirun's end was the reason.
+        return 2 * DAEMON_GRACE if reports.has_lost_daemon(member) else LAUNCHER_GRACE
+    if by_mpirun and member.told and not member.raised:
+        return FAREWELL  # mpirun is ending its ranks. Why, it or the rank that failed first says
+    if by_mpirun and member.vanished:
+        return 2 * LAUNCHER_GRACE  # mpirun's end takes its daemons with it, and theirs the wrappers
+    return CONSEQUENCE_GRACE if reports.is_consequence(member) else 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class _Deadline:
+    at: float
+    event: Event
+
+
+class HostMachine:
+    """Decides what a host's share of a job does next.
+
+    Args:
+        environment: The job as this host sees it.
+        settings: What the backend decided.
+        remote_shells: The remote shells that wait for mpirun's daemons on other hosts, now and later.
+
+    Attributes:
+        state: What this host is doing.
+    """
+
+    def __init__(
+        self, environment: Environment, settings: HostSettings, remote_shells: Collection[object] = ()
+    ) -> None:
+        self.state = HostState.STARTING
+        self._env = environment
+        self._settings = settings
+        self._host = environment.current_host
+        self._remote_shells = remote_shells
+        self._master_silent = MasterLost(f"it has not answered for {settings.start_timeout:g} s")
+        self._members: Mapping[str, Member] | None = None
+        self._ports: tuple[int, ...] = ()
+        self._plan: Plan | None = None
+        self._asked_to_stop = False
+        self._all_started = False
+        self._importer_heard = 0.0
+        self._deadlines: list[_Deadline] = []
+        self._actions: list[Action] = []
+        self._now = 0.0
+
+    @property
+    def runs(self) -> bool:
+        """Whether the job's processes run, and nothing ends them."""
+        return self.state in (HostState.RUNNING, HostState.DONE)
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When :attr:`Happening.TIME_UP` is due next."""
+        return min((deadline.at for deadline in self._deadlines), default=None)
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        """Take an event, and return what follows.
+
+        Args:
+            event: The event.
+            now: When, in seconds on one clock.
+        """
+        self._actions, self._now = [], now
+        self._take(event)
+        return self._actions
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case Happening():
+                self._take_happening(event)
+            case OfProcess(member):
+                self._take_process(event, member)
+            case OfFailure(failure):
+                self._take_failure(event, failure)
+            case Prepared(members, ports):
+                self._members, self._ports, self._importer_heard = members, ports, self._now
+                self._do(Report({"op": "ready", "ports": list(ports)}))
+            case Go(plan):
+                self._go(plan)
+            case MasterLost(reason):
+                self._lose_master(reason)
+
+    def _take_happening(self, event: Happening) -> None:
+        match event:
+            case Happening.MASTER_HEARD:
+                self._await_master()
+            case Happening.STOP:
+                self._stop()
+            case Happening.FINISH:
+                self._finish()
+            case Happening.STOP_ASKED:
+                self._ask_to_stop()
+            case Happening.END_ASKED:
+                self._over(Outcome(stopped=True), 0.0)
+            case Happening.IMPORTING:
+                self._tell_all_started()
+            case Happening.IMPORTER_HEARD:
+                self._importer_heard = self._now
+            case Happening.SERVING:
+                self._check_done()
+            case Happening.START_CHECK:
+                self._check_started()
+            case Happening.GRACE_OVER:
+                self._grace_is_over()
+            case Happening.RANK_0_ENDED:
+                if self.runs:
+                    self._do(Do.SAY_WHO_RUNS)
+            case Happening.TIME_UP:
+                self._time_up()
+
+    def _take_process(self, event: OfProcess, member: Member) -> None:
+        match event:
+            case Started():
+                self._started(member)
+            case Raised():
+                self._raised(member)
+            case Ended():
+                self._ended(member)
+            case Unexplained():
+                self._blame(member)
+
+    def _take_failure(self, event: OfFailure, failure: Failure) -> None:
+        match event:
+            case Failed():
+                self._fail(failure)
+            case Diverged() if self.runs:
+                self._fail(failure)
+            case Suspected() if self.state is HostState.RUNNING:
+                self._fail(failure)
+            case Reported() if not self._env.is_master:
+                # algo-1's verdict takes a millisecond; if it does not come, this host ends all the same.
+                self._later(FAREWELL, End(failure))
+            case ShellGone():
+                self._later(LAUNCHER_GRACE, ShellUnexplained(failure))
+            case ShellUnexplained():
+                # A shell that is gone while others wait was killed alone: mpirun's end takes them all.
+                self._later(0.0 if self._remote_shells else FAREWELL, Suspected(failure))
+            case End():
+                self._over(Outcome(failure=failure))
+
+    def _do(self, action: Action) -> None:
+        self._actions.append(action)
+
+    def _tell(self, kind: str, rank: int | None = None, **data: Any) -> None:
+        self._do(Tell(kind, data, rank))
+
+    # --- time ---
+
+    def _later(self, seconds: float, event: Event) -> None:
+        self._deadlines.append(_Deadline(self._now + seconds, event))
+
+    def _time_up(self) -> None:
+        while (at := self.next_deadline) is not None and at <= self._now:
+            deadline = next(one for one in self._deadlines if one.at == at)
+            self._deadlines.remove(deadline)
+            self._take(deadline.event)
+
+    def _cancel(self, event: Event) -> None:
+        self._deadlines = [deadline for deadline in self._deadlines if deadline.event != event]
+
+    # --- the start ---
+
+    def _await_master(self) -> None:
+        """Have algo-1 lost when it is silent for too long while this host waits for the others."""
+        self._cancel(self._master_silent)
+        if self.state is HostState.STARTING:
+            self._later(self._settings.start_timeout, self._master_silent)
+
+    def _go(self, plan: Plan) -> None:
+        if self.state is not HostState.STARTING:
+            return
+        self._cancel(self._master_silent)
+        self.state = HostState.RUNNING
+        self._plan = plan
+        self._tell("phase", name="cluster_ready")
+        self._do(Do.LAUNCH)
+        self._later(self._settings.start_timeout, Happening.START_CHECK)
+
+    @property
+    def _ranks(self) -> list[Member]:
+        return [member for member in (self._members or {}).values() if member.role is Role.RANK]
+
+    def _tell_all_started(self) -> None:
+        """Say when all ranks have been started, be it that they have to be imported for yet."""
+        if not self._all_started and all(rank.pid is not None or rank.waits_for_importer for rank in self._ranks):
+            self._all_started = True
+            self._tell("phase", name="ranks_started")
+
+    def _started(self, member: Member) -> None:
+        self._tell("process_started", member.rank, name=member.name, pid=member.pid)
+        if self.state is HostState.STOPPING:
+            self._do(Do.STOP_RANKS)
+        self._tell_all_started()
+
+    def _check_started(self) -> None:
+        if not self.runs:
+            return
+        limit = self._settings.start_timeout
+        importing = tuple(rank.name for rank in self._ranks if rank.waits_for_importer)
+        absent = [rank.name for rank in self._ranks if rank.pid is None and not rank.ended]
+        if missing := [name for name in absent if name not in importing]:
+            self._fail(
+                Failure(
+                    cause=Cause.TIMEOUT,
+                    message=f"{', '.join(missing)} did not start within {limit:g} s.",
+                    host=self._host,
+                    hints=("mpirun's own output, under [mpirun], may say why.",),
+                )
+            )
+        elif importing and (left := self._importer_heard + limit - self._now) > 0:
+            self._later(left, Happening.START_CHECK)  # imports may take any time, but not in silence
+        elif importing:
+            self._do(BlameImporter(importing))
+
+    # --- the end of processes ---
+
+    def _raised(self, member: Member) -> None:
+        """Give a rank that raised an exception a moment to end by itself."""
+        if member.raised and not member.ended:
+            consequence = reports.is_consequence(member)
+            if not consequence:
+                self._do(Report({"op": "raised", "process": member.name}))
+            self._later(CONSEQUENCE_GRACE if consequence else EXCEPTION_GRACE, Unexplained(member))
+
+    def _ended(self, member: Member) -> None:
+        self._cancel(Unexplained(member))
+        if member.raised and not member.failed:
+            self._do(Report({"op": "survived", "process": member.name}))
+        if member.role is Role.RANK:
+            self._rank_ended(member)
+        if self.state is HostState.STOPPING:
+            self._check_stopped()
+        elif not self.runs:
+            return
+        elif not member.failed:
+            self._check_done()
+        elif worker_restart.allows(member, self._plan, self._env.strategy, self._settings.worker_restarts):
+            self._revive(member)
+        elif grace := patience(member, by_mpirun=self._is_by_mpirun(member)):
+            self._later(grace, Unexplained(member))
+        else:
+            self._blame(member)
+
+    def _rank_ended(self, member: Member) -> None:
+        how = {"exit_code": member.exit_code, "signal": member.signal, "max_rss_kb": member.max_rss_kb}
+        self._tell("process_ended", member.rank, name=member.name, **how)
+        if self._env.strategy is not None:
+            self._do(Report({"op": "evidence", "process": member.name, "data": {"ended": True}}))
+        if all(rank.ended for rank in self._ranks):
+            self._tell("phase", name="ranks_ended")
+        if member.rank == 0 and self._plan is not None and self._plan.has_servers:
+            self._later(REMARK_AFTER, Happening.RANK_0_ENDED)
+
+    def _is_by_mpirun(self, member: Member) -> bool:
+        assert self._plan is not None
+        mine = self._plan.host(self._host).processes
+        return any(process.name == member.name and process.started_by is StartedBy.MPIRUN for process in mine)
+
+    def _revive(self, member: Member) -> None:
+        """Start a killed worker of parameter servers again: the chief goes on with the others until it is there."""
+        assert self._plan is not None
+        count = member.revivals + 1
+        how = describe_end(member.exit_code, member.signal)
+        self._tell("worker_restarted", member.rank, name=member.name, how=how, count=count)
+        self._do(Say(f"{member.name} {how}. fleetfit restarts it, and the chief continues"))
+        mine = self._plan.host(self._host).processes
+        self._do(Revive(next(process for process in mine if process.name == member.name), count))
+
+    def _blame(self, member: Member) -> None:
+        """Fail for a process that has failed, or raised an exception and does not end, or for the daemon it died of."""
+        if not self.runs:
+            return
+        daemon = next((one for one in (self._members or {}).values() if is_daemon(one) and one.ended), None)
+        if member.vanished and daemon is not None:
+            # One that ended well was told to by mpirun, whose own end says more if it comes in time.
+            self._later(0.0 if daemon.failed else FAREWELL, Suspected(self._launcher_failure(daemon)))
+        elif member.role is Role.LAUNCHER:
+            self._fail(self._launcher_failure(member))
+        else:
+            self._fail(reports.of_member(member, self._host, Situation.of(self._env)))
+
+    def _launcher_failure(self, member: Member) -> Failure:
+        return reports.of_launcher(member, self._host, [rank.name for rank in self._ranks if rank.pid is None])
+
+    def _check_done(self) -> None:
+        """Report that the ranks have ended well, or only serve, and mpirun has ended; a failed one is judged first."""
+        assert self._plan is not None and self._members is not None
+        if self.state is not HostState.RUNNING:
+            return
+        for member in self._members.values():
+            only_serves = member.rank != 0 and self._plan.has_servers and member.role is Role.RANK and member.serving
+            waited_for = member.role is Role.RANK or (member.role is Role.LAUNCHER and not is_daemon(member))
+            if waited_for and not only_serves and (member.failed or not member.ended):
+                return
+        self.state = HostState.DONE
+        self._do(Report({"op": "done"}))
+
+    # --- the end of the job ---
+
+    def _fail(self, failure: Failure) -> None:
+        if self.state is HostState.OVER:
+            return
+        if self._plan is not None:
+            failure = reports.lost_ranks(failure, self._plan)
+        if self._ports and failure.cause is Cause.PROCESS and reports.is_port_conflict(failure):
+            failure = dataclasses.replace(failure, cause=Cause.PORT_TAKEN)
+        self._do(Fail(failure))
+
+    def _lose_master(self, reason: str) -> None:
+        hint = f"See the log of {self._env.master} for the cause."
+        message = f"{self._env.master} was lost: {reason}."
+        self._over(Outcome(failure=Failure(cause=Cause.HOST_LOST, message=message, host=self._host, hints=(hint,))))
+
+    def _ask_to_stop(self) -> None:
+        if self._asked_to_stop:
+            self._over(Outcome(stopped=True), 0.0)
+        elif self.state is not HostState.OVER and self._members is not None:
+            self._do(Report({"op": "stop"}))
+        if not self._env.is_master or self._members is None:
+            self._stop()
+        self._asked_to_stop = True
+
+    def _stop(self) -> None:
+        if self.state in (HostState.STOPPING, HostState.OVER):
+            return
+        if self._members is None:  # still preparing: there is nobody to save anything
+            self._over(Outcome(stopped=True))
+            return
+        self.state = HostState.STOPPING
+        self._tell("phase", name="stopping")
+        self._do(Do.STOP_RANKS)
+        self._later(self._settings.stop_grace, Happening.GRACE_OVER)
+        self._check_stopped()
+
+    def _grace_is_over(self) -> None:
+        if self.state is HostState.STOPPING:
+            self._do(Say(f"the ranks did not end within {self._settings.stop_grace:g} s of SIGTERM."))
+            self._over(Outcome(stopped=True), 0.0)
+
+    def _finish(self) -> None:
+        stopped = self.state is HostState.STOPPING
+        # What still serves (parameter servers, their workers) may end by itself.
+        serving = self._plan is not None and self._plan.has_servers and not stopped
+        self._over(Outcome(stopped=stopped), FAILURE_GRACE if serving else 0.0)
+
+    def _check_stopped(self) -> None:
+        if all(member.ended or member.pid is None for member in self._ranks):
+            self._do(Report({"op": "stopped"}))
+
+    def _over(self, outcome: Outcome, grace: float = FAILURE_GRACE) -> None:
+        """End what runs; a verdict that is known stays, though it may be carried out sooner."""
+        if self.state is not HostState.OVER or grace == 0.0:
+            self._do(Over(outcome, grace))
+        self.state = HostState.OVER
