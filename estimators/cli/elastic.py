@@ -57,8 +57,8 @@ def add(subparsers: Any) -> None:
         "horovodrun", help="run a command as a job, with horovodrun's options", epilog=_HOROVODRUN_EXAMPLES,
         formatter_class=formatter,
         description="Runs a command as a job, with horovodrun's options. With --min-np, --max-np or "
-        "--host-discovery-script, the job is elastic. Otherwise the job has a fixed size and runs under MPI. Each host "
-        "is a process group on this machine; with `-t ssh`, each host is a machine.",
+        "--host-discovery-script, the job is elastic. Otherwise the job has a fixed size and runs under MPI. By "
+        "default, each host is a process group on this machine. With `-t ssh`, each host is a machine of its own.",
     )  # fmt: skip
     run.add_argument("-np", "--num-proc", type=parsing.count, metavar="N", help="number of processes (required)")
     run.add_argument(

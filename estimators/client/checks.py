@@ -312,7 +312,7 @@ def _check_writable(argument: str, uri: str) -> None:
     path = path_here(uri)
     if path is None:
         raise UnsupportedError(
-            f"{argument}={uri!r} cannot be written. Give s3://bucket/prefix, a path or file:///path."
+            f"{argument}={uri!r}: fleetfit cannot write to this place. Give s3://bucket/prefix, a path or file:///path."
         )
     folder = path
     while not os.path.lexists(folder):

@@ -96,7 +96,7 @@ def _things(what: Sequence[Any], names: Sequence[str] | None) -> tuple[list[Any]
     """What to compare, and what it is called."""
     if len(what) == 1 and isinstance(what[0], Mapping):
         if names is not None:
-            raise ConfigurationError("compare({name: …}) already gives the names. Leave out names=.")
+            raise ConfigurationError("compare({name: …}) already gives the names. Leave out the argument names.")
         things = list(what[0].values())
         given: list[str | None] = [str(name) for name in what[0]]
     else:
