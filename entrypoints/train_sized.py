@@ -43,7 +43,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=sorted(MODELS), default="small")
     parser.add_argument("--batch-size", type=int, default=16, help="records per step of each process")
-    parser.add_argument("--seconds", type=float, default=5.0, help="seconds for which steps are timed")
+    parser.add_argument("--seconds", type=float, default=5.0, help="length of the measurement in seconds")
     parser.add_argument("--compression", choices=["none", "fp16"], default="none")
     options, _ = parser.parse_known_args(arguments)
     return options

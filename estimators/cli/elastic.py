@@ -88,7 +88,7 @@ def add(subparsers: Any) -> None:
         type=float,
         nargs=2,
         metavar=("MIN", "MAX"),
-        help="shortest and longest time in seconds for which a host is excluded after a failure",
+        help="shortest and longest time in seconds without a host after its failure",
     )
     named = run.add_mutually_exclusive_group()
     named.add_argument(

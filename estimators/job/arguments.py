@@ -141,7 +141,7 @@ ARGUMENTS: tuple[Argument, ...] = (
         name="hyperparameters",
         treatment=_CHANGED,
         note="values keep their types. An image without an entry_point gets str() of each value, as in the SDK. "
-        "Reserved names and values without a JSON form are refused",
+        "fleetfit refuses reserved names, and values that JSON cannot represent",
     ),
     Argument(name="environment", treatment=_CARRIED),
     Argument(name="container_log_level", treatment=_CARRIED),

@@ -69,7 +69,9 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         help="units of each layer of a perceptron, from the input on; separate several models by /",
     )  # fmt: skip
     parser.add_argument("--batch-size", type=int, default=32, help="number of records in a step of each process")
-    parser.add_argument("--seconds", type=float, default=0.6, help="seconds for which each model's steps are measured")
+    parser.add_argument(
+        "--seconds", type=float, default=0.6, help="length of the measurement of each model, in seconds"
+    )
     options, _ = parser.parse_known_args(arguments)
     return options
 
