@@ -226,7 +226,9 @@ class HyperparameterTuner:
             )
             if name == "hosts":
                 if not all(isinstance(end, int) and end >= 1 for end in ends):
-                    raise ConfigurationError(f"add_fleet_ranges(hosts={value!r}) must have whole numbers, 1 or more.")
+                    raise ConfigurationError(
+                        f"add_fleet_ranges(hosts={value!r}): each number must be a whole number of at least 1."
+                    )
                 continue
             if not hasattr(strategy, name):
                 named = type(strategy).__name__
