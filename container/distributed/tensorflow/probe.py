@@ -66,7 +66,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--layers", default="64,300,256,10",
-        help="units of each layer of a perceptron, from the input on; separate several models by /",
+        help="units of each layer of a perceptron, in order; to measure several perceptrons, put / between them",
     )  # fmt: skip
     parser.add_argument("--batch-size", type=int, default=32, help="number of records in a step of each process")
     parser.add_argument(

@@ -72,7 +72,9 @@ def command(words: list[str], environment: Mapping[str, str]) -> tuple[list[str]
     daemon: list[str] = []
     for token in lexer:
         if set(token) == {";"}:
-            raise ValueError(f"mpirun's command contains more than the start of its daemon: {line[:300]}")
+            raise ValueError(
+                f"mpirun's command must only launch mpirun's daemon, but it contains a second command: {line[:300]}"
+            )
         daemon.append(token)
     if not daemon:
         raise ValueError(f"mpirun's command names no daemon to start: {line[:300]}")

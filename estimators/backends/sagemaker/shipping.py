@@ -156,9 +156,9 @@ def check(spec: TrainingJobSpec, options: RunOptions) -> None:
     strategy = spec.strategy
     if isinstance(strategy, ParameterServer) and strategy.coordinated:
         raise UnsupportedError(
-            f"distribution 'parameter_server' does not work with image {image!r}: AWS's toolkit starts a TensorFlow "
-            f"1 cluster. Without a chief and TensorFlow 2's coordinator, each worker trains by itself. {remedy}. For "
-            "scripts written for such a cluster, use ParameterServer(cluster_spec='sagemaker')."
+            f"distribution 'parameter_server' does not work with image {image!r}: AWS's toolkit starts a cluster "
+            "for TensorFlow 1. Such a cluster has no chief and no coordinator, so each worker would train by itself. "
+            f"{remedy}. If your script is written for TensorFlow 1, use ParameterServer(cluster_spec='sagemaker')."
         )
     own = [name for name in spec.hyperparameters if name.startswith("fleetfit_")]
     if own:
