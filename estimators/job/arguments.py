@@ -271,7 +271,7 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="tensorboard_output_config",
         treatment=_REFUSED,
-        note="SageMaker copies event files to S3 with this argument. Instead, write event files below "
+        note="with this argument, SageMaker copies event files to S3. Instead, write event files below "
         "SM_OUTPUT_DATA_DIR",
     ),
     Argument(
@@ -345,8 +345,8 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="hang_timeout",
         treatment=_OWN,
-        note="limit in seconds for the time without output or reports of all ranks (default: none). After this "
-        "time, every rank's stack is logged and the job fails",
+        note="a time limit in seconds (default: none). If no rank prints or reports anything for this time, every "
+        "rank's stack is logged and the job fails",
     ),
     Argument(
         name="capture_limit",
