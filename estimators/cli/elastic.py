@@ -88,7 +88,7 @@ def add(subparsers: Any) -> None:
         type=float,
         nargs=2,
         metavar=("MIN", "MAX"),
-        help="shortest and longest time in seconds without a host after its failure",
+        help="when a host fails, do not use the host again for MIN to MAX seconds",
     )
     named = run.add_mutually_exclusive_group()
     named.add_argument(
