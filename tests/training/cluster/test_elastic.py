@@ -64,7 +64,7 @@ def test_each_record_counts_once_whatever_dies_joins_or_leaves(make: clusters.Ma
     )
     until_size(job, 2)
     trained(make, job, 2)
-    with pytest.raises(ConfigurationError, match=r"above max_hosts=3"):
+    with pytest.raises(ConfigurationError, match=r"exceed max_hosts=3"):
         job.add_hosts(2)
     with pytest.raises(ConfigurationError, match=r"'algo-9' is not a host of the job; its hosts: algo-1, algo-2"):
         job.remove_host("algo-9")

@@ -150,7 +150,7 @@ def check_shards() -> None:
     orders = [[float(x[0, 0]) for x, _ in shuffled] for _ in range(2)]
     assert orders[0] != orders[1] and sorted(orders[0]) == sorted(orders[1])
     if SIZE > 1:
-        refused(lambda: cluster.dataset(records, global_batch_size=SIZE * 3 + 1), f"use {3 * SIZE} or", kind=ValueError)
+        refused(lambda: cluster.dataset(records, global_batch_size=SIZE * 3 + 1), f"Use {3 * SIZE} or", kind=ValueError)
     refused(lambda: cluster.dataset(records, global_batch_size=SIZE, partition="shards"), "'shard'", kind=ValueError)
     assert cluster.steps_per_epoch(records, global_batch_size=SIZE) is None
 
