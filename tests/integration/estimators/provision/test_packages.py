@@ -44,7 +44,7 @@ def test_a_package_killed_half_way_is_installed_again_and_no_edited_one(
     assert not unfinished.exists()
 
     # What was edited before is no damage.
-    real_venv.install([f"edited @ {make_wheel('edited', '1.0').as_uri()}"], log="edited", options=["--no-index"])
+    real_venv.install([f"edited @ {make_wheel('edited', '1.0').as_uri()}"], log="edited")
     module = real_venv.packages / "edited.py"
     module.unlink()
     module.write_text("text = 'mine'\n")
