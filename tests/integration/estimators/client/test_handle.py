@@ -282,7 +282,7 @@ def test_who_gives_up_waiting_leaves_the_job_running_and_stop_gives_it_time_to_s
         """,
         tmp_path,
         attached=is_attached,
-        metrics={"slow": r"(?:a+)+$([0-9])\b", "loss": "loss: ([0-9.]+)"},
+        metrics={"slow": r"^(?:a|aa)+([0-9])$", "loss": "loss: ([0-9.]+)"},
     )
     ready(job)
     with pytest.raises(TimeoutError, match="still InProgress"):
