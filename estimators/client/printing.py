@@ -131,7 +131,7 @@ class LogPrinter:
         self._status = ""
         out: list[str] = []
         if self._tracebacks is not None:
-            self._take(self._tracebacks.rest(told), out)
+            self._take(self._tracebacks.rest(told, self._mask or str), out)
         if self._folding is not None:
             self._folded(self._folding.rest(), out)
         self._end_open_line(out)

@@ -79,20 +79,21 @@ class Tracebacks:
             return None
         return max(0.0, min(held.since for held in self._held.values()) + HELD_S - self._clock())
 
-    def rest(self, told: str | None = None) -> Iterator[LogLine]:
+    def rest(self, told: str | None = None, mask: Callable[[str], str] = str) -> Iterator[LogLine]:
         """Give all that is held.
 
         Args:
             told: The traceback of the job's failure, if one is told. What a rank prints of it is left out then, and of
                 the last traceback of each other rank, which is its consequence, the frames.
+            mask: Hides secrets in a text as they are hidden in ``told``.
         """
         held, self._held = self._held, {}
         known = {line.strip() for line in (told or "").splitlines()}
         for one in held.values():
-            yield from one.lines if told is None else _untold(one.lines, known)
+            yield from one.lines if told is None else _untold(one.lines, known, mask)
 
 
-def _untold(lines: list[LogLine], known: set[str]) -> Iterator[LogLine]:
+def _untold(lines: list[LogLine], known: set[str], mask: Callable[[str], str]) -> Iterator[LogLine]:
     """Yield the lines without the last traceback, but for what it says that is not known."""
     headers = [place for place, line in enumerate(lines) if _HEADER.match(line.data) is not None]
     first = headers.pop()
@@ -101,7 +102,7 @@ def _untold(lines: list[LogLine], known: set[str]) -> Iterator[LogLine]:
     yield from lines[:first]
     in_frames = False
     for line in lines[first:]:
-        text = line.data.decode("utf-8", "replace").strip(" |+-\r\n")
+        text = mask(line.data.decode("utf-8", "replace")).strip(" |+-\r\n")
         if _HEADER.match(line.data) is not None:
             in_frames = True
         elif in_frames and line.data.startswith((b" ", b"\t")) and not _IN_GROUP.match(line.data):

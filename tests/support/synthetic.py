@@ -1,17 +1,25 @@
-"""Results of jobs that never ran: events as a job reports them, and what follows."""
+"""Jobs that never ran: their records, events as a job reports them, and the results that follow."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from typing import Any
 
 from container.contract.durations import Durations
 from container.contract.hyperparameters import encode
-from container.contract.wire import Event
-from estimators import MPI, CollectiveAllReduce, ParameterServer
+from container.contract.wire import Event, Piece
+from estimators import MPI, CollectiveAllReduce, Estimator, ParameterServer, TrainingJob
+from estimators.client.launch import fill
+from estimators.records import status as statuses
+from estimators.records.logs import LogWriter
+from estimators.records.record import JobRecord
+from estimators.records.states import SecondaryStatus
 from estimators.results.build import from_events
 from estimators.results.result import Result
 
 SECOND = 10**9
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
 STRATEGIES: dict[str, Any] = {"mpi": MPI, "collective_all_reduce": CollectiveAllReduce}
 
 
@@ -119,3 +127,62 @@ def result(
         provenance=provenance or {},
         logs="/logs",
     )
+
+
+def recorded(estimator: Estimator) -> TrainingJob:
+    """Return an estimator's job as it is on record before anything runs, with no supervisor."""
+    draft = estimator._draft(None, None)
+    record = JobRecord.create(draft.spec.name)
+    fill(record, draft.spec, draft.options, draft.source, 1000.0)
+    record.release()
+    return TrainingJob(record)
+
+
+def ended(name: str, lines: Sequence[str] = (), events: Sequence[Event] = ()) -> JobRecord:
+    """Put a job on record that has completed, with what its only rank has printed."""
+    record = JobRecord.create(name)
+    made = {**request(None, hosts=1), "TrainingJobName": name}
+    record.write_request(made)
+    described = statuses.new_status(made, time.time())
+    for step in (SecondaryStatus.TRAINING, SecondaryStatus.COMPLETED):
+        described = statuses.transition(described, step, time.time())
+    writer = LogWriter(record)
+    for line in lines:
+        writer.write(Piece("algo-1", "rank 0", f"{line}\n".encode()))
+    writer.close()
+    record.append_events(events)
+    record.write_status(described)
+    record.release()
+    return record
+
+
+def provenance(**changes: Any) -> dict[str, Any]:
+    """The provenance of a job that a script in a repository has started."""
+    values: dict[str, Any] = {
+        "format": 1,
+        "complete": True,
+        "pending": [],
+        "errors": {},
+        "caller": {
+            "kind": "command",
+            "argv": ["/env/bin/python", "/repo/code/fit.py", "--data", "/repo/data", "--out", "/tmp/x y"],
+            "cwd": "/repo/code",
+        },
+        "python": {"version": "3.12.1"},
+        "seeds": {"seed": 3},
+        "environment": {"TF_ENABLE_ONEDNN_OPTS": "0", "TF_API_TOKEN": "***", "LD_LIBRARY_PATH": "/x"},
+        "git": {
+            "root": "/repo",
+            "commit": COMMIT,
+            "branch": "main",
+            "remote": "https://example.org/r.git",
+            "dirty": True,
+            "diff": "diff --git a/x b/x\n",
+            "diff_truncated": None,
+            "untracked_left_out": ["big.bin"],
+        },
+        "software": {"tensorflow": "2.21.0", "horovod": "0.28.1"},
+        "packages": {"freeze": ["horovod==0.28.1", "tensorflow==2.21.0"], "conda": None},
+        "data": {"train": {"path": "/d", "files": 2, "bytes": 10, "digest": "abc", "complete": False}},
+    }
+    return {**values, **changes}

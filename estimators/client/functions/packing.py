@@ -43,6 +43,9 @@ _PROGRAM = "run_"
 #: The Python of AWS's images, in their tags.
 _IMAGE_PYTHON = re.compile(r"\.amazonaws\.com(?:\.cn)?/[^:]+:[^/]*-py(\d)(\d+)\b")
 
+#: What a user gives to be run: a function, a method of an object, or a ``functools.partial`` of these.
+Function = Callable[..., Any]
+
 _SIMPLE = {"int": int, "float": float, "bool": bool, "str": str}
 
 
@@ -61,7 +64,7 @@ class Packed:
     modules: Mapping[str, Path]
 
 
-def name_of(function: Callable[..., Any]) -> str:
+def name_of(function: Function) -> str:
     """Return a function's name, for people."""
     while isinstance(function, functools.partial):
         function = function.func
@@ -95,7 +98,7 @@ def check(function: Any) -> None:
         )
 
 
-def check_call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def check_call(function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Refuse arguments that a function does not take, or that do not suffice, as Python does when it is called.
 
     Raises:
@@ -111,7 +114,7 @@ def check_call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mappin
         raise TypeError(f"{name_of(function)}() cannot be called like this: {error}.") from None
 
 
-def check_image(function: Callable[..., Any], image: str | None) -> None:
+def check_image(function: Function, image: str | None) -> None:
     """Refuse an image whose name says that it has another Python: functions are compiled code.
 
     Args:
@@ -132,7 +135,7 @@ def check_image(function: Callable[..., Any], image: str | None) -> None:
 
 
 def pack(
-    function: Callable[..., Any],
+    function: Function,
     *,
     hyperparameters: Mapping[str, Any],
     channels: Collection[str],
@@ -166,9 +169,9 @@ def pack(
     try:
         packed = _dumps(function, codes)
     except Exception as error:  # whatever the __reduce__ of a value raises
-        raise ConfigurationError(_unpackable(name, function, error, _dumps)) from error
+        raise ConfigurationError(_unpackable(name, function, error)) from error
     if len(packed) > limit:
-        raise ConfigurationError(_too_large(name, function, len(packed), limit, _dumps))
+        raise ConfigurationError(_too_large(name, function, len(packed), limit))
     found = modules.project_modules(packed, codes)
     texts = dict(_sources(function))
     names: dict[str, str] = {}
@@ -220,7 +223,7 @@ def _dumps(value: Any, codes: list[types.CodeType] | None = None) -> bytes:
 
 
 def describe(
-    function: Callable[..., Any],
+    function: Function,
     *,
     hyperparameters: Mapping[str, Any],
     channels: Collection[str],
@@ -296,7 +299,7 @@ def describe(
 # --- parameters ---
 
 
-def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
+def _parameters(function: Function, name: str) -> list[inspect.Parameter]:
     try:
         if isinstance(function, functools.partial):  # whose own error does not say what is wrong
             inspect.signature(function.func).bind_partial(*function.args, **function.keywords)
@@ -315,7 +318,7 @@ def _type_name(annotation: Any) -> str:
     return parts[0] if len(parts) == 1 and parts[0] in (*_SIMPLE, "Channel") else ""
 
 
-def _inner(function: Callable[..., Any]) -> Any:
+def _inner(function: Function) -> Any:
     while isinstance(function, functools.partial):
         function = function.func
     return getattr(function, "__func__", function)
@@ -324,7 +327,7 @@ def _inner(function: Callable[..., Any]) -> Any:
 # --- what it brings along ---
 
 
-def captured(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+def captured(function: Function) -> Iterator[tuple[str, Any]]:
     """Yield the values that are packed with a function, by the names that its code has for them, and functions last."""
     yield from _captured(function, set())
 
@@ -363,14 +366,14 @@ def _captured(function: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
     yield name_of(function), function
 
 
-def _travelling(function: Callable[..., Any]) -> Iterator[types.FunctionType]:
+def _travelling(function: Function) -> Iterator[types.FunctionType]:
     """Yield the functions that are packed as they are: the function itself, and those of its surroundings it calls."""
     for _, one in captured(function):
         if isinstance(one, types.FunctionType) and modules.travels(one):
             yield one
 
 
-def _values(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+def _values(function: Function) -> Iterator[tuple[str, Any]]:
     """Yield what is captured but for functions, whose own values come by themselves."""
     for key, value in captured(function):
         if not isinstance(value, types.FunctionType) or not modules.travels(value):
@@ -385,10 +388,10 @@ def _names(code: types.CodeType) -> set[str]:
     return found
 
 
-def _unpackable(name: str, function: Any, error: Exception, dumps: Callable[[Any], bytes]) -> str:
+def _unpackable(name: str, function: Any, error: Exception) -> str:
     culprits = []
     for key, value in _values(function):
-        path = _culprit(key, value, dumps, _DEPTH)
+        path = _culprit(key, value, _DEPTH)
         if path is not None:
             culprits.append(path)
     said = "; ".join(culprits) or f"{type(error).__name__}: {error}"
@@ -398,13 +401,13 @@ def _unpackable(name: str, function: Any, error: Exception, dumps: Callable[[Any
     )
 
 
-def _culprit(path: str, value: Any, dumps: Callable[[Any], bytes], depth: int) -> str | None:
+def _culprit(path: str, value: Any, depth: int) -> str | None:
     """Return which part of a value cannot be packed, with its type; None if all of it can."""
     try:
-        dumps(value)
+        _dumps(value)
     except Exception as error:  # noqa: BLE001 - whatever the __reduce__ of a value raises
         for part, inner in _parts(value) if depth else ():
-            found = _culprit(f"{path}{part}", inner, dumps, depth - 1)
+            found = _culprit(f"{path}{part}", inner, depth - 1)
             if found is not None:
                 return found
         kind = type(value)
@@ -426,10 +429,10 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f".{key}", inner) for key, inner in vars(value).items())
 
 
-def _too_large(name: str, function: Any, size: int, limit: int, dumps: Callable[[Any], bytes]) -> str:
+def _too_large(name: str, function: Any, size: int, limit: int) -> str:
     sizes = {}
     for key, value in _values(function):
-        length = len(dumps(value))
+        length = len(_dumps(value))
         if length > _NAMED:
             sizes[key] = length
     largest = ", ".join(
@@ -445,7 +448,7 @@ def _too_large(name: str, function: Any, size: int, limit: int, dumps: Callable[
 # --- sources ---
 
 
-def _appearance(function: Callable[..., Any]) -> str:
+def _appearance(function: Function) -> str:
     """Return a function, never called, that has the function's text: hosts read in it what it will import."""
     imported = {
         value.__name__
@@ -465,7 +468,7 @@ def _appearance(function: Callable[..., Any]) -> str:
     return ""
 
 
-def _globals(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+def _globals(function: Function) -> Iterator[tuple[str, Any]]:
     """Yield the global names that the code of functions which travel refers to."""
     for one in _travelling(function):
         for key in sorted(_names(one.__code__)):
@@ -473,7 +476,7 @@ def _globals(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
                 yield key, one.__globals__[key]
 
 
-def _source_of(function: Callable[..., Any]) -> dict[str, Any] | None:
+def _source_of(function: Function) -> dict[str, Any] | None:
     """Return the text of a function and where it begins, if it has one."""
     inner = _inner(function)
     code = getattr(inner, "__code__", None)
@@ -487,7 +490,7 @@ def _source_of(function: Callable[..., Any]) -> dict[str, Any] | None:
         return None
 
 
-def _sources(function: Callable[..., Any]) -> Iterator[tuple[str, str]]:
+def _sources(function: Function) -> Iterator[tuple[str, str]]:
     """Yield the files whose lines tracebacks are to show: those of functions that travel by themselves."""
     for one in _travelling(function):
         place = one.__code__.co_filename

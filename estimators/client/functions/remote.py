@@ -14,7 +14,7 @@ import re
 import tempfile
 import threading
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {"keep_alive_period_in_seconds": (0,), "m
 _starting = threading.Lock()
 
 
-def remote(function: Callable[..., Any] | None = None, /, **arguments: Any) -> Callable[..., Any]:
+def remote(function: packing.Function | None = None, /, **arguments: Any) -> packing.Function:
     """Run a function as a training job when it is called.
 
     ::
@@ -89,7 +89,7 @@ def remote(function: Callable[..., Any] | None = None, /, **arguments: Any) -> C
     """
     settings = _estimator_arguments(arguments)
 
-    def decorate(inner: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(inner: packing.Function) -> packing.Function:
         packing.check(inner)
         return RemoteFunction(inner, settings)
 
@@ -107,7 +107,7 @@ class RemoteFunction:
         wrapped_func: The function itself, whose call runs it here. The SDK has it under this name.
     """
 
-    def __init__(self, function: Callable[..., Any], settings: Mapping[str, Any]) -> None:
+    def __init__(self, function: packing.Function, settings: Mapping[str, Any]) -> None:
         functools.update_wrapper(self, function)
         self.wrapped_func = function
         self._settings = settings
@@ -211,7 +211,7 @@ class RemoteExecutor(concurrent.futures.Executor):
         self._copies: dict[tuple[Any, ...], str] = {}
         self._closed = False
 
-    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> RemoteFuture:
+    def submit(self, function: packing.Function, /, *args: Any, **kwargs: Any) -> RemoteFuture:
         """Start a job that calls a function with these arguments, as soon as fewer than ``max_parallel_jobs`` jobs run.
 
         Raises:
@@ -237,7 +237,7 @@ class RemoteExecutor(concurrent.futures.Executor):
         return future
 
     def map(  # type: ignore[override]
-        self, function: Callable[..., Any], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
+        self, function: packing.Function, *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
     ) -> list[Any]:
         """Call a function for each item, each call as a job, and return the return values in the order of the items.
 
@@ -336,7 +336,7 @@ def _run(estimator: Estimator, future: RemoteFuture, source: Source) -> None:
 
 
 def _estimator(
-    settings: Mapping[str, Any], function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    settings: Mapping[str, Any], function: packing.Function, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Estimator:
     packing.check(function)
     packing.check_call(function, args, kwargs)

@@ -190,6 +190,8 @@ def test_events_by_time_by_token_and_by_words(served: Serving, sm: Any) -> None:
 
 def test_stop_lists_tags_update_and_delete(served: Serving, sm: Any, tmp_path: Path) -> None:
     mark = {"MARK": str(tmp_path / "never")}
+    short = {**served.request("short", WAITING, Environment=mark), "StoppingCondition": {"MaxRuntimeInSeconds": 1}}
+    sm.create_training_job(**short)
     sm.create_training_job(**served.request("stop-me", WAITING, Environment=mark, Tags=[{"Key": "a", "Value": "1"}]))
     until(lambda: status(sm, "stop-me") == "InProgress" and "ready" in text_of(served, "stop-me"))
     assert refusal(sm.delete_training_job, TrainingJobName="stop-me")[0] == "ResourceInUse"
@@ -214,6 +216,8 @@ def test_stop_lists_tags_update_and_delete(served: Serving, sm: Any, tmp_path: P
     assert names == sorted(names, reverse=True)
     assert "stop-me" in names
     assert sm.list_training_jobs(CreationTimeAfter=datetime.datetime(2100, 1, 1))["TrainingJobSummaries"] == []
+    described = wait_until_over(sm, "short")
+    assert (described["TrainingJobStatus"], described["SecondaryStatus"]) == ("Stopped", "MaxRuntimeExceeded")
     sm.delete_training_job(TrainingJobName="stop-me")
     missing = ("ValidationException", "Requested resource not found.")
     for call in (sm.describe_training_job, sm.stop_training_job, sm.delete_training_job):
@@ -224,13 +228,6 @@ def test_stop_lists_tags_update_and_delete(served: Serving, sm: Any, tmp_path: P
 def text_of(served: Serving, name: str) -> str:
     """Everything that a job printed."""
     return "".join(path.read_text() for path in sorted((served.home / "jobs" / name).glob("hosts/*/logs/*/*.log")))
-
-
-def test_max_run_is_enforced(served: Serving, sm: Any, tmp_path: Path) -> None:
-    request = served.request("short", WAITING, Environment={"MARK": str(tmp_path / "never")})
-    sm.create_training_job(**{**request, "StoppingCondition": {"MaxRuntimeInSeconds": 1}})
-    described = wait_until_over(sm, "short")
-    assert (described["TrainingJobStatus"], described["SecondaryStatus"]) == ("Stopped", "MaxRuntimeExceeded")
 
 
 def test_what_cannot_be_is_refused_before_anything_is_there(served: Serving, sm: Any) -> None:
@@ -269,6 +266,16 @@ def test_what_cannot_be_is_refused_before_anything_is_there(served: Serving, sm:
     ] == ("AccessDenied")
     assert served.client("iam").get_role(RoleName="me")["Role"]["Arn"] == "arn:aws:iam::000000000000:role/me"
     assert served.client("sts").get_caller_identity()["Account"] == "000000000000"
+
+    # Half requests of nobody keep no client out.
+    address = urllib.parse.urlsplit(served.client("sagemaker").meta.endpoint_url)
+    with contextlib.ExitStack() as opened:
+        for _ in range(300):
+            stranger = opened.enter_context(socket.create_connection((str(address.hostname), int(address.port or 0))))
+            with contextlib.suppress(OSError):  # it has had to make room already
+                stranger.sendall(b"POST / HTTP/1.1\r\nContent-Length: 10\r\n\r\n{")
+        client = served.client("sagemaker", config=Config(retries={"total_max_attempts": 1}))
+        client.list_training_jobs()
 
 
 # --- queue and restarts, with an endpoint of their own ---
@@ -374,14 +381,3 @@ print("said", json.dumps(said + [os.environ["SAGEMAKER_PROGRAM"]]))
     assert [line for line in lines if line.startswith("said")] == [
         f"said {json.dumps([['', '1'], asked, asked, 'train.py'])}"
     ]
-
-
-def test_half_requests_of_nobody_keep_no_client_out(served: Serving) -> None:
-    address = urllib.parse.urlsplit(served.client("sagemaker").meta.endpoint_url)
-    with contextlib.ExitStack() as opened:
-        for _ in range(300):
-            stranger = opened.enter_context(socket.create_connection((str(address.hostname), int(address.port or 0))))
-            with contextlib.suppress(OSError):  # it has had to make room already
-                stranger.sendall(b"POST / HTTP/1.1\r\nContent-Length: 10\r\n\r\n{")
-        client = served.client("sagemaker", config=Config(retries={"total_max_attempts": 1}))
-        client.list_training_jobs()

@@ -11,7 +11,6 @@ import pytest
 
 from container.contract.failures import Cause, Failure
 from estimators import MPI, FakeOutcome, TensorFlow, TrainingJobError
-from estimators.job.errors import ConfigurationError
 
 
 @pytest.fixture(autouse=True)
@@ -52,13 +51,10 @@ def test_a_job_completes(capsys: pytest.CaptureFixture[str]) -> None:
         assert archive.getnames() == ["1/saved_model.pb"]
 
 
-def test_a_job_fails() -> None:
+def test_a_job_fails_or_is_stopped_as_it_is_told() -> None:
     with pytest.raises(TrainingJobError) as caught:
         estimator(FakeOutcome(exit_code=3, lines=["oh"])).fit(logs=False)
     assert (caught.value.host, caught.value.rank, caught.value.exit_code) == ("algo-1", 0, 3)
-
-
-def test_a_job_fails_as_it_is_told() -> None:
     failure = Failure(
         cause=Cause.PROCESS,
         message="raised ValueError: no",
@@ -71,22 +67,8 @@ def test_a_job_fails_as_it_is_told() -> None:
     assert str(caught.value).endswith("Traceback\nValueError: no")
     assert caught.value.rank == 1
 
-
-def test_a_job_is_stopped() -> None:
     started = time.monotonic()
     job = estimator(FakeOutcome(seconds=60, lines=["x"])).fit(wait=False)
     job.stop(wait=True)
     assert job.status == "Stopped"
     assert time.monotonic() - started < 10
-
-
-def test_max_run_ends_a_job() -> None:
-    job = estimator(FakeOutcome(seconds=60), max_run=1).fit(logs=False)
-    assert job.status == "Stopped"
-    assert job.secondary_status == "MaxRuntimeExceeded"
-
-
-def test_it_needs_no_script_but_checks_one_that_is_given() -> None:
-    assert estimator().fit(logs=False).status == "Completed"
-    with pytest.raises(ConfigurationError, match=r"entry_point 'nothing.py' does not exist"):
-        estimator(entry_point="nothing.py").fit()

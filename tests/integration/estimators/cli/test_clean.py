@@ -90,62 +90,44 @@ def processes() -> Iterator[list[subprocess.Popen]]:
         process.wait()
 
 
-def test_processes_of_a_job_without_a_supervisor_are_ended(tmp_path: Path, processes: list) -> None:
-    record = make_job("crashed")
+def test_processes_of_a_job_without_a_supervisor_are_ended_and_no_others(tmp_path: Path, processes: list) -> None:
+    record, running, other = make_job("crashed"), JobRecord.create("running"), JobRecord.create("other", tmp_path / "o")
     base = str(record.tree("algo-1").base)
-    orphan = start(tmp_path, {"FLEETFIT_JOB": "crashed", "SAGEMAKER_BASE_DIR": base})
-    bystander = start(tmp_path, {"SAGEMAKER_BASE_DIR": base})
-    processes += [orphan, bystander]
-    items = clean.find(Selection())
-    assert [(item.process and item.process.pid, item.kind) for item in items] == [(orphan.pid, ItemKind.PROCESS)]
-    assert "crashed" in items[0].why
-    assert items[0].bytes > 1_000_000
-    assert [removal.error for removal in clean.remove(items)] == [None]
-    assert orphan.wait(timeout=5) == -9
-    assert bystander.poll() is None
-
-
-def test_what_they_have_started_ends_with_them(tmp_path: Path, processes: list) -> None:
-    record = make_job("crashed")
-    marks = {"FLEETFIT_JOB": "crashed", "SAGEMAKER_BASE_DIR": str(record.tree("algo-1").base)}
-    processes.append(start(tmp_path, marks, code=PARENT))
-    [child] = descendants(processes[0].pid)
+    orphan = start(tmp_path, {"FLEETFIT_JOB": "crashed", "SAGEMAKER_BASE_DIR": base}, code=PARENT)
+    [child] = descendants(orphan.pid)
     watched = os.pidfd_open(child)
+    tied = start(tmp_path, {"FLEETFIT_JOB": "other", "SAGEMAKER_BASE_DIR": str(other.tree("algo-1").base)})
+    processes += [
+        orphan,
+        start(tmp_path, {"SAGEMAKER_BASE_DIR": base}),
+        start(tmp_path, {"FLEETFIT_JOB": "running"}),
+        tied,
+        start(tmp_path, {"FLEETFIT_JOB": "unknown"}),
+    ]
     try:
-        clean.remove(clean.find(Selection()))
-        assert processes[0].wait(timeout=5) == -9
-        assert select.select([watched], [], [], 5)[0], "it has ended"
+        items = clean.find(Selection())
+        assert [(item.process and item.process.pid, item.kind) for item in items] == [(orphan.pid, ItemKind.PROCESS)]
+        assert "crashed" in items[0].why
+        assert items[0].bytes > 1_000_000
+        assert [removal.error for removal in clean.remove(items)] == [None]
+        assert orphan.wait(timeout=5) == -9
+        assert select.select([watched], [], [], 5)[0], "what it has started ends with it"
     finally:
         os.close(watched)
-
-
-def test_processes_of_a_running_job_are_not(tmp_path: Path, processes: list) -> None:
-    record = JobRecord.create("running")
-    processes.append(start(tmp_path, {"FLEETFIT_JOB": "running"}))
-    assert clean.leftover_processes() == []
-    record.release()
-
-
-def test_a_job_of_another_home_is_left_alone(tmp_path: Path, processes: list) -> None:
-    other = JobRecord.create("elsewhere", tmp_path / "other")
-    tied = start(tmp_path, {"FLEETFIT_JOB": "elsewhere", "SAGEMAKER_BASE_DIR": str(other.tree("algo-1").base)})
-    unknown = start(tmp_path, {"FLEETFIT_JOB": "unknown"})
-    processes += [tied, unknown]
-    assert clean.leftover_processes() == []
+    assert [process.poll() for process in processes[1:]] == [None] * 4
     other.release()
     assert clean.leftover_processes() == []
-    assert [item.process and item.process.pid for item in clean.leftover_processes(tmp_path / "other")] == [tied.pid]
+    assert [item.process and item.process.pid for item in clean.leftover_processes(tmp_path / "o")] == [tied.pid]
 
+    running.release()
 
-def test_a_pid_that_is_another_process_now_is_left_alone(tmp_path: Path, processes: list) -> None:
-    process = start(tmp_path, {})
-    processes.append(process)
-    earlier = psutil.Process(process.pid)
-    earlier._ident = (process.pid, earlier.create_time() - 1000)  # type: ignore[attr-defined]
+    # A pid that is another process now is left alone.
+    earlier = psutil.Process(tied.pid)
+    earlier._ident = (tied.pid, earlier.create_time() - 1000)  # type: ignore[attr-defined]
     item = clean.Item(kind=ItemKind.PROCESS, name="x", why="", process=earlier)
     assert [removal.error for removal in clean.remove([item])] == [None]
     with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(0.1)
+        tied.wait(0.1)
 
 
 def claim_by_the_dead(folder: Path) -> None:

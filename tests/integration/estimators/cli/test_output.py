@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from synthetic import ended
 
 from estimators.cli import Exit
 from estimators.client.training_job import TrainingJob
@@ -48,15 +49,24 @@ def test_a_job_goes_on_whose_output_cannot_be_written(way: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "arguments", [["list"], ["--version"], ["logs", "{}"], ["logs", "{}", "--tail", "1"], ["describe", "{}"]]
+    "arguments", [["list"], ["--version"], ["logs", "job-1"], ["logs", "job-1", "--tail", "1"], ["describe", "job-1"]]
 )
 def test_a_command_says_that_its_output_cannot_be_written(arguments: list[str], tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SCRIPT)
-    assert run(["train", "train.py"], "", tmp_path)[0] == 0
-    [name] = job_names()
-    code, said = run([one.format(name) for one in arguments], ">/dev/full", tmp_path)
+    ended("job-1", ["a line"])
+    code, said = run(arguments, ">/dev/full", tmp_path)
     assert (code, said) == (Exit.UNABLE, "fleetfit: the output cannot be written: No space left on device.\n")
-    assert run([one.format(name) for one in arguments], ">&-", tmp_path) == (0, "")
+    assert run(arguments, ">&-", tmp_path) == (0, "")
+
+
+def test_a_closed_pipe_is_quiet() -> None:
+    ended("job-1", [f"line {number}" for number in range(20_000)])
+    command = [sys.executable, "-m", "estimators.cli.main", "logs", "job-1"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert (process.wait(timeout=60), process.stderr.read()) == (Exit.BROKEN_PIPE, b"")
+    process.stderr.close()
 
 
 def test_what_a_program_starts_with_a_closed_output_does_not_write_into_its_files(tmp_path: Path) -> None:

@@ -100,13 +100,3 @@ def test_ctrl_c_prints_that_it_is_stopped_and_the_table(tmp_path: Path, home: Pa
         "training job job-1: 1 host, on local_process", "[algo-1:rank 0] loss: 0.25", "training job job-1: stopped.",
     ]  # fmt: skip
     assert shown[4] == "job-1  Stopped" and "Traceback" not in terminal.text and "interrupted." not in terminal.text
-
-
-def test_a_failing_script_is_told_once_with_its_own_lines(tmp_path: Path, home: Path) -> None:
-    terminal = Terminal(tmp_path, "def f():\n    raise ValueError('boom')\nprint('begun')\nf()\n")
-    terminal.finish()
-    text = "\n".join(terminal.screen)
-    assert terminal.process.returncode == 1
-    assert text.count("Traceback") == 1 and text.count("raise ValueError") == 1
-    assert 'File "train.py", line 2, in f' in text
-    assert "begun" in text

@@ -20,24 +20,19 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     clusters.kill_everything_of(tmp_path / "home")
 
 
-def test_a_study_from_the_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_study_from_the_shell(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow.tracking import MlflowClient
+
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    uri = (tmp_path / "runs").as_uri()
     script = tmp_path / "train.py"
     script.write_text("import sys\nprint('loss=', abs(float(sys.argv[sys.argv.index('--lr') + 1]) - 1))\n")
     report = tmp_path / "study.html"
     words = ["tune", str(script), "--range", "lr=1,2", "--objective", "loss", "--minimize", "--search", "grid"]
-    more = [
-        "--parallel",
-        "2",
-        "-m",
-        "loss=loss= (.*)",
-        "--name",
-        "study",
-        "--report",
-        str(report),
-        "--",
-        "--epochs",
-        "1",
-    ]
+    more = ["--parallel", "2", "-m", "loss=loss= (.*)", "--name", "study", "--report", str(report)]
+    more += ["--track", f"mlflow={uri}", "--", "--epochs", "1"]
     assert cli.main([*words, *more]) == Exit.OK
     shown = capsys.readouterr()
     assert "best: study-001-" in shown.out
@@ -56,17 +51,7 @@ def test_a_study_from_the_shell(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert cli.main([*words[:2], "--range", "lr=2:1", "--objective", "loss"]) == Exit.USAGE
     assert "--range lr: " in capsys.readouterr().err
 
-
-def test_trials_are_runs_below_the_study_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mlflow.tracking import MlflowClient
-
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    script = tmp_path / "train.py"
-    script.write_text("import sys\nprint('loss=', abs(float(sys.argv[sys.argv.index('--lr') + 1]) - 1))\n")
-    uri = (tmp_path / "runs").as_uri()
-    words = ["tune", str(script), "--range", "lr=1,2", "--objective", "loss", "--minimize", "--search", "grid"]
-    tracked = ["--track", f"mlflow={uri}", "-m", "loss=loss= (.*)", "--name", "study", "--json"]
-    assert cli.main([*words, *tracked]) == Exit.OK
+    # Trials are runs below the study's.
     for _ in range(2):  # again, it changes nothing
         client = MlflowClient(uri)
         runs = client.search_runs([client.get_experiment_by_name("fleetfit").experiment_id])

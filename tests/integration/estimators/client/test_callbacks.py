@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from container.contract.wire import Event
-from estimators import Callback, ConfigurationError, Metric, TensorFlow, TrainingJob
+from estimators import Callback, Metric, TensorFlow, TrainingJob
 
 #: Goes on when its first metric has been seen.
 SCRIPT = """
@@ -87,15 +87,3 @@ def test_an_exception_of_a_callback_ends_the_job_and_comes_out(estimator: Tensor
     assert job is not None
     TrainingJob.attach(job.name).wait(logs=False, timeout=20)
     assert str(job.status) == "Stopped"
-
-
-@pytest.mark.parametrize("callbacks", ["loss", 3, [print], Recorder, [object()]])
-def test_what_is_no_callback_is_refused_before_anything_starts(estimator: TensorFlow, callbacks: object) -> None:
-    with pytest.raises(ConfigurationError, match="callbacks"):
-        estimator.fit(callbacks=callbacks)
-    assert estimator.latest_training_job is None
-
-
-def test_callbacks_need_somebody_who_waits(estimator: TensorFlow) -> None:
-    with pytest.raises(ConfigurationError, match="wait"):
-        estimator.fit(wait=False, callbacks=Recorder())

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from estimators import ConfigurationError, NotifyCallback, TensorFlow, TrainingJobError
+from estimators import NotifyCallback, TensorFlow, TrainingJobError
 from estimators.cli import main as cli
 
 #: Is silent until somebody has been told so, and then reports what no training should.
@@ -90,7 +90,10 @@ def test_everything_that_there_may_be_word_of(
 
 
 def test_what_is_not_delivered_harms_no_job_and_shows_no_secret(
-    estimator: TensorFlow, server: tuple[str, list[dict[str, Any]], list[int]], capfd: pytest.CaptureFixture[str]
+    estimator: TensorFlow,
+    tmp_path: Path,
+    server: tuple[str, list[dict[str, Any]], list[int]],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     url, posted, answers = server
     answers += [404]
@@ -104,26 +107,6 @@ def test_what_is_not_delivered_harms_no_job_and_shows_no_secret(
     assert "s3cret" not in said
     assert len(posted) == 1
 
-
-def test_from_the_shell(estimator: TensorFlow, tmp_path: Path) -> None:
+    # From the shell.
     assert cli.main(["train", "quick.py", "--no-logs", "--notify", shlex.join([sys.executable, "tell.py"])]) == 0
     assert json.loads((tmp_path / "completed.json").read_text())["occasion"] == "completed"
-    assert cli.main(["train", "quick.py", "--no-wait", "--notify", "true"]) == 2
-
-
-@pytest.mark.parametrize(
-    ("arguments", "part"),
-    [
-        ({}, "needs command="),
-        ({"command": "notify-send done"}, r"Write \['notify-send', 'done'\]"),
-        ({"command": []}, "list of strings"),
-        ({"url": "ftp://host"}, "http:// or https://"),
-        ({"url": "http:///x"}, "no host"),
-        ({"command": ["true"], "on": ["faild"]}, "Did you mean 'failed'"),
-        ({"command": ["true"], "stall": 0}, "above 0"),
-        ({"command": ["true"], "diverged": "much"}, "above 0"),
-    ],
-)
-def test_wrong_arguments_are_refused(arguments: dict[str, Any], part: str) -> None:
-    with pytest.raises(ConfigurationError, match=part):
-        NotifyCallback(**arguments)

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from container.contract.plan import Role
 from container.contract.wire import Event
-from container.system.loop import Loop
-from container.toolkit import resources
-from container.toolkit.process_group import Member
 from estimators import MPI, Callback, ConfigurationError, TensorFlow, TrainingJob
 
 #: One rank keeps a core busy, in a process of its own, until both have been looked at.
@@ -60,25 +53,3 @@ def test_each_rank_over_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert len(job.metrics()) == 0
     with pytest.raises(ConfigurationError, match="Did you mean 'system'"):
         job.metrics("sytem")
-
-
-def test_looking_costs_little(loop: Loop) -> None:
-    """What one look takes, and how long it is then to the next."""
-    waits, told = [], []
-    member = Member("rank 0", Role.RANK, rank=0, pid=os.getpid(), started_at=time.monotonic() - 1)
-
-    def call_later(seconds: float, callback: Any) -> None:
-        waits.append(seconds)
-
-    loop.call_later = call_later  # type: ignore[method-assign, assignment]
-    sampler = resources.ResourceSampler(loop, lambda: [member], lambda rank, values: told.append((rank, values)))
-    sampler.start()
-    costs = []
-    for _ in range(20):
-        began = time.process_time()
-        sampler._look()
-        costs.append(time.process_time() - began)
-    shares = [cost / wait for cost, wait in zip(costs, waits[1:], strict=True)]
-    assert max(shares) < 0.005
-    assert {rank for rank, _ in told} == {0, None}
-    assert {"cpu_percent", "memory_bytes"} == set(told[0][1])

@@ -16,7 +16,6 @@ from waiting import until
 from container.formats import tfrecord
 from estimators import (
     BackendError,
-    ConfigurationError,
     MLflowCallback,
     TensorBoardCallback,
     TensorFlow,
@@ -186,15 +185,3 @@ def test_wandb_offline(estimator: TensorFlow, tmp_path: Path) -> None:
         if record.HasField("exit"):
             exits.append(record.exit.exit_code)
     assert (losses, exits) == (["3", "2"], [0])
-
-
-def test_wrong_arguments_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigurationError, match="Did you mean 'first'"):
-        MLflowCallback(ranks="frist")
-    with pytest.raises(ConfigurationError, match="Did you mean 'offline'"):
-        WandbCallback(mode="ofline")
-    monkeypatch.setattr(MLflowCallback, "library", "not_installed_anywhere")
-    with pytest.raises(ConfigurationError, match="fleetfit install mlflow"):
-        MLflowCallback()
-    assert cli.main(["track", "mlfow", "last"]) == 2
-    assert cli.main(["train", "t.py", "--no-wait", "--track", "tensorboard"]) == 2

@@ -10,13 +10,11 @@ from pathlib import Path
 import pytest
 
 from estimators.provision import uv
-from estimators.provision.errors import (
-    IndexUnreachable,
-)
+from estimators.provision.errors import IndexUnreachable
 from estimators.provision.packages import Installation
 
 
-def test_a_package_killed_half_way_is_installed_again(
+def test_a_package_killed_half_way_is_installed_again_and_no_edited_one(
     real_venv: Installation, make_wheel: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheel = make_wheel("halfway", "1.0", size=100)
@@ -45,9 +43,8 @@ def test_a_package_killed_half_way_is_installed_again(
     assert real_venv.heal(since=0) == [info.name]
     assert not unfinished.exists()
 
-
-def test_what_was_edited_before_is_no_damage(real_venv: Installation, make_wheel: Callable[..., Path]) -> None:
-    real_venv.install([f"edited @ {make_wheel('edited', '1.0').as_uri()}"], log="edited", options=["--no-index"])
+    # What was edited before is no damage.
+    real_venv.install([f"edited @ {make_wheel('edited', '1.0').as_uri()}"], log="edited")
     module = real_venv.packages / "edited.py"
     module.unlink()
     module.write_text("text = 'mine'\n")

@@ -1,4 +1,4 @@
-"""Which folders are ours, and which Pythons fit."""
+"""Real venvs, and which Pythons fit."""
 
 from __future__ import annotations
 
@@ -9,29 +9,15 @@ from pathlib import Path
 import pytest
 
 from estimators.provision import venvs
-from estimators.provision.errors import VenvUnavailable
 from estimators.provision.packages import Installation
 
 ROOT = Path(__file__).resolve().parents[4]
 
 
-def test_a_free_place_is_taken(tmp_path: Path) -> None:
-    assert not venvs.check_ownership(tmp_path / "new", ours=False)
-    assert not venvs.check_ownership(tmp_path, ours=False)
-
-
-def test_a_venv_of_the_user_is_used_as_it_is(real_venv: Installation) -> None:
+def test_a_venv_of_the_user_is_used_as_it_is_and_an_unfinished_one_of_ours_made_anew(
+    tmp_path: Path, real_venv: Installation
+) -> None:
     assert venvs.check_ownership(real_venv.prefix, ours=False)
-
-
-def test_anything_else_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(VenvUnavailable, match="--venv"):
-        venvs.check_ownership(tmp_path, ours=False)
-    assert (tmp_path / "thesis.tex").exists()
-
-
-def test_an_unfinished_venv_of_ours_is_made_anew(tmp_path: Path) -> None:
     prefix = tmp_path / "venv"
     (prefix / "lib" / "python3.9" / "site-packages").mkdir(parents=True)
     (prefix / ".fleetfit").mkdir()
@@ -40,10 +26,6 @@ def test_an_unfinished_venv_of_ours_is_made_anew(tmp_path: Path) -> None:
     assert (prefix / ".fleetfit" / "stamp.json").exists()
     assert not (prefix / "lib" / "python3.9").exists()
     subprocess.run([prefix / "bin" / "python", "-c", "import sys; assert sys.prefix != sys.base_prefix"], check=True)
-
-
-def test_identity_changes_when_a_venv_is_moved(tmp_path: Path) -> None:
-    assert venvs.identity(tmp_path / "a") != venvs.identity(tmp_path / "b")
 
 
 def old_pythons() -> list[str]:

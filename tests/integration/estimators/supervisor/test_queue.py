@@ -13,7 +13,6 @@ import running
 
 from estimators import TrainingJob
 from estimators.cli.main import main
-from estimators.job.errors import UnsupportedError
 from estimators.job.queueing import order
 from estimators.records.queues import Queue
 
@@ -80,14 +79,14 @@ def test_jobs_run_one_after_the_other_the_urgent_one_first(
     assert "there is no queue 'defautl'; queues: default" in capsys.readouterr().err
 
 
-def test_a_preemptible_job_makes_room_and_goes_on_afterwards(tmp_path: Path, home: Path) -> None:
+def test_a_preemptible_job_makes_room_and_goes_on_afterwards_or_is_stopped(tmp_path: Path, home: Path) -> None:
     patient = queued(tmp_path, "patient", preemptible=True)
     runs(tmp_path, "patient")
     (tmp_path / "patient.runs").unlink()
     urgent = queued(tmp_path, "urgent", priority=1)
     runs(tmp_path, "urgent")
     said(patient, "Waiting in the queue 'default', 1 of 1")
-    other = queued(tmp_path, "other")  # of the same priority, and later
+    other = queued(tmp_path, "other", preemptible=True)  # of the same priority, and later
     waits(other)
     assert not (tmp_path / "patient.runs").exists()
     (tmp_path / "urgent.ends").touch()
@@ -97,20 +96,28 @@ def test_a_preemptible_job_makes_room_and_goes_on_afterwards(tmp_path: Path, hom
     patient.wait(logs=False)
     assert patient.status == "Completed"
     assert patient.result().attempts == 2
+    runs(tmp_path, "other")
+
+    # One that has made room can be stopped while it waits.
+    urgent = queued(tmp_path, "urgent-2", priority=1)
+    runs(tmp_path, "urgent-2")
+    waits(other)
     other.stop(wait=True)
+    assert other.status == "Stopped"
+    urgent.stop(wait=True, grace=0.0)
     clusters.until(lambda: Queue("default", home).entries() == [])
 
-
-def test_a_job_that_has_made_room_can_be_stopped_while_it_waits(tmp_path: Path, home: Path) -> None:
-    patient = queued(tmp_path, "patient", preemptible=True)
-    runs(tmp_path, "patient")
-    urgent = queued(tmp_path, "urgent", priority=1)
-    runs(tmp_path, "urgent")
-    waits(patient)
-    patient.stop(wait=True)
-    assert patient.status == "Stopped"
-    urgent.stop(wait=True, grace=0.0)
-    assert Queue("default", home).entries() == []
+    # Jobs that fit run together, and other queues are others.
+    jobs = [
+        queued(tmp_path, "one", needs={"cores": 0}), queued(tmp_path, "two", needs={"cores": 0}),
+        queued(tmp_path, "three", queue="other"),
+    ]  # fmt: skip
+    for job in jobs:
+        runs(tmp_path, job.name)
+        assert job.status == "InProgress"
+    for job in jobs:
+        (tmp_path / f"{job.name}.ends").touch()
+        job.wait(logs=False)
 
 
 def test_who_is_stopped_killed_or_left_by_its_caller_keeps_nobody_waiting(tmp_path: Path, home: Path) -> None:
@@ -135,28 +142,3 @@ def test_who_is_stopped_killed_or_left_by_its_caller_keeps_nobody_waiting(tmp_pa
     last.wait(logs=False)
     assert last.status == "Completed"
     assert list(queue.path.glob("*.json")) == []
-
-
-def test_jobs_that_fit_run_together_and_other_queues_are_others(tmp_path: Path, home: Path) -> None:
-    jobs = [
-        queued(tmp_path, "one", needs={"cores": 0}), queued(tmp_path, "two", needs={"cores": 0}),
-        queued(tmp_path, "three", queue="other"),
-    ]  # fmt: skip
-    for job in jobs:
-        runs(tmp_path, job.name)
-        assert job.status == "InProgress"
-        (tmp_path / f"{job.name}.ends").touch()
-    for job in jobs:
-        job.wait(logs=False)
-
-
-def test_a_queue_is_refused_where_the_hosts_are_other_machines(tmp_path: Path, home: Path) -> None:
-    from estimators import RunOptions, TensorFlow
-
-    (tmp_path / "train.py").touch()
-    estimator = TensorFlow(
-        entry_point="train.py", source_dir=str(tmp_path), instance_type="ssh",
-        run_options=RunOptions(queue="default", backend="ssh", backend_options={"hosts": "localhost"}),
-    )  # fmt: skip
-    with pytest.raises(UnsupportedError, match="a queue is only for jobs on this machine"):
-        estimator.fit()

@@ -1,49 +1,22 @@
-"""The command line with real jobs: what it prints where, and its exit statuses."""
+"""The command line without real jobs: what it prints where, and its exit statuses."""
 
+import io
+import json
 import os
+import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from synthetic import ended, training
 
 from estimators.backends.hosts import environment
 from estimators.cli import Exit, upkeep
 from estimators.cli import main as cli
 from estimators.provision import packages
-
-SCRIPT = """
-import argparse, signal, sys, time
-parser = argparse.ArgumentParser()
-parser.add_argument("--epochs", type=int, default=1)
-parser.add_argument("--sleep", type=float, default=0)
-parser.add_argument("--fail", default="no")
-parser.add_argument("--text", default="")
-args = parser.parse_args()
-print("text", repr(args.text))
-for epoch in range(args.epochs):
-    print(f"epoch {epoch} loss: {1 / (epoch + 1)}", flush=True)
-time.sleep(args.sleep)
-if args.fail == "yes":
-    raise RuntimeError("asked to fail")
-"""
-
-
-#: Ends when it may, or saves when it is told to.
-SAVING = """
-import os, signal, sys, time
-
-def save(number, frame):
-    print("saved", flush=True)
-    sys.exit(0)
-
-signal.signal(signal.SIGTERM, save)
-open(os.path.join({folder!r}, "saving"), "w").close()
-while not os.path.exists(os.path.join({folder!r}, "go")):
-    time.sleep(0.05)
-"""
 
 
 @pytest.fixture
@@ -55,33 +28,110 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("TMPDIR", temporary)
     monkeypatch.setenv("DOCKER_HOST", f"unix://{temporary}/none")  # nor are their containers
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text(SCRIPT)
-    (tmp_path / "saving.py").write_text(SAVING.format(folder=str(tmp_path)))
+    (tmp_path / "train.py").write_text("print('trained')")
     yield tmp_path
     shutil.rmtree(temporary, ignore_errors=True)
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "train",
-        "plan",
-        "list",
-        "describe",
-        "attach",
-        "logs",
-        "stop",
-        "wait",
-        "doctor",
-        "clean",
-        "install",
-        "version",
-        "completion",
-    ],
-)
-def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([command, "--help"]) == 0
-    assert f"fleetfit {command}" in capsys.readouterr().out
+@pytest.fixture
+def ask(work: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs a command; returns its exit status, and what it printed to both streams."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        status = cli.main([*arguments])
+        return status, *capsys.readouterr()
+
+    return run
+
+
+def test_every_command_has_help(ask: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the encoding lacks characters."""
+    commands = [*cli.commands_of(cli.parser())]
+    assert {"train", "plan", "list", "describe", "logs", "stop", "wait", "doctor", "clean", "install"} <= {*commands}
+    out = ask("--help")[1]
+    assert all(word in out for word in (*commands, "130"))
+    for command in commands:
+        assert f"fleetfit {command}" in ask(command, "--help")[1]
+        stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", stream)
+            assert cli.main([command, "--help"]) == 0
+        assert stream.tell() > 0
+    assert ask("version") == ask("--version") and ask("version")[1].startswith("fleetfit ")
+    assert ask()[0] == Exit.USAGE
+
+
+def test_a_plan_starts_nothing_and_finds_the_script(work: Path, ask: Callable[..., tuple[int, str, str]]) -> None:
+    status, out, err = ask("plan", "train.py", "--hosts", "2", "--", "--epochs", "2")
+    assert (status, err) == (0, "")
+    assert "algo-2" in out
+    assert ask("train", "train.py", "--hosts", "2", "--dry-run", "--", "--epochs", "2")[0] == 0
+    (work / "code").mkdir()
+    (work / "train.py").rename(work / "code" / "train.py")
+    plans = [json.loads(ask("plan", one, "--source-dir", "code", "--json")[1]) for one in ("train.py", "code/train.py")]
+    assert {plan["hosts"][0]["environment"]["SM_USER_ENTRY_POINT"] for plan in plans} == {"train.py"}
+    assert not (work / "home" / "jobs").exists()
+
+
+def test_jobs_are_listed_for_people_and_for_scripts(ask: Callable[..., tuple[int, str, str]]) -> None:
+    for name in ("first", "second"):
+        ended(name)
+    out = ask("list")[1]
+    assert out.splitlines()[0].split() == ["NAME", "STATUS", "STRATEGY", "HOSTS", "CREATED", "TOOK"]
+    assert [line.split()[0] for line in out.splitlines()[1:]] == ["second", "first"]
+    assert "\x1b" not in out
+    assert ask("list", "-q", "--limit", "1")[1] == "second\n"
+    assert [job["status"] for job in json.loads(ask("list", "--json")[1])] == ["Completed", "Completed"]
+
+
+def test_a_job_by_the_beginning_of_its_name_and_the_last_one(ask: Callable[..., tuple[int, str, str]]) -> None:
+    assert ask("describe", "last")[0] == Exit.NOT_FOUND
+    for name in ("digits-1", "digits-2", "other"):
+        ended(name, ["epoch 0"], training(ranks=1))
+    status, out, err = ask("describe", "oth", "--json")
+    assert (status, json.loads(out)["TrainingJobName"], err) == (0, "other", "fleetfit: oth is other.\n")
+    assert ask("report", "last", "--json")[2] == "fleetfit: last is other.\n"
+    assert ask("wait", "last", "other")[2] == "fleetfit: last is other.\n"
+    status, out, err = ask("logs", "digits")
+    assert (status, out) == (Exit.USAGE, "")
+    assert "2 jobs begin with 'digits': digits-1, digits-2." in err
+    assert "digits-1" in ask("compare", "digits-1", "digits-2")[1]
+    assert "digits-2" in ask("clean", "--job", "digits-2", "--dry-run")[1]
+    assert ask("logs", "nothing")[0] == Exit.NOT_FOUND
+    status, out, err = ask("logs", "other", "-r", "7")
+    assert (status, out) == (Exit.USAGE, "")
+    assert "has no rank 7: its only rank is 0." in err
+    assert "epoch 0" in ask("logs", "other", "-r", "0")[1]
+
+
+def test_a_table_in_ascii(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended("one", events=training(ranks=1))
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    assert cli.main(["describe", "one"]) == 0
+    stream.seek(0)
+    out = stream.read()
+    assert "?" not in out and re.search(r"phases +launch [0-9.]+ s \| ", out), out
+
+
+def test_clean_asks_and_says_what_it_frees(ask: Callable[..., tuple[int, str, str]]) -> None:
+    ended("old")
+    status, out, err = ask("clean", "--job", "old", "--dry-run")
+    assert status == 0
+    assert "old" in out
+    assert "nothing was removed" in err
+    status, out, err = ask("clean")
+    assert (status, out) == (0, "")
+    assert "1 finished job holds " in err and "--older-than 7d, --keep 20 or --free 5G" in err
+    assert "--finished to remove all" in err
+    assert "old" in ask("clean", "--finished", "--dry-run")[1]
+    status, _, err = ask("clean", "--keep", "0")
+    assert status == Exit.USAGE
+    assert "--yes" in err
+    status, out, err = ask("clean", "--keep", "0", "--yes")
+    assert status == 0
+    assert re.search(r"removed [1-9]\d* of", err), "other tests may just have left processes"
+    assert ask("list", "-q")[1] == ""
 
 
 @pytest.mark.parametrize(
@@ -109,6 +159,9 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
         (["train", "train.py", "--metric", "loss=("], "("),
         (["train", "train.py", "--name", "a b"], "a b"),
         (["train", "train.py", "--env", "A"], "NAME=VALUE"),
+        (["train", "train.py", "--no-wait", "--notify", "true"], "--notify works only while this command waits"),
+        (["train", "train.py", "--no-wait", "--track", "tensorboard"], "--track works only while this command waits"),
+        (["track", "mlfow", "last"], "Did you mean 'mlflow'"),
         (["list", "--", "x"], "only `train`, `plan` and `tune`"),
         (["logs", "x", "--rank", "one"], "whole number"),
         (["clean", "--older-than", "yesterday"], "7d"),

@@ -19,7 +19,7 @@ from estimators.backends.process import ProcessBackend
 from estimators.client import checks, source
 from estimators.job.errors import ConfigurationError, UnsupportedError
 from estimators.job.inputs import TrainingInput, parse_inputs
-from estimators.job.request import CheckpointConfig, OutputConfig, Resources, TrainingJobSpec
+from estimators.job.request import CheckpointConfig, OutputConfig, Resources, RunOptions, TrainingJobSpec
 
 
 def spec(tmp_path: Path, inputs: Any = None, **members: Any) -> TrainingJobSpec:
@@ -60,6 +60,14 @@ def test_what_an_elastic_job_cannot_have_is_named_with_its_strategy(tmp_path: Pa
         checks.check_elastic(three, ProcessBackend)
     with pytest.raises(UnsupportedError, match=r"ElasticTorchDistributed needs hosts that can be added and removed"):
         checks.check_elastic(spec(tmp_path, hyperparameters=given), ManagedService)
+
+
+def test_a_queue_is_refused_where_the_hosts_are_other_machines(tmp_path: Path) -> None:
+    options, job = RunOptions(queue="default"), spec(tmp_path)
+    checks.check_queue(job, options)
+    elsewhere = dataclasses.replace(job, resources=dataclasses.replace(job.resources, instance_type="ssh"))
+    with pytest.raises(UnsupportedError, match="a queue is only for jobs on this machine"):
+        checks.check_queue(elsewhere, options)
 
 
 def test_outputs_that_cannot_be_written_are_named(tmp_path: Path) -> None:

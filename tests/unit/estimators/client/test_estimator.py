@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from synthetic import recorded
 
 from container.contract.strategies import MPI
 from estimators import (
+    Callback,
     Estimator,
     FakeOutcome,
     TensorFlow,
 )
+from estimators.client import estimator as module
 from estimators.job.errors import ConfigurationError, UnsupportedError
 
 SCRIPT = """\
@@ -57,6 +60,10 @@ def test_names_that_sagemaker_would_refuse_are_refused(name: Any, home: Path) ->
         ({"logs": "Alle"}, ConfigurationError, "Did you mean 'All'?"),
         ({"logs": "Rules"}, UnsupportedError, "Debugger"),
         ({"callbacks": [print]}, ConfigurationError, "not an estimators.Callback"),
+        ({"callbacks": "loss"}, ConfigurationError, "callbacks"),
+        ({"callbacks": 3}, ConfigurationError, "callbacks"),
+        ({"callbacks": Callback}, ConfigurationError, "callbacks"),
+        ({"callbacks": Callback(), "wait": False}, ConfigurationError, "needs wait=True"),
         ({"wait": "yes"}, ConfigurationError, "wait"),
         ({"experiment_config": {"ExperimentName": "e"}}, UnsupportedError, "SageMaker Experiments"),
     ],
@@ -65,6 +72,107 @@ def test_arguments_of_fit_are_checked(arguments: dict[str, Any], error: type[Exc
     with pytest.raises(error) as caught:
         fake().fit(**arguments)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "inputs", "said"),
+    [
+        ({"entry_point": "tran.py"}, None, "Did you mean 'train.py'?"),
+        ({"source_dir": "cod"}, None, "Did you mean 'code'?"),
+        ({"entry_point": None, "instance_type": "local_process"}, None, "entry_point is missing"),
+        ({}, {"train": "no/such/data"}, "channel 'train'"),
+        ({}, {"train": 3}, "channel 'train' is 3"),
+        ({}, {"no space": "."}, "ChannelName is 'no space'"),
+        ({"output_path": "/proc/nowhere"}, None, "output_path"),
+        ({"output_path": "gs://bucket/x"}, None, "S3OutputPath is 'gs://bucket/x'; allowed: s3://"),
+        ({"instance_type": "ml.p3.2xlarge"}, "s3://bucket/x", "unknown option of the backend 'ml'"),
+        ({"dependencies": ["nothing"]}, None, "dependencies: 'nothing' does not exist"),
+        ({"environment": {"A": "x" * 513}}, None, "has 513 characters"),
+        ({"metric_definitions": [{"Name": f"m{n}", "Regex": "(x)"} for n in range(41)]}, None, "at most 40"),
+    ],
+)
+def test_mistakes_are_refused_before_anything_starts(
+    arguments: dict[str, Any], inputs: Any, said: str, home: Path
+) -> None:
+    estimator = fake(**arguments)
+    with pytest.raises(ValueError) as caught:
+        estimator.fit(inputs)
+    assert said in str(caught.value)
+    assert jobs(home) == []
+    assert estimator.latest_training_job is None
+
+
+@pytest.mark.parametrize(
+    ("logs", "shown"),
+    [
+        (True, True), ("All", "All"), ("Training", True), (["Training"], True), (["None", "All"], "All"),
+        (False, False), ("None", False), ([], False),
+    ],
+)  # fmt: skip
+def test_which_logs_are_shown(logs: Any, shown: bool | str) -> None:
+    assert module._parse_logs(logs) == shown
+
+
+def test_names_are_the_sdks() -> None:
+    def name(estimator: TensorFlow, given: str | None = None) -> str:
+        return estimator._draft(None, given).spec.name
+
+    assert name(fake()).startswith("tensorflow-training-2")
+    assert name(fake(image_uri="host/my_image:1")).startswith("my-image-2")
+    assert name(fake(base_job_name="base")).startswith("base-2")
+    assert name(fake(), "given") == "given"
+
+
+# --- attach ---
+
+
+def test_attach_gives_back_the_arguments(home: Path) -> None:
+    given: dict[str, Any] = {
+        "instance_count": 2,
+        "hyperparameters": {"epochs": 3, "text": "a", "list": [1, None]},
+        "environment": {"A": "b"},
+        "distribution": MPI(processes_per_host=2, custom_mpi_options="-v", cycle_time_ms=2.5),
+        "max_run": 77,
+        "framework_version": "2.21",
+        "py_version": "py3",
+        "metric_definitions": [{"Name": "loss", "Regex": "loss: ([0-9.]+)"}],
+        "tags": {"a": "b"},
+        "volume_size": 40,
+        "container_log_level": 10,
+        "checkpoint_s3_uri": str(home / "checkpoints"),
+        "role": "arn:aws:iam::123456789012:role/me",
+        "image_uri": "image:1",
+        "base_job_name": "mine",
+    }
+    estimator = fake(**given)
+    job = recorded(estimator)
+    attached = TensorFlow.attach(job.name)
+    assert attached.latest_training_job is not None and attached.latest_training_job.name == job.name
+    for name in (*given, "entry_point", "model_dir", "output_path", "input_mode", "instance_type", "run_options"):
+        if name != "hyperparameters":
+            assert getattr(attached, name) == getattr(estimator, name), name
+    assert attached.settings.hyperparameters == estimator.settings.hyperparameters
+    assert attached.source_dir == str(home / "jobs" / job.name / "source")
+    assert attached._draft(None, None).spec.name.startswith("mine-")
+
+
+@pytest.mark.parametrize("model_dir", [False, None, "/given"])
+def test_attach_keeps_model_dir(model_dir: Any) -> None:
+    assert TensorFlow.attach(recorded(fake(model_dir=model_dir)).name).model_dir == model_dir
+
+
+def test_an_image_with_its_own_entry_point_gets_plain_texts_as_from_the_sdk() -> None:
+    # The SDK 2.x: `{str(k): str(v)}` for an Estimator without a script (`_TrainingJob._get_train_args`).
+    values = {"objective": "reg:squarederror", "eta": 0.2, "rounds": 50, "deep": True, "none": None, "text": "1e-3",
+              "limit": float("inf"), "list": [1, "a"]}  # fmt: skip
+    estimator = Estimator("xgboost:1.7", instance_type="local_fake", hyperparameters=values)
+    assert estimator.hyperparameters() == {name: str(value) for name, value in values.items()}
+    job = recorded(estimator)
+    assert job.describe()["HyperParameters"] == {name: str(value) for name, value in values.items()}
+    again = Estimator.attach(job.name)
+    assert again.hyperparameters() == estimator.hyperparameters()
+    again.set_hyperparameters(text="2e-3")
+    assert again.hyperparameters()["text"] == "2e-3"
 
 
 def test_hyperparameters_are_json_as_in_the_sdk() -> None:

@@ -67,3 +67,11 @@ def test_a_descriptor_ends_the_wait_and_a_broken_pipe_is_told() -> None:
             interrupts.wait(10, watch=write_end)
         assert time.monotonic() - start < 5
     os.close(write_end)
+
+
+def test_no_descriptor_is_left_open() -> None:
+    before = os.listdir("/proc/self/fd")
+    for _ in range(10):
+        with Interrupts() as interrupts:
+            interrupts.wait(0)
+    assert os.listdir("/proc/self/fd") == before

@@ -1,16 +1,19 @@
-"""What is refused of a function before anything starts, and needs no job to be seen."""
+"""What of a function is packed, and what is refused of it before anything starts."""
 
 from __future__ import annotations
 
 import functools
+import json
 import os
+import runpy
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from estimators import ConfigurationError
+from estimators import Channel, ConfigurationError
 from estimators.client.functions import modules, packing
 
 HERE = f"{sys.version_info[0]}{sys.version_info[1]}"
@@ -152,3 +155,106 @@ def test_modules_that_only_what_a_function_uses_imports_come_with_it(
     assert brought(caller["train"]) == names
     assert brought(caller["Model"]().train) == methods
     assert brought(functools.partial(caller["step"])) == {"decorated", "decorating"}
+
+
+# --- what is refused ---
+
+
+def generator() -> Any:
+    yield 1
+
+
+async def asynchronous() -> None:
+    return None
+
+
+LOCK = threading.Lock()
+
+
+def holds_a_lock() -> Any:
+    return LOCK
+
+
+class Session:
+    """Holds what cannot be packed, somewhere within."""
+
+    def __init__(self) -> None:
+        self.settings = {"lock": threading.Lock()}
+
+
+def takes_epochs(epochs: int, rate: float = 0.1) -> None:
+    pass
+
+
+def takes_by_place(epochs: int, /) -> None:
+    pass
+
+
+def takes_a_channel(data: Channel) -> None:
+    pass
+
+
+def nothing() -> None:
+    pass
+
+
+def pack(function: Any, limit: int = 1_000_000, **hyperparameters: Any) -> packing.Packed:
+    return packing.pack(function, hyperparameters=hyperparameters, channels=(), limit=limit)
+
+
+@pytest.mark.parametrize(
+    ("function", "hyperparameters", "words"),
+    [
+        (generator, {}, r"generator\(\) is a generator"),
+        (asynchronous, {}, r"asynchronous\(\) is async"),
+        (Session, {}, "Session is a class"),
+        (takes_epochs, {}, r"takes_epochs\(\) needs hyperparameter 'epochs'"),
+        (takes_epochs, {"epoch": 1}, r"hyperparameter of takes_epochs\(\) 'epoch'. Did you mean 'epochs'"),
+        (takes_epochs, {"epochs": "many"}, r"takes_epochs\(\) expects int, got 'many'"),
+        (takes_epochs, {"epochs": True}, r"takes_epochs\(\) expects int, got True"),
+        (takes_by_place, {"epochs": 1}, "by position only"),
+        (takes_a_channel, {}, "needs channel 'data'"),
+        (nothing, {"epochs": 1}, r"hyperparameter of nothing\(\) 'epochs'"),
+    ],
+)
+def test_what_does_not_fit_is_refused(function: Any, hyperparameters: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        pack(function, **hyperparameters)
+
+
+def test_what_cannot_be_sent_is_named_and_what_is_too_large_with_its_size() -> None:
+    session, lock, table, small = Session(), threading.Lock(), os.urandom(11_000_000), b"x"
+    words = r"lock \(a _thread\.lock: cannot pickle .*; session\.settings\['lock'\] \(a _thread"
+    with pytest.raises(ConfigurationError, match=words):
+        pack(lambda: (session, lock))
+    words = r"captures 11\.0 MB of values, and the limit is 10\.0 MB\. The values are: table \(11\.0 MB\)"
+    with pytest.raises(ConfigurationError, match=words):
+        pack(lambda: len(table) + len(small), limit=10_000_000)
+
+
+def test_files_of_one_name_keep_their_own_lines(tmp_path: Path) -> None:
+    functions = {}
+    for name in ("outer", "inner"):
+        (tmp_path / name).mkdir()
+        place = tmp_path / name / "cell.py"
+        call = "inner()" if name == "outer" else "1 / 0"
+        place.write_text(f"def {name}():\n    return {call}  # of {name}\n")
+        exec(compile(place.read_text(), str(place), "exec"), functions)
+    functions["inner"].__module__ = functions["outer"].__module__ = "__main__"
+    packed = pack(functions["outer"])
+    texts = [text for name, text in packed.files.items() if name.startswith("fleetfit_function/sources/")]
+    assert sorted(texts) == [
+        b"def inner():\n    return 1 / 0  # of inner\n",
+        b"def outer():\n    return inner()  # of outer\n",
+    ]
+
+
+def test_another_python_is_refused_on_the_host(tmp_path: Path) -> None:
+    packed = pack(nothing)
+    for name, content in packed.files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    described = tmp_path / "fleetfit_function" / "function.json"
+    described.write_text(json.dumps({**json.loads(described.read_text()), "python": "3.4"}))
+    with pytest.raises(SystemExit, match=r"nothing\(\) was packed by Python 3.4, but this host has Python"):
+        runpy.run_path(str(tmp_path / packed.program), run_name="__main__")

@@ -28,7 +28,7 @@ from estimators.job.errors import ConfigurationError
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    for name in ("train.py", "run.sh", "pkg/__init__.py", "pkg/task.py"):
+    for name in ("train.py", "run.sh", "pkg/__init__.py", "pkg/__main__.py", "pkg/task.py"):
         path = tmp_path / "code" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("")
@@ -61,6 +61,7 @@ def test_a_plain_script(home: Path) -> None:
     [
         ("train.py", (sys.executable, "train.py")),
         ("pkg.task", (sys.executable, "-m", "pkg.task")),
+        ("pkg", (sys.executable, "-m", "pkg")),
         ("run.sh", ("/bin/sh", "./run.sh")),
     ],
 )

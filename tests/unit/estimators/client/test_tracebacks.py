@@ -34,6 +34,10 @@ def test_that_of_the_failure_is_left_out() -> None:
     shown = texts(held.take([*lines("epoch 1"), *lines(*CHAINED), *lines("other", rank=1)]))
     assert shown == ["epoch 1", "other"]
     assert texts(held.rest(TOLD)) == ["KeyError: 'a'"]  # the failure's has the last one's frames only
+    held.take(lines(*FRAMES, ERROR.replace("data", "sesame")))
+    assert (
+        texts(held.rest(TOLD, lambda text: text.replace("sesame", "data"))) == []
+    )  # secrets are hidden in the failure
 
 
 def test_what_other_ranks_say_of_it_is_told_without_frames() -> None:

@@ -1,16 +1,22 @@
-"""The exception of a function is known by its job's failure, also where the reason was cut."""
+"""What a function returned or raised: the exception is known by its job's failure, also where the reason was cut."""
 
 from __future__ import annotations
 
 import pickle
+import time
 import traceback
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import cloudpickle
 import pytest
 
 from container.contract.failures import Cause, Failure
-from estimators.client.functions import values
+from estimators import ConfigurationError, TrainingJob
+from estimators.client.functions import runner, values
+from estimators.records import status as statuses
+from estimators.records.record import JobRecord
 
 
 class MyError(Exception):
@@ -44,3 +50,21 @@ def test_an_exception_is_known_by_what_is_left_of_it(
     assert isinstance(found, MyError) and found.args == error.args
     other = Failure(cause=Cause.HOST_LOST, message="algo-2 was lost", rank=None)
     assert values.exception_of(record, other) is None
+
+
+def test_an_exception_whose_pickle_is_none_comes_back_all_the_same() -> None:
+    class OddError(Exception):
+        def __reduce__(self) -> tuple[Any, ...]:
+            return str, ("nothing of it",)
+
+    found = pickle.loads(cloudpickle.dumps(runner._portable_error(OddError("no data", 3), cloudpickle)))
+    assert type(found).__name__ == "OddError" and found.args == ("no data", 3)
+
+
+def test_a_script_has_no_value(tmp_path: Path) -> None:
+    record = JobRecord.create("job", tmp_path)
+    record.source_dir.mkdir()
+    record.write_status(statuses.new_status({"TrainingJobName": "job"}, time.time()))
+    record.release()
+    with pytest.raises(ConfigurationError, match="ran a script"):
+        TrainingJob(record).value()

@@ -108,6 +108,24 @@ def test_what_awss_model_does_not_take_is_refused_before_anything_is_uploaded(tm
         SageMakerTuning.check(plan.trial.spec, wrong)
 
 
-def test_elastic_trials_are_refused_there(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match=r"[Ee]lastic"):
-        tuner(tmp_path, "ml.m5.xlarge", distribution=ElasticHorovod()).fit()
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"distribution": ElasticHorovod()}, "[Ee]lastic"),
+        (
+            {"strategy": "ASHA"},
+            "strategy 'ASHA' on instance_type 'ml.m5.xlarge': SageMaker's tuning jobs support only the strategies",
+        ),
+        ({"strategy": "Bayesian", "max_failures": 2}, "max_failures=2 is not available on"),
+        ({"image": "mine"}, "SageMaker's tuning jobs cannot set how a container is started"),
+    ],
+)
+def test_what_sagemakers_tuning_jobs_do_not_have_is_refused(
+    arguments: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    image = arguments.pop("image", None)
+    searched = tuner(tmp_path, "ml.m5.xlarge", **arguments)
+    if image is not None:
+        searched.estimator.image_uri = IMAGE.replace("fleetfit-training", image)
+    with pytest.raises(UnsupportedError, match=said):
+        searched.fit()

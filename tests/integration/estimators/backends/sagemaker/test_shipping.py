@@ -112,13 +112,10 @@ def test_an_image_without_our_toolkit_trains_with_it(tmp_path: Path) -> None:
     assert "[algo-1:rank 0] trained\n" in done.stdout
     assert (tmp_path / "ml" / "output" / "success").exists()
 
-
-def test_a_damaged_toolkit_is_said_where_sagemaker_looks(tmp_path: Path) -> None:
-    (tmp_path / "start.py").write_bytes((package() / "toolkit" / "bootstrap.py").read_bytes())
-    (tmp_path / "output").mkdir()
-    (tmp_path / "toolkit.tar.gz").write_bytes(b"no")
+    # A damaged toolkit is said where SageMaker looks.
+    (channel / "toolkit.tar.gz").write_bytes(b"no")
     done = subprocess.run(
-        [sys.executable, "-I", str(tmp_path / "start.py")], env={"SAGEMAKER_BASE_DIR": str(tmp_path)}, timeout=60
+        [sys.executable, "-I", str(channel / "start.py")], env={"SAGEMAKER_BASE_DIR": str(tmp_path / "ml")}, timeout=60
     )
     assert done.returncode == 1
-    assert "could not be unpacked" in (tmp_path / "output" / "failure").read_text()
+    assert "could not be unpacked" in (tmp_path / "ml" / "output" / "failure").read_text()

@@ -11,31 +11,25 @@ from estimators.records import provenance
 from estimators.records.provenance import collecting
 
 
-@pytest.fixture
-def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "job"
-    folder.mkdir()
-    data = tmp_path / "my data"
-    data.mkdir()
+def test_a_child_process_completes_it(tmp_path: Path) -> None:
+    record, data = tmp_path / "job", tmp_path / "my data"
+    for folder in (record, data):
+        folder.mkdir()
     (data / "x.txt").write_text("x")
+    places = {
+        "train": data.as_uri(), "plain": str(data), "gone": str(tmp_path / "gone"), "remote": "s3://bucket/x"
+    }  # fmt: skip
     request = {
         "TrainingJobName": "job",
         "HyperParameters": {"seed": "7", "fleetfit_seed": "8", "epochs": "2"},
         "Environment": {"PYTHONHASHSEED": "3"},
         "InputDataConfig": [
-            {"ChannelName": "train", "DataSource": {"S3DataSource": {"S3Uri": data.as_uri()}}},
-            {"ChannelName": "plain", "DataSource": {"S3DataSource": {"S3Uri": str(data)}}},
-            {"ChannelName": "gone", "DataSource": {"S3DataSource": {"S3Uri": str(tmp_path / "gone")}}},
-            {"ChannelName": "remote", "DataSource": {"S3DataSource": {"S3Uri": "s3://bucket/x"}}},
+            {"ChannelName": name, "DataSource": {"S3DataSource": {"S3Uri": uri}}} for name, uri in places.items()
         ],
     }
-    (folder / "request.json").write_text(json.dumps(request))
-    (folder / "options.json").write_text(json.dumps({"python": sys.executable}))
-    (folder / "provenance.json").write_text(json.dumps(provenance.caller_facts(source=tmp_path)))
-    return folder
-
-
-def test_a_child_process_completes_it(record: Path) -> None:
+    (record / "request.json").write_text(json.dumps(request))
+    (record / "options.json").write_text(json.dumps({"python": sys.executable}))
+    (record / "provenance.json").write_text(json.dumps(provenance.caller_facts(source=tmp_path)))
     done = subprocess.run(provenance.command(record), capture_output=True, timeout=60, cwd="/")
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
     facts = collecting.read(record)
@@ -53,54 +47,43 @@ def test_a_child_process_completes_it(record: Path) -> None:
     assert facts["caller"]["argv"]
     assert (record / "provenance.json").stat().st_mode & 0o077 == 0
 
-
-def test_an_interrupted_collection_goes_on_where_it_was(record: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed() -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(collecting, "_machine", killed)
-        with pytest.raises(KeyboardInterrupt):
-            collecting.collect(record)
-    facts = collecting.read(record)
-    assert facts["pending"] == ["machine", "packages", "data"]
-    assert facts["complete"] is False
-    software = facts["software"]
-    monkeypatch.setattr(collecting, "_software", killed)
-    facts = collecting.collect(record)
-    assert facts["complete"] is True
-    assert facts["software"] == software
-    assert collecting.collect(record) == facts
-
-
-def test_one_share_that_fails_does_not_cost_the_others(record: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken() -> None:
-        raise OSError("a foreign file system")
-
-    monkeypatch.setattr(collecting, "_machine", broken)
-    facts = collecting.collect(record)
-    assert facts["machine"] is None
-    assert facts["errors"] == {"machine": "OSError: a foreign file system"}
-    assert facts["complete"] is True
-    assert facts["packages"]["freeze"]
-
-
-def test_a_record_without_anything_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert collecting.read(tmp_path) == {}
-    (tmp_path / "request.json").write_text("damaged")
-    assert collecting.collect(tmp_path)["complete"] is True
-
-
-def test_a_record_that_was_removed_stays_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = subprocess.run(provenance.command(tmp_path / "job"), capture_output=True, timeout=60, text=True)
-    assert done.returncode == 1
-    assert "cannot be written" in done.stderr
-    assert not (tmp_path / "job").exists()
-
-
-def test_the_child_steps_back(record: Path) -> None:
+    # It steps back, and a record that was removed stays removed.
     code = (
         "import os, sys; from estimators.records.provenance import __main__ as m; m.lower_priority(); print(os.nice(0))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert int(done.stdout) == 19
+    done = subprocess.run(provenance.command(tmp_path / "removed"), capture_output=True, timeout=60, text=True)
+    assert done.returncode == 1
+    assert "cannot be written" in done.stderr
+    assert not (tmp_path / "removed").exists()
+
+
+def test_what_fails_or_is_interrupted_costs_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed() -> None:
+        raise KeyboardInterrupt
+
+    def broken() -> None:
+        raise OSError("a foreign file system")
+
+    assert collecting.read(tmp_path) == {}
+    (tmp_path / "request.json").write_text("damaged")
+    (tmp_path / "provenance.json").write_text(json.dumps(provenance.caller_facts(source=tmp_path)))
+    with monkeypatch.context() as patch:
+        patch.setattr(collecting, "_machine", killed)
+        with pytest.raises(KeyboardInterrupt):
+            collecting.collect(tmp_path)
+    facts = collecting.read(tmp_path)
+    assert facts["pending"] == ["machine", "packages", "data"]
+    assert facts["complete"] is False
+
+    # It goes on where it was, and passes over what fails.
+    monkeypatch.setattr(collecting, "_software", killed)
+    monkeypatch.setattr(collecting, "_machine", broken)
+    again = collecting.collect(tmp_path)
+    assert again["complete"] is True
+    assert again["software"] == facts["software"]
+    assert again["machine"] is None
+    assert again["errors"] == {"machine": "OSError: a foreign file system"}
+    assert again["packages"]["freeze"]
+    assert collecting.collect(tmp_path) == again

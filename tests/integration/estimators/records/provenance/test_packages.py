@@ -11,10 +11,8 @@ import pytest
 from estimators.records.provenance import packages
 
 
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A real venv with pip and what pip installs into it without a network."""
-    folder = tmp_path_factory.mktemp("venv")
+def make_environment(folder: Path) -> Path:
+    """Make a venv with pip, and what pip installs into it without a network."""
     venv.create(folder / "env", with_pip=True)
     for name, backend in (("Plain.Name", ""), ("editable_one", "-e")):
         project = folder / name
@@ -53,18 +51,18 @@ def pip_freeze(python: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_this_environment_is_listed_as_pip_does() -> None:
+def test_environments_are_listed_as_pip_does(tmp_path: Path) -> None:
+    """This one, and another with direct URLs and editable installs."""
     assert packages.freeze(packages.site_folders()) == pip_freeze(sys.executable)
-
-
-def test_another_environment_with_direct_urls_and_editable_installs(environment: Path) -> None:
-    python = str(environment / "bin" / "python")
+    python = str(make_environment(tmp_path) / "bin" / "python")
     values = packages.listing(python)
     expected = pip_freeze(python)
     assert values["freeze"] == expected
     assert values["python"] == python
     assert any(line.startswith("Plain.Name @ file://") for line in expected)
     assert any(line.startswith("-e ") for line in expected)
+    with pytest.raises(OSError, match="no-python"):
+        packages.listing(str(tmp_path / "no-python"))
 
 
 def test_an_editable_install_from_git_names_its_commit(tmp_path: Path) -> None:
@@ -96,14 +94,3 @@ def test_an_editable_install_from_git_names_its_commit(tmp_path: Path) -> None:
     ):
         run("remote", "set-url", "origin", remote)
         assert packages.freeze([str(info.parent)]) == [f"-e git+{url}@{head}#egg=my_project&subdirectory=sub"]
-
-
-def install(folder: Path, name: str, version: str) -> None:
-    info = folder / f"{name}-{version}.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
-
-
-def test_a_python_that_does_not_exist(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="no-python"):
-        packages.listing(str(tmp_path / "no-python"))

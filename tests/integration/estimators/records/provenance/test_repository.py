@@ -42,42 +42,33 @@ def state(folder: Path) -> tuple[str, bytes, set[str]]:
     return git(folder, "status", "--porcelain"), (folder / ".git" / "index").read_bytes(), objects
 
 
-def test_head_agrees_with_git(repo: Path) -> None:
+def test_head_agrees_with_git(repo: Path, tmp_path: Path) -> None:
     commit = git(repo, "rev-parse", "HEAD")
     assert repository.head(repo / "code" / "train.py") == {"root": str(repo), "commit": commit, "branch": "main"}
-    git(repo, "pack-refs", "--all")
-    assert repository.head(repo) == {"root": str(repo), "commit": commit, "branch": "main"}
+    tree = tmp_path / "tree"
+    git(repo, "worktree", "add", "-q", "-b", "other", str(tree))
+    for _ in range(2):  # the second time with packed references
+        assert repository.head(repo) == {"root": str(repo), "commit": commit, "branch": "main"}
+        assert repository.head(tree) == {"root": str(tree), "commit": commit, "branch": "other"}
+        git(repo, "pack-refs", "--all")
     git(repo, "checkout", "-q", "-b", "topic/x")
     assert repository.head(repo)["branch"] == "topic/x"
     git(repo, "checkout", "-q", "--detach")
     assert repository.head(repo) == {"root": str(repo), "commit": commit, "branch": None}
 
-
-def test_head_of_a_worktree(repo: Path, tmp_path: Path) -> None:
-    git(repo, "worktree", "add", "-q", "-b", "other", str(tmp_path / "tree"))
-    found = repository.head(tmp_path / "tree")
-    assert found == {"root": str(tmp_path / "tree"), "commit": git(repo, "rev-parse", "HEAD"), "branch": "other"}
-    git(repo, "pack-refs", "--all")
-    assert repository.head(tmp_path / "tree")["commit"] == found["commit"]
-
-
-def test_outside_a_repository_and_before_the_first_commit(tmp_path: Path) -> None:
-    assert repository.head(tmp_path) is None
-    git(tmp_path, "init", "-q", "-b", "main")
-    found = repository.head(tmp_path)
-    assert found == {"root": str(tmp_path), "commit": None, "branch": "main"}
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    assert repository.head(outside) is None
+    git(outside, "init", "-q", "-b", "main")
+    found = repository.head(outside)
+    assert found == {"root": str(outside), "commit": None, "branch": "main"}
     assert "no commit" in changes.inspect(found)["diff_truncated"]
 
 
-def test_a_clean_tree(repo: Path) -> None:
+def test_the_patch_makes_the_same_tree_elsewhere(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the user's settings, and below a hook of git."""
     facts = changes.inspect(repository.head(repo))
-    assert facts["dirty"] is False
-    assert facts["diff"] == ""
-    assert facts["diff_truncated"] is None
-    assert facts["remote"] is None
-
-
-def test_the_patch_makes_the_same_tree_elsewhere(repo: Path, tmp_path: Path) -> None:
+    assert (facts["dirty"], facts["diff"], facts["diff_truncated"], facts["remote"]) == (False, "", None, None)
     (repo / "code" / "train.py").write_bytes("print('größer')\r\nno newline at the end".encode("latin-1"))
     (repo / "logo.bin").write_bytes(bytes(reversed(range(256))))
     (repo / "staged.py").write_text("staged\n")
@@ -86,10 +77,16 @@ def test_the_patch_makes_the_same_tree_elsewhere(repo: Path, tmp_path: Path) -> 
     (repo / ".gitignore").write_text("ignored\n")
     (repo / "ignored").write_text("x")
     os.symlink("train.py", repo / "code" / "link.py")
+    for name, value in (("diff.noprefix", "true"), ("diff.external", "false"), ("color.ui", "always")):
+        git(repo, "config", name, value)
     before = state(repo)
-    facts = changes.inspect(repository.head(repo))
+    with monkeypatch.context() as hook:
+        hook.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
+        hook.setenv("GIT_INDEX_FILE", str(tmp_path / "index"))
+        facts = changes.inspect(repository.head(repo))
     assert state(repo) == before, "the repository was changed"
     assert facts["dirty"] is True
+    assert "diff --git a/code/train.py b/code/train.py\n" in facts["diff"] and "\x1b" not in facts["diff"]
 
     copy = tmp_path / "copy"
     git(tmp_path, "clone", "-q", str(repo), str(copy))
@@ -101,29 +98,9 @@ def test_the_patch_makes_the_same_tree_elsewhere(repo: Path, tmp_path: Path) -> 
     assert not (copy / "ignored").exists()
 
 
-def test_a_users_settings_do_not_shape_the_patch(repo: Path) -> None:
-    (repo / "code" / "train.py").write_text("print(2)\n")
-    git(repo, "config", "diff.noprefix", "true")
-    git(repo, "config", "diff.external", "false")
-    git(repo, "config", "color.ui", "always")
-    diff = changes.inspect(repository.head(repo))["diff"]
-    assert diff.startswith("diff --git a/code/train.py b/code/train.py\n")
-    assert "\x1b" not in diff
-
-
-def test_changes_too_large_are_left_out_and_named(repo: Path) -> None:
-    (repo / "data.bin").write_bytes(os.urandom(changes.UNTRACKED_FILE_LIMIT + 1))
-    facts = changes.inspect(repository.head(repo))
-    assert facts["untracked_left_out"] == ["data.bin"]
-    assert facts["dirty"] is True
-    assert facts["diff"] == ""
-    (repo / "logo.bin").write_bytes(os.urandom(changes.DIFF_LIMIT))
-    facts = changes.inspect(repository.head(repo))
-    assert facts["diff"] == ""
-    assert "larger than 2 MiB" in facts["diff_truncated"]
-
-
-def test_the_patch_starts_from_the_commit_of_the_launch(repo: Path) -> None:
+def test_changes_are_bounded_and_start_from_the_commit_of_the_launch(
+    repo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     known = repository.head(repo)
     (repo / "code" / "train.py").write_text("print(2)\n")
     git(repo, "commit", "-q", "-am", "second, made while the job was starting")
@@ -131,19 +108,18 @@ def test_the_patch_starts_from_the_commit_of_the_launch(repo: Path) -> None:
     assert facts["commit"] == known["commit"]
     assert "+print(2)" in facts["diff"]
 
-
-def test_remotes_lose_their_passwords(repo: Path) -> None:
+    (repo / "data.bin").write_bytes(os.urandom(changes.UNTRACKED_FILE_LIMIT + 1))
     git(repo, "remote", "add", "origin", "https://me:secret@example.org/x.git")
-    assert changes.inspect(repository.head(repo))["remote"] == "https://***@example.org/x.git"
+    facts = changes.inspect(repository.head(repo))
+    assert facts["untracked_left_out"] == ["data.bin"]
+    assert facts["dirty"] is True
+    assert facts["diff"] == ""
+    assert facts["remote"] == "https://***@example.org/x.git"
+    (repo / "logo.bin").write_bytes(os.urandom(changes.DIFF_LIMIT))
+    facts = changes.inspect(repository.head(repo))
+    assert facts["diff"] == ""
+    assert "larger than 2 MiB" in facts["diff_truncated"]
 
-
-def test_variables_of_a_git_hook_do_not_mislead(repo: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
-    monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "index"))
-    assert changes.inspect(repository.head(repo))["dirty"] is False
-
-
-def test_a_missing_git_is_an_error_of_its_own(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(changes.GitError, match="not installed"):
         changes.inspect(repository.head(repo))

@@ -1,8 +1,13 @@
+"""What a notebook shows while a job runs."""
+
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest
+from synthetic import recorded
 
-from estimators import FakeOutcome, TensorFlow
+from estimators import TensorFlow
 from estimators.client.notebook import Pane
 from estimators.client.progress import JobProgress
 from estimators.client.training_job import TrainingJob
@@ -14,7 +19,7 @@ class Display:
     def __init__(self) -> None:
         self.pages: list[str] = []
 
-    def __call__(self, page: str, *, display_id: bool) -> "Display":
+    def __call__(self, page: str, *, display_id: bool) -> Display:
         self.update(page)
         return self
 
@@ -26,9 +31,7 @@ class Display:
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingJob:
     monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
     (tmp_path / "train.py").write_text("")
-    return TensorFlow(
-        entry_point=str(tmp_path / "train.py"), instance_type="local_fake", run_options=FakeOutcome().run_options()
-    ).fit(wait=True, logs=False)
+    return recorded(TensorFlow(entry_point=str(tmp_path / "train.py"), instance_type="local_fake"))
 
 
 def test_a_line_without_an_end_does_not_grow_the_pane(job: TrainingJob) -> None:

@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import socket
+import threading
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -196,8 +197,6 @@ RAW = [
 
 
 def test_what_is_not_http_closes_its_connection_only(target: Target) -> None:
-    import threading
-
     server = web.Server(("127.0.0.1", 0), target.endpoint.respond)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import contextlib
 import socket
-import sys
 import threading
 from collections.abc import Coroutine, Iterator
 from typing import Any
@@ -100,9 +99,3 @@ def test_what_says_nothing_or_too_little_holds_nobody_up(
             assert await asyncio.to_thread(lambda: silent.recv(NONCE) and not silent.recv(1))
 
     asyncio_loop.run(come())
-
-
-@pytest.mark.parametrize("python", [None, sys.executable])
-def test_another_python_than_the_callers_is_refused_before_anything_is_sent_there(python: str | None) -> None:
-    with pytest.raises(OSError, match=r"its Python is 3\.\d+, but fit\(\) runs on 2\.7\. Name another interpreter"):
-        joining.start_agent({"python": python, "version": "2.7"}, b"", {})

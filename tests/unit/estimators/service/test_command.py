@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
 from pathlib import Path
 
 import pytest
 
-from estimators.cli.main import main
+from estimators.cli import serve
+from estimators.cli.main import _parse, main
+from estimators.service import serving
+from estimators.service.profile import Address
 from estimators.service.serving import Options
+from estimators.service.settings import EndpointFiles, Keys
 
 
 @pytest.mark.parametrize(
@@ -67,8 +72,6 @@ def test_files_that_cannot_be_had_are_said(
 
 
 def test_the_endpoint_is_on_loopback() -> None:
-    from estimators.service import serving
-
     assert serving.HOST == "127.0.0.1"
     assert Options().limit == 1
 
@@ -85,13 +88,6 @@ def test_the_sdks_configuration_is_put_where_it_looks_unless_the_user_has_one_or
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    import contextlib
-
-    from estimators.cli import serve
-    from estimators.cli.main import _parse
-    from estimators.service.profile import Address
-    from estimators.service.settings import EndpointFiles, Keys
-
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     path = tmp_path / "sagemaker" / "config.yaml"
     if own:

@@ -1,0 +1,38 @@
+"""Where a module of the user's own lies that was not sent with a job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from container.contract import hints
+from estimators.supervisor import neighbours
+
+
+@pytest.mark.parametrize(
+    ("code", "there", "expected"),
+    [
+        (
+            "/p/train.py",
+            "/p/helper.py",
+            "helper.py is next to train.py, but only train.py was sent. To send the whole folder, set source_dir='.'",
+        ),
+        ("/p/src/train.py", "/p/src/helper", "source_dir='src', entry_point='train.py' (--source-dir src)"),
+        ("/q/train.py", "/q/helper.py", "source_dir='/q', entry_point='train.py' (--source-dir /q)"),
+        (
+            "/p/src",
+            "/p/helper.py",
+            "next to src/, but only src/ was sent. To send helper.py too, set dependencies=['helper.py']",
+        ),
+        ("/p/train.py", "/p/other.py", None),
+    ],
+)
+def test_where_a_module_lies(code: str, there: str, expected: str | None) -> None:
+    said = neighbours.hint_at(hints.install("helper.sub"), Path(code), "/p", lambda path: path == Path(there))
+    assert (said is None) if expected is None else (said is not None and expected in said)
+
+
+def test_other_hints_are_left_alone() -> None:
+    other = "the disk is full: `fleetfit clean` frees what old jobs and caches hold."
+    assert neighbours.hint_at(other, Path("/p/train.py"), "/p", lambda path: True) is None
