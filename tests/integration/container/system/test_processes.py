@@ -202,9 +202,8 @@ def test_nothing_below_a_subreaper_survives(program: Callable[..., subprocess.Po
                 time.sleep(0.001)
         while len(processes.descendants()) <= 10:
             time.sleep(0.01)
-        seen = []
         before = processes.descendants()
-        left = processes.end_descendants(deadline=10, reaped=lambda pid, status: seen.append(pid))
+        left, seen = processes.end_descendants(deadline=10)
         print(json.dumps([len(before), left, processes.descendants(), len(seen) >= len(before) - 1]))
         """
     )
@@ -224,17 +223,17 @@ def test_spared_trees_are_left_alone_and_nothing_is_looked_at_where_nothing_is_l
         ended = processes.spawn(["sh", "-c", "sleep 300 & wait"], env=env)
         while len(processes.descendants()) < 4:
             time.sleep(0.01)
-        left = processes.end_descendants(spare={spared})
+        left, _ = processes.end_descendants(spare={spared})
         family = processes.descendants()
         print(left == [], spared in family, ended in family, len(family))
         processes.end_descendants()
-        while processes.reap():
+        while processes.reap()[1]:
             time.sleep(0.01)
         processes.children_by_parent = None  # reading all of /proc takes milliseconds at every job's end
         print(processes.end_descendants())
         """
     )
-    assert output(process) == "True True False 2\n[]\n"
+    assert output(process) == "True True False 2\n([], {})\n"
 
 
 def test_what_is_read_of_other_processes(program: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
