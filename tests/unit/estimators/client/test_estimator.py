@@ -109,7 +109,7 @@ def test_positional_arguments_are_the_sdks() -> None:
 
 def test_inputs_that_no_job_of_this_machine_can_have_are_refused_by_name(home: Path, tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
-    one = TensorFlow("train.py", source_dir=str(tmp_path), instance_type="local_process", instance_count=1)
+    one = TensorFlow(entry_point="train.py", source_dir=str(tmp_path), instance_type="local_process", instance_count=1)
     uri = "s3://bucket/x"
     for inputs, error, said in (
         (FileSystemInput("fs-0123456789abcdef0", "EFS", "/data"), UnsupportedError, "EFS and FSx file systems exist"),
