@@ -112,7 +112,7 @@ class Transfers:
                 with file:
                     file.seek(0)
                     readable: Any = _Arrived(file, self._closed)
-                    archive.extract_file(readable, target, max_bytes=archive.UNBOUNDED, max_entries=archive.UNBOUNDED)
+                    archive.extract_file(readable, target, bounds=archive.UNBOUNDED)
             finally:
                 unpacked.set()
 

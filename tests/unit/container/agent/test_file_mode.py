@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError, NoCredentialsError
 from host_trees import Trees, content, shown
 
 from container.agent import files, mounting, progress
-from container.agent.s3.errors import explain
+from container.agent.s3.client import explain
 from container.agent.sources.base import DataObject, SourceError
 from container.agent.sources.manifests import ManifestError, parse_manifest
 from container.contract.channels import DataDistribution, DataType, HostChannel, InputMode
