@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError, NoCredentialsError
@@ -156,12 +155,13 @@ def answer(status: int, code: str, **headers: str) -> ClientError:
         (NoCredentialsError(), r"there are no AWS credentials.*AWS_PROFILE"),
     ],
 )
-def test_errors_of_s3_have_a_cause_and_a_remedy(error: Exception, message: str) -> None:
-    def client() -> Any:
-        raise SourceError("s3://", "there is none")
-
+def test_errors_of_s3_have_a_cause_and_a_remedy(
+    error: Exception, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
     with pytest.raises(SourceError, match=message):
-        raise explain("s3://b/key", error, client, offset=7)
+        raise explain("s3://b/key", error, offset=7)
 
 
 def test_a_machine_that_cannot_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
