@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError, NoCredentialsError
 from host_trees import Trees, content, shown
 
 from container.agent import files, mounting, progress
-from container.agent.s3.client import explain
+from container.agent.s3 import client
 from container.agent.sources.base import DataObject, SourceError
 from container.agent.sources.manifests import ManifestError, parse_manifest
 from container.contract.channels import DataDistribution, DataType, HostChannel, InputMode
@@ -158,10 +158,17 @@ def answer(status: int, code: str, **headers: str) -> ClientError:
 def test_errors_of_s3_have_a_cause_and_a_remedy(
     error: Exception, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    for name, value in (
+        ("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9"),  # nothing is asked there
+        ("AWS_REGION", "us-east-1"),
+        ("AWS_ACCESS_KEY_ID", "key"),
+        ("AWS_SECRET_ACCESS_KEY", "secret"),
+    ):
+        monkeypatch.setenv(name, value)
+    client.forget()
     with pytest.raises(SourceError, match=message):
-        raise explain("s3://b/key", error, offset=7)
+        raise client.explain("s3://b/key", error, offset=7)
+    client.forget()
 
 
 def test_a_machine_that_cannot_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
