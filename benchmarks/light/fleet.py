@@ -54,24 +54,26 @@ class LightHost:
         self.toolkit: LightToolkit | None = None
         self._others: set[int] = set()  # agents that wait until their input ends
         descriptor = connection.detach()
-        self.link = Link(loop, descriptor, descriptor, self._received, lambda reason: self._ended())
-        self._transfers = Transfers(loop, self.link, background, lambda: Path("/tmp"))
+        self.link = Link(loop, descriptor, descriptor, self)
+        self._transfers = Transfers(self.link, background, Path("/tmp"))
         self.said_hello = 0.0
 
-    def _ended(self) -> None:
+    def closed(self, reason: str) -> None:
+        """See :class:`container.system.link.Handler`."""
         if self.toolkit is not None:
             self.toolkit.close()
 
     def lose(self) -> None:
         """Be gone, with all connections, as a machine that was switched off."""
         self.link.close()
-        self._ended()
+        self.closed("it is gone")
 
     def exit(self, number: int, code: int | None, signal_number: int | None = None) -> None:
         """Tell the end of a process."""
         self.link.send({"op": "exit", "id": number, "code": code, "signal": signal_number, "error": None})
 
-    def _received(self, message: Message, body: bytes) -> None:
+    def received(self, message: Message, body: bytes) -> None:
+        """See :class:`container.system.link.Handler`."""
         operation, number = message["op"], message.get("id", 0)
         toolkit = self.toolkit
         match operation:

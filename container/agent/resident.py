@@ -81,23 +81,17 @@ class _Resident:
         self._loop = loop
         self._background = Background(loop)
         self._root: Path | None = None
-        self._link = Link(loop, read, write, self._received, lambda reason: self._end())
-        self._transfers = Transfers(loop, self._link, self._background, lambda: self._folder)
+        self._link = Link(loop, read, write, self)
+        self._transfers = Transfers(self._link, self._background)
         self._kept: set[int] = set()  # importers, for the next job
-        self._runner = Runner(
-            loop,
-            os.environ,
-            protected=self._kept,
-            add_source=self._link.add_source,
-            remove_source=self._link.remove_source,
-        )
+        self._runner = Runner(loop, os.environ, protected=self._kept, readers=self._link)
         self._running: dict[int, RunningProcess] = {}
         self._heard = time.monotonic()
         self._silence = 60.0
         self._ending = False
         self._tells = False  # of signals
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
-            loop.on_signal(number, functools.partial(self._signalled, number))
+            loop.add_signal_handler(number, functools.partial(self._signalled, number))
         if lifeline is not None:
             os.set_inheritable(lifeline, False)
             loop.add_reader(lifeline, lambda: self._lifeline_ended(lifeline))
@@ -158,7 +152,12 @@ class _Resident:
 
     # --- what is said ---
 
-    def _received(self, message: Message, body: bytes) -> None:
+    def closed(self, reason: str) -> None:
+        """See :class:`container.system.link.Handler`."""
+        self._end()
+
+    def received(self, message: Message, body: bytes) -> None:
+        """See :class:`container.system.link.Handler`."""
         self._heard = time.monotonic()
         operation, number = message["op"], message.get("id", 0)
         try:
@@ -191,7 +190,7 @@ class _Resident:
                     remove_tree(self._place(path), ignore_errors=True)
             elif operation == "await":
                 paths = [self._place(path) for path in message["paths"]]
-                self._runner.await_files(paths, functools.partial(self._answer, number), lambda: not self._ending)
+                self._await_files(paths, number)
             elif operation == "listen":
                 port = self._runner.listen(str(message["address"]))
                 self._link.send({"op": "done", "id": number, "port": port})
@@ -212,6 +211,7 @@ class _Resident:
             root = os.path.join(tempfile.gettempdir(), f"fleetfit-hosts-{os.getuid()}", root)
         self._root = Path(root)
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._transfers.folder = self._root
         facts = {
             "root": root,
             "python": sys.executable,
@@ -236,6 +236,12 @@ class _Resident:
     def _answer(self, number: int, error: str | None) -> None:
         self._link.send({"op": "done", "id": number, **({"error": error} if error else {})})
 
+    def _await_files(self, paths: Sequence[Path], number: int) -> None:
+        if all(path.exists() for path in paths):
+            self._link.send({"op": "done", "id": number})
+        elif not self._ending:
+            self._loop.call_later(_LOOK_S, lambda: self._await_files(paths, number))
+
     def _reach(self, number: int, address: str, port: int) -> None:
         def failed(error: Exception) -> None:
             self._answer(number, (error.strerror if isinstance(error, OSError) else None) or str(error))
@@ -251,25 +257,36 @@ class _Resident:
     def _run(self, number: int, message: Message) -> None:
         cwd = self._place(message.get("cwd", ""))
         cwd.mkdir(mode=0o700, parents=True, exist_ok=True)
-        output = {"op": "output", "id": number}
-        errors = {**output, "errors": True}
-
-        def ended(end: ProcessEnd) -> None:
-            del self._running[number]
-            said = {"op": "exit", "id": number, "code": end.exit_code, "signal": end.signal, "error": end.error}
-            self._link.send(said)
-
         process = self._running[number] = self._runner.run(
             [str(word) for word in message["argv"]],
             {str(name): str(value) for name, value in message["env"].items()},
-            lambda data: self._link.send(output, data),
-            ended,
+            _Follower(self._link, self._running, number),
             cwd=cwd,
+            apart=bool(message.get("apart")),
             lifeline=message.get("lifeline"),
             listener=message.get("listener"),
             runtime=message.get("runtime"),
             session=bool(message.get("session")),
             tidies=bool(message.get("tidies")),
-            on_errors=(lambda data: self._link.send(errors, data)) if message.get("apart") else None,
         )
         self._link.send({"op": "started", "id": number, "pid": process.pid})
+
+
+class _Follower:
+    """Tells the supervisor of one process; see :class:`container.system.running.Follower`."""
+
+    def __init__(self, link: Link, running: dict[int, RunningProcess], number: int) -> None:
+        self._link = link
+        self._running = running
+        self._number = number
+
+    def on_output(self, data: bytes) -> None:
+        self._link.send({"op": "output", "id": self._number}, data)
+
+    def on_errors(self, data: bytes) -> None:
+        self._link.send({"op": "output", "id": self._number, "errors": True}, data)
+
+    def over(self, end: ProcessEnd) -> None:
+        del self._running[self._number]
+        said = {"op": "exit", "id": self._number, "code": end.exit_code, "signal": end.signal, "error": end.error}
+        self._link.send(said)

@@ -148,9 +148,9 @@ class Checkpointer:
         self._pid = os.getpid()
         publisher = Publisher(self._store, self._keep, self._best, self.schedule, self._free)
         self._publisher = publisher
-        self._writer = BackgroundWriter(publisher.write, pending=pending, where=self.directory)
+        self._writer = BackgroundWriter(publisher, pending=pending, where=self.directory)
         # At the interpreter's end, and when nobody uses it any more, what is under way is finished.
-        self._finalizer = weakref.finalize(self, _finish, self._writer, self._store)
+        self._finalizer = weakref.finalize(self, _finish, self._writer)
 
     def __repr__(self) -> str:
         return f"Checkpointer({self.directory!r})"
@@ -322,7 +322,7 @@ class Checkpointer:
             CheckpointWriteError: a save failed, and that has not been raised yet.
         """
         self._finalizer.detach()
-        self._writer.close(then=self._store.close)
+        self._writer.close()
 
     # --- restoring ---
 
@@ -530,10 +530,10 @@ def default_directory() -> str:
     return os.environ.get(variables.CHECKPOINT_DIR) or f"{layout.DEFAULT_BASE_DIR}/checkpoints"
 
 
-def _finish(writer: BackgroundWriter[Snapshot], store: CheckpointStore) -> None:
+def _finish(writer: BackgroundWriter[Snapshot]) -> None:
     """Write what is under way; nobody is left to raise to."""
     try:
-        writer.close(then=store.close)
+        writer.close()
     except Exception as error:  # noqa: BLE001 - nobody is left to raise it to
         _say(f"checkpoints: {error}")
 

@@ -8,10 +8,10 @@ from typing import Any
 from container.checkpoint import tensors
 from container.checkpoint.errors import CheckpointWriteError
 from container.checkpoint.interval import Schedule
-from container.checkpoint.manifest import Progress
+from container.checkpoint.manifest import Manifest, Progress
 from container.checkpoint.retention import Best
-from container.checkpoint.store import CheckpointStore, Contents
-from container.checkpoint.writer import Stopwatch
+from container.checkpoint.store import CheckpointStore, Contents, is_full
+from container.checkpoint.writer import Stopwatch, Target
 from container.contract import events
 
 #: The files' format; their names begin with what they hold.
@@ -31,7 +31,7 @@ class Snapshot:
     waited_s: float
 
 
-class Publisher:
+class Publisher(Target[Snapshot]):
     """Writes snapshots: the part of a Checkpointer that its thread uses."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Publisher:
             facts=snapshot.facts,
         )
         try:
-            name, manifest = self._store.write(contents, room=self._make_room)
+            name, manifest = self._written(contents)
         except CheckpointWriteError as error:
             events.emit("checkpoint", action="failed", epoch=progress.epoch, step=progress.step, reason=str(error))
             raise
@@ -85,6 +85,15 @@ class Publisher:
         self._store.prune(keep=self._keep, best=self._best)
         self._schedule.written(write_s=watch.wall_s, processor_s=watch.processor_s)
 
-    def _make_room(self) -> bool:
-        """Delete what need not stay: there may be more of it than there was, if ``keep`` is less than it was."""
-        return bool(self._store.prune(keep=self._keep, best=self._best))
+    def close(self) -> None:
+        """Let others write into the folder."""
+        self._store.close()
+
+    def _written(self, contents: Contents) -> tuple[str, Manifest]:
+        try:
+            return self._store.write(contents)
+        except CheckpointWriteError as error:
+            # What need not stay goes: there may be more of it than there was, if ``keep`` is less than it was.
+            if not is_full(error) or not self._store.prune(keep=self._keep, best=self._best):
+                raise
+        return self._store.write(contents)

@@ -9,9 +9,9 @@ restored under another strategy, or with another number of servers.
 
 from __future__ import annotations
 
-import dataclasses
+import abc
 import re
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,19 +26,23 @@ _INNER_NUMBER = re.compile(r"_\d+(?=_|$)")
 _NUMBER = re.compile(r"_\d+$")
 
 
-@dataclasses.dataclass(frozen=True)
-class Slot:
+class Slot(abc.ABC):
     """A place for one array.
 
     Attributes:
         spec: Its name, type and shape.
-        read: Gives its value; it may be the variable's own memory.
-        assign: Takes a value.
     """
 
-    spec: Spec
-    read: Callable[[], Array]
-    assign: Callable[[Array], None]
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+
+    @abc.abstractmethod
+    def read(self) -> Array:
+        """Return its value; it may be the variable's own memory."""
+
+    @abc.abstractmethod
+    def assign(self, content: Array) -> None:
+        """Take a value."""
 
 
 class Saveable(Protocol):
@@ -102,28 +106,39 @@ class ArrayState:
 
     def groups(self) -> Mapping[str, list[Slot]]:
         """See :class:`Saveable`."""
-        return {"arrays": [self._slot(name, value) for name, value in self._arrays.items()]}
+        return {
+            "arrays": [
+                _VariableSlot(name, [value]) if hasattr(value, "assign") else _ArraySlot(self._arrays, name)
+                for name, value in self._arrays.items()
+            ]
+        }
 
     def check(self, facts: Mapping[str, Any]) -> None:
         """See :class:`Saveable`."""
 
-    def _slot(self, name: str, value: Any) -> Slot:
-        if hasattr(value, "assign"):
-            return _variable_slot(name, [value])
-        array = np.asarray(value)
-        spec = Spec(name, array.dtype.name, array.shape)
 
-        def fill(content: Array) -> None:
-            if isinstance(value, np.ndarray):
-                value[...] = content
-            elif isinstance(self._arrays, MutableMapping):
-                self._arrays[name] = type(value)(content[()]) if not isinstance(value, list) else content.tolist()
-            else:
-                raise TypeError(
-                    f"{name}: a {type(value).__qualname__} cannot be restored into a read-only mapping. Use a dict"
-                )
+class _ArraySlot(Slot):
+    """A numpy array of a mapping, or a number."""
 
-        return Slot(spec, lambda: np.asarray(self._arrays[name]), fill)
+    def __init__(self, arrays: Mapping[str, Any], name: str) -> None:
+        self._arrays = arrays
+        array = np.asarray(arrays[name])
+        super().__init__(Spec(name, array.dtype.name, array.shape))
+
+    def read(self) -> Array:
+        return np.asarray(self._arrays[self.spec.name])
+
+    def assign(self, content: Array) -> None:
+        value = self._arrays[self.spec.name]
+        if isinstance(value, np.ndarray):
+            value[...] = content
+        elif isinstance(self._arrays, MutableMapping):
+            self._arrays[self.spec.name] = content.tolist() if isinstance(value, list) else type(value)(content[()])
+        else:
+            raise TypeError(
+                f"{self.spec.name}: a {type(value).__qualname__} cannot be restored into a read-only mapping. "
+                "Use a dict"
+            )
 
 
 class KerasState:
@@ -174,7 +189,7 @@ class KerasState:
         key = tuple(id(variable) for group in variables.values() for variable in group)
         if key != self._key:  # finding out about variables takes longer than finding them
             self._groups = {
-                group: [_variable_slot(f"{index}/{name}", parts) for index, (name, parts) in enumerate(_joined(found))]
+                group: [_VariableSlot(f"{index}/{name}", parts) for index, (name, parts) in enumerate(_joined(found))]
                 for group, found in variables.items()
             }
             self._key = key
@@ -300,21 +315,24 @@ def _joined(variables: Iterable[Any]) -> list[tuple[str, list[Any]]]:
     return found
 
 
-def _variable_slot(name: str, parts: list[Any]) -> Slot:
-    """Return the slot of a variable, or of the parts of one that was partitioned along its first axis."""
-    shapes = [tuple(int(size) for size in part.shape) for part in parts]
-    dtype = _dtype_name(parts[0])
-    if len(parts) == 1:
-        variable = parts[0]
-        return Slot(Spec(name, dtype, shapes[0]), lambda: _value(variable), variable.assign)
-    rows = [shape[0] for shape in shapes]
+class _VariableSlot(Slot):
+    """A variable, or the parts of one that was partitioned along its first axis."""
 
-    def assign(content: Array) -> None:
-        for part, piece in zip(parts, np.split(content, np.cumsum(rows)[:-1]), strict=True):
+    def __init__(self, name: str, parts: list[Any]) -> None:
+        shapes = [tuple(int(size) for size in part.shape) for part in parts]
+        self._parts = parts
+        self._rows = [shape[0] for shape in shapes] if len(parts) > 1 else []
+        shape = (sum(self._rows), *shapes[0][1:]) if self._rows else shapes[0]
+        super().__init__(Spec(name, _dtype_name(parts[0]), shape))
+
+    def read(self) -> Array:
+        values = [_value(part) for part in self._parts]
+        return np.concatenate(values) if self._rows else values[0]
+
+    def assign(self, content: Array) -> None:
+        pieces = np.split(content, np.cumsum(self._rows)[:-1]) if self._rows else [content]
+        for part, piece in zip(self._parts, pieces, strict=True):
             part.assign(piece)
-
-    whole = (sum(rows), *shapes[0][1:])
-    return Slot(Spec(name, dtype, whole), lambda: np.concatenate([_value(part) for part in parts]), assign)
 
 
 def _value(variable: Any) -> Array:

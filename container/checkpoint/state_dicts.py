@@ -175,6 +175,23 @@ def _items(value: Mapping[Any, Any], path: str) -> list[tuple[Any, Any]]:
     return list(value.items())
 
 
+class _TensorSlot(Slot):
+    """A tensor of a state_dict."""
+
+    def __init__(self, tensor: Any, spec: Spec) -> None:
+        super().__init__(spec)
+        self._tensor = tensor
+
+    def read(self) -> Array:
+        whole = self._tensor.detach().cpu().contiguous()
+        if str(whole.dtype).removeprefix("torch.") in _KEPT_AS:
+            whole = whole.view(getattr(sys.modules["torch"], self.spec.dtype))
+        return np.asarray(whole.numpy())
+
+    def assign(self, content: Array) -> None:
+        raise NotImplementedError("state_dicts are loaded as a whole")
+
+
 def _describe_tensor(tensor: Any, path: str, slots: dict[str, Slot]) -> Any:
     if hasattr(tensor, "placements") or "Sharded" in type(tensor).__name__:
         raise TypeError(
@@ -182,17 +199,7 @@ def _describe_tensor(tensor: Any, path: str, slots: dict[str, Slot]) -> Any:
             "of torch.distributed.checkpoint.state_dict. Alternatively, save with torch.distributed.checkpoint."
         )
     kind = str(tensor.dtype).removeprefix("torch.")
-    kept = _KEPT_AS.get(kind, kind)
-
-    def read() -> Array:
-        torch = sys.modules["torch"]
-        whole = tensor.detach().cpu().contiguous()
-        return np.asarray((whole.view(getattr(torch, kept)) if kept != kind else whole).numpy())
-
-    def assign(content: Array) -> None:
-        raise NotImplementedError("state_dicts are loaded as a whole")
-
-    slots[path] = Slot(Spec(path, kept, tuple(tensor.shape)), read, assign)
+    slots[path] = _TensorSlot(tensor, Spec(path, _KEPT_AS.get(kind, kind), tuple(tensor.shape)))
     return {"tensor": path, "dtype": kind}
 
 

@@ -27,7 +27,7 @@ import shutil
 import stat
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -293,12 +293,11 @@ class CheckpointStore:
             self._lock.release()
             self._lock = None
 
-    def write(self, contents: Contents, room: Callable[[], bool] = lambda: False) -> tuple[str, Manifest]:
+    def write(self, contents: Contents) -> tuple[str, Manifest]:
         """Write a checkpoint, and return when it will survive the machine's sudden end.
 
         Args:
             contents: What it holds.
-            room: Called when the disk is full; says whether it has made room, so that another try may do.
 
         Returns:
             Its name and manifest.
@@ -334,8 +333,6 @@ class CheckpointStore:
         except BaseException as error:
             shutil.rmtree(staging, ignore_errors=True)
             if isinstance(error, OSError):
-                if error.errno in _FULL and room():
-                    return self.write(contents)
                 raise CheckpointWriteError(self._explain(name, error, contents)) from error
             raise
         self._serial = serial
@@ -475,51 +472,45 @@ class CheckpointStore:
             os.close(folder)
 
     @contextlib.contextmanager
-    def _opened(
-        self, name: str, folder: int, file: str
-    ) -> Iterator[tuple[int, int, Callable[[str], DamagedCheckpointError]]]:
-        """Open a file of a checkpoint: yields its descriptor, its size, and what says that it is damaged."""
-
-        def damaged(reason: str) -> DamagedCheckpointError:
-            return DamagedCheckpointError(Skipped(name=name, file=file, reason=reason))
-
+    def _opened(self, name: str, folder: int, file: str) -> Iterator[tuple[int, int]]:
+        """Open a file of a checkpoint: yields its descriptor and its size."""
         try:
             fd = _open_to_read(file, folder)
         except FileNotFoundError:
             self._check_not_deleted(name, folder)
-            raise damaged("it is missing") from None
+            raise _damaged(name, file, "it is missing") from None
         except OSError as error:
-            raise damaged(f"it cannot be opened: {error.strerror}") from error
+            raise _damaged(name, file, f"it cannot be opened: {error.strerror}") from error
         try:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
-                raise damaged("it is not a regular file")
-            yield fd, status.st_size, damaged
+                raise _damaged(name, file, "it is not a regular file")
+            yield fd, status.st_size
         except OSError as error:
-            raise damaged(f"it cannot be read: {error.strerror}") from error
+            raise _damaged(name, file, f"it cannot be read: {error.strerror}") from error
         finally:
             os.close(fd)
 
     def _manifest(self, name: str, folder: int) -> Manifest:
-        with self._opened(name, folder, manifests.FILE_NAME) as (fd, size, damaged):
+        with self._opened(name, folder, manifests.FILE_NAME) as (fd, size):
             if size > _MANIFEST_LIMIT:
-                raise damaged(f"it has {size:,} bytes, too many for a manifest")
+                raise _damaged(name, manifests.FILE_NAME, f"it has {size:,} bytes, too many for a manifest")
             try:
                 return Manifest.from_bytes(_read_whole(fd, size).tobytes())
             except ManifestError as error:
-                raise damaged(str(error)) from error
+                raise _damaged(name, manifests.FILE_NAME, str(error)) from error
 
     def _verified(self, name: str, folder: int, entry: FileEntry) -> np.ndarray[Any, Any]:
-        with self._opened(name, folder, entry.name) as (fd, size, damaged):
+        with self._opened(name, folder, entry.name) as (fd, size):
             if size != entry.bytes:
                 what = "is truncated" if size < entry.bytes else "has grown"
-                raise damaged(f"it {what}: {size:,} bytes instead of {entry.bytes:,}")
+                raise _damaged(name, entry.name, f"it {what}: {size:,} bytes instead of {entry.bytes:,}")
             content = _read_whole(fd, entry.bytes)
         if content.size != entry.bytes:
-            raise damaged(f"it is truncated: {content.size:,} bytes instead of {entry.bytes:,}")
+            raise _damaged(name, entry.name, f"it is truncated: {content.size:,} bytes instead of {entry.bytes:,}")
         crc32 = f"{zlib.crc32(content.data):08x}"
         if crc32 != entry.crc32:
-            raise damaged(f"its content has changed: CRC-32 {crc32} instead of {entry.crc32}")
+            raise _damaged(name, entry.name, f"its content has changed: CRC-32 {crc32} instead of {entry.crc32}")
         return content
 
     def _check_not_deleted(self, name: str, folder: int) -> None:
@@ -531,6 +522,15 @@ class CheckpointStore:
         path = os.path.join(self.directory, name)
         if os.fstat(folder).st_ino != os.stat(path).st_ino:
             raise FileNotFoundError(errno.ENOENT, "it is being deleted", path)
+
+
+def is_full(error: CheckpointWriteError) -> bool:
+    """Return whether a checkpoint could not be written because the disk, or the user's share of it, is full."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno in _FULL
+
+
+def _damaged(name: str, file: str, reason: str) -> DamagedCheckpointError:
+    return DamagedCheckpointError(Skipped(name=name, file=file, reason=reason))
 
 
 def _room(sizes: Sequence[int], *, free: int, block: int) -> str:

@@ -6,6 +6,7 @@ wrong in the thread is raised by the next call that the training makes.
 
 from __future__ import annotations
 
+import abc
 import collections
 import contextlib
 import sys
@@ -20,19 +21,30 @@ Job = TypeVar("Job")
 _PATIENCE_S = 60.0
 
 
+class Target(abc.ABC, Generic[Job]):
+    """What jobs are written into."""
+
+    @abc.abstractmethod
+    def write(self, job: Job) -> None:
+        """Write one job; called in the thread."""
+
+    def close(self) -> None:
+        """Let go of what writing needs; called when all is written, whether or not it could be."""
+
+
 class BackgroundWriter(Generic[Job]):
     """Writes jobs one after the other.
 
     Args:
-        write: Writes one job; called in the thread.
+        target: Takes the jobs.
         pending: How many jobs may be under way, the one being written included.
         where: What is written into, for messages.
     """
 
-    def __init__(self, write: Callable[[Job], None], *, pending: int = 1, where: str = "the disk") -> None:
+    def __init__(self, target: Target[Job], *, pending: int = 1, where: str = "the disk") -> None:
         if not isinstance(pending, int) or pending < 1:
             raise ValueError(f"pending must be at least 1, got {pending!r}.")
-        self._write = write
+        self._target = target
         self._pending = pending
         self._where = where
         self._queue: collections.deque[Job] = collections.deque()
@@ -41,7 +53,7 @@ class BackgroundWriter(Generic[Job]):
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
-        self._then: Callable[[], None] = lambda: None
+        self._closes_target = False  # the thread does
 
     @property
     def idle(self) -> bool:
@@ -111,11 +123,8 @@ class BackgroundWriter(Generic[Job]):
             self._raise()
             return done
 
-    def close(self, then: Callable[[], None] = lambda: None) -> None:
-        """Write what is under way, and end the thread.
-
-        Args:
-            then: Called when all is written, whether or not it could be.
+    def close(self) -> None:
+        """Write what is under way, end the thread, and close the target.
 
         Raises:
             Exception: what a job failed with, if it has not been raised yet.
@@ -128,7 +137,7 @@ class BackgroundWriter(Generic[Job]):
             thread = self._thread
             if thread is threading.current_thread():
                 # Whoever used us was found to be garbage while we wrote: nobody may wait here.
-                self._then = then
+                self._closes_target = True
                 return
         try:
             if thread is not None:
@@ -138,7 +147,7 @@ class BackgroundWriter(Generic[Job]):
                     self._say_waiting(began)
                     thread.join(_PATIENCE_S)
         finally:
-            then()
+            self._target.close()
         self._raise()
 
     def _wait_for(self, reached: Callable[[], bool], timeout: float | None = None) -> bool:
@@ -173,7 +182,7 @@ class BackgroundWriter(Generic[Job]):
                 job = self._queue.popleft()
             error = None
             try:
-                self._write(job)
+                self._target.write(job)
             except Exception as caught:  # noqa: BLE001 - raised by the training's next call
                 error = caught
             del job
@@ -182,7 +191,8 @@ class BackgroundWriter(Generic[Job]):
                     self._errors.append(error)
                 self._under_way -= 1
                 self._changed.notify_all()
-        self._then()
+        if self._closes_target:
+            self._target.close()
 
 
 class Stopwatch:

@@ -7,6 +7,8 @@ this works on all of them.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import math
 import os
 import zlib
 from pathlib import Path
@@ -15,17 +17,30 @@ from typing import IO, TYPE_CHECKING
 if TYPE_CHECKING:
     import tarfile
 
-#: Bounds of one archive: what it may unpack to in bytes, and how many entries it may have.
-MAX_BYTES = 8 << 30
-MAX_ENTRIES = 200_000
-#: The bounds of one that comes from a job's own other end: its size is the user's.
-UNBOUNDED = 1 << 62
 #: So many folders may be in each other.
 MAX_DEPTH = 128
 
 #: What an entry's headers may take, in bytes (long names, extended headers).
 _HEADER_LIMIT = 1 << 20
 _BUFFER = 1 << 18
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounds:
+    """What one archive may unpack to.
+
+    Attributes:
+        size: How much the files may take together, in bytes.
+        entries: How many entries there may be.
+    """
+
+    size: float = 8 << 30
+    entries: float = 200_000
+
+
+BOUNDED = Bounds()
+#: The bounds of an archive that comes from a job's own other end: its size is the user's.
+UNBOUNDED = Bounds(math.inf, math.inf)
 
 
 class ArchiveError(ValueError):
@@ -57,7 +72,7 @@ def is_archive(path: Path) -> bool:
     return head.startswith(b"\x1f\x8b") or head[257:262] == b"ustar"
 
 
-def extract(archive: Path, target: Path, *, max_bytes: int = MAX_BYTES, max_entries: int = MAX_ENTRIES) -> None:
+def extract(archive: Path, target: Path, bounds: Bounds = BOUNDED) -> None:
     """Unpack ``archive`` into ``target``.
 
     Nothing is written outside ``target``: absolute names and ``..`` are refused, links are made last, and only those
@@ -66,30 +81,22 @@ def extract(archive: Path, target: Path, *, max_bytes: int = MAX_BYTES, max_entr
     Args:
         archive: A ``.tar.gz`` or ``.tar``.
         target: The folder; made if it does not exist. After an error it holds a part.
-        max_bytes: How much the files may take together.
-        max_entries: How many entries there may be.
+        bounds: What it may unpack to.
 
     Raises:
         ArchiveError: as above, or the archive is damaged, or goes beyond a bound.
         OSError: reading or writing failed.
     """
     with open(archive, "rb") as file:
-        extract_file(file, target, str(archive), max_bytes=max_bytes, max_entries=max_entries)
+        extract_file(file, target, str(archive), bounds)
 
 
-def extract_file(
-    file: IO[bytes],
-    target: Path,
-    name: str = "the archive",
-    *,
-    max_bytes: int = MAX_BYTES,
-    max_entries: int = MAX_ENTRIES,
-) -> None:
+def extract_file(file: IO[bytes], target: Path, name: str = "the archive", bounds: Bounds = BOUNDED) -> None:
     """Unpack an open archive into ``target``; see :func:`extract`, which calls it ``name`` in errors.
 
     Raises:
         ArchiveError: as there.
-        OSError: reading or writing failed.
+        OSError: as there.
     """
     import gzip
 
@@ -97,19 +104,12 @@ def extract_file(
     file.seek(0)
     stream = gzip.GzipFile(fileobj=file, mode="rb") if packed else file
     try:
-        _extract(stream, target, name, max_bytes, max_entries, _BUFFER)  # type: ignore[arg-type]
+        _extract(stream, target, name, bounds, _BUFFER)  # type: ignore[arg-type]
     except gzip.BadGzipFile as error:
         raise ArchiveError(f"{name} is not a complete tar.gz ({error}). Pack it again.") from error
 
 
-def extract_stream(
-    stream: IO[bytes],
-    target: Path,
-    name: str = "the archive",
-    *,
-    max_bytes: int = MAX_BYTES,
-    max_entries: int = MAX_ENTRIES,
-) -> None:
+def extract_stream(stream: IO[bytes], target: Path, name: str, bounds: Bounds = BOUNDED) -> None:
     """Unpack a ``.tar`` that comes by a pipe, of which nothing behind the archive is read; see :func:`extract_file`.
 
     Raises:
@@ -118,17 +118,17 @@ def extract_stream(
     """
     import tarfile
 
-    _extract(stream, target, name, max_bytes, max_entries, tarfile.RECORDSIZE)  # what tar files are a multiple of
+    _extract(stream, target, name, bounds, tarfile.RECORDSIZE)  # what tar files are a multiple of
 
 
-def _extract(stream: IO[bytes], target: Path, name: str, max_bytes: int, max_entries: int, piece: int) -> None:
+def _extract(stream: IO[bytes], target: Path, name: str, bounds: Bounds, piece: int) -> None:
     import tarfile
 
     bounded = _Bounded(stream)
     try:
         bounded.allowance = _HEADER_LIMIT
         with tarfile.open(fileobj=bounded, mode="r|", bufsize=piece) as tar:  # type: ignore[call-overload]
-            _Unpacking(target, bounded, max_bytes, max_entries).run(tar)
+            _Unpacking(target, bounded, bounds).run(tar)
     except ArchiveError as error:
         raise ArchiveError(f"{name}: {error}.") from None
     except RecursionError:  # tarfile reads each header that is about the next one within the last
@@ -140,11 +140,10 @@ def _extract(stream: IO[bytes], target: Path, name: str, max_bytes: int, max_ent
 class _Unpacking:
     """One run over an archive's entries."""
 
-    def __init__(self, target: Path, stream: _Bounded, max_bytes: int, max_entries: int) -> None:
+    def __init__(self, target: Path, stream: _Bounded, bounds: Bounds) -> None:
         self._root = os.fspath(target)
         self._stream = stream
-        self._max_bytes = max_bytes
-        self._max_entries = max_entries
+        self._bounds = bounds
         self._folders: dict[str, int] = {}
         self._links: dict[str, str] = {}
 
@@ -161,10 +160,10 @@ class _Unpacking:
                 raise ArchiveError(f"entry {entry.name!r} has a negative size")
             entries += 1
             total += entry.size
-            if entries > self._max_entries:
-                raise ArchiveError(f"it has more than {self._max_entries:,} entries")
-            if total > self._max_bytes:
-                raise ArchiveError(f"it unpacks to more than {self._max_bytes:,} bytes")
+            if entries > self._bounds.entries:
+                raise ArchiveError(f"it has more than {self._bounds.entries:,} entries")
+            if total > self._bounds.size:
+                raise ArchiveError(f"it unpacks to more than {self._bounds.size:,} bytes")
             self._stream.allowance = entry.size + _HEADER_LIMIT + 2 * _BUFFER
             self._unpack(tar, entry)
         self._make_links()
@@ -212,7 +211,7 @@ class _Unpacking:
         return path
 
     def _place(self, name: str) -> str:
-        """Return a path at which a new entry can be made."""
+        """Return a path at which a new file can be made."""
         folder, _, last = name.rpartition("/")
         path = os.path.join(self._make_folder(folder), last)
         if os.path.lexists(path):
@@ -258,7 +257,10 @@ class _Unpacking:
         made: list[tuple[str, str, str]] = []
         try:
             for name, target in self._links.items():
-                path = self._place_for_link(name)
+                folder, _, last = name.rpartition("/")
+                path = os.path.join(self._make_folder(folder), last)
+                if os.path.lexists(path):
+                    raise ArchiveError(f"entry {name!r} is both a link and something else")
                 os.symlink(target, path)
                 made.append((name, target, path))
             for name, target, path in made:  # where a link leads may depend on the others
@@ -268,13 +270,6 @@ class _Unpacking:
             for _, _, path in made:
                 os.unlink(path)
             raise
-
-    def _place_for_link(self, name: str) -> str:
-        folder, _, last = name.rpartition("/")
-        path = os.path.join(self._make_folder(folder), last)
-        if os.path.lexists(path):
-            raise ArchiveError(f"entry {name!r} is both a link and something else")
-        return path
 
 
 def _is_within(path: str, root: str) -> bool:

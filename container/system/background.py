@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import queue
 import threading
 import weakref
 from collections.abc import Callable
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from container.system.loop import Loop
 
@@ -33,23 +34,23 @@ class Background:
         return found
 
     def __init__(self, loop: Loop) -> None:
-        self._results: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
         for fd in (self._read, self._write):  # nobody can know when the last thread has told what it has found
             weakref.finalize(self, os.close, fd)
         loop.add_reader(self._read, self._deliver)
 
-    def run(self, work: Callable[[], T], then: Callable[[T], None], failed: Callable[[Exception], None]) -> None:
+    def run(self, work: Callable[[], T], then: Callable[[T], object], failed: Callable[[Exception], object]) -> None:
         """Call ``work`` in a thread, then in the loop ``then`` with its result, or ``failed`` with its exception."""
 
         def body() -> None:
             try:
                 value = work()
             except Exception as error:  # noqa: BLE001 - handed to the loop's thread
-                self._post(_call(failed, error))
+                self.tell(functools.partial(failed, error))
             else:
-                self._post(_call(then, value))
+                self.tell(functools.partial(then, value))
 
         threading.Thread(target=body, daemon=True).start()
 
@@ -73,24 +74,14 @@ class Background:
         self.run(work, succeed, fail)
         return await result
 
-    def tell(self, function: Callable[[], None]) -> None:
+    def tell(self, function: Callable[[], object]) -> None:
         """Call a function in the loop; for work that has something to say before it is done."""
-        self._post(function)
-
-    def _post(self, result: Callable[[], None]) -> None:
-        self._results.put(result)
+        self._results.put(function)
         with contextlib.suppress(OSError):  # full: the loop is woken already
             os.write(self._write, b".")
 
     def _deliver(self) -> None:
         os.read(self._read, 4096)
-        while True:
-            try:
-                result = self._results.get_nowait()
-            except queue.Empty:
-                return
-            result()
-
-
-def _call(function: Callable[[T], None], value: T) -> Callable[[], None]:
-    return lambda: function(value)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._results.get_nowait()()

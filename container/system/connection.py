@@ -25,75 +25,13 @@ BACKLOG = 4096
 ENDED = "the connection was closed"
 
 
-class Reader:
-    """The messages that come from a descriptor, on a loop. It is read when there is something, so it may block.
-
-    Args:
-        loop: The loop that drives it.
-        fd: What to read; the reader owns it.
-        received: Called with each message.
-        closed: Called once with the reason, when the descriptor is at its end or brings what is no message.
-        limit: The longest line in bytes.
-        key: What every message has; see :class:`~container.contract.messages.Decoder`.
-    """
-
-    def __init__(
-        self,
-        loop: Loop,
-        fd: int,
-        received: Callable[[Message], None],
-        closed: Callable[[str], None],
-        *,
-        limit: int = LIMIT,
-        key: str | None = OPERATION,
-    ) -> None:
-        self._loop = loop
-        self._fd = fd
-        self._received = received
-        self._closed = closed
-        self._decoder = Decoder(limit, key=key)
-        loop.add_reader(fd, self._on_readable)
-
-    def close(self) -> None:
-        """Close without calling ``closed``."""
-        if self._fd >= 0:
-            self._loop.remove_reader(self._fd)
-            os.close(self._fd)
-            self._fd = -1
-
-    def _on_readable(self) -> None:
-        try:
-            data = os.read(self._fd, _READ_SIZE)
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self._lost(f"reading failed: {error.strerror}")
-            return
-        if not data:
-            self._lost(ENDED)
-            return
-        self._decoder.feed(data)
-        while self._fd >= 0 and (message := self._take()) is not None:
-            self._received(message)
-
-    def _take(self) -> Message | None:
-        try:
-            return self._decoder.take()
-        except MessageError as error:
-            self._lost(str(error))
-            return None
-
-    def _lost(self, reason: str) -> None:
-        self.close()
-        self._closed(reason)
-
-
 class Connection:
     """One end of a connection, on a loop. Messages sent are buffered; ``closed`` is called once.
 
     Args:
         loop: The loop that drives it.
-        sock: A connected stream socket; the connection owns it.
+        end: A connected stream socket, or a pipe's descriptor that is only read, when there is something: it may
+            block. The connection owns it.
         received: Called with each message.
         closed: Called with the reason when the peer is gone or sends what is no message.
         limit: The longest line in bytes, either way.
@@ -104,16 +42,17 @@ class Connection:
     def __init__(
         self,
         loop: Loop,
-        sock: socket.socket,
-        received: Callable[[Message], None],
-        closed: Callable[[str], None],
+        end: socket.socket | int,
+        received: Callable[[Message], object],
+        closed: Callable[[str], object],
         *,
         limit: int = LIMIT,
         key: str | None = OPERATION,
         descriptors: int = 0,
     ) -> None:
         self._loop = loop
-        self._socket: socket.socket | None = sock
+        self._end = end
+        self._fd = end if isinstance(end, int) else end.fileno()
         self.received = received
         self.closed = closed
         self._limit = limit
@@ -121,16 +60,13 @@ class Connection:
         self._outgoing = bytearray()
         self._most_descriptors = descriptors
         self._descriptors: list[int] = []
-        sock.setblocking(False)
-        if sock.family != socket.AF_UNIX:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            _keep_alive(sock)
-        loop.add_reader(sock.fileno(), self._on_readable)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether messages can still be sent."""
-        return self._socket is not None
+        self.is_open = True
+        if isinstance(end, socket.socket):
+            end.setblocking(False)
+            if end.family != socket.AF_UNIX:
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                _keep_alive(end)
+        loop.add_reader(self._fd, self._on_readable)
 
     @property
     def congested(self) -> bool:
@@ -143,7 +79,7 @@ class Connection:
         Raises:
             MessageError: it is over the limit.
         """
-        if self._socket is not None:
+        if self.is_open:
             self._outgoing += encode(message, self._limit)
             self._flush()
 
@@ -154,56 +90,55 @@ class Connection:
 
     def close(self) -> None:
         """Close without calling ``closed``. What has been sent is still delivered by the kernel."""
-        if self._socket is not None:
-            fd = self._socket.fileno()
-            self._loop.remove_reader(fd)
-            self._loop.remove_writer(fd)
-            self._socket.close()
-            self._socket = None
+        if self.is_open:
+            self.is_open = False
+            self._loop.remove_reader(self._fd)
+            self._loop.remove_writer(self._fd)
+            if isinstance(self._end, socket.socket):
+                self._end.close()
+            else:
+                os.close(self._end)
             for descriptor in self.take_descriptors():
                 os.close(descriptor)
 
     def exchange(self, seconds: float) -> None:
         """Send and receive what there is, without the loop, waiting so long at most."""
-        if self._socket is None:
+        if not self.is_open:
             return
         ready = select.poll()
-        ready.register(self._socket, select.POLLIN | (select.POLLOUT if self._outgoing else 0))
+        ready.register(self._fd, select.POLLIN | (select.POLLOUT if self._outgoing else 0))
         for _, events in ready.poll(seconds * 1000):
             if events & select.POLLOUT:
                 self._flush()
-            if self._socket is not None and events & ~select.POLLOUT:
+            if self.is_open and events & ~select.POLLOUT:
                 self._on_readable()
 
     def _lost(self, reason: str) -> None:
-        if self._socket is not None:
+        if self.is_open:
             self.close()
             self.closed(reason)
 
     def _flush(self) -> None:
-        if self._socket is None:
-            return
         try:
-            sent = self._socket.send(self._outgoing)
+            sent = os.write(self._fd, self._outgoing)
         except BlockingIOError:
             sent = 0
         except OSError as error:
             # The reader sees the end too, with whatever the peer said last still to be read.
             self._outgoing.clear()
-            self._loop.remove_writer(self._socket.fileno())
+            self._loop.remove_writer(self._fd)
             if not isinstance(error, BrokenPipeError | ConnectionResetError):
                 self._lost(f"sending failed: {error}")
             return
         del self._outgoing[:sent]
         if self._outgoing:
-            self._loop.add_writer(self._socket.fileno(), self._flush)
+            self._loop.add_writer(self._fd, self._flush)
         else:
-            self._loop.remove_writer(self._socket.fileno())
+            self._loop.remove_writer(self._fd)
 
     def _on_readable(self) -> None:
-        assert self._socket is not None
         try:
-            data = self._read(self._socket)
+            data = self._read()
         except BlockingIOError:
             return
         except OSError as error:
@@ -216,7 +151,7 @@ class Connection:
             self._lost("it passed more file descriptors than expected")
             return
         self._decoder.feed(data)
-        while self._socket is not None and (message := self._take()) is not None:
+        while self.is_open and (message := self._take()) is not None:
             self.received(message)
 
     def _take(self) -> Message | None:
@@ -226,10 +161,10 @@ class Connection:
             self._lost(str(error))
             return None
 
-    def _read(self, sock: socket.socket) -> bytes:
-        if not self._most_descriptors:
-            return sock.recv(_READ_SIZE)
-        data, descriptors = _receive(sock, self._most_descriptors)
+    def _read(self) -> bytes:
+        if not self._most_descriptors or isinstance(self._end, int):
+            return os.read(self._fd, _READ_SIZE)
+        data, descriptors = _receive(self._end, self._most_descriptors)
         self._descriptors += descriptors
         return data
 

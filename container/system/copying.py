@@ -7,7 +7,7 @@ import fcntl
 import os
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 _CHUNK = 1 << 20
@@ -65,7 +65,9 @@ def copy_file(
             os.unlink(target)
             writing = os.open(target, flags, 0o600)
         try:
-            _copy_content(reading, writing, status.st_size, advance or (lambda count: None))
+            for copied in _copy_content(reading, writing, status.st_size):
+                if advance is not None:
+                    advance(copied)
             os.fchmod(writing, stat.S_IMODE(status.st_mode) & 0o777 | mode)
             os.utime(writing, ns=(status.st_atime_ns, status.st_mtime_ns))
         finally:
@@ -91,8 +93,11 @@ def clones(source: str, target: str) -> bool:
         os.close(reading)
 
 
-def _copy_content(reading: int, writing: int, size: int, advance: Callable[[int], None]) -> None:
-    """Copy what is not a hole, within the kernel: it lets the two share their blocks where it can (btrfs, XFS)."""
+def _copy_content(reading: int, writing: int, size: int) -> Iterator[int]:
+    """Copy what is not a hole, within the kernel: it lets the two share their blocks where it can (btrfs, XFS).
+
+    Yields how many bytes more have been copied.
+    """
     position = 0
     while position < size:
         try:
@@ -101,25 +106,25 @@ def _copy_content(reading: int, writing: int, size: int, advance: Callable[[int]
         except OSError as error:
             # There is nothing but a hole from here on; or the file system knows no holes.
             data, hole = (size, size) if error.errno == errno.ENXIO else (position, size)
-        advance(data - position)
+        yield data - position
         os.lseek(reading, data, os.SEEK_SET)
         os.lseek(writing, data, os.SEEK_SET)
-        _copy_range(reading, writing, hole - data, advance)
+        yield from _copy_range(reading, writing, hole - data)
         position = hole
     # What has come since; also all of a file whose size the file system does not know.
     os.lseek(reading, size, os.SEEK_SET)
     os.lseek(writing, size, os.SEEK_SET)
-    _copy_range(reading, writing, sys.maxsize, advance)
+    yield from _copy_range(reading, writing, sys.maxsize)
     if os.fstat(writing).st_size < size <= os.fstat(reading).st_size:
         os.ftruncate(writing, size)  # it ends in a hole
 
 
-def _copy_range(reading: int, writing: int, count: int, advance: Callable[[int], None]) -> None:
+def _copy_range(reading: int, writing: int, count: int) -> Iterator[int]:
     """Copy so many bytes from where both are, or up to the end."""
     try:
         while count and (copied := os.copy_file_range(reading, writing, min(_RANGE, count))):
             count -= copied
-            advance(copied)
+            yield copied
     except OSError as error:
         if error.errno not in _NO_RANGE:
             raise
@@ -129,7 +134,7 @@ def _copy_range(reading: int, writing: int, count: int, advance: Callable[[int],
         while view:
             view = view[os.write(writing, view) :]
         count -= len(chunk)
-        advance(len(chunk))
+        yield len(chunk)
 
 
 def _copy_folder(source: str, target: str, root: str, above: tuple[str, ...]) -> None:

@@ -4,44 +4,46 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import Protocol
 
 from container.contract.frames import Decoder, encode
 from container.contract.messages import Message, MessageError
 from container.system.loop import Loop
 
 _READ_SIZE = 1 << 18
-#: Sources wait while so many bytes are unsent, and go on when so few are left.
+#: Streams wait while so many bytes are unsent, and go on when so few are left.
 _HIGH, _LOW = 4 << 20, 1 << 20
+
+
+class Handler(Protocol):
+    """Takes what comes over a link."""
+
+    def received(self, message: Message, body: bytes) -> None:
+        """Take a message and its bytes."""
+
+    def closed(self, reason: str) -> None:
+        """Take the link's end, once: the peer is gone, or sends what is no frame."""
 
 
 class Link:
     """One end of a connection.
 
-    Messages are never held up: what streams through (:meth:`add_source`) waits while the peer is slow.
+    Messages are never held up: what streams through (:meth:`add_reader`) waits while the peer is slow.
 
     Args:
         loop: The loop that drives it.
         read: The descriptor to read from; the link owns it.
         write: The descriptor to write to, perhaps the same; the link owns it.
-        received: Called with each message and its bytes.
-        closed: Called once, with the reason, when the peer is gone or sends what is no frame.
+        handler: Takes what comes.
     """
 
-    def __init__(
-        self,
-        loop: Loop,
-        read: int,
-        write: int,
-        received: Callable[[Message, bytes], None],
-        closed: Callable[[str], None],
-    ) -> None:
+    def __init__(self, loop: Loop, read: int, write: int, handler: Handler) -> None:
         self._loop = loop
         self._read, self._write = read, write
-        self._received = received
-        self._closed = closed
+        self._handler = handler
         self._decoder = Decoder()
         self._outgoing = bytearray()
-        self._sources: dict[int, Callable[[], None]] = {}
+        self._streams: dict[int, Callable[[], object]] = {}
         self._held = False
         self.open = True
         for fd in {read, write}:
@@ -57,15 +59,15 @@ class Link:
             if not waiting:
                 self._flush()
 
-    def add_source(self, fd: int, callback: Callable[[], None]) -> None:
+    def add_reader(self, fd: int, callback: Callable[[], object]) -> None:
         """Call ``callback`` when a descriptor can be read and the peer keeps up."""
-        self._sources[fd] = callback
+        self._streams[fd] = callback
         if not self._held:
             self._loop.add_reader(fd, callback)
 
-    def remove_source(self, fd: int) -> None:
-        """Forget :meth:`add_source`."""
-        if self._sources.pop(fd, None) is not None:
+    def remove_reader(self, fd: int) -> None:
+        """Undo :meth:`add_reader`."""
+        if self._streams.pop(fd, None) is not None:
             self._loop.remove_reader(fd)
 
     def close(self) -> None:
@@ -74,15 +76,15 @@ class Link:
             self.open = False
             self._loop.remove_reader(self._read)
             self._loop.remove_writer(self._write)
-            for fd in list(self._sources):
-                self.remove_source(fd)
+            for fd in list(self._streams):
+                self.remove_reader(fd)
             for fd in {self._read, self._write}:
                 os.close(fd)
 
     def _lost(self, reason: str) -> None:
         if self.open:
             self.close()
-            self._closed(reason)
+            self._handler.closed(reason)
 
     def _flush(self) -> None:
         try:
@@ -106,7 +108,7 @@ class Link:
     def _hold(self, held: bool) -> None:
         if held != self._held:
             self._held = held
-            for fd, callback in self._sources.items():
+            for fd, callback in self._streams.items():
                 if held:
                     self._loop.remove_reader(fd)
                 else:
@@ -125,7 +127,7 @@ class Link:
             return
         try:
             for message, body in self._decoder.feed(data):
-                self._received(message, body)
+                self._handler.received(message, body)
                 if not self.open:
                     return
         except MessageError as error:

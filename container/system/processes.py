@@ -12,11 +12,13 @@ import contextlib
 import ctypes
 import errno
 import os
+import re
 import resource
 import select
 import signal
+import subprocess
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -100,51 +102,12 @@ def spawn(
     Raises:
         OSError: the program could not be started; ``filename`` is ``argv[0]``, or ``cwd`` if that was at fault.
     """
-    error_read, error_write = os.pipe()
     parent = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        streams = (stdin, stdout, stderr)
-        _exec_child(
-            error_write, parent, argv, env, cwd, streams, pass_fds, death_signal, new_session, new_group, nice, blocked
-        )
-    os.close(error_write)
-    report = b""
-    try:
-        while chunk := os.read(error_read, 4096):
-            report += chunk
-    finally:
-        os.close(error_read)
-    if report:
-        os.waitpid(pid, 0)
-        stage, number, text = report.decode("utf-8", "replace").split(":", 2)
-        failed = str(cwd) if stage == "cwd" else argv[0]
-        raise OSError(int(number), text, failed)
-    return pid
 
-
-def _exec_child(
-    error_write: int,
-    parent: int,
-    argv: Sequence[str],
-    env: Mapping[str, str],
-    cwd: str | os.PathLike[str] | None,
-    streams: tuple[int | None, int | None, int | None],
-    pass_fds: Sequence[int],
-    death_signal: int,
-    new_session: bool,
-    new_group: bool,
-    nice: int,
-    blocked: Collection[int],
-) -> None:
-    """Run the child's side of :func:`spawn`; never returns."""
-    stage = "exec"
-    try:
+    def prepare() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
         set_death_signal(death_signal, parent)
-        if new_session:
-            os.setsid()
-        elif new_group:
+        if new_group and not new_session:
             os.setpgid(0, 0)
         if nice:
             os.nice(nice)
@@ -152,51 +115,30 @@ def _exec_child(
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, signal.SIGPIPE, signal.SIGQUIT):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        wanted = [os.open(os.devnull, os.O_RDONLY) if streams[0] is None else streams[0], streams[1], streams[2]]
-        # Move the sources out of the way first, so that no dup2 overwrites one that is still needed.
-        sources = [None if fd is None else os.dup(fd) if fd > 2 else _dup_above(fd) for fd in wanted]
-        for target, source in enumerate(sources):
-            if source is not None:
-                os.dup2(source, target, inheritable=True)
-        for fd in pass_fds:
-            os.set_inheritable(fd, True)
-        if cwd is not None:
-            stage = "cwd"
-            os.chdir(cwd)
-            stage = "exec"
-        os.execvpe(argv[0], list(argv), dict(env))
-    except OSError as error:
-        _report_error(error_write, f"{stage}:{error.errno or errno.EINVAL}:{error.strerror or error}")
-    except Exception as error:  # noqa: BLE001 - whatever it is (a NUL, text that has no bytes), the parent must say it
-        _report_error(error_write, f"{stage}:{errno.EINVAL}:{error}")
-    finally:
-        os._exit(127)
 
-
-def _report_error(error_write: int, text: str) -> None:
-    with contextlib.suppress(OSError):
-        os.write(error_write, text.encode("utf-8", "replace")[:2000])
-
-
-def _dup_above(fd: int) -> int:
-    import fcntl
-
-    return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    try:
+        process = subprocess.Popen(
+            argv,
+            env=env,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL if stdin is None else stdin,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=pass_fds,
+            start_new_session=new_session,
+            preexec_fn=prepare,
+        )
+    except (ValueError, subprocess.SubprocessError) as error:  # a NUL, or text that has no bytes
+        raise OSError(errno.EINVAL, str(error), argv[0]) from error
+    process.returncode = 0  # the caller reaps it
+    return process.pid
 
 
 def children_by_parent() -> dict[int, list[int]]:
     """Return every process of the machine that we may see, by parent pid."""
     tree: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        try:
-            stat = _read(f"/proc/{entry}/stat")
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue
-        # The command's name may hold spaces and parentheses: the fields start after the last one.
-        fields = stat[stat.rindex(b")") + 2 :].split()
-        if fields[0] != b"Z":
+        if entry.isdigit() and (fields := _stat(int(entry))) and fields[0] != "Z":
             tree.setdefault(int(fields[1]), []).append(int(entry))
     return tree
 
@@ -207,11 +149,7 @@ def state(pid: int) -> str:
 
     See proc(5), ``/proc/PID/stat``.
     """
-    try:
-        stat = _read(f"/proc/{pid}/stat")
-    except OSError:
-        return ""
-    return stat[stat.rindex(b")") + 2 :][:1].decode()
+    return "".join(_stat(pid)[:1])
 
 
 def is_stopped(pid: int) -> bool:
@@ -221,12 +159,8 @@ def is_stopped(pid: int) -> bool:
 
 def catches(pid: int, number: int) -> bool:
     """Return whether a process has a handler for a signal."""
-    with contextlib.suppress(OSError):
-        with open(f"/proc/{pid}/status", "rb") as file:
-            for line in file:
-                if line.startswith(b"SigCgt:"):
-                    return bool(int(line.split()[1], 16) >> (number - 1) & 1)
-    return False
+    caught = re.search(r"^SigCgt:\s*(\w+)", _read(f"/proc/{pid}/status"), re.MULTILINE)
+    return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)
 
 
 def began(pid: int) -> str:
@@ -234,11 +168,7 @@ def began(pid: int) -> str:
 
     Together with the pid, which another may have by now, it is a process's name.
     """
-    try:
-        stat = _read(f"/proc/{pid}/stat")
-    except OSError:
-        return ""
-    return stat[stat.rindex(b")") + 2 :].split()[19].decode()
+    return "".join(_stat(pid)[19:20])
 
 
 def lives(pid: int, when: str) -> bool:
@@ -248,19 +178,27 @@ def lives(pid: int, when: str) -> bool:
 
 def name(pid: int) -> str:
     """Return the name of a process, at most 15 characters: ``python3``; empty without one."""
+    return _read(f"/proc/{pid}/comm").strip()
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of ``/proc/PID/stat`` from the state on; none without a process."""
+    # The command's name may hold spaces and parentheses: the fields start after the last one.
+    return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+
+
+def _read(path: str) -> str:
+    """Read a small file of /proc; empty without one. Hundreds are read when a job ends, so no file object, which would
+    make more system calls.
+    """
     try:
-        return _read(f"/proc/{pid}/comm").decode("utf-8", "replace").strip()
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return ""
-
-
-def _read(path: str) -> bytes:
-    """Read a small file of /proc. Hundreds are read when a job ends, so no file object, which would make more system
-    calls.
-    """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return os.read(fd, 4096)
+        return os.read(fd, 4096).decode("utf-8", "replace")
+    except OSError:
+        return ""
     finally:
         os.close(fd)
 
@@ -279,35 +217,32 @@ def descendants(root: int | None = None, *, spare: Collection[int] = ()) -> list
     return found
 
 
-def end_descendants(
-    *,
-    spare: Collection[int] = (),
-    deadline: float = 2.0,
-    reaped: Callable[[int, int], None] | None = None,
-) -> list[int]:
+def end_descendants(*, spare: Collection[int] = (), deadline: float = 2.0) -> tuple[list[int], dict[int, int]]:
     """Kill every descendant of this process with SIGKILL until none is left.
 
     Args:
         spare: Children that are left alone, with everything below them.
         deadline: Seconds after which to give up (a process in uninterruptible sleep cannot be killed).
-        reaped: Called with pid and wait status of every child that is reaped on the way.
 
     Returns:
-        The pids that are still there, normally none.
+        The pids that are still there, normally none, and the wait status of every child that was reaped, by pid.
     """
     until = time.monotonic() + deadline
     pause = 0.0005
-    while reap(reaped):
-        left = descendants(spare=spare)
+    ended: dict[int, int] = {}
+    while True:
+        reaped, any_left = reap()
+        ended.update(reaped)
+        # A subreaper without children has no descendants: orphans would be its children.
+        left = descendants(spare=spare) if any_left else []
+        if not left or time.monotonic() > until:
+            ended.update(reap()[0])
+            return left, ended
         for pid in left:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        if not left or time.monotonic() > until:
-            reap(reaped)
-            return left
         time.sleep(pause)  # the kernel needs a moment to take them down
         pause = min(pause * 2, 0.02)
-    return []  # a subreaper without children has no descendants: orphans would be its children
 
 
 def end_tree(process: int, pid: int, *, deadline: float = 2.0) -> list[int]:
@@ -340,21 +275,21 @@ def end_tree(process: int, pid: int, *, deadline: float = 2.0) -> list[int]:
     return []
 
 
-def reap(reaped: Callable[[int, int], None] | None = None) -> bool:
+def reap() -> tuple[dict[int, int], bool]:
     """Collect every child that has ended, adopted ones included.
 
     Returns:
-        Whether there are children that have not ended.
+        Their wait status by pid, and whether there are children that have not ended.
     """
+    ended: dict[int, int] = {}
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
-            return False
+            return ended, False
         if pid == 0:
-            return True
-        if reaped is not None:
-            reaped(pid, status)
+            return ended, True
+        ended[pid] = status
 
 
 def decode_status(status: int) -> tuple[int | None, int | None]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import abc
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from container.system.loop import Loop
 
@@ -18,42 +19,41 @@ def interval(limit: float) -> float:
     return min(max(limit / 10, 0.05), 5.0)
 
 
-class ProgressJudge:
+class ProgressJudge(abc.ABC):
     """Notes signs of life; when there has been none for too long, asks every host where its ranks are, and says so.
 
     Args:
         loop: The loop that drives it.
         limit: Seconds without a sign of life after which it gives up.
-        expected: Whether something runs that should show one. While there is not, the time does not count.
-        hosts: The hosts that can say where their ranks are.
-        ask: Asks one of them.
-        give_up: Called once, with what the hosts have said.
 
     Attributes:
         places: By host, where each of its processes is.
         missing: By rank, the tensors for which Horovod says that the others wait.
     """
 
-    def __init__(
-        self,
-        loop: Loop,
-        limit: float,
-        *,
-        expected: Callable[[], bool],
-        hosts: Callable[[], Sequence[str]],
-        ask: Callable[[str], None],
-        give_up: Callable[[ProgressJudge], None],
-    ) -> None:
+    def __init__(self, loop: Loop, limit: float) -> None:
         self._loop = loop
         self._limit = limit
-        self._expected = expected
-        self._hosts = hosts
-        self._ask = ask
-        self._give_up = give_up
         self._last = time.monotonic()
         self._closed = False
         self.places: dict[str, Mapping[str, str]] = {}
         self.missing: dict[int, str] = {}
+
+    @abc.abstractmethod
+    def is_expected(self) -> bool:
+        """Return whether something runs that should show a sign of life; else the time does not count."""
+
+    @abc.abstractmethod
+    def hosts(self) -> Sequence[str]:
+        """Return the hosts that can say where their ranks are."""
+
+    @abc.abstractmethod
+    def ask(self, host: str) -> None:
+        """Ask one of them."""
+
+    @abc.abstractmethod
+    def give_up(self) -> None:
+        """End the job, once, with what the hosts have said."""
 
     def start(self) -> None:
         """Begin to look."""
@@ -76,13 +76,13 @@ class ProgressJudge:
     def _look(self) -> None:
         if self._closed:
             return
-        if not self._expected():
+        if not self.is_expected():
             self.alive()
         elif time.monotonic() - self._last > self._limit:
             self.places.clear()
             self.missing.clear()
-            for host in self._hosts():
-                self._ask(host)
+            for host in self.hosts():
+                self.ask(host)
             self._await(time.monotonic() + DUMP_TIME + _REPORTS)
             return
         self._loop.call_later(interval(self._limit), self._look)
@@ -90,10 +90,10 @@ class ProgressJudge:
     def _await(self, deadline: float) -> None:
         if self._closed:
             return
-        if not self._expected():
+        if not self.is_expected():
             self._look()
-        elif self.places.keys() >= set(self._hosts()) or time.monotonic() >= deadline:
+        elif self.places.keys() >= set(self.hosts()) or time.monotonic() >= deadline:
             self._closed = True
-            self._give_up(self)
+            self.give_up()
         else:
             self._loop.call_later(0.05, lambda: self._await(deadline))

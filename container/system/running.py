@@ -9,15 +9,16 @@ import signal
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from container.contract import variables
 from container.contract.failures import Failure
 from container.system import folders, importers, processes
 from container.system.connection import BACKLOG
+from container.system.link import Link
 from container.system.loop import Loop
 from container.system.removing import remove_tree
 
-_LOOK_S = 0.01
 _READ_SIZE = 1 << 18
 
 
@@ -38,6 +39,19 @@ class ProcessEnd:
     failure: Failure | None = None
 
 
+class Follower(Protocol):
+    """Takes what a process prints, and how it has ended."""
+
+    def on_output(self, data: bytes, /) -> object:
+        """Take a piece of its output."""
+
+    def on_errors(self, data: bytes, /) -> object:
+        """Take a piece of its standard error, where that is apart."""
+
+    def over(self, end: ProcessEnd, /) -> object:
+        """Take its end, once, after all that it printed."""
+
+
 class Runner:
     """Starts processes, gives what they print and how they end.
 
@@ -46,8 +60,7 @@ class Runner:
         environment: The variables that all of them have.
         protected: Other children of this process, which are never ended with the job's; importers that are kept for
             other jobs are put there.
-        add_source: Reads a descriptor when there is something; default: the loop's.
-        remove_source: Reads it no more.
+        readers: Reads what they print; default: the loop.
     """
 
     def __init__(
@@ -56,14 +69,12 @@ class Runner:
         environment: Mapping[str, str],
         *,
         protected: set[int] | None = None,
-        add_source: Callable[[int, Callable[[], None]], None] | None = None,
-        remove_source: Callable[[int], None] | None = None,
+        readers: Link | None = None,
     ) -> None:
         self._loop = loop
         self._environment = environment
         self._protected = protected if protected is not None else set()
-        self._add_source = add_source or loop.add_reader
-        self._remove_source = remove_source or loop.remove_reader
+        self._readers = readers or loop
         self._listener: socket.socket | None = None
         self._importers: Path | None = None
         self._kept: Path | None = None
@@ -73,118 +84,71 @@ class Runner:
         self,
         argv: Sequence[str],
         env: Mapping[str, str],
-        on_output: Callable[[bytes], None],
-        on_exit: Callable[[ProcessEnd], None],
+        follower: Follower,
         *,
         cwd: Path,
+        apart: bool = False,
         lifeline: str | None = None,
         listener: str | None = None,
         runtime: str | None = None,
         session: bool = False,
         tidies: bool = False,
-        on_errors: Callable[[bytes], None] | None = None,
         pass_fds: Sequence[int] = (),
     ) -> RunningProcess:
-        """Start a process; see :meth:`estimators.backends.hosts.provider.Host.run`."""
+        """Start a process; see :meth:`estimators.backends.hosts.provider.Host.run`.
+
+        Args:
+            apart: Whether standard error is not a part of its output.
+        """
         environment = {**self._environment, **env}
-        folder: Path | None = None
-        fds: list[int] = []
-        try:
-            if runtime:
-                folder = folders.make() / "host"
-                folder.mkdir(mode=0o700)
-                environment[runtime] = str(folder)
-                environment[variables.IMPORTERS] = str(self._folder_of_importers(env.get(variables.KEPT_FOR)))
-            for _ in range(3 if on_errors is not None else 2):
-                fds += os.pipe()
-        except OSError as error:
-            for fd in fds:
-                os.close(fd)
-            _tidy(folder)
-            return self._not_started(error, argv, on_exit)
-        input_read, input_write, output_read, output_write = fds[:4]
-        errors_read, errors_write = fds[4:] or (-1, output_write)
         passed = list(pass_fds)
-        if lifeline:
-            environment[lifeline] = str(input_read)
-            passed.append(input_read)
-        taken: socket.socket | None = None
-        if listener:
-            taken, self._listener = self._listener, None
-        if listener and taken is not None:
-            environment[listener] = str(taken.fileno())
-            passed.append(taken.fileno())
-        try:
-            pid = processes.spawn(
-                argv,
-                env=environment,
-                cwd=cwd,
-                stdin=None if lifeline else input_read,
-                stdout=output_write,
-                stderr=errors_write,
-                pass_fds=passed,
-                # One with a lifeline has to end what it started first; one that tidies waits for the signal.
-                death_signal=0 if lifeline else signal.SIGTERM if tidies else signal.SIGKILL,
-                blocked=(signal.SIGTERM,) if tidies else (),
-                new_session=session,
-                new_group=True,
-            )
-        except OSError as error:
-            for fd in (input_write, output_read, errors_read):
-                if fd >= 0:
-                    os.close(fd)
-            _tidy(folder)
-            return self._not_started(error, argv, on_exit)
-        finally:
-            for fd in {input_read, output_write, errors_write}:
-                os.close(fd)
-            if taken is not None:
-                taken.close()
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+            try:
+                folder = None
+                if runtime:
+                    folder = folders.make() / "host"
+                    ours.callback(_tidy, folder)
+                    folder.mkdir(mode=0o700)
+                    environment[runtime] = str(folder)
+                    environment[variables.IMPORTERS] = str(self._folder_of_importers(env.get(variables.KEPT_FOR)))
+                input_read, input_write = _pipe(theirs, ours)
+                output_read, output_write = _pipe(ours, theirs)
+                errors_read, errors_write = _pipe(ours, theirs) if apart else (-1, output_write)
+                if lifeline:
+                    environment[lifeline] = str(input_read)
+                    passed.append(input_read)
+                if listener and self._listener is not None:
+                    taken, self._listener = theirs.enter_context(self._listener), None
+                    environment[listener] = str(taken.fileno())
+                    passed.append(taken.fileno())
+                pid = processes.spawn(
+                    argv,
+                    env=environment,
+                    cwd=cwd,
+                    stdin=None if lifeline else input_read,
+                    stdout=output_write,
+                    stderr=errors_write,
+                    pass_fds=passed,
+                    # One with a lifeline has to end what it started first; one that tidies waits for the signal.
+                    death_signal=0 if lifeline else signal.SIGTERM if tidies else signal.SIGKILL,
+                    blocked=(signal.SIGTERM,) if tidies else (),
+                    new_session=session,
+                    new_group=True,
+                )
+            except OSError as error:
+                end = ProcessEnd(error=f"{error.filename or argv[0]}: {error.strerror}")
+                self._loop.call_later(0.0, lambda: follower.over(end))
+                return RunningProcess(self._loop, -1, -1, None)
+            ours.pop_all()
         process = RunningProcess(self._loop, pid, input_write, folder)
         self.running.add(process)
-        self._follow(process, output_read, on_output)
-        if on_errors is not None:
-            self._follow(process, errors_read, on_errors)
-        leads = bool(lifeline)
-        self._loop.on_child(pid, lambda status: self._ended(process, status, on_exit, leads=leads))
+        process.outputs.append(_Output(self._readers, output_read, follower.on_output))
+        if apart:
+            process.outputs.append(_Output(self._readers, errors_read, follower.on_errors))
+        self._loop.on_child(pid, lambda status: self._ended(process, status, follower, leads=bool(lifeline)))
         return process
 
-    def _not_started(
-        self, error: OSError, argv: Sequence[str], on_exit: Callable[[ProcessEnd], None]
-    ) -> RunningProcess:
-        end = ProcessEnd(error=f"{error.filename or argv[0]}: {error.strerror}")
-        self._loop.call_later(0.0, lambda: on_exit(end))
-        return RunningProcess(self._loop, -1, -1, None)
-
-    def _follow(self, process: RunningProcess, fd: int, on_output: Callable[[bytes], None]) -> None:
-        os.set_blocking(fd, False)
-
-        def read() -> bool:
-            try:
-                data = os.read(fd, _READ_SIZE)
-            except BlockingIOError:
-                return False
-            if data:
-                on_output(data)
-                return True
-            close()
-            return False
-
-        def close() -> None:
-            if fd in process.outputs:
-                del process.outputs[fd]
-                self._remove_source(fd)
-                os.close(fd)
-
-        def read_one() -> None:
-            read()
-
-        process.outputs[fd] = (read, close)
-        self._add_source(fd, read_one)
-
-    def _ended(
-        self, process: RunningProcess, status: int, on_exit: Callable[[ProcessEnd], None], *, leads: bool
-    ) -> None:
+    def _ended(self, process: RunningProcess, status: int, follower: Follower, *, leads: bool) -> None:
         exit_code, killed_by = processes.decode_status(status)
         self.running.discard(process)
         process.ended = True
@@ -195,12 +159,10 @@ class Runner:
         if leads and self._kept is not None:
             self._protected.update(importers.pids(self._kept))
             importers.forget_ended(self._kept)
-        for read, close in list(process.outputs.values()):
-            while read():
-                pass
-            close()
+        for output in process.outputs:
+            output.drain()
         process.tidy()
-        on_exit(ProcessEnd(exit_code=exit_code, signal=killed_by))
+        follower.over(ProcessEnd(exit_code=exit_code, signal=killed_by))
 
     def abort(self, spare: Collection[RunningProcess] = ()) -> None:
         """SIGKILL to everything of the job but some processes."""
@@ -236,14 +198,40 @@ class Runner:
         port: int = self._listener.getsockname()[1]
         return port
 
-    def await_files(
-        self, paths: Sequence[Path], done: Callable[[str | None], None], wanted: Callable[[], bool] = lambda: True
-    ) -> None:
-        """Call back when files are there, unless that is not wanted any more."""
-        if all(path.exists() for path in paths):
-            done(None)
-        elif wanted():
-            self._loop.call_later(_LOOK_S, lambda: self.await_files(paths, done, wanted))
+
+class _Output:
+    """What a process prints to one descriptor, which is closed at its end."""
+
+    def __init__(self, readers: Loop | Link, fd: int, take: Callable[[bytes], object]) -> None:
+        self._readers = readers
+        self._fd = fd
+        self._take = take
+        os.set_blocking(fd, False)
+        readers.add_reader(fd, self.read)
+
+    def read(self) -> bool:
+        """Read one piece; return whether there was one."""
+        try:
+            data = os.read(self._fd, _READ_SIZE)
+        except BlockingIOError:
+            return False
+        if data:
+            self._take(data)
+        else:
+            self._close()
+        return bool(data)
+
+    def drain(self) -> None:
+        """Read what is left, and close it: what others have still open is not the process's."""
+        while self._fd >= 0 and self.read():
+            pass
+        self._close()
+
+    def _close(self) -> None:
+        if self._fd >= 0:
+            self._readers.remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = -1
 
 
 class RunningProcess:
@@ -252,7 +240,7 @@ class RunningProcess:
     Attributes:
         pid: Its number.
         ended: Whether its end is known.
-        outputs: Descriptor -> what reads a piece of it, and what closes it.
+        outputs: What it prints.
     """
 
     def __init__(self, loop: Loop, pid: int, input_fd: int, runtime: Path | None) -> None:
@@ -263,7 +251,7 @@ class RunningProcess:
         self._input = input_fd
         self._unwritten = bytearray()
         self._closing = False
-        self.outputs: dict[int, tuple[Callable[[], bool], Callable[[], None]]] = {}
+        self.outputs: list[_Output] = []
         if input_fd >= 0:
             os.set_blocking(input_fd, False)
 
@@ -309,6 +297,13 @@ class RunningProcess:
             self._loop.remove_writer(self._input)
             os.close(self._input)
             self._input = -1
+
+
+def _pipe(reading: contextlib.ExitStack, writing: contextlib.ExitStack) -> tuple[int, int]:
+    read, write = os.pipe()
+    reading.callback(os.close, read)
+    writing.callback(os.close, write)
+    return read, write
 
 
 def _tidy(runtime: Path | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
 from typing import Any
@@ -31,11 +31,12 @@ def become(command: Sequence[str], script: str, begin: Mapping[str, Any]) -> dic
     return vars(main)
 
 
-def without_first_frame(excepthook: Callable[..., object]) -> Callable[..., object]:
-    """Return a hook that leaves out the frame of the importer's own program."""
+def hide_first_frame() -> None:
+    """Have the exception hook leave out the frame of the importer's own program."""
+    excepthook = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         error.__traceback__ = trace and trace.tb_next
         excepthook(kind, error, error.__traceback__)
 
-    return hook
+    sys.excepthook = hook

@@ -6,7 +6,6 @@ archive in a file without a name, and unpacks it in a thread when it is whole.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import stat
@@ -15,12 +14,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from container.system import archive
+from container.system import archive, saved
 from container.system.background import Background
 from container.system.link import Link
-from container.system.loop import Loop
+
+if TYPE_CHECKING:
+    import tarfile
 
 #: None when it went well, else what was wrong.
 Done = Callable[[str | None], None]
@@ -34,17 +35,15 @@ class Transfers:
     """What is under way on one link.
 
     Args:
-        loop: The loop.
         link: The connection.
         background: Runs what blocks.
         folder: Where archives wait until they are whole.
     """
 
-    def __init__(self, loop: Loop, link: Link, background: Background, folder: Callable[[], Path]) -> None:
-        self._loop = loop
+    def __init__(self, link: Link, background: Background, folder: Path | None = None) -> None:
         self._link = link
         self._background = background
-        self._folder = folder
+        self.folder = folder
         self._arriving: dict[int, tuple[IO[bytes], Path, Done]] = {}
         self._unpacking: list[threading.Event] = []  # set when it is done
         self._closed = threading.Event()
@@ -58,58 +57,53 @@ class Transfers:
             follow: Whether to send what links lead to in their place.
         """
         read, write = os.pipe()
-        errors: list[str] = []
+        end: dict[str, Any] = {"op": "end", "id": number}
+        left = {"packing", "sending"}
 
         def work() -> None:
             with open(write, "wb", buffering=_PIECE) as file:
                 pack(file, sources, follow=follow)
 
-        state = {"packed": False, "drained": False}
-
         def advance(step: str) -> None:
-            state[step] = True
-            if all(state.values()):
-                error = errors[0] if errors else None
-                self._link.send({"op": "end", "id": number, **({"error": error} if error else {})})
+            left.remove(step)
+            if not left:
+                self._link.send(end)
 
         def readable() -> None:
             data = os.read(read, _PIECE)
             if data:
                 self._link.send({"op": "data", "id": number}, data)
                 return
-            self._link.remove_source(read)
+            self._link.remove_reader(read)
             os.close(read)
-            advance("drained")
+            advance("sending")
 
-        self._link.add_source(read, readable)
+        def failed(error: Exception) -> None:
+            end["error"] = str(error)
+            advance("packing")
 
-        def on_failure(error: Exception) -> None:
-            errors.append(str(error))
-            advance("packed")
-
-        self._background.run(work, lambda nothing: advance("packed"), on_failure)
+        self._link.add_reader(read, readable)
+        self._background.run(work, lambda nothing: advance("packing"), failed)
 
     def expect(self, number: int, target: Path, done: Done) -> None:
         """Unpack what comes under a number into a folder."""
-        file = tempfile.TemporaryFile(dir=self._folder())  # noqa: SIM115 - closed when it was unpacked
+        file = tempfile.TemporaryFile(dir=self.folder)  # noqa: SIM115 - closed when it was unpacked
         self._arriving[number] = (file, target, done)
 
     def data(self, number: int, body: bytes) -> None:
-        """A piece has come."""
+        """Take a piece."""
         if (arriving := self._arriving.get(number)) is not None:
             arriving[0].write(body)
 
     def end(self, number: int, error: str | None) -> None:
-        """Everything has come."""
-        arriving = self._arriving.pop(number, None)
-        if arriving is None:
+        """Unpack what has come: it is whole, or will not be."""
+        if number not in self._arriving:
             return
-        file, target, done = arriving
+        file, target, done = self._arriving.pop(number)
         if error is not None:
             file.close()
             done(error)
             return
-
         unpacked = threading.Event()
         self._unpacking = [other for other in self._unpacking if not other.is_set()] + [unpacked]
 
@@ -118,7 +112,7 @@ class Transfers:
                 with file:
                     file.seek(0)
                     readable: Any = _Arrived(file, self._closed)
-                    archive.extract_file(readable, target, max_bytes=archive.UNBOUNDED, max_entries=archive.UNBOUNDED)
+                    archive.extract_file(readable, target, bounds=archive.UNBOUNDED)
             finally:
                 unpacked.set()
 
@@ -159,48 +153,40 @@ def pack(file: IO[bytes], sources: Sequence[tuple[Path, str]], *, follow: bool) 
     with tarfile.open(fileobj=file, mode="w|", format=tarfile.PAX_FORMAT, dereference=follow) as tar:
         for path, name in sources:
             if path.is_dir():
-                _pack_folder(tar, str(path), name, os.path.realpath(path), follow=follow)
+                _pack(tar, os.path.realpath(path), name, os.path.realpath(path), follow=follow)
             elif path.exists():
-                _pack_one(tar, str(path), name or path.name, "", follow=follow)
+                _pack(tar, str(path), name or path.name, "", follow=follow)
 
 
-def _pack_folder(tar, path: str, name: str, root: str, *, follow: bool) -> None:  # type: ignore[no-untyped-def]
-    if name:
-        _pack_one(tar, path, name, root, follow=follow)
+def _pack(tar: tarfile.TarFile, path: str, name: str, root: str, *, follow: bool) -> None:
+    """Write one entry, and what is below it; an empty name stands for the archive itself."""
     try:
-        with os.scandir(path) as scanned:
-            entries = sorted(scanned, key=lambda entry: entry.name)
-    except FileNotFoundError:
-        return  # deleted since it was seen
-    for entry in entries:
-        inner = f"{name}/{entry.name}" if name else entry.name
-        if entry.is_dir(follow_symlinks=follow):
-            _pack_folder(tar, entry.path, inner, root, follow=follow)
-        else:
-            _pack_one(tar, entry.path, inner, root, follow=follow)
-
-
-def _pack_one(tar, path: str, name: str, root: str, *, follow: bool) -> None:  # type: ignore[no-untyped-def]
-    with contextlib.suppress(FileNotFoundError):
         status = os.stat(path, follow_symlinks=follow)
         if stat.S_ISLNK(status.st_mode):
-            target = os.path.realpath(path)
-            if not target.startswith(root + os.sep):
+            if not os.path.realpath(path).startswith(root + os.sep):
                 return
         elif not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
             return
-        entry = tar.gettarinfo(path, name)
-        if entry is None:
-            return
-        entry.uname = entry.gname = ""
-        if entry.issym() and entry.linkname.startswith("/"):
-            entry.linkname = os.path.relpath(os.path.realpath(path), os.path.realpath(os.path.dirname(path)))
-        if entry.islnk():  # a second name of a file: sent again, as it may be apart from the first one
-            entry.type = b"0"
-            entry.size = status.st_size
-            entry.linkname = ""
-        if entry.isreg():
-            with open(path, "rb") as content:
-                tar.addfile(entry, content)
-        else:
-            tar.addfile(entry)
+        if name:
+            _add(tar, path, name, status)
+        if stat.S_ISDIR(status.st_mode):
+            for inner in sorted(os.listdir(path)):
+                _pack(tar, os.path.join(path, inner), f"{name}/{inner}" if name else inner, root, follow=follow)
+    except FileNotFoundError:
+        return  # deleted since it was seen
+
+
+def _add(tar: tarfile.TarFile, path: str, name: str, status: os.stat_result) -> None:
+    entry = tar.gettarinfo(path, name)
+    entry.uname = entry.gname = ""
+    if entry.issym() and entry.linkname.startswith("/"):
+        entry.linkname = saved.target(path)
+    if entry.islnk():  # a second name of a file: sent again, as it may be apart from the first one
+        entry.type = b"0"
+        entry.size = status.st_size
+        entry.linkname = ""
+    if entry.isreg():
+        with open(path, "rb") as content:
+            tar.addfile(entry, content)
+    else:
+        tar.addfile(entry)

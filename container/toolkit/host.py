@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import os
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from container.contract import diverging
@@ -67,14 +68,7 @@ class HostRuntime(Runtime):
         if environment.is_master:
             self._coordinator = Coordinator(environment.hosts, settings.start_timeout, time.monotonic())
         if environment.is_master and settings.hang_timeout:
-            self._progress = ProgressJudge(
-                loop,
-                settings.hang_timeout,
-                expected=lambda: self._machine.runs,
-                hosts=lambda: environment.hosts,
-                ask=lambda host: self._tell(host, {"op": "dump"}),
-                give_up=self._no_progress,
-            )
+            self._progress = _Progress(self, settings.hang_timeout)
 
     # --- the decision, and what is done ---
 
@@ -473,6 +467,30 @@ class HostRuntime(Runtime):
             while self._server.hosts and not self._coordinator.everybody_ended and time.monotonic() < until:
                 self._loop.run_once(until - time.monotonic())
             self._server.close()
+
+
+class _Progress(ProgressJudge):
+    """Judges, in algo-1's toolkit, whether the ranks of the job make progress."""
+
+    def __init__(self, runtime: HostRuntime, limit: float) -> None:
+        super().__init__(runtime._loop, limit)
+        self._runtime = runtime
+
+    def is_expected(self) -> bool:
+        """Return whether the ranks run."""
+        return self._runtime._machine.runs
+
+    def hosts(self) -> Sequence[str]:
+        """Return all hosts."""
+        return self._runtime._env.hosts
+
+    def ask(self, host: str) -> None:
+        """Have a host print its ranks' stacks."""
+        self._runtime._tell(host, {"op": "dump"})
+
+    def give_up(self) -> None:
+        """Fail the job, and say where each rank is."""
+        self._runtime._no_progress(self)
 
 
 def _bounded(failure: Failure) -> dict[str, Any]:

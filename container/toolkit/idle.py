@@ -57,8 +57,8 @@ class _Idle:
         self._jobs: set[int] = set()  # the toolkits' pids
         self._told = False
         self._importers = folders.unmade()
-        loop.on_signal(signal.SIGTERM, self._end)
-        loop.on_signal(signal.SIGINT, loop.stop)
+        loop.add_signal_handler(signal.SIGTERM, self._end)
+        loop.add_signal_handler(signal.SIGINT, loop.stop)
         loop.add_reader(listener.fileno(), self._accept)
 
     def run(self) -> int:

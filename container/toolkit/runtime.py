@@ -15,7 +15,7 @@ from container.contract.membership import Membership
 from container.contract.messages import Message
 from container.contract.plan import Plan
 from container.contract.wire import TERMINATED, Event
-from container.system.connection import ENDED, Reader
+from container.system.connection import ENDED, Connection
 from container.system.loop import SelectorLoop
 from container.toolkit import resources
 from container.toolkit.hang_detector import ProgressWatch
@@ -93,8 +93,8 @@ class Runtime(Follower, abc.ABC):
         self._outcome: Outcome | None = None
         self._finished = False
         self._watch = ProgressWatch(loop, output, environment, settings.hang_timeout, self)
-        loop.on_signal(signal.SIGTERM, self._terminated)
-        loop.on_signal(signal.SIGINT, self.end_now)
+        loop.add_signal_handler(signal.SIGTERM, self._terminated)
+        loop.add_signal_handler(signal.SIGINT, self.end_now)
 
     def _terminated(self) -> None:
         self.tell(TERMINATED)  # the other hosts stop as well, and nobody could tell who was the first
@@ -132,7 +132,7 @@ class Runtime(Follower, abc.ABC):
         Args:
             lifeline: The descriptor, which is the runtime's from now on.
         """
-        Reader(self._loop, lifeline, self._instructed, self._lifeline_ended)
+        Connection(self._loop, lifeline, self._instructed, self._lifeline_ended)
         # Only here: a managed service has series of its own, and would show ours as lines of the log.
         resources.ResourceSampler(self._loop, self).start()
 

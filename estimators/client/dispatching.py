@@ -128,9 +128,8 @@ def take(source: IO[bytes], tied: tuple[socket.socket, int] | None = None) -> Jo
             raise
         return known  # this very job: the answer was lost
     try:
-        unbounded = archive.UNBOUNDED
         try:
-            archive.extract_stream(source, record.path, "the job", max_bytes=unbounded, max_entries=unbounded)
+            archive.extract_stream(source, record.path, "the job", archive.UNBOUNDED)
         except archive.ArchiveError as error:
             raise ConfigurationError(str(error)) from None
         spec = TrainingJobSpec.from_request(request)

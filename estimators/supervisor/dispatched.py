@@ -62,9 +62,9 @@ class DispatchedJob:
         self._why = ""
         self._waiting: list[tuple[Message, Answer]] = []  # what was asked before the dispatcher had the job
         self._over = asyncio.Event()  # when there is nothing more to do here
-        loop.on_signal(signal.SIGTERM, self._over.set)
-        loop.on_signal(signal.SIGHUP, lambda: None)
-        loop.on_signal(signal.SIGINT, lambda: None)
+        loop.add_signal_handler(signal.SIGTERM, self._over.set)
+        loop.add_signal_handler(signal.SIGHUP, lambda: None)
+        loop.add_signal_handler(signal.SIGINT, lambda: None)
 
     async def keep(self) -> None:
         """Keep the copy until the job is over, or is stopped before the dispatcher has it, or nobody can."""

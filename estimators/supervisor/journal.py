@@ -50,7 +50,7 @@ class Journal:
         *,
         mask: Mask,
         changed: Callable[[], None],
-        soon: Callable[[Callable[[], None]], None],
+        soon: Callable[[Callable[[], None]], object],
         failed: Callable[[RecordError], None],
         diverged: Callable[[wire.Event, str], None],
     ) -> None:

@@ -95,7 +95,7 @@ class Supervisor:
             status,
             mask=text_mask(request),
             changed=self.clients.notify,
-            soon=loop.soon,
+            soon=loop.call_soon,
             failed=self._record_failed,
             diverged=lambda event, text: self._events.diverged(event, text),
         )
@@ -157,9 +157,9 @@ class Supervisor:
             rank_of=ranks.numbering(self._job),
             tell=self._fault_told,
         )
-        loop.on_signal(signal.SIGTERM, self._sigterm)
-        loop.on_signal(signal.SIGHUP, lambda: None)
-        loop.on_signal(signal.SIGINT, lambda: None)
+        loop.add_signal_handler(signal.SIGTERM, self._sigterm)
+        loop.add_signal_handler(signal.SIGHUP, lambda: None)
+        loop.add_signal_handler(signal.SIGINT, lambda: None)
 
     def _new_machine(self, *, resume: bool) -> JobMachine:
         stopping = self._job.stopping

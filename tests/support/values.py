@@ -51,14 +51,17 @@ class VirtualLoop(AsyncioLoop):
     """A loop on which an hour takes no time."""
 
     def __init__(self) -> None:
-        self._selector = _VirtualSelector()
-        super().__init__(self._selector)
-        self._loop.time = lambda: self._selector.now  # type: ignore[method-assign]
+        self._clock = _VirtualSelector()
+        super().__init__(self._clock)
+
+    def time(self) -> float:
+        """Return its time, in seconds from 0."""
+        return self._clock.now
 
     @property
     def now(self) -> float:
         """Its time, in seconds from 0."""
-        return self._selector.now
+        return self._clock.now
 
     def advance(self, seconds: float = 0.0) -> None:
         """Let everything happen that happens in so many seconds."""
@@ -236,7 +239,7 @@ class ValueProvider(HostProvider):
     async def acquire(self, name: str) -> Host:
         if self.waits:
             assert name not in self.asked, f"{name} is acquired twice at once"
-            self.asked[name] = self.loop.future()
+            self.asked[name] = self.loop.create_future()
             try:
                 host = await self.asked[name]
             except asyncio.CancelledError:

@@ -16,5 +16,5 @@ if __name__ == "__main__":
             _source = _file.read()
         exec(compile(_source, _script, "exec", dont_inherit=True), _names)
     except BaseException:
-        sys.excepthook = scripts.without_first_frame(sys.excepthook)
+        scripts.hide_first_frame()
         raise

@@ -121,7 +121,8 @@ class _Machine(ForkServer):
         if self._forked.pop(pid, None) is None:
             return
         if status != 0:  # it could not see to what it had started, or its toolkit was killed
-            processes.end_descendants(spare=self._forked, reaped=self._ended)
+            for other, its_status in processes.end_descendants(spare=self._forked)[1].items():
+                self._ended(other, its_status)
             self._keep = 0.0
         self._until = time.monotonic() + self._keep
         if not self._forked:

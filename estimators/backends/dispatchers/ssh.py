@@ -20,7 +20,7 @@ from container.contract.messages import Message, encode
 from container.contract.names import shown, unknown
 from container.system.asyncio_loop import AsyncioLoop
 from container.system.background import Background
-from container.system.connection import Reader
+from container.system.connection import Connection
 from estimators.backends.dispatchers import parcels
 from estimators.backends.dispatchers.base import LIMIT, PACKAGES, PROGRAM, Dispatcher, Parcel, Refused, Unreached
 from estimators.backends.hosts import shipping
@@ -199,7 +199,7 @@ class SshDispatcher(Dispatcher):
         if self._writer is None:
             return {"ok": False, "error": f"the dispatcher {self.place} cannot be reached at the moment."}
         number = next(self._numbers)
-        answer = self._asked[number] = self.loop.future()
+        answer = self._asked[number] = self.loop.create_future()
         self._write({"op": "ask", "id": number, "message": message})
         try:
             return dict(await answer)
@@ -231,7 +231,7 @@ class _Messages:
 
     def __init__(self, loop: AsyncioLoop, read: int) -> None:
         self._said: asyncio.Queue[Message | None] = asyncio.Queue()
-        self._reader = Reader(
+        self._program = Connection(
             loop, read, self._said.put_nowait, lambda reason: self._said.put_nowait(None), limit=LIMIT
         )
 
@@ -241,7 +241,7 @@ class _Messages:
 
     def close(self) -> None:
         """Read no more."""
-        self._reader.close()
+        self._program.close()
 
 
 def _send(descriptor: int, parcel: Parcel) -> None:

@@ -55,8 +55,8 @@ class Slot:
     def __init__(self, loop: AsyncioLoop) -> None:
         self.id = ""
         self.launched = 0.0
-        self.running: asyncio.Future[Instance] = loop.future()
-        self.over: asyncio.Future[HostError] = loop.future()
+        self.running: asyncio.Future[Instance] = loop.create_future()
+        self.over: asyncio.Future[HostError] = loop.create_future()
         self.used = self.noticed = False
 
     @property

@@ -45,7 +45,7 @@ class Expected:
 
     def __init__(self, loop: AsyncioLoop) -> None:
         self.identity, self.key = os.urandom(ID), os.urandom(32)
-        self.arrival: asyncio.Future[Arrival] = loop.future()
+        self.arrival: asyncio.Future[Arrival] = loop.create_future()
 
 
 class Arrivals:

@@ -272,7 +272,7 @@ class ExpectedHost(Expected):
         self.connection: ClusterConnection | None = None
         self.group: Sequence[ExpectedHost] = ()
         self.remote: RemoteHost | None = None
-        self.over: asyncio.Future[str] = provider.loop.future()
+        self.over: asyncio.Future[str] = provider.loop.create_future()
         self.lost = False
 
     @property
@@ -283,7 +283,7 @@ class ExpectedHost(Expected):
 
     def event(self, kind: str) -> asyncio.Future[Event]:
         """Return the program's first event of a kind about the host, in the future."""
-        return self._events.setdefault(kind, self._provider.loop.future())
+        return self._events.setdefault(kind, self._provider.loop.create_future())
 
     def told(self, event: Event) -> None:
         """Take an event of the program."""
@@ -314,7 +314,7 @@ class ExpectedHost(Expected):
         await asyncio.wait({self.over}, timeout=self._provider.why_s)
         more = (self.over.result() if self.over.done() else "") or self._provider.where(self)
         why = f"{reason} ({more})" if more else reason
-        self._provider.loop.soon(lambda: self._provider.lost(self, why))  # the job is told first
+        self._provider.loop.call_soon(lambda: self._provider.lost(self, why))  # the job is told first
         return why
 
     def release(self) -> None:
@@ -338,8 +338,8 @@ class ClusterConnection:
 
     def __init__(self, provider: ArrivingProvider) -> None:
         self._provider = provider
-        self.joined: asyncio.Future[Arrivals] = provider.loop.future()
-        self.over: asyncio.Future[str] = provider.loop.future()
+        self.joined: asyncio.Future[Arrivals] = provider.loop.create_future()
+        self.over: asyncio.Future[str] = provider.loop.create_future()
         self.hosts: dict[str, ExpectedHost] = {}
         self.caller_address = ""
         self._program = ClusterClient(

@@ -168,7 +168,7 @@ class Discovery(Watching):
             raise _NoAnswer(f"{self._path} cannot be run: {error.strerror}") from None
         finally:
             os.close(script_output)
-        said, ended = bytearray(), self._loop.future()
+        said, ended = bytearray(), self._loop.create_future()
         self._loop.on_child(pid, ended.set_result)
         self._loop.add_reader(output, functools.partial(self._hear, output, said))
         try:

@@ -72,19 +72,18 @@ class LocalHost(Host):
         Args:
             pass_fds: Descriptors that it inherits.
         """
-        process = LocalProcess()
+        process = LocalProcess(on_output, on_errors or on_output)
         process.running = self._runner.run(
             argv,
             env,
-            on_output,
-            process.over,
+            process,
             cwd=self._folder,
+            apart=on_errors is not None,
             lifeline=lifeline,
             listener=listener,
             runtime=runtime,
             session=session,
             tidies=tidies,
-            on_errors=on_errors,
             pass_fds=pass_fds,
         )
         return process
@@ -136,7 +135,9 @@ class LocalProcess:
 
     running: RunningProcess
 
-    def __init__(self) -> None:
+    def __init__(self, on_output: Callable[[bytes], None], on_errors: Callable[[bytes], None]) -> None:
+        self.on_output = on_output
+        self.on_errors = on_errors
         self._ended = asyncio.Event()
         self._end = ProcessEnd()
 

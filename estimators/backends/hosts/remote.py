@@ -83,13 +83,13 @@ class RemoteHost(Host):
         self._silence = silence
         self._on_signal = on_signal
         self._explain = explain
-        self._greeting: asyncio.Future[Message] = loop.future()
+        self._greeting: asyncio.Future[Message] = loop.create_future()
         self._heard = time.monotonic()
         self._numbers = itertools.count(1)
         self._processes: dict[int, _Process] = {}
         self._answers: dict[int, asyncio.Future[Message]] = {}
-        self._link = Link(loop, read, write, self._received, self._link_ended)
-        self._transfers = Transfers(loop, self._link, Background.of(loop), lambda: Path(folders.root()))
+        self._link = Link(loop, read, write, self)
+        self._transfers = Transfers(self._link, Background.of(loop), Path(folders.root()))
         self._link.send({"op": "hello", "root": root, "silence": silence, "signals": on_signal is not None})
         self._beat()
 
@@ -128,12 +128,14 @@ class RemoteHost(Host):
             return
         if time.monotonic() - self._heard > self._silence:
             self._link.close()
-            self._link_ended(f"it has given no sign of life for {self._silence:g} s")
+            self.closed(f"it has given no sign of life for {self._silence:g} s")
             return
         self._link.send({"op": "ping"})
         self._loop.call_later(min(BEAT_S, self._silence / 5), self._beat)
 
-    def _link_ended(self, reason: str) -> None:
+    def closed(self, reason: str) -> None:
+        """See :class:`container.system.link.Handler`."""
+
         async def explain() -> None:
             self.lose(await self._explain(reason))
 
@@ -160,7 +162,8 @@ class RemoteHost(Host):
 
     # --- what it says ---
 
-    def _received(self, message: Message, body: bytes) -> None:
+    def received(self, message: Message, body: bytes) -> None:
+        """See :class:`container.system.link.Handler`."""
         self._heard = time.monotonic()
         operation, number = message["op"], message.get("id", 0)
         if operation == "output":
@@ -193,7 +196,7 @@ class RemoteHost(Host):
         if not self._link.open:
             raise self._gone()
         number = next(self._numbers)
-        answer = self._answers[number] = self._loop.future()
+        answer = self._answers[number] = self._loop.create_future()
         return number, answer
 
     async def _answer(self, number: int, answer: asyncio.Future[Message]) -> Message:

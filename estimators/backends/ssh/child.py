@@ -86,7 +86,7 @@ class Child:
         self.pid = 0
         self.errors = bytearray()
         self._output = bytearray()
-        self._exited = loop.future()
+        self._exited = loop.create_future()
         errors, errors_there = os.pipe()
         output, output_there = os.pipe() if stdout is None else (None, stdout)
         try:

@@ -12,7 +12,7 @@ from container.system.progress import ProgressJudge
 from estimators.supervisor.elastic.members import Roster
 
 
-class Hanging:
+class Hanging(ProgressJudge):
     """Judges it in the supervisor, since hosts come and go.
 
     Waiting for hosts is no hang, and has a limit of its own (``elastic_timeout``).
@@ -38,45 +38,48 @@ class Hanging:
         ask: Callable[[str], None],
         fail: Callable[[Failure], None],
     ) -> None:
-        self._limit = limit
+        super().__init__(loop, limit)
         self._roster = roster
         self._waits = waits
         self._driver = driver
+        self._ask = ask
         self._fail = fail
-        self._judge = ProgressJudge(
-            loop, limit, expected=self._is_progress_expected, hosts=self._hosts, ask=ask, give_up=self._give_up
-        )
-        self.start = self._judge.start
-        self.close = self._judge.close
 
     def heed(self, event: Event) -> None:
         """Take what a host says of it."""
         if event.kind == PROGRESS:
-            self._judge.alive()
+            self.alive()
         elif event.kind == STACKS:
-            self._judge.take(event.host, dict(event.data.get("places") or {}), dict(event.data.get("missing") or {}))
+            self.take(event.host, dict(event.data.get("places") or {}), dict(event.data.get("missing") or {}))
 
-    def _hosts(self) -> list[str]:
+    def hosts(self) -> list[str]:
+        """Return the hosts that are up."""
         return [host.name for host in self._roster.present_hosts if host.up]
 
     def _is_driver_stopped(self) -> bool:
         pid = self._driver()
         return pid is not None and processes.is_stopped(pid)
 
-    def _is_progress_expected(self) -> bool:
+    def ask(self, host: str) -> None:
+        """Ask a host where its workers are."""
+        self._ask(host)
+
+    def is_expected(self) -> bool:
+        """Return whether workers train, or are being prepared."""
         if not self._waits() or self._is_driver_stopped():
             return True
         return self._roster.preparing > 0
 
-    def _lines(self, judge: ProgressJudge) -> Iterator[str]:
+    def _lines(self) -> Iterator[str]:
         if self._is_driver_stopped():
             yield f"Horovod's elastic driver (pid {self._driver()}): it is stopped (SIGSTOP); SIGCONT resumes it"
-        for host in self._hosts():
-            if host not in judge.places:
+        for host in self.hosts():
+            if host not in self.places:
                 yield unanswered(host)
-            for process, place in judge.places.get(host, {}).items():
+            for process, place in self.places.get(host, {}).items():
                 rank = self._roster.rank_of(host, process)
                 yield f"{host}, {process if rank is None else f'rank {rank}'}: {place}"
 
-    def _give_up(self, judge: ProgressJudge) -> None:
-        self._fail(no_progress(self._limit, self._lines(judge), judge.missing))
+    def give_up(self) -> None:
+        """Fail the job, and say where each worker is."""
+        self._fail(no_progress(self._limit, self._lines(), self.missing))

@@ -14,7 +14,6 @@ from s3_server import Bucket
 from estimators import (
     ElasticTorchDistributed,
     Estimator,
-    FailurePolicy,
     Interrupt,
     PreflightWarning,
     RunOptions,
@@ -45,7 +44,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 WAYS: dict[str, dict[str, Any]] = {
     "retry": {"max_retry_attempts": 2},
-    "policy": {"run_options": RunOptions(failure_policy=FailurePolicy(max_failures=2))},
     "interruption": {
         "use_spot_instances": True,
         "max_run": 600,
@@ -90,37 +88,36 @@ def test_what_every_attempt_saves_is_in_s3(way: str, hosts: int, s3: Bucket, tmp
     assert not [line.text for line in job.log_lines() if "could not" in line.text]
 
 
-def test_a_script_may_remove_and_rename_the_folder_of_its_checkpoints(tmp_path: Path) -> None:
+def test_a_script_has_folders_of_its_own_by_sagemakers_names(tmp_path: Path) -> None:
+    """It may remove and rename the folder of its checkpoints, and /opt/ml in its arguments is its own tree."""
     script = """
-import shutil
-assert not checkpoints.is_symlink()
-(checkpoints / "step-1").write_text("1")
-if not list(checkpoints.parent.glob("*.bak")):
-    os.rename(checkpoints, f"{checkpoints}.bak")
-    os.makedirs(checkpoints)
-    sys.exit(3)
-shutil.rmtree(checkpoints)
-"""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PreflightWarning)
-        job = estimator(tmp_path, script, max_retry_attempts=2).fit(logs=False)
-    assert job.status == "Completed"
-    assert (Path(f"{job.record.checkpoints_dir}.bak") / "step-1").read_text() == "1"
-
-
-def test_opt_ml_in_hyperparameters_and_variables_is_the_hosts_own(tmp_path: Path) -> None:
-    script = """
-import argparse
+import argparse, shutil
 parser = argparse.ArgumentParser()
 parser.add_argument("--output_dir")
 (pathlib.Path(parser.parse_args().output_dir) / "weights").write_text("w")
 (pathlib.Path(os.environ["EXTRA"].partition("=")[2]) / "notes").write_text("n")
-(pathlib.Path(os.environ["CKPT"]) / "step-1").write_text("1")
+assert not checkpoints.is_symlink()
+assert not list(checkpoints.glob("*")), "what was removed has come back"
+if not list(checkpoints.parent.glob("*.bak")):
+    (checkpoints / "step-1").write_text("1")
+    os.rename(checkpoints, f"{checkpoints}.bak")
+    os.makedirs(checkpoints)
+    sys.exit(3)
+shutil.rmtree(checkpoints)
+os.makedirs(checkpoints)
+(pathlib.Path(os.environ["CKPT"]) / "step-2").write_text("2")
 """
-    given = {"EXTRA": "dir=/opt/ml/output/data", "CKPT": "/opt/ml/checkpoints"}
-    one = estimator(tmp_path, script, hyperparameters={"output_dir": "/opt/ml/model"}, environment=given)
+    one = estimator(
+        tmp_path,
+        script,
+        max_retry_attempts=2,
+        hyperparameters={"output_dir": "/opt/ml/model"},
+        environment={"EXTRA": "dir=/opt/ml/output/data", "CKPT": "/opt/ml/checkpoints"},
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PreflightWarning)
         job = one.fit(logs=False)
+    assert job.status == "Completed"
+    assert (Path(f"{job.record.checkpoints_dir}.bak") / "step-1").read_text() == "1"
+    assert (job.record.checkpoints_dir / "step-2").read_text() == "2"
     assert {"weights", "weights-algo-1"} == set(unpacked(Path(job.model_data).read_bytes()))
-    assert (job.record.checkpoints_dir / "step-1").read_text() == "1"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import os
 import signal
 import subprocess
-import threading
 from pathlib import Path
 
 import feeding
@@ -78,31 +78,30 @@ def agents(folder: Path) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("distribution", ["ShardedByS3Key", "FullyReplicated"])
-def test_several_ranks_download_an_object_once(s3: Bucket, faults: Faults, tmp_path: Path, distribution: str) -> None:
+def test_several_ranks_download_an_object_once(s3: Bucket, faults: Faults, tmp_path: Path) -> None:
     """Also where the connection is cut, and the server is slow."""
     lines = [b"%07d" % number for number in range(600_000)]
     for part in range(3):
         s3.put(f"train/{part}", b"".join(line + b"\n" for line in lines[part::3]))
     faults.cut(after=300_000, times=2, key="train/1")
     faults.stall(after=500_000, seconds=0.5, key="train/2")
-    shares: dict[int, list[bytes]] = {}
-    with feeding.agent(
-        tmp_path / "ml", {"train": {"uri": s3.uri("train"), "distribution": distribution}}, ranks=3
-    ) as host:
+    channels = {
+        "dealt": {"uri": s3.uri("train"), "distribution": "ShardedByS3Key"},
+        "whole": {"uri": s3.uri("train"), "distribution": "FullyReplicated"},
+    }
+    with feeding.agent(tmp_path / "ml", channels, ranks=3) as host:
 
-        def read(rank: int) -> None:
-            shares[rank] = feeding.split(RecordFormat.TEXT_LINE, host.read("train", 0, rank))
+        def read(channel: str) -> list[list[bytes]]:
+            with concurrent.futures.ThreadPoolExecutor(3) as pool:
+                streams = pool.map(lambda rank: host.read(channel, 0, rank), range(3))
+                return [feeding.split(RecordFormat.TEXT_LINE, stream) for stream in streams]
 
-        threads = [threading.Thread(target=read, args=(rank,)) for rank in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(120)
-    if distribution == "ShardedByS3Key":
-        assert [len(shares[rank]) for rank in range(3)] == [200_000] * 3
-        assert sorted(line for share in shares.values() for line in share) == lines
-    else:
-        assert all(sorted(share) == lines for share in shares.values())
-    # Once for each object, and again after each fault.
-    assert len([seen for seen in faults.requests("GET", "train/") if "list-type" not in seen.path]) <= 3 + 3
+        shares = read("dealt")
+        asked = [seen for seen in faults.requests("GET", "train/") if "list-type" not in seen.path]
+        assert [len(share) for share in shares] == [200_000] * 3
+        assert sorted(line for share in shares for line in share) == lines
+        assert len(asked) <= 3 + 3, "an object is read not once, and again after each fault"
+        faults.seen.clear()
+        assert all(sorted(share) == lines for share in read("whole"))
+        asked = [seen for seen in faults.requests("GET", "train/") if "list-type" not in seen.path]
+        assert len(asked) == 3, "an object of a replicated channel is read not once"

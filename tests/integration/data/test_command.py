@@ -8,10 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from waiting import until
-
-from estimators.cli.main import main
 
 FLEETFIT = [sys.executable, "-m", "estimators.cli.main"]
 
@@ -89,18 +86,3 @@ def test_for_eval(tmp_path: Path) -> None:
     finally:
         os.kill(pid, signal.SIGTERM)
     until(lambda: not alive(pid))
-
-
-def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "file").touch()
-    assert main(["s3", str(tmp_path / "file")]) == 2
-    assert "is not a folder" in capsys.readouterr().err
-    assert main(["s3", str(tmp_path), "--port", "0x"]) == 2
-    assert "whole number" in capsys.readouterr().err
-    monkeypatch.setenv("FLEETFIT_S3_KEY", "abc")
-    assert main(["s3", str(tmp_path)]) == 2
-    assert "FLEETFIT_S3_SECRET" in capsys.readouterr().err
-    monkeypatch.setenv("FLEETFIT_S3_SECRET", "short")
-    assert main(["s3", str(tmp_path)]) == 2
-    said = capsys.readouterr().err
-    assert "8 or more" in said and "short" not in said

@@ -14,11 +14,8 @@ from jobs_on_s3 import estimator, said
 from s3_server import Bucket, Faults
 from waiting import until
 
-from container.agent import channels, mounting
-from container.contract.channels import HostChannel, InputMode
-from container.contract.errors import AgentError
+from container.agent import mounting
 from estimators import PreflightWarning, TrainingInput
-from estimators.job.errors import ConfigurationError
 
 needs_fuse = pytest.mark.skipif(
     shutil.which("fusermount3") is None or not os.access("/dev/fuse", os.R_OK | os.W_OK),
@@ -35,13 +32,6 @@ def fit(one: Any, inputs: Any, **arguments: Any) -> Any:
 def mounts(folder: Path) -> list[str]:
     lines = Path("/proc/self/mounts").read_text().replace("\\040", " ").splitlines()
     return [line for line in lines if str(folder) in line]
-
-
-def test_local_files_are_linked(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    wanted = HostChannel(name="train", uri=str(tmp_path / "data"), mode=InputMode.FAST_FILE)
-    channels.prepare([tmp_path / "host"], [wanted], tell=lambda line: None)
-    assert (tmp_path / "host/input/data/train").is_symlink()
 
 
 @needs_fuse
@@ -89,12 +79,3 @@ def test_a_mount_whose_server_was_killed_goes_as_well(s3: Bucket, tmp_path: Path
         [server] = mounted._running.values()
         os.kill(server, signal.SIGKILL)
     assert mounts(tmp_path) == []
-
-
-def test_a_machine_that_cannot(s3: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    s3.put("train/a", b"x")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(AgentError, match=r"apt install fuse3"):
-        mounting.check()
-    with pytest.raises(ConfigurationError, match=r"lacks .*fuse3.*, which input mode 'FastFile' needs"):
-        fit(estimator(tmp_path, ""), TrainingInput(s3.uri("train"), input_mode="FastFile"))

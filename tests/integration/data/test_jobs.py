@@ -14,9 +14,9 @@ from jobs_on_s3 import estimator, said, unpacked
 from s3_server import Bucket, Faults
 from waiting import until
 
-from estimators import FileSystemInput, PreflightWarning, TrainingInput, TrainingJobError
+from estimators import PreflightWarning, TrainingInput, TrainingJobError
 from estimators.client import debugging
-from estimators.job.errors import ConfigurationError, UnsupportedError
+from estimators.job.errors import ConfigurationError
 from estimators.records.record import job_names
 
 
@@ -77,8 +77,12 @@ def test_a_failed_upload_fails_the_job(s3: Bucket, faults: Faults, tmp_path: Pat
         TrainingJobError, match=r"the upload failed: .*denies access.*The unpacked files are in"
     ) as caught:
         fit(estimator(tmp_path, "", output_path=s3.uri("out")))
-    job = caught.value.job
-    assert (job.record.tree("algo-1").model / "weights-algo-1").exists()
+    assert (caught.value.job.record.tree("algo-1").model / "weights-algo-1").exists()
+    with pytest.raises(
+        TrainingJobError, match=r"upload of the checkpoints failed: 's3://bucket-.*denies access"
+    ) as caught:
+        fit(estimator(tmp_path, "save(1)", checkpoint_s3_uri=s3.uri("ck")))
+    assert (caught.value.job.record.checkpoints_dir / "checkpoint-00000001-step-1").is_dir()
     assert s3.names() == []
 
 
@@ -106,29 +110,18 @@ save(2)
     assert said(job, "restored") == ["[]"]
     # One whose upload was cut stays where it is.
     s3.put("ck/checkpoint-00000003-step-3/tensors", b"half")
-    two = estimator(tmp_path, "save(4)", checkpoint_s3_uri=s3.uri("ck/"))
+    # Intermediate output that cannot go up is said, and fails nothing.
+    faults.unavailable(times=1000, method="PUT", status=403, key="intermediate")
+    script = 'save(4)\npathlib.Path(os.environ["SM_OUTPUT_INTERMEDIATE_DIR"], "a").write_text("1")'
+    two = estimator(tmp_path, script, checkpoint_s3_uri=s3.uri("ck/"), output_path=s3.uri("out"))
     again = fit(two)
+    assert any("the upload of the intermediate output failed" in line.text for line in again.log_lines())
     assert json.loads(said(again, "restored")[0]) == sorted([*whole, ".hidden", "go", "half"])
     assert any("checkpoint-00000003-step-3 is incomplete" in line.text for line in again.log_lines())
     assert "ck/checkpoint-00000004-step-4/manifest.json" in s3.names()
     assert "ck/checkpoint-00000001-step-1/tensors" in s3.names()  # nothing is deleted
     uploads = [seen.path for seen in faults.requests("PUT", "checkpoint-00000001")]
     assert len(uploads) == 2  # not again by the second job
-
-
-def test_a_failed_job_saves_its_checkpoints(s3: Bucket, faults: Faults, tmp_path: Path) -> None:
-    with pytest.raises(TrainingJobError, match="exited with code 3"):
-        fit(estimator(tmp_path, "save(1); sys.exit(3)", checkpoint_s3_uri=s3.uri("ck")))
-    assert "ck/checkpoint-00000001-step-1/manifest.json" in s3.names()
-
-
-def test_checkpoints_that_cannot_go_up_fail_the_job(s3: Bucket, faults: Faults, tmp_path: Path) -> None:
-    faults.unavailable(times=1000, method="PUT", status=403)
-    with pytest.raises(
-        TrainingJobError, match=r"upload of the checkpoints failed: 's3://bucket-.*denies access"
-    ) as caught:
-        fit(estimator(tmp_path, "save(1)", checkpoint_s3_uri=s3.uri("ck")))
-    assert (caught.value.job.record.checkpoints_dir / "checkpoint-00000001-step-1").is_dir()
 
 
 #: Writes intermediate output, and goes on when it is told to.
@@ -157,42 +150,21 @@ def test_intermediate_output_comes_while_the_job_runs(s3: Bucket, faults: Faults
     assert {f"out/between/output/intermediate/last-algo-{n}" for n in (1, 2)} <= set(s3.names())
 
 
-def test_intermediate_output_that_cannot_go_up_is_said_and_fails_nothing(
-    s3: Bucket, faults: Faults, tmp_path: Path
-) -> None:
-    faults.unavailable(times=1000, method="PUT", status=403, key="intermediate")
-    script = 'pathlib.Path(os.environ["SM_OUTPUT_INTERMEDIATE_DIR"], "a").write_text("1")'
-    job = fit(estimator(tmp_path, script, output_path=s3.uri("out")))
-    assert job.status == "Completed"
-    assert any("the upload of the intermediate output failed" in line.text for line in job.log_lines())
-
-
-@pytest.mark.parametrize(
-    ("inputs", "arguments", "message"),
-    [
-        ("s3://BUCKET/nothing", {}, r"channel 'training': 's3://.*/nothing': no object has a key"),
-        ("s3://BUCKETx/train", {}, "there is no bucket"),
+def test_what_is_refused_before_the_start(s3: Bucket, tmp_path: Path) -> None:
+    s3.put("train/a", b"x")
+    s3.put("m", json.dumps([{"prefix": s3.uri("train/")}, "a", "b"], indent=0).replace("{\n", "{").encode())
+    for inputs, arguments, message in (
+        (s3.uri("nothing"), {}, r"channel 'training': 's3://.*/nothing': no object has a key"),
         (
-            {"m": TrainingInput("s3://BUCKET/m", s3_data_type="ManifestFile")},
+            {"m": TrainingInput(s3.uri("m"), s3_data_type="ManifestFile")},
             {},
             r"channel 'm': .*line 5: .*no such obj",
         ),
-        (None, {"output_path": "s3://BUCKETx/out"}, "output_path: .*there is no bucket"),
-        (None, {"checkpoint_s3_uri": "s3://BUCKETx/out"}, "checkpoint_s3_uri: .*there is no bucket"),
-    ],
-)
-def test_what_is_refused_before_the_start(
-    s3: Bucket, tmp_path: Path, inputs: Any, arguments: dict[str, str], message: str
-) -> None:
-    s3.put("train/a", b"x")
-    s3.put("m", json.dumps([{"prefix": s3.uri("train/")}, "a", "b"], indent=0).replace("{\n", "{").encode())
-    if isinstance(inputs, dict):
-        inputs = {"m": TrainingInput(s3.uri("m"), s3_data_type="ManifestFile")}
-    elif inputs:
-        inputs = inputs.replace("BUCKET", s3.name)
-    arguments = {name: value.replace("BUCKET", s3.name) for name, value in arguments.items()}
-    with pytest.raises(ConfigurationError, match=message):
-        fit(estimator(tmp_path, "", **arguments), inputs)
+        (None, {"output_path": f"s3://{s3.name}x/out"}, "output_path: .*there is no bucket"),
+        (None, {"checkpoint_s3_uri": f"s3://{s3.name}x/out"}, "checkpoint_s3_uri: .*there is no bucket"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            fit(estimator(tmp_path, "", **arguments), inputs)
     assert job_names() == []
 
 
@@ -206,13 +178,3 @@ def test_what_the_foreground_does_not_do(s3: Bucket, tmp_path: Path, capfd: pyte
     said = capfd.readouterr().err
     for place in ("out/", "saved/"):
         assert f"--debug: nothing is uploaded to {s3.uri(place)} or downloaded from there" in said
-
-
-def test_what_no_local_job_can_have(s3: Bucket, tmp_path: Path) -> None:
-    one = estimator(tmp_path, "")
-    with pytest.raises(UnsupportedError, match="EFS and FSx file systems exist only on AWS"):
-        fit(one, FileSystemInput("fs-0123456789abcdef0", "EFS", "/data"))
-    with pytest.raises(ConfigurationError, match="compression 'Gzip' is for Pipe mode"):
-        fit(one, TrainingInput(s3.uri("x"), compression="Gzip"))
-    with pytest.raises(ConfigurationError, match="can only be read in Pipe mode"):
-        fit(one, TrainingInput(s3.uri("x"), s3_data_type="AugmentedManifestFile", attribute_names=["a-ref"]))

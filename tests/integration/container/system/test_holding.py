@@ -6,10 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from holding import held
 
-from container.system.holding import FOLDER, hold
+from container.system.holding import hold
 
 COMES = "from container.system.holding import hold\nhold('a.point')\nprint('went on', flush=True)"
 
@@ -20,6 +19,7 @@ def start(text: str = COMES) -> subprocess.Popen[str]:
 
 def test_who_comes_stands_until_it_is_let_go() -> None:
     with held("a.point") as point:
+        hold("another.point")  # others pass
         with start() as first, start() as second:
             there = {point.await_there(), point.await_there()}
             assert there == {first.pid, second.pid}
@@ -30,25 +30,6 @@ def test_who_comes_stands_until_it_is_let_go() -> None:
             assert second.communicate()[0] == "went on\n"
         with start() as late:
             assert late.communicate()[0] == "went on\n"
-
-
-def test_others_pass() -> None:
-    with held("a.point") as point:
-        hold("another.point")
-        with start() as first, start() as second:
-            assert point.await_there(lambda process: process.pid == second.pid) == second.pid
-            point.let_go()
-            assert first.wait() == second.wait() == 0
-
-
-@pytest.mark.parametrize("folder", [None, "none", "empty"])
-def test_nothing_is_held_where_nobody_holds(
-    folder: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "empty").mkdir()
-    if folder is not None:
-        monkeypatch.setenv(FOLDER, str(tmp_path / folder))
-    hold("a.point")
 
 
 def test_who_is_held_goes_on_when_the_test_is_gone() -> None:

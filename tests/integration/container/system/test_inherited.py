@@ -9,8 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from container.system import inherited
 
 ROOT = Path(inherited.__file__).parents[2]
@@ -34,11 +32,3 @@ def test_a_process_takes_over_what_was_taken_down(tmp_path: Path) -> None:
     assert json.loads(run.stdout) == wanted
     assert inherited.difference(wanted) is None
     assert inherited.taken_down() == theirs and os.getcwd() != str(tmp_path)
-
-
-def test_what_cannot_be_taken_over_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    theirs = inherited.taken_down()
-    assert inherited.difference({**theirs, "traits": {**theirs["traits"], "nice": 19}}) is not None
-    monkeypatch.setattr(resource, "getrlimit", lambda number: (0, 0))
-    higher = [[resource.RLIMIT_CORE, 0, resource.RLIM_INFINITY]]
-    assert inherited.difference({**theirs, "limits": higher}) == "its resource limits are higher"

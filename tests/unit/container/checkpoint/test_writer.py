@@ -13,10 +13,10 @@ import pytest
 
 from container.checkpoint import Checkpointer, CheckpointWriteError
 from container.checkpoint import writer as writers
-from container.checkpoint.writer import BackgroundWriter
+from container.checkpoint.writer import BackgroundWriter, Target
 
 
-class Disk:
+class Disk(Target[int]):
     """Writes jobs when it is told to."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ def in_thread(function, *args):  # type: ignore[no-untyped-def]
 
 def test_a_slow_disk_holds_the_training_up_when_the_bound_is_reached() -> None:
     disk = Disk()
-    writer = BackgroundWriter(disk.write, pending=2)
+    writer = BackgroundWriter(disk, pending=2)
     began = time.monotonic()
     put(writer, 1)
     assert writer.idle
@@ -63,7 +63,7 @@ def test_a_slow_disk_holds_the_training_up_when_the_bound_is_reached() -> None:
 def test_errors_are_raised_by_the_next_call_once() -> None:
     disk = Disk()
     disk.allowed.release(100)
-    writer = BackgroundWriter(disk.write)
+    writer = BackgroundWriter(disk)
     put(writer, -1)
     with pytest.raises(OSError, match="job -1"):
         writer.wait()
@@ -82,7 +82,7 @@ def test_errors_are_raised_by_the_next_call_once() -> None:
 
 def test_an_error_wakes_whoever_waits() -> None:
     disk = Disk()
-    writer = BackgroundWriter(disk.write)
+    writer = BackgroundWriter(disk)
     put(writer, -1)
     seen: list[str] = []
 
@@ -101,7 +101,7 @@ def test_an_error_wakes_whoever_waits() -> None:
 def test_a_snapshot_that_fails_gives_its_place_back() -> None:
     disk = Disk()
     disk.allowed.release(100)
-    writer = BackgroundWriter(disk.write)
+    writer = BackgroundWriter(disk)
     for _ in range(3):
         with pytest.raises(KeyError), writer.slot():
             raise KeyError
@@ -112,7 +112,7 @@ def test_a_snapshot_that_fails_gives_its_place_back() -> None:
 
 def test_waiting_can_be_bounded() -> None:
     disk = Disk()
-    writer = BackgroundWriter(disk.write)
+    writer = BackgroundWriter(disk)
     put(writer, 1)
     assert not writer.wait(0.01)
     disk.allowed.release()
@@ -126,7 +126,7 @@ def test_whoever_waits_says_so(call: str, monkeypatch: pytest.MonkeyPatch) -> No
     stderr = io.StringIO()  # pytest's own capture is not read while another thread writes into it
     monkeypatch.setattr(sys, "stderr", stderr)
     disk = Disk()
-    writer = BackgroundWriter(disk.write, where="/the/folder")
+    writer = BackgroundWriter(disk, where="/the/folder")
     put(writer, 1)
     calls = {"wait": writer.wait, "slot": lambda: put(writer, 2), "close": writer.close}
     thread = in_thread(calls[call])
@@ -146,7 +146,7 @@ def test_whoever_waits_says_so(call: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_nobody_says_anything_where_the_wait_is_bounded(capfd: pytest.CaptureFixture[str]) -> None:
     disk = Disk()
-    writer = BackgroundWriter(disk.write)
+    writer = BackgroundWriter(disk)
     put(writer, 1)
     assert not writer.wait(0) and not writer.wait(0.01)
     disk.allowed.release()
@@ -157,12 +157,15 @@ def test_nobody_says_anything_where_the_wait_is_bounded(capfd: pytest.CaptureFix
 def test_found_to_be_garbage_while_it_writes() -> None:
     """The collector may run in the writer's own thread, which must not wait for itself."""
     ended = threading.Event()
-    writer: BackgroundWriter[int]
 
-    def write(job: int) -> None:
-        writer.close(then=ended.set)
+    class Garbage(Target[int]):
+        def write(self, job: int) -> None:
+            writer.close()
 
-    writer = BackgroundWriter(write)
+        def close(self) -> None:
+            ended.set()
+
+    writer = BackgroundWriter(Garbage())
     put(writer, 1)
     assert ended.wait(20)
 

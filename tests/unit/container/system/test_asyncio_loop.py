@@ -48,9 +48,13 @@ def test_a_cancellation_in_the_moment_of_the_result_counts(asyncio_loop: Asyncio
 
 
 def test_what_runs_when_the_loop_is_interrupted_cleans_up_when_it_is_closed(asyncio_loop: AsyncioLoop) -> None:
+    began: list[str] = []
     ended: list[str] = []
 
     async def wait(name: str) -> None:
+        began.append(name)
+        if len(began) == 2:
+            asyncio_loop.call_soon(interrupt)
         try:
             await asyncio.sleep(60)
         finally:
@@ -60,7 +64,6 @@ def test_what_runs_when_the_loop_is_interrupted_cleans_up_when_it_is_closed(asyn
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    asyncio_loop.call_later(0.01, interrupt)
     with pytest.raises(KeyboardInterrupt):
         asyncio_loop.run(gather(wait("one"), wait("other")))
     asyncio_loop.close()

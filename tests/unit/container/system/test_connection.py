@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from container.contract.messages import LIMIT, MessageError, encode
-from container.system.connection import ENDED, BlockingConnection, Connection, Reader
+from container.system.connection import ENDED, BlockingConnection, Connection
 from container.system.loop import Loop
 
 RunUntil = Callable[..., None]
@@ -34,7 +34,7 @@ def is_closed(fd: int) -> bool:
 
 def test_a_pipes_messages_then_its_end(loop: Loop, run_until: RunUntil, log: list[Any]) -> None:
     read_end, write_end = os.pipe()
-    Reader(loop, read_end, log.append, log.append)
+    Connection(loop, read_end, log.append, log.append)
     os.write(write_end, encode({"op": "a"}) + encode({"op": "b"}) + b'{"op":')
     run_until(lambda: len(log) == 2)
     os.write(write_end, b'"c"}\n{"op":"never whole"')
@@ -46,7 +46,7 @@ def test_a_pipes_messages_then_its_end(loop: Loop, run_until: RunUntil, log: lis
 
 def test_a_pipe_that_brings_garbage_is_closed(loop: Loop, run_until: RunUntil, log: list[Any]) -> None:
     read_end, write_end = os.pipe()
-    Reader(loop, read_end, log.append, log.append)
+    Connection(loop, read_end, log.append, log.append)
     os.write(write_end, encode({"op": "a"}) + b"stop\n" + encode({"op": "b"}))
     run_until(lambda: len(log) == 2)
     assert log == [{"op": "a"}, "a line of 4 bytes is not a JSON object"]
@@ -60,7 +60,7 @@ def test_a_reader_that_is_closed_while_it_reads_hears_no_more(loop: Loop, run_un
         log.append(message)
         reader.close()
 
-    reader = Reader(loop, read_end, received, log.append)
+    reader = Connection(loop, read_end, received, log.append)
     os.write(write_end, encode({"op": "a"}) + encode({"op": "b"}))
     run_until(lambda: log)
     assert log == [{"op": "a"}] and is_closed(read_end)

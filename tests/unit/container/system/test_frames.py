@@ -45,6 +45,20 @@ def test_what_is_no_frame_is_refused(data: bytes) -> None:
         list(Decoder().feed(b'{"op":"x","size":%d}\n' % (BODY_LIMIT + 1)))
 
 
+class End:
+    """Takes what comes to one end."""
+
+    def __init__(self, ends: Ends, number: int) -> None:
+        self._ends = ends
+        self._number = number
+
+    def received(self, message: dict[str, object], body: bytes) -> None:
+        self._ends.take(self._number, message, body)
+
+    def closed(self, reason: str) -> None:
+        self._ends.closed.append(reason)
+
+
 class Ends:
     """Two links that are connected, on one loop."""
 
@@ -58,9 +72,9 @@ class Ends:
         background = Background(self.loop)
         for number, sock in enumerate((one, other)):
             fd = sock.detach()
-            link = Link(self.loop, fd, fd, lambda m, b, n=number: self.take(n, m, b), self.closed.append)
+            link = Link(self.loop, fd, fd, End(self, number))
             self.links.append(link)
-            self.transfers.append(Transfers(self.loop, link, background, lambda: folder))
+            self.transfers.append(Transfers(link, background, folder))
 
     def take(self, number: int, message: dict[str, object], body: bytes) -> None:
         if message["op"] == "data":
@@ -149,7 +163,7 @@ def test_an_end_of_the_connection_and_nonsense_are_told_once(ends: Ends) -> None
     ends.links[1].send({"op": "dropped"})
     one, other = socket.socketpair()
     fd = other.detach()
-    link = Link(ends.loop, fd, fd, lambda m, b: None, ends.closed.append)
+    link = Link(ends.loop, fd, fd, End(ends, 0))
     one.sendall(b"nonsense\n")
     ends.until(lambda: len(ends.closed) == 2)
     assert ends.closed[1] == "a line of 8 bytes is not a JSON object" and not link.open

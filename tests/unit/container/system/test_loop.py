@@ -110,7 +110,7 @@ def test_a_callback_may_remove_another_that_is_due(loop: SelectorLoop) -> None:
 
 def test_signals_are_called_in_the_loop(loop: SelectorLoop, run_until: Callable[..., None]) -> None:
     said: list[str] = []
-    loop.on_signal(signal.SIGUSR1, lambda: said.append("usr1"))
+    loop.add_signal_handler(signal.SIGUSR1, lambda: said.append("usr1"))
     os.kill(os.getpid(), signal.SIGUSR1)
     assert said == []
     run_until(lambda: said)

@@ -15,7 +15,9 @@ from estimators import (
     Callback,
     Estimator,
     FakeOutcome,
+    FileSystemInput,
     TensorFlow,
+    TrainingInput,
 )
 from estimators.client import estimator as module
 from estimators.job.errors import ConfigurationError, UnsupportedError
@@ -211,6 +213,24 @@ def test_positional_arguments_are_the_sdks() -> None:
         Estimator("image", "role", 1, "local_fake", 30)
     with pytest.raises(TypeError, match="image_uri twice"):
         Estimator("image", image_uri="other")
+
+
+def test_inputs_that_no_job_of_this_machine_can_have_are_refused_by_name(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    one = TensorFlow(entry_point="train.py", source_dir=str(tmp_path), instance_type="local_process", instance_count=1)
+    uri = "s3://bucket/x"
+    for inputs, error, said in (
+        (FileSystemInput("fs-0123456789abcdef0", "EFS", "/data"), UnsupportedError, "EFS and FSx file systems exist"),
+        (TrainingInput(uri, compression="Gzip"), ConfigurationError, "compression 'Gzip' is for Pipe mode"),
+        (
+            TrainingInput(uri, s3_data_type="AugmentedManifestFile", attribute_names=["a-ref"]),
+            ConfigurationError,
+            "can only be read in Pipe mode",
+        ),
+    ):
+        with pytest.raises(error, match=said):
+            one.fit(inputs)
+    assert jobs(home) == []
 
 
 def test_the_signature_is_shown() -> None:

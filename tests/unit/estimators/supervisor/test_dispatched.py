@@ -76,7 +76,7 @@ class World:
 
     def ask(self, **message: Any) -> list[dict[str, Any]]:
         answers: list[dict[str, Any]] = []
-        self.loop.soon(lambda: self.job._answer(message, answers.append))
+        self.loop.call_soon(lambda: self.job._answer(message, answers.append))
         self.loop.advance()
         return answers
 

@@ -72,7 +72,7 @@ class Provider(Ec2Provider):
     starts: dict[str, Any]
 
     async def _start(self, name: str, place: Place) -> Host:  # type: ignore[override]
-        found = await self.starts.setdefault(place.machine.name, self.loop.future())
+        found = await self.starts.setdefault(place.machine.name, self.loop.create_future())
         if isinstance(found, str):
             raise HostUnavailable(found)
         return ValueHost(name)

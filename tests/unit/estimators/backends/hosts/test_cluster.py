@@ -70,10 +70,10 @@ class TestStart:
         def look() -> None:
             turns.append(sum(host.trains for host in job.provider.hosts.values()))
             if turns[-1] < 4:
-                job.loop.soon(look)
+                job.loop.call_soon(look)
 
         job.cluster.start(0)
-        job.loop.soon(look)
+        job.loop.call_soon(look)
         job.advance()
         assert {1, 2, 3, 4} <= set(turns)
 
@@ -87,10 +87,10 @@ class TestStart:
             if job.provider.hosts and job.host(1).trains:
                 job.cluster.stop()
             else:
-                job.loop.soon(stop)
+                job.loop.call_soon(stop)
 
         job.cluster.start(0)
-        job.loop.soon(stop)
+        job.loop.call_soon(stop)
         job.advance()
         unstarted = [name for name, host in job.provider.hosts.items() if not host.trains]
         assert unstarted and sorted(end.host for end in job.ends) == sorted(unstarted)
@@ -322,7 +322,7 @@ class TestLoss:
 
         def lose(left: int) -> None:
             if left:
-                job.loop.soon(lambda: lose(left - 1))
+                job.loop.call_soon(lambda: lose(left - 1))
             else:
                 job.host(1).lose("no sign of life")
 

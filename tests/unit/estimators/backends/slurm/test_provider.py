@@ -108,7 +108,7 @@ class Slurm:
 
     def acquire(self, *names: str) -> list[asyncio.Task[Any]]:
         """Have hosts acquired in one turn."""
-        tasks = [self.loop._loop.create_task(self.provider.acquire(name)) for name in names]
+        tasks = [self.loop.create_task(self.provider.acquire(name)) for name in names]
         self.loop.advance()
         return tasks
 

@@ -6,13 +6,10 @@ import random
 import threading
 import time
 from collections.abc import Generator
-from pathlib import Path
 
 import pytest
-from feeding import agent, split, write_objects
 
 from container.agent.pipes.sharing import Sharing
-from container.formats import RecordFormat
 
 PIECES = [bytes([number]) * (number % 7 + 1) * 100 for number in range(50)]
 CONTENT = b"".join(PIECES)
@@ -109,34 +106,3 @@ def test_readers_of_any_speed_in_threads_get_every_byte() -> None:
         assert all(got[rank] == CONTENT * 6 for rank in range(3))
         assert sharing.kept <= window + 700
         assert all(source.begun == source.closed for source in sources)
-
-
-def test_ranks_of_a_host_share_what_the_agent_reads(tmp_path: Path) -> None:
-    """Three ranks read at once, more than their FIFOs hold; the agent's reading is counted by the kernel."""
-    records = write_objects(tmp_path / "data", [150_000, 150_000], RecordFormat.TEXT_LINE)
-    size = sum(path.stat().st_size for path in (tmp_path / "data").iterdir())
-    channels = {"train": {"uri": str(tmp_path / "data"), "distribution": "ShardedByS3Key"}}
-    with agent(tmp_path / "ml", channels, ranks=3) as host:
-        for rank in range(3):
-            host.fifo("train", 0, rank)  # it has begun
-        before = read_bytes(host.process.pid)
-        got: dict[int, bytes] = {}
-        threads = [
-            threading.Thread(target=lambda rank=rank: got.update({rank: host.read("train", 0, rank)}))
-            for rank in range(3)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        counted = read_bytes(host.process.pid) - before
-    shares = [split(RecordFormat.TEXT_LINE, got[rank]) for rank in range(3)]
-    assert [len(share) for share in shares] == [100_000] * 3
-    assert sorted(record for share in shares for record in share) == sorted(records)
-    assert size <= counted < 1.5 * size, "not once for each of them"
-
-
-def read_bytes(pid: int) -> int:
-    """Bytes that a process has read by read() and the like, from /proc."""
-    lines = Path(f"/proc/{pid}/io").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("rchar:"))

@@ -1,0 +1,61 @@
+"""Hosts' trees that the agent prepares in this process."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from pathlib import Path
+
+from container.agent import channels
+from container.contract.channels import HostChannel
+from container.contract.wire import Event, Piece, decode_line
+from estimators.client.printing import LogPrinter
+from estimators.records.logs import LogLine
+
+
+class Trees:
+    """Hosts' trees, and what preparing them says."""
+
+    def __init__(self, root: Path, hosts: int) -> None:
+        self.bases = [root / f"algo-{number}" for number in range(1, hosts + 1)]
+        self.lines: list[bytes] = []
+
+    def prepare(self, *wanted: HostChannel) -> None:
+        """Prepare the channels of all hosts."""
+        self.lines.clear()
+        channels.prepare(self.bases, wanted, tell=self.lines.append)
+
+    def files(self, host: int, channel: str = "train") -> dict[str, bytes]:
+        """Return a host's files of a channel."""
+        root = self.bases[host] / "input/data" / channel
+        return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+    @property
+    def warnings(self) -> list[str]:
+        """The warnings of the last time."""
+        events = [item for item in map(decode_line, self.lines) if isinstance(item, Event)]
+        return [event.data["message"] for event in events if event.kind == "warning"]
+
+    @property
+    def words(self) -> str:
+        """What was printed the last time."""
+        return b"".join(piece.data for piece in pieces(self.lines)).decode()
+
+
+def pieces(lines: list[bytes]) -> list[Piece]:
+    """Return the printed pieces of an agent's lines."""
+    return [item for item in map(decode_line, lines) if isinstance(item, Piece)]
+
+
+def shown(lines: list[bytes], screen: io.StringIO) -> str:
+    """Return what a user sees of an agent's lines."""
+    printer = LogPrinter(screen, colour=False)
+    for number, piece in enumerate(pieces(lines)):
+        printer.print([LogLine(number, piece.host, piece.process, 0, piece.data)])
+    printer.finish()
+    return screen.getvalue()
+
+
+def content(number: int, size: int = 1000) -> bytes:
+    """Return bytes that look random, the same for each number."""
+    return hashlib.shake_128(str(number).encode()).digest(size)
