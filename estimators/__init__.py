@@ -31,7 +31,6 @@ if TYPE_CHECKING:
         ElasticHorovod,
         ElasticTorchDistributed,
         Mirrored,
-        MultiWorkerMirrored,
         ParameterServer,
         TorchDistributed,
     )
@@ -98,7 +97,6 @@ _MODULES = {
         "ElasticTorchDistributed",
         "MPI",
         "Mirrored",
-        "MultiWorkerMirrored",
         "ParameterServer",
         "TorchDistributed",
     ),
@@ -193,7 +191,6 @@ __all__ = [
     "MLflowCallback",
     "Metric",
     "Mirrored",
-    "MultiWorkerMirrored",
     "NotifyCallback",
     "ParameterServer",
     "PopulationConfig",

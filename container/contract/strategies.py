@@ -290,10 +290,6 @@ class CollectiveAllReduce(Distribution):
         _amount("CollectiveAllReduce(timeout_seconds=…)", self.timeout_seconds)
 
 
-#: TensorFlow's own name for it.
-MultiWorkerMirrored = CollectiveAllReduce
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Mirrored(Distribution):
     """TensorFlow's ``MirroredStrategy``: one host and one process, with a copy of the model on each device.

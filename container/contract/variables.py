@@ -96,8 +96,8 @@ ELASTIC_PLANNED = "FLEETFIT_ELASTIC_PLANNED"
 ELASTIC_LATE = "FLEETFIT_ELASTIC_LATE"
 #: The user's own values of what OpenMPI 5's daemons are told (``daemons.node_environment``), by this prefix.
 USERS_PREFIX = "FLEETFIT_USERS_"
-#: Makes a Python of the toolkit's the machine's importer (``toolkit/importer/server.py``): ``LISTENER:REQUEST:SOCKET``,
-#: two descriptors and the path of the first.
+#: Makes a Python of the toolkit's the machine's importer (``toolkit/importer/server.py``): ``LISTENER:SOCKET``, a
+#: descriptor and its path.
 IMPORTER = "FLEETFIT_IMPORTER"
 #: In the job's environment: "0" starts no importer, "1" also one for what is imported fast.
 FORK = "FLEETFIT_FORK"

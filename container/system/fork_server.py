@@ -82,8 +82,9 @@ class ForkServer(abc.ABC):
             return None
         with open(passed.pop(0), "rb") as file:
             request: dict[str, Any] = {**json.load(file), "passed": passed}
-        pid, why = -1, self._refusal(request)
-        with contextlib.suppress(OSError):
+        pid, why = -1, None
+        with contextlib.suppress(OSError):  # who asks has ended, or there are too many processes
+            why = self._refusal(request)
             pid = -1 if why else forking.fork()
         if pid == 0:
             for other in (self._listener, *self.peers.values()):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from typing import ClassVar
 
 #: How the names of variables begin that the interpreter reads when it starts, or libraries when they are loaded.
 _READ_AT_LOAD = (
@@ -13,7 +15,7 @@ _READ_AT_LOAD = (
     *("PYTORCH_", "TF_CPP_", "TF_ENABLE", "TF_USE_", "TORCH_", "TZ", "UCX_"),
 )
 #: Modules that look through all variables while they are imported, but only for those whose names begin like this.
-_LOOKED_FOR = {"tqdm.utils": b"TQDM_"}
+_LOOKED_FOR = {"tqdm.utils": "TQDM_"}
 
 
 def is_read_at_load(name: str) -> bool:
@@ -21,26 +23,26 @@ def is_read_at_load(name: str) -> bool:
     return name.startswith(_READ_AT_LOAD)
 
 
-class Noted(dict[bytes, bytes]):
-    """The dict behind ``os.environ``, which notes the names that are looked at, or ``whole`` for all of them."""
+class Noted(type(os.environ)):  # type: ignore[misc]
+    """The class of ``os.environ`` while it notes which variables are looked at.
 
-    def __init__(self, values: Mapping[bytes, bytes]) -> None:
-        super().__init__(values)
-        self.seen: set[object] = set()
-        self.whole = False
+    Attributes:
+        seen: The names that were looked at.
+        whole: Whether all variables were looked at.
+    """
 
-    def __getitem__(self, name: bytes) -> bytes:
+    seen: ClassVar[set[str]] = set()
+    whole: ClassVar[bool] = False
+
+    def __getitem__(self, name: str) -> str:
         self.seen.add(name)
-        return super().__getitem__(name)
+        value: str = super().__getitem__(name)
+        return value
 
-    def __contains__(self, name: object) -> bool:
-        self.seen.add(name)
-        return super().__contains__(name)
-
-    def __iter__(self) -> Iterator[bytes]:
+    def __iter__(self) -> Iterator[str]:
         frame = sys._getframe(1)
         while frame.f_back and frame.f_globals.get("__name__") in ("os", "collections.abc", "_collections_abc"):
             frame = frame.f_back
         prefix = _LOOKED_FOR.get(frame.f_globals.get("__name__", ""))
-        self.whole = self.whole or prefix is None
-        return iter([name for name in super().__iter__() if name.startswith(prefix or b"")])
+        Noted.whole = Noted.whole or prefix is None
+        return iter([name for name in super().__iter__() if name.startswith(prefix or "")])

@@ -335,7 +335,7 @@ def process(pid: int) -> Process | None:
     if not (imports := given.get(variables.IMPORTER, "")):
         return Process(pid, stat[2], tuple(argv), given)
     name, folder = unused.read_proc(pid, "comm").strip(), unused.read_proc_link(pid, "cwd")
-    return Process(pid, stat[2], tuple(argv), given, imports.split(":", 2)[-1], name, folder)
+    return Process(pid, stat[2], tuple(argv), given, imports.partition(":")[2], name, folder)
 
 
 def _pids() -> list[int]:

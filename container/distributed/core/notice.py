@@ -12,6 +12,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn
 
+#: What is called when something has happened.
+Listener = Callable[[], None]
+
 #: How a process says that it was told to end.
 _TOLD = 128 + signal.SIGTERM
 
@@ -23,9 +26,9 @@ class Notice:
         self.came = False
         self._previous: Any = None
         self._listening = False
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: list[Listener] = []
 
-    def listen(self, listener: Callable[[], None] | None = None) -> bool:
+    def listen(self, listener: Listener | None = None) -> bool:
         """Take the signal from now on.
 
         Args:
@@ -43,7 +46,7 @@ class Notice:
             self._listeners.append(listener)
         return True
 
-    def forget(self, listener: Callable[[], None]) -> None:
+    def forget(self, listener: Listener) -> None:
         """Call a listener no more; the signal does again what it did before when that was the last one."""
         if listener in self._listeners:
             self._listeners.remove(listener)

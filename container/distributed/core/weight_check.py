@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from container.contract.errors import WeightsDifferError
+from container.distributed.core.collectives import Collectives
 
 #: After which steps the weights are compared.
 STEPS = (1, 2, 8, 32, 128)
@@ -20,17 +21,6 @@ _ROUNDING = 1e-2
 _SAMPLE = 1 << 16
 
 
-class Ranks(Protocol):
-    """What the ranks need to compare something."""
-
-    @property
-    def size(self) -> int:
-        """The number of ranks."""
-
-    def gather_array(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Stack an array of every rank. Shape: (size, *array.shape)."""
-
-
 class Guard:
     """Compares digests of the weights of all ranks.
 
@@ -38,7 +28,7 @@ class Guard:
         collectives: How the ranks talk.
     """
 
-    def __init__(self, collectives: Ranks) -> None:
+    def __init__(self, collectives: Collectives) -> None:
         self._collectives = collectives
         self._start: np.ndarray[Any, Any] | None = None
 

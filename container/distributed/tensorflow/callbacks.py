@@ -10,7 +10,7 @@ import math
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,14 +22,16 @@ from container.distributed.core.weight_check import STEPS, Guard
 from container.distributed.tensorflow import keras_compat, optimizers
 from container.distributed.tensorflow.hooks import Callback, Logs
 from container.distributed.tensorflow.keras_compat import Keras
-from container.distributed.tensorflow.measuring import Laps
+from container.distributed.tensorflow.measuring import SIGN_OF_LIFE_S, Laps
 from container.distributed.tensorflow.tensorboard import Scalars, event_folder
 
 if TYPE_CHECKING:
     from container.distributed.tensorflow.cluster import Cluster
 
-#: A sign of life, so that a long silent epoch is not taken for a hang; in seconds.
-_SIGN_OF_LIFE = 5.0
+#: Returns how many steps are finished.
+Count = Callable[[], int]
+#: Gives the metrics of a model.
+Evaluate = Callable[[Any], Mapping[str, float]]
 #: How often the chief of parameter servers looks for the first step, in seconds.
 _POLL = 0.02
 #: fp16 compression that was of no use in more than this share of the steps is worth a warning.
@@ -276,7 +278,7 @@ class Validate(Callback):
 
     batch_hooks = False
 
-    def __init__(self, evaluate: Callable[[Any], Mapping[str, float]]) -> None:
+    def __init__(self, evaluate: Evaluate) -> None:
         self._evaluate = evaluate
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
@@ -295,7 +297,7 @@ class SignsOfLife(Callback):
     def on_test_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         """Count an evaluated batch."""
         now = time.monotonic()
-        if now - self._spoke > _SIGN_OF_LIFE:
+        if now - self._spoke > SIGN_OF_LIFE_S:
             self._spoke = now
             events.emit("progress", batch=batch)
 
@@ -311,19 +313,20 @@ class CountSteps(Callback):
     and Adam's corrections would follow.
 
     Args:
-        finished: How many steps are finished by the checkpoint's count, if there is one.
+        finished: Returns how many steps are finished.
     """
 
-    def __init__(self, finished: Callable[[], int] | None) -> None:
+    batch_hooks = False
+
+    def __init__(self, finished: Count) -> None:
         self._finished = finished
-        self._batches = self._before = 0
+        self._before = 0
         self._counter: Any = None
         self._counted = 0
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         """Note where the count is."""
-        self._batches = 0
-        self._before = self._steps()
+        self._before = self._finished()
         optimizer = getattr(self.model, "optimizer", None)
         # Keras 3's counts the gradients that are accumulated, of which its `iterations` is a part.
         counter = getattr(optimizer, "_iterations", None)
@@ -332,47 +335,30 @@ class CountSteps(Callback):
         if self._counter is not None:
             self._counted = int(keras_compat.value(self._counter))
 
-    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """Count."""
-        self._batches = batch + 1
-
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Take back what was counted for no step."""
         if self._counter is None:
             return
-        right = self._counted + self._steps() - self._before
+        right = self._counted + self._finished() - self._before
         if int(keras_compat.value(self._counter)) == right + 1:
             self._counter.assign(right)
-
-    def _steps(self) -> int:
-        return self._batches if self._finished is None else self._finished()
 
 
 class InjectFaults(Callback):
     """Injects the job's faults at their steps.
 
-    It counts batches, as a restored optimizer need not have counted the steps of this training alone.
-
     Args:
         cluster: The cluster.
-        finished: How many steps are finished by the checkpoint's count, if there is one.
+        finished: Returns how many steps are finished.
     """
 
-    def __init__(self, cluster: Cluster, finished: Callable[[], int] | None) -> None:
+    def __init__(self, cluster: Cluster, finished: Count) -> None:
         self._cluster = cluster
         self._finished = finished
-        self._before = self._batches = 0
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """Count a finished step, or several that were one execution."""
-        self._batches = batch + 1
-        steps = self._finished() if self._finished is not None else self._before + self._batches
-        self._cluster.faults.reached(steps, rank=self._cluster.rank)
-
-    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        """Count the next epoch's batches from 0."""
-        self._before += self._batches
-        self._batches = 0
+        """Inject what is due after the last step, or the last of several that were one execution."""
+        self._cluster.faults.reached(self._finished(), rank=self._cluster.rank)
 
 
 class Progress(Callback):
@@ -380,50 +366,32 @@ class Progress(Callback):
 
     Args:
         cluster: The cluster.
-        laps: What times the steps; its turn comes before.
+        laps: What counts and times the steps; its turn comes before.
         report: Whether to report metrics.
     """
+
+    batch_hooks = False
 
     def __init__(self, cluster: Cluster, laps: Laps, *, report: bool) -> None:
         self._cluster = cluster
         self._laps = laps
         self._report = report
-        self._spoke = 0.0
-        self._batches = 0
         self._stepped = self._trained = False
         self._watch: threading.Event | None = None
         self._faults = cluster.faults
-        self.batch_hooks = not cluster.coordinates
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
         """Look for the first step."""
-        self._spoke = time.monotonic()
         if self._cluster.coordinates:
             self._watch = threading.Event()
             threading.Thread(target=self._watch_steps, args=(self._watch,), daemon=True).start()
 
-    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
-        """Count from here."""
-        self._batches = 0
-
-    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """Report the first step, then signs of life."""
-        self._batches = batch + 1
-        if not self._stepped:
-            self._first_step()
-        now = time.monotonic()
-        if now - self._spoke > _SIGN_OF_LIFE:
-            self._spoke = now
-            events.emit("progress", batch=batch)
-
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Report."""
-        elapsed_s = self._laps.epoch_s
-        batches = self._batches if self.batch_hooks else int(self.params.get("steps") or 0)
-        if batches == 0 and self.batch_hooks:
+        elapsed_s, batches = self._laps.epoch_s, self._laps.steps
+        if batches == 0 and not self._cluster.coordinates:
             raise DistributedError(f"epoch {epoch + 1} had no batches on rank {self._cluster.rank}: {self._why_none()}")
         self._trained = True
-        self._spoke = time.monotonic()
         events.emit("progress", epoch=epoch + 1)
         if self._report and self._cluster.is_chief:
             found = {name: value for name, value in (logs or {}).items() if np.ndim(value) == 0}
@@ -447,24 +415,21 @@ class Progress(Callback):
         self._warn_of_useless_compression()
         events.emit("phase", name="training_ended")
 
-    def _first_step(self) -> None:
-        self._stepped = True
-        events.emit("phase", name="first_step")
-
     def _watch_steps(self, ended: threading.Event) -> None:
         """Watch the servers' count of steps: under parameter servers ``fit`` refuses callbacks for batches."""
         iterations = self.model.optimizer.iterations
         with contextlib.suppress(Exception):  # training goes on without these marks
             seen = int(iterations.numpy())
-            while not ended.wait(_SIGN_OF_LIFE if self._stepped and not self._faults.pending else _POLL):
+            while not ended.wait(SIGN_OF_LIFE_S if self._stepped and not self._faults.pending else _POLL):
                 now = int(iterations.numpy())
                 if now == seen:
                     continue
                 self._faults.reached(now, rank=self._cluster.rank, coordinates=True)
-                if not self._stepped:
-                    self._first_step()
-                else:
+                if self._stepped:
                     events.emit("progress", steps=now)
+                else:
+                    self._stepped = True
+                    events.emit("phase", name="first_step")
                 seen = now
 
     def _warn_of_useless_compression(self) -> None:
@@ -485,7 +450,7 @@ def callbacks_for(
     *,
     checkpointer: Any,
     warmup_epochs: float,
-    validate: Callable[[Any], Mapping[str, float]] | None,
+    validate: Evaluate | None,
     report: bool,
 ) -> list[Any]:
     """Return the callbacks in their order: averaging comes before whatever reads the averages.
@@ -502,8 +467,8 @@ def callbacks_for(
     if checkpointer is not None:
         checkpointer.cluster = cluster
         saving = checkpointer.callback(data=cluster.training_data)
-    finished: Callable[[], int] | None = saving.finished_steps if saving is not None else None
     laps = Laps(cluster)
+    finished: Count = saving.finished_steps if saving is not None else laps.finished
     found: list[Any] = [laps]
     if not cluster.coordinates:
         found.append(CountSteps(finished))
@@ -525,6 +490,3 @@ def callbacks_for(
     if cluster.faults.pending and not cluster.coordinates:
         found.append(InjectFaults(cluster, finished))
     return found
-
-
-__all__: Sequence[str] = ["Callback", "callbacks_for", "warm_rate"]

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
-
-from container.contract import diverging, events
 from container.contract.detection import Surroundings
-from container.contract.errors import DistributedError, RefusedError
+from container.contract.errors import RefusedError
 from container.distributed.core import data_partition, step_alignment
-from container.distributed.core.fault_injection import InjectedFaults
-from container.distributed.core.notice import keep_listening, notice
+from container.distributed.core.notice import Listener
+from container.distributed.core.ranks import Ranks
 from container.distributed.core.weight_check import Guard
 from container.distributed.tensorflow import data, evaluating, keras_compat, optimizers
 from container.distributed.tensorflow.callbacks import SignsOfLife, callbacks_for
 from container.distributed.tensorflow.collectives import Collectives
+from container.distributed.tensorflow.data import MakeDataset, Parse
 from container.distributed.tensorflow.keras_compat import Keras
 from container.distributed.tensorflow.progress import DataProgress, TrainingData, why_not
-
-Value = TypeVar("Value")
 
 #: The name TensorFlow Serving expects for the first version of a model.
 _VERSION = "1"
@@ -34,7 +31,7 @@ _VERSION = "1"
 EVALUATION_BATCH = 256
 
 
-class Cluster:
+class Cluster(Ranks[Collectives]):
     """The processes that train together; :func:`container.distributed.init` makes it.
 
     This class serves one process and the synchronous strategies;
@@ -45,72 +42,23 @@ class Cluster:
         collectives: How the ranks talk.
 
     Attributes:
-        strategy: The strategy's name: ``none``, ``mpi``, ``collective_all_reduce`` or ``parameter_server``.
-        host: This host's name, as in ``SM_CURRENT_HOST``.
-        local_rank: The rank on this host, from 0.
-        local_size: The number of ranks of this host.
-        collectives: How the ranks talk.
         global_batch_size: That of the last :meth:`dataset`.
         tf_strategy: TensorFlow's own ``tf.distribute`` strategy behind it, or None.
     """
 
-    #: Whether this process coordinates workers, rather than being one of the ranks.
-    coordinates = False
-
     def __init__(self, surroundings: Surroundings, collectives: Collectives, *, tf_strategy: Any = None) -> None:
-        self.strategy = surroundings.kind.value
-        self.host = surroundings.host
-        self.local_rank = surroundings.local_rank
-        self.local_size = surroundings.local_size
-        self.collectives = collectives
+        super().__init__(surroundings, collectives)
         self.global_batch_size: int | None = None
         self.tf_strategy = tf_strategy
-        #: Faults that are ordered for some step.
-        self.faults = InjectedFaults(os.environ)
         #: Where the data of the training is.
         self.training_data = TrainingData()
         self._agreement: step_alignment.Agreement | None = None
         self._counts: dict[tuple[Any, int], int] = {}
 
-    def __repr__(self) -> str:
-        return f"<Cluster {self.strategy}: rank {self.rank} of {self.size} on {self.host}>"
-
-    # --- who ---
-
-    @property
-    def rank(self) -> int:
-        """This process's number, from 0."""
-        return self.collectives.rank
-
-    @property
-    def size(self) -> int:
-        """How many processes compute gradients. Read it when it is needed: an elastic cluster changes."""
-        return self.collectives.size
-
     @property
     def replicas(self) -> int:
         """How many copies of the model compute gradients in each step: :attr:`size`, or the devices of a process."""
         return self.size
-
-    @property
-    def is_chief(self) -> bool:
-        """Whether this process writes what is written once."""
-        return self.rank == 0
-
-    @property
-    def preempted(self) -> bool:
-        """Whether this process was told to end (SIGTERM): by a spot interruption of a host, or a stop of the job.
-
-        True on all ranks of the job from the notice on, not at the same step on each. From the first look on, which
-        must be in the main thread, the signal itself ends nothing any more: save and leave the training in time.
-        ``callbacks(checkpointer)`` does both by itself.
-
-        Raises:
-            DistributedError: the first look is in another thread.
-        """
-        if not notice.listen(keep_listening):
-            raise DistributedError("Read cluster.preempted once in the main thread before another thread reads it.")
-        return notice.came
 
     # --- the model ---
 
@@ -135,6 +83,16 @@ class Cluster:
         """
         return optimizers.distribute(optimizer, self.collectives, op=op, compression=compression)
 
+    def _refuse_reduction(self, compression: str | None, op: str, where: str) -> None:
+        """Refuse options of :meth:`optimizer` where gradients are not reduced over ranks.
+
+        Raises:
+            RefusedError: one is given.
+        """
+        if compression not in (None, "none") or op != "average":
+            asked = f"compression={compression!r}" if compression not in (None, "none") else f"op={op!r}"
+            raise RefusedError(f"{asked} is not available {where}")
+
     def scale(self, learning_rate: float, *, op: str = "average") -> float:
         """Return the learning rate for all ranks together: times their number, where they make each step together.
 
@@ -158,10 +116,10 @@ class Cluster:
 
     def dataset(
         self,
-        make_dataset: Callable[[], Any],
+        make_dataset: MakeDataset,
         *,
         global_batch_size: int,
-        parse: Callable[..., Any] | None = None,
+        parse: Parse | None = None,
         shuffle: int | None = None,
         seed: int | None = None,
         repeat: bool = False,
@@ -207,45 +165,7 @@ class Cluster:
             RefusedError: options that exclude each other.
         """
         check_maker(make_dataset)
-        if resumable and (repeat or partition == "shuffle"):
-            other = "repeat=True" if repeat else "partition='shuffle'"
-            raise RefusedError(f"with {other}, an interrupted epoch cannot be resumed: leave out resumable=True.")
-        data.check_partition(partition)
-        data.check_remainder(remainder)
-        batch_size = data.per_rank_batch(global_batch_size, self.replicas) * (self.replicas // self.size)
-        self.global_batch_size = global_batch_size
-        records = make_dataset()
-        channels = data_partition.channels_of(records)
-        self._agreement = progress = None
-        why = "resumable=False" if resumable is False else ""
-        if resumable is None:
-            why = why_not(
-                records, shuffle=shuffle, seed=seed, repeat=repeat, partition=partition, streams=bool(channels)
-            )
-        if not why:
-            order = seed
-            if order is None:
-                # Of the ranks only rank 0 saves, and its order must be that of all.
-                drawn = DataProgress.any_seed()
-                order = self.broadcast_object(drawn) if shuffle else drawn
-            progress = DataProgress(
-                channels,
-                batch_size=batch_size,
-                size=self.size,
-                rank=self.rank,
-                seed=order,
-                shuffled=bool(shuffle),
-                insist=bool(resumable or channels),
-            )
-        self.training_data.made(progress, why)
-        holds = data_partition.held_by(records, holds)
-        found = data.training_shard(
-            records,
-            rank=self.rank,
-            size=self.size,
-            local_rank=self.local_rank,
-            local_size=self.local_size,
-            batch_size=batch_size,
+        options = data.Options(
             parse=parse,
             shuffle=shuffle,
             seed=seed,
@@ -253,19 +173,60 @@ class Cluster:
             partition=partition,
             remainder=remainder,
             holds=holds,
+        )
+        return self._dataset(make_dataset, global_batch_size, options, resumable)
+
+    def _dataset(
+        self, make_dataset: MakeDataset, global_batch_size: int, options: data.Options, resumable: bool | None
+    ) -> Any:
+        if resumable and (options.repeat or options.partition == "shuffle"):
+            other = "repeat=True" if options.repeat else "partition='shuffle'"
+            raise RefusedError(f"with {other}, an interrupted epoch cannot be resumed: leave out resumable=True.")
+        batch_size = data.per_rank_batch(global_batch_size, self.replicas) * (self.replicas // self.size)
+        self.global_batch_size = global_batch_size
+        records = make_dataset()
+        channels = data_partition.channels_of(records)
+        self._agreement = progress = None
+        why = "resumable=False" if resumable is False else ""
+        if resumable is None:
+            why = why_not(records, options, streams=bool(channels))
+        if not why:
+            order = options.seed
+            if order is None:
+                # Of the ranks only rank 0 saves, and its order must be that of all.
+                drawn = DataProgress.any_seed()
+                order = self.broadcast_object(drawn) if options.shuffle else drawn
+            progress = DataProgress(
+                channels,
+                batch_size=batch_size,
+                size=self.size,
+                rank=self.rank,
+                seed=order,
+                shuffled=bool(options.shuffle),
+                insist=bool(resumable or channels),
+            )
+        self.training_data.made(progress, why)
+        options = dataclasses.replace(options, holds=data_partition.held_by(records, options.holds))
+        found = data.training_shard(
+            records,
+            options,
+            rank=self.rank,
+            size=self.size,
+            local_rank=self.local_rank,
+            local_size=self.local_size,
+            batch_size=batch_size,
             agreement=self._agree,
             progress=progress,
             even=self.replicas > self.size,
         )
-        if progress is None:
-            return found
         count = int(records.cardinality())
-        if count >= 0 and (holds == "all" or self.size == 1):
-            progress.batches = data.batches_of_epoch(
-                count, found, size=self.size, batch_size=batch_size, remainder=remainder
-            )
+        if progress is None or count < 0 or (options.holds != "all" and self.size > 1):
+            return found
+        progress.batches = data.batches_of_epoch(
+            count, found, size=self.size, batch_size=batch_size, remainder=options.remainder
+        )
         # What divides a batch among devices makes datasets of this one.
-        return data.ahead(found, progress.batches) if self.replicas == self.size else found
+        return data.sized(found, progress.batches) if self.replicas == self.size else found
 
     def _agree(self) -> step_alignment.Agreement:
         self._agreement = step_alignment.agree(self.collectives, self.host)
@@ -277,7 +238,7 @@ class Cluster:
         return float(self._agreement.records) if self._agreement is not None else 1.0
 
     def steps_per_epoch(
-        self, make_dataset: Callable[[], Any], *, global_batch_size: int, records: int | None = None
+        self, make_dataset: MakeDataset, *, global_batch_size: int, records: int | None = None
     ) -> int | None:
         """Return what ``fit`` needs with parameter servers, where a dataset has no end; None otherwise.
 
@@ -293,17 +254,17 @@ class Cluster:
     def fit(
         self,
         model: Any,
-        make_dataset: Callable[[], Any],
+        make_dataset: MakeDataset,
         *,
         global_batch_size: int,
         epochs: int,
         callbacks: Sequence[Any] = (),
         checkpointer: Any = None,
-        validation: Callable[[], Any] | None = None,
+        validation: MakeDataset | None = None,
         on_resize: str = "scale_rate",
         commit_every: int | None = None,
-        on_reset: Callable[[], None] | None = None,
-        parse: Callable[..., Any] | None = None,
+        on_reset: Listener | None = None,
+        parse: Parse | None = None,
         shuffle: int | None = None,
         seed: int | None = None,
         verbose: Any = None,
@@ -363,8 +324,8 @@ class Cluster:
         checkpointer: Any = None,
         *,
         warmup_epochs: float = 0,
-        validation: Callable[[], Any] | None = None,
-        validation_parse: Callable[..., Any] | None = None,
+        validation: MakeDataset | None = None,
+        validation_parse: Parse | None = None,
         validation_batch_size: int = EVALUATION_BATCH,
         report: bool = True,
     ) -> list[Any]:
@@ -399,10 +360,10 @@ class Cluster:
     def evaluate(
         self,
         model: Any,
-        make_dataset: Callable[[], Any],
+        make_dataset: MakeDataset,
         *,
         batch_size: int = EVALUATION_BATCH,
-        parse: Callable[..., Any] | None = None,
+        parse: Parse | None = None,
     ) -> dict[str, float]:
         """Evaluate a compiled model over all records, each counted once. All ranks must call it; all get the same.
 
@@ -418,32 +379,25 @@ class Cluster:
         Raises:
             DistributedError: there are no records.
         """
-        found_records = make_dataset()
-        if data_partition.channels_of(found_records):
-            holds = data_partition.held_by(found_records, None)
-            # A channel that is ShardedByS3Key gives each rank records of its own.
-            rank, size = (self.rank, self.size) if holds == "all" else (0, 1)
-            batch_size = self._evaluation_batch(batch_size, None)
-            part = evaluating.Part(
-                data.evaluation_shard(found_records, rank=rank, size=size, batch_size=batch_size, parse=parse)
-            )
-            metrics: Mapping[str, float] = {}
-            if part.dataset is not None:
-                with warnings.catch_warnings():
-                    warnings.filterwarnings("ignore", message="Your input ran out of data")  # it is read to its end
-                    metrics = model.evaluate(part.dataset, return_dict=True, verbose=0, callbacks=[SignsOfLife()])
-            return evaluating.mean_over_ranks(self.collectives, metrics, part.records)
-        records = self._count(make_dataset)
-        batch_size = self._evaluation_batch(batch_size, records)
-        shard = data.evaluation_shard(found_records, rank=self.rank, size=self.size, batch_size=batch_size, parse=parse)
-        mine = len(range(self.rank, records, self.size))
-        if records == 0:
-            raise DistributedError("there are no records to evaluate on.")
-        found = model.evaluate(shard, return_dict=True, verbose=0, callbacks=[SignsOfLife()]) if mine else {}
-        names: list[str] = self.collectives.broadcast_object(sorted(found))  # rank 0 always has some
-        sums = np.array([float(found.get(name, 0.0)) * mine for name in names], np.float64)
-        [totals] = self.collectives.sum_arrays([sums])
-        return dict(zip(names, (totals / records).tolist(), strict=True))
+        records = make_dataset()
+        streams = bool(data_partition.channels_of(records))
+        count = None if streams else self._count(make_dataset)
+        # A channel that is ShardedByS3Key gives each rank records of its own.
+        own = streams and data_partition.held_by(records, None) != "all"
+        batches = data.evaluation_shard(
+            records,
+            rank=0 if own else self.rank,
+            size=1 if own else self.size,
+            batch_size=self._evaluation_batch(batch_size, count),
+            parse=parse,
+        )
+        part = evaluating.Part(batches, None if count is None else len(range(self.rank, count, self.size)))
+        metrics: Mapping[str, float] = {}
+        if part.dataset is not None:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="Your input ran out of data")  # it is read to its end
+                metrics = model.evaluate(part.dataset, return_dict=True, verbose=0, callbacks=[SignsOfLife()])
+        return evaluating.mean_over_ranks(self.collectives, metrics, part.records)
 
     def _evaluation_batch(self, batch_size: int, records: int | None) -> int:
         """Return the size of a rank's batch for evaluation.
@@ -454,46 +408,13 @@ class Cluster:
         """
         return batch_size
 
-    def _count(self, make_dataset: Callable[[], Any]) -> int:
+    def _count(self, make_dataset: MakeDataset) -> int:
         key = (make_dataset, self.size)
         if key not in self._counts:
             self._counts[key] = data.count(make_dataset())
         return self._counts[key]
 
     # --- together ---
-
-    def broadcast_object(self, value: Value) -> Value:
-        """Give every rank rank 0's value. All ranks must call it; what the others pass is not looked at."""
-        return self.collectives.broadcast_object(value)
-
-    def barrier(self) -> None:
-        """Wait until every rank has come here."""
-        self.collectives.barrier()
-
-    def all_reduce(self, values: Any, *, op: str = "sum") -> Any:
-        """Combine numbers or arrays over the ranks. All ranks must call it, with values of the same shapes.
-
-        Args:
-            values: A number, an array, or a list or dict of these.
-            op: ``"sum"`` or ``"average"``.
-
-        Returns:
-            The same structure, of numpy arrays and floats.
-        """
-        if op not in ("sum", "average"):
-            from container.contract.names import unknown
-
-            raise ValueError(unknown("op", op, ("sum", "average")))
-        if isinstance(values, Mapping):
-            names = sorted(values)
-            found = self.all_reduce([values[name] for name in names], op=op)
-            return dict(zip(names, found, strict=True))
-        alone = not isinstance(values, list | tuple)
-        arrays = [np.asarray(value, np.float64) for value in ([values] if alone else values)]
-        divisor = self.size if op == "average" else 1
-        sums = [total / divisor for total in self.collectives.sum_arrays(arrays)]
-        results = [float(total) if total.ndim == 0 else total for total in sums]
-        return results[0] if alone else results
 
     def broadcast(self, model: Any) -> None:
         """Give every rank rank 0's weights and optimizer state, for loops without :meth:`callbacks`.
@@ -523,20 +444,6 @@ class Cluster:
 
     # --- results ---
 
-    def report(self, /, **values: float) -> None:
-        """Make metrics of the job: they are in ``job.metrics()``, with the rank that reported them.
-
-        Raises:
-            TypeError: a value is not a number.
-        """
-        found = {name: _number(name, value) for name, value in values.items()}
-        place = {name: found[name] for name in diverging.PLACES if name in found}
-        for name, value in found.items():
-            where = place if diverging.has_diverged(name, value) else {}
-            events.emit("metric", name=name, value=value, **where)
-        if "step" in found and self.faults.pending:
-            self.faults.reached(int(found["step"]), rank=self.rank, coordinates=self.coordinates)
-
     def export(self, model: Any, directory: str | os.PathLike[str] | None = None) -> Path | None:
         """Write the model as a SavedModel for TensorFlow Serving, on rank 0.
 
@@ -550,12 +457,8 @@ class Cluster:
         Raises:
             DistributedError: neither a directory nor SM_MODEL_DIR is given.
         """
-        target = directory or os.environ.get("SM_MODEL_DIR")
-        if not target:
-            raise DistributedError("export() needs a directory: SM_MODEL_DIR is not set.")
-        if not self.is_chief:
-            return None
-        return _write_saved_model(self._local(model), Path(target))
+        folder = self._export_folder(directory)
+        return _write_saved_model(self._local(model), folder) if folder is not None else None
 
     def _local(self, model: Any) -> Any:
         """Return the model with its variables in this process."""
@@ -579,13 +482,6 @@ def _variables(model: Any) -> list[Any]:
     return found
 
 
-def _number(name: str, value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"report({name}=…) takes a number, got {value!r}.") from None
-
-
 def _write_saved_model(model: Any, directory: Path) -> Path:
     """Write to a folder beside, then put it in place: what serves the folder never sees half a model."""
     staged = directory / f".staged-{_VERSION}-{os.getpid()}"
@@ -602,6 +498,3 @@ def _write_saved_model(model: Any, directory: Path) -> Path:
         shutil.rmtree(target)
     staged.rename(target)
     return target
-
-
-__all__: Sequence[str] = ["Cluster"]

@@ -1,4 +1,4 @@
-"""Collective operations of a synchronous strategy: reduce, broadcast, gather.
+"""Collective operations of TensorFlow's synchronous strategies, which reduce gradients too.
 
 Every method is a common act: all ranks must call it, in the same order, with values of the same shapes.
 """
@@ -14,25 +14,18 @@ import numpy as np
 
 from container.contract.errors import DistributedError, RefusedError
 from container.contract.strategies import CollectiveAllReduce
+from container.distributed.core import collectives as core
+from container.distributed.core.collectives import Array
 from container.distributed.tensorflow.host_updates import HostUpdates
 
-Array = np.ndarray[Any, Any]
 Value = TypeVar("Value")
 
 #: How gradients and values can be combined.
 OPERATIONS = ("average", "sum", "adasum", "max")
 
 
-class Collectives(Protocol):
+class Collectives(core.Collectives, Protocol):
     """The interface of the collective operations."""
-
-    @property
-    def rank(self) -> int:
-        """This process's rank."""
-
-    @property
-    def size(self) -> int:
-        """The number of ranks; with elastic Horovod it changes."""
 
     def check_op(self, op: str) -> None:
         """Refuse a way to combine gradients that this kind of cluster, or its size, does not have.
@@ -50,27 +43,12 @@ class Collectives(Protocol):
             name: Tells this act from others that may be under way; the same on every rank.
         """
 
-    def sum_arrays(self, arrays: Sequence[Array]) -> list[Array]:
-        """Add up arrays over the ranks."""
-
     def broadcast_arrays(self, arrays: Sequence[Array]) -> list[Array]:
         """Give every rank rank 0's arrays, which must have the same shapes and types everywhere."""
 
-    def gather_array(self, array: Array) -> Array:
-        """Stack an array of every rank. Shape: (size, *array.shape)."""
 
-    def broadcast_object(self, value: Value) -> Value:
-        """Give every rank rank 0's value; what the others pass is not looked at."""
-
-    def barrier(self) -> None:
-        """Wait until every rank has come here."""
-
-
-class Alone:
+class Alone(core.Alone):
     """A single process, for which every collective operation is trivial."""
-
-    rank = 0
-    size = 1
 
     def check_op(self, op: str) -> None:
         """See :class:`Collectives`."""
@@ -79,27 +57,33 @@ class Alone:
         """See :class:`Collectives`."""
         return list(tensors)
 
-    def sum_arrays(self, arrays: Sequence[Array]) -> list[Array]:
-        """See :class:`Collectives`."""
-        return list(arrays)
-
     def broadcast_arrays(self, arrays: Sequence[Array]) -> list[Array]:
         """See :class:`Collectives`."""
         return list(arrays)
 
-    def gather_array(self, array: Array) -> Array:
+
+class _OfArrays:
+    """Operations that are made of those on arrays."""
+
+    def broadcast_object(self: Collectives, value: Value) -> Value:
+        """See :class:`Collectives`. The value is pickled: the ranks of a job trust each other, and run one script."""
+        content = np.frombuffer(pickle.dumps(value) if self.rank == 0 else b"", np.uint8)
+        [length] = self.broadcast_arrays([np.array([content.size], np.int64)])
+        # In int32, which both kinds of cluster can send; of few different lengths, each of which may need a graph.
+        padded = np.zeros(max(1024, 1 << (int(length[0]) - 1).bit_length()), np.uint8)
+        padded[: content.size] = content
+        [received] = self.broadcast_arrays([padded.view(np.int32)])
+        if self.rank == 0:
+            return value
+        found: Value = pickle.loads(received.view(np.uint8)[: int(length[0])].tobytes())
+        return found
+
+    def barrier(self: Collectives) -> None:
         """See :class:`Collectives`."""
-        return array[np.newaxis]
-
-    def broadcast_object(self, value: Value) -> Value:
-        """See :class:`Collectives`."""
-        return value
-
-    def barrier(self) -> None:
-        """See :class:`Collectives`."""
+        self.sum_arrays([np.zeros(1, np.float32)])
 
 
-class HorovodCollectives:
+class HorovodCollectives(_OfArrays):
     """Collective operations by Horovod, which has been initialized.
 
     Args:
@@ -142,11 +126,8 @@ class HorovodCollectives:
 
     def sum_arrays(self, arrays: Sequence[Array]) -> list[Array]:
         """See :class:`Collectives`."""
-        name = self._name("sum")
-        return [
-            np.asarray(self._hvd.allreduce(_tensor(array), op=self._hvd.Sum, name=f"{name}.{number}"))
-            for number, array in enumerate(arrays)
-        ]
+        summed = self.reduce([_tensor(array) for array in arrays], "sum", name=self._name("sum"))
+        return [np.asarray(tensor) for tensor in summed]
 
     def broadcast_arrays(self, arrays: Sequence[Array]) -> list[Array]:
         """See :class:`Collectives`."""
@@ -159,14 +140,6 @@ class HorovodCollectives:
     def gather_array(self, array: Array) -> Array:
         """See :class:`Collectives`."""
         return np.asarray(self._hvd.allgather(_tensor(array[np.newaxis]), name=self._name("gather")))
-
-    def broadcast_object(self, value: Value) -> Value:
-        """See :class:`Collectives`."""
-        return _broadcast_pickled(self, value)
-
-    def barrier(self) -> None:
-        """See :class:`Collectives`."""
-        self.sum_arrays([np.zeros(1, np.float32)])
 
     def broadcast_numbers(self, numbers: Sequence[int], *, name: str) -> list[int]:
         """Give every rank rank 0's numbers.
@@ -187,7 +160,7 @@ class HorovodCollectives:
         return f"fleetfit.{what}.{self._acts}"
 
 
-class TensorFlowCollectives:
+class TensorFlowCollectives(_OfArrays):
     """Collective operations by TensorFlow, through its ``MultiWorkerMirroredStrategy``.
 
     The model lives outside the strategy, and each rank feeds its own batches; only the reductions run within it. That
@@ -237,13 +210,8 @@ class TensorFlowCollectives:
 
     def sum_arrays(self, arrays: Sequence[Array]) -> list[Array]:
         """See :class:`Collectives`."""
-        results: list[Any] = [None] * len(arrays)
-        for dtype in dict.fromkeys(array.dtype for array in arrays):
-            places = [place for place, array in enumerate(arrays) if array.dtype == dtype]
-            summed = self._eager(self._sum, [_tensor(arrays[place]) for place in places])
-            for place, tensor in zip(places, summed, strict=True):
-                results[place] = np.asarray(tensor)
-        return results
+        summed = self.reduce([_tensor(array) for array in arrays], "sum", name="sum")
+        return [np.asarray(tensor) for tensor in summed]
 
     def broadcast_arrays(self, arrays: Sequence[Array]) -> list[Array]:
         """See :class:`Collectives`. A sum to which only rank 0 adds something."""
@@ -255,14 +223,6 @@ class TensorFlowCollectives:
     def gather_array(self, array: Array) -> Array:
         """See :class:`Collectives`."""
         return np.asarray(self._eager(self._all_gather, _tensor(array[np.newaxis])))
-
-    def broadcast_object(self, value: Value) -> Value:
-        """See :class:`Collectives`."""
-        return _broadcast_pickled(self, value)
-
-    def barrier(self) -> None:
-        """See :class:`Collectives`."""
-        self.sum_arrays([np.zeros(1, np.float32)])
 
     def _eager(self, act: Any, tensors: Any) -> Any:
         """Do it at once: collective operations need a graph, one for each kind of arguments."""
@@ -311,21 +271,6 @@ def communication_options(options: CollectiveAllReduce) -> Any:
         timeout_seconds=options.timeout_seconds,
         implementation={"ring": kinds.RING, "nccl": kinds.NCCL, "auto": kinds.AUTO}[options.communication],
     )
-
-
-def _broadcast_pickled(collectives: Collectives, value: Value) -> Value:
-    """Broadcast a pickled value. The ranks of a job trust each other: they run the same script."""
-    content = np.frombuffer(pickle.dumps(value) if collectives.rank == 0 else b"", np.uint8)
-    [length] = collectives.broadcast_arrays([np.array([content.size], np.int64)])
-    # In int32, which both kinds of cluster can send; of few different lengths, each of which may need a graph.
-    padded = np.zeros(max(1024, 1 << (int(length[0]) - 1).bit_length()), np.uint8)
-    if collectives.rank == 0:
-        padded[: content.size] = content
-    [received] = collectives.broadcast_arrays([padded.view(np.int32)])
-    if collectives.rank == 0:
-        return value
-    found: Value = pickle.loads(received.view(np.uint8)[: int(length[0])].tobytes())
-    return found
 
 
 def _sendable(array: Array) -> Array:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import collections
 import math
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from container.contract import events
 from container.distributed.core.epoch_sharding import Dealing
-from container.distributed.core.notice import notice, telling_end
+from container.distributed.core.notice import Listener, notice, telling_end
 from container.distributed.tensorflow.hooks import Callback
 
 if TYPE_CHECKING:
@@ -72,9 +71,7 @@ class Commits(Callback):
         save: Saves on disk, for a process that is told to end; None where nothing is saved.
     """
 
-    def __init__(
-        self, cluster: ElasticCluster, state: Any, *, every: int | None, save: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, cluster: ElasticCluster, state: Any, *, every: int | None, save: Listener | None = None) -> None:
         self._cluster = cluster
         self._state = state
         self._every = every

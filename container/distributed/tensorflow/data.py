@@ -7,19 +7,24 @@ with weight zero, and the others' weights make the mean over all ranks that of t
 
 from __future__ import annotations
 
-import contextlib
-import operator
+import dataclasses
+import numbers
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from container.contract.errors import DistributedError, RefusedError
 from container.contract.names import unknown
-from container.distributed.tensorflow import fast_map, padding
+from container.distributed.tensorflow import padding
 
 if TYPE_CHECKING:
     from container.distributed.core.step_alignment import Agreement
     from container.distributed.tensorflow.progress import DataProgress
+
+#: Returns a ``tf.data.Dataset`` of single records.
+MakeDataset = Callable[[], Any]
+#: Gets a record, its components one by one, and returns what is trained on.
+Parse = Callable[..., Any]
 
 #: How records are divided among the ranks.
 PARTITIONS = ("shard", "shuffle")
@@ -41,7 +46,7 @@ class Vectorized:
         function: The function.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Parse) -> None:
         self._function = function
 
     def __call__(self, *records: Any) -> Any:
@@ -65,7 +70,7 @@ class Vectorized:
             )
 
 
-def vectorized(function: Callable[..., Any]) -> Vectorized:
+def vectorized(function: Parse) -> Vectorized:
     """Say that a ``parse`` function takes many records at once: ``parse=vectorized(lambda records: …)``.
 
     With ``tf.io.parse_example`` in place of ``tf.io.parse_single_example`` small records are parsed several times
@@ -77,16 +82,14 @@ def vectorized(function: Callable[..., Any]) -> Vectorized:
     return Vectorized(function)
 
 
-def per_rank_batch(global_batch_size: int, size: int) -> int:
+def per_rank_batch(global_batch_size: Any, size: int) -> int:
     """Return a rank's share of a global batch.
 
     Raises:
         ValueError: it does not divide; the message names the nearest sizes that do.
     """
-    with contextlib.suppress(TypeError):
-        if not isinstance(global_batch_size, bool):
-            global_batch_size = operator.index(global_batch_size)  # numpy's integers are whole numbers too
-    if isinstance(global_batch_size, bool) or not isinstance(global_batch_size, int) or global_batch_size < 1:
+    whole = isinstance(global_batch_size, numbers.Integral) and not isinstance(global_batch_size, bool)
+    if not whole or global_batch_size < 1:
         raise ValueError(f"global_batch_size must be a whole number, 1 or more; got {global_batch_size!r}.")
     if global_batch_size % size:
         below = global_batch_size // size * size
@@ -95,47 +98,80 @@ def per_rank_batch(global_batch_size: int, size: int) -> int:
             f"global_batch_size={global_batch_size} cannot be divided evenly among {size} ranks. Use {nearest}: "
             "uneven batches would weigh records unevenly."
         )
-    return global_batch_size // size
+    return int(global_batch_size) // size
 
 
-def check_partition(partition: str) -> None:
-    """Refuse an unknown way to divide records.
-
-    Raises:
-        ValueError: it is unknown.
-    """
-    if partition not in PARTITIONS:
-        raise ValueError(unknown("partition", partition, PARTITIONS))
-
-
-def check_remainder(remainder: str | None) -> None:
-    """Refuse an unknown treatment of what is left over.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """How records become batches: the arguments of the same names of ``cluster.dataset``.
 
     Raises:
-        ValueError: it is unknown.
+        ValueError: one of them is unknown.
     """
-    if remainder is not None and remainder not in REMAINDERS:
-        raise ValueError(unknown("remainder", remainder, REMAINDERS))
+
+    parse: Parse | None = None
+    shuffle: int | None = None
+    seed: int | None = None
+    repeat: bool = False
+    partition: str = "shard"
+    remainder: str | None = None
+    holds: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.partition not in PARTITIONS:
+            raise ValueError(unknown("partition", self.partition, PARTITIONS))
+        if self.remainder is not None and self.remainder not in REMAINDERS:
+            raise ValueError(unknown("remainder", self.remainder, REMAINDERS))
+
+    def prepare(self, records: Any, progress: DataProgress | None = None) -> Any:
+        """Return the records shuffled, repeated and parsed.
+
+        Args:
+            records: A rank's.
+            progress: Where the data is, if the training is to go on within an epoch.
+        """
+        import tensorflow as tf
+
+        if progress is not None:
+            records = progress.epoch(records, self.shuffle)
+        elif self.shuffle:
+            records = records.shuffle(self.shuffle, seed=self.seed)
+        if self.repeat:
+            records = records.repeat()
+        if isinstance(self.parse, Vectorized):
+            parsed = records.batch(_PARSED_AT_ONCE).map(self.parse, num_parallel_calls=tf.data.AUTOTUNE)
+            count, records = _count_of(records), parsed.unbatch()
+            if count is not None:
+                records = records.apply(tf.data.experimental.assert_cardinality(count))
+            records._fleetfit_parsed = parsed
+        elif self.parse is not None:
+            records = records.map(self.parse, num_parallel_calls=tf.data.AUTOTUNE)
+        return records
+
+    def prepare_pairs(self, pairs: Any, progress: DataProgress | None) -> Any:
+        """Do the same to records that are paired with something of ours."""
+        users = self.parse
+        if users is None:
+            return self.prepare(pairs, progress)
+
+        def parse_first(element: Any, of_ours: Any) -> Any:
+            return (users(*element) if type(element) is tuple else users(element)), of_ours
+
+        ours = Vectorized(parse_first) if isinstance(users, Vectorized) else parse_first
+        return dataclasses.replace(self, parse=ours).prepare(pairs, progress)
 
 
 def training_shard(
     records: Any,
+    options: Options,
     *,
     rank: int,
     size: int,
     local_rank: int,
     local_size: int,
     batch_size: int,
-    parse: Callable[..., Any] | None,
-    shuffle: int | None,
-    seed: int | None,
-    repeat: bool,
-    partition: str = "shard",
-    remainder: str | None = None,
-    holds: str = "all",
     agreement: Callable[[], Agreement] | None = None,
     progress: DataProgress | None = None,
-    functions: fast_map.Functions | None = None,
     even: bool = False,
     left_over: int = 0,
 ) -> Any:
@@ -143,22 +179,14 @@ def training_shard(
 
     Args:
         records: A ``tf.data.Dataset`` of single records; if it holds all, in the same order on every rank.
+        options: How they become batches.
         rank: The rank.
         size: The number of ranks.
         local_rank: The rank on its host.
         local_size: The number of ranks of its host.
         batch_size: Records per batch of this rank.
-        parse: Applied to each of the rank's records; None for nothing.
-        shuffle: Records in the shuffle buffer; None for no shuffling.
-        seed: For the shuffling.
-        repeat: Whether it goes on without end.
-        partition: One of :data:`PARTITIONS`.
-        remainder: One of :data:`REMAINDERS`; None to pad what can have weights.
-        holds: What ``records`` has: one of :data:`container.distributed.core.data_partition.HOLDINGS`.
         agreement: Connects the ranks, where they do not know what the others have.
         progress: Where the data is, if the training is to go on within an epoch.
-        functions: Those of shards that were made before of other records, with the same other arguments; None for
-            none.
         even: Whether one process divides its batches among devices, which then need equal parts: a last one that is
             not full gets copies of weight zero.
         left_over: Records of each step beyond ``batch_size`` of every rank: the first ranks have one of them each, and
@@ -167,106 +195,87 @@ def training_shard(
     Raises:
         ValueError: the options exclude each other, or the records cannot have weights.
     """
-    import tensorflow as tf
-
     tuned = bool(records.options().autotune.enabled)
-    own_seed = None if seed is None else seed + rank
-    if partition == "shuffle":
-        records = _random_part(records, size=size, shuffle=shuffle, seed=own_seed, holds=holds)
-        shuffle, holds = None, "part"
-    if size == 1 or holds == "part" or (repeat and holds != "all"):
-        if repeat and holds == "host":
+    holds, remainder = options.holds or "all", options.remainder
+    options = dataclasses.replace(options, seed=None if options.seed is None else options.seed + rank)
+    if options.partition == "shuffle":
+        records = _random_part(records, options, size)
+        options, holds = dataclasses.replace(options, shuffle=None), "part"
+    if size == 1 or holds == "part" or (options.repeat and holds != "all"):
+        if options.repeat and holds == "host":
             records = records.shard(local_size, local_rank)
-        records = _prepare(
-            records, parse=parse, shuffle=shuffle, seed=own_seed, repeat=repeat, progress=progress, functions=functions
-        )
+        records = options.prepare(records, progress)
         weighable = padding.weighable(records.element_spec)
-        if remainder == "pad" and even and not weighable:
-            raise ValueError(padding.NO_WEIGHTS.format(records.element_spec))
-        if remainder == "drop" or repeat or (remainder is None and not weighable):
+        if even:
+            _check_weights(records.element_spec, remainder)
+        if remainder == "drop" or options.repeat or (remainder is None and not weighable):
             return _finished(_full_batches(records, batch_size), tuned)
         batches = _batched(records, batch_size)
         if even and padding.can_be_spare(records, batch_size):
             batches = batches.map(lambda *batch: padding.fill(batch, batch_size))
         return _finished(batches, tuned)
     if holds == "all":
-        spare = None if repeat or remainder == "drop" else padding.can_be_spare(records, size)
-        if left_over and spare is not None:
-            dealt = padding.deal_steps(records, rank, size, batch_size * size + left_over, functions)
-            pairs = _prepare_pairs(
-                dealt, parse=parse, shuffle=None, seed=None, repeat=False, progress=progress, functions=functions
-            )
-            if padding.weighable(pairs.element_spec[0]):
-                weighed = fast_map.map_in_turn(
-                    _batched(pairs, batch_size + 1),
-                    lambda element, of_all: padding.weigh_dealt(element, of_all, size),
-                    functions=functions,
-                    key="weigh",
-                )
-                return _finished(weighed, tuned)
-        if spare == 0:  # the records are a multiple of the ranks: no rank lacks one
-
-            def shard_of(records: Any) -> Any:
-                ours = _prepare(
-                    records.shard(size, rank),
-                    parse=parse,
-                    shuffle=shuffle,
-                    seed=own_seed,
-                    repeat=False,
-                    progress=progress,
-                    functions=functions,
-                )
-                weighable = padding.weighable(ours.element_spec)
-                if remainder == "pad" and not weighable:
-                    raise ValueError(padding.NO_WEIGHTS.format(ours.element_spec))
-                if weighable:
-                    return _finished(_batched(ours, batch_size), tuned)
-                # Of an elastic epoch that has begun the number may be unknown: its batches are no others.
-                return _finished(_full_batches(ours, batch_size, sized=functions is None), tuned)
-
-            if functions is None:
-                return shard_of(records)
-            return functions.pipeline(records, shard_of, key=("shard", tuned))
-        groups = records.batch(size, drop_remainder=spare is None)
-        dealt = fast_map.parallel_map(
-            groups, lambda *group: padding.deal(group, rank, size), functions=functions, key="deal"
-        )
-        records = _prepare_pairs(
-            dealt, parse=parse, shuffle=shuffle, seed=own_seed, repeat=repeat, progress=progress, functions=functions
-        )
-        weighable = padding.weighable(records.element_spec[0])
-        if remainder == "pad" and not weighable:
-            raise ValueError(padding.NO_WEIGHTS.format(records.element_spec[0]))
-        padded = spare is not None and weighable
-        if not padded:
-            only = records.filter(lambda element, of_all: tf.equal(of_all[1], size)).map(
-                lambda element, of_all: element
-            )
-            return _finished(_full_batches(only, batch_size), tuned)
-        batches = _batched(records, batch_size)
-        weighed = fast_map.map_in_turn(
-            batches,
-            lambda element, of_all: padding.weigh_dealt(element, of_all, size),
-            functions=functions,
-            key="weigh",
-        )
-        return _finished(weighed, tuned)
+        return _finished(_dealt(records, options, progress, rank, size, batch_size, left_over), tuned)
     assert agreement is not None
     if holds == "host":
         records = records.shard(local_size, local_rank)
-    records = _prepare(records, parse=parse, shuffle=shuffle, seed=own_seed, repeat=False, progress=progress)
-    if not padding.weighable(records.element_spec):
-        if remainder == "pad":
-            raise ValueError(padding.NO_WEIGHTS.format(records.element_spec))
-        remainder = "drop"
-    return _finished(padding.agreed(records, agreement(), batch_size=batch_size, drop=remainder == "drop"), tuned)
+    records = options.prepare(records)
+    drop = not _check_weights(records.element_spec, remainder) or remainder == "drop"
+    return _finished(padding.agreed(records, agreement(), batch_size=batch_size, drop=drop), tuned)
 
 
-def _random_part(records: Any, *, size: int, shuffle: int | None, seed: int | None, holds: str) -> Any:
+def _check_weights(spec: Any, remainder: str | None) -> bool:
+    """Return whether records can have weights.
+
+    Raises:
+        ValueError: they cannot, and are to be padded.
+    """
+    weighable = padding.weighable(spec)
+    if remainder == "pad" and not weighable:
+        raise ValueError(padding.NO_WEIGHTS.format(spec))
+    return weighable
+
+
+def _dealt(
+    records: Any,
+    options: Options,
+    progress: DataProgress | None,
+    rank: int,
+    size: int,
+    batch_size: int,
+    left_over: int,
+) -> Any:
+    """Return a rank's batches where every rank has all records, and takes its turn; see :func:`training_shard`."""
+    import tensorflow as tf
+
+    def weighed(pairs: Any, batch: int) -> Any:
+        return _batched(pairs, batch).map(lambda element, of_all: padding.weigh_dealt(element, of_all, size))
+
+    remainder = options.remainder
+    # The records that the last turn may lack; None where such a turn is dropped.
+    spare = None if options.repeat or remainder == "drop" else padding.can_be_spare(records, size)
+    if left_over and spare is not None:
+        dealt = padding.deal_steps(records, rank, size, batch_size * size + left_over)
+        pairs = options.prepare_pairs(dealt, progress)
+        if padding.weighable(pairs.element_spec[0]):
+            return weighed(pairs, batch_size + 1)
+    if spare == 0:
+        ours = options.prepare(records.shard(size, rank), progress)
+        weighable = _check_weights(ours.element_spec, remainder)
+        return _batched(ours, batch_size) if weighable else _full_batches(ours, batch_size)
+    groups = records.batch(size, drop_remainder=spare is None)
+    dealt = groups.map(lambda *group: padding.deal(group, rank, size), num_parallel_calls=tf.data.AUTOTUNE)
+    pairs = options.prepare_pairs(dealt, progress)
+    if _check_weights(pairs.element_spec[0], remainder) and spare is not None:
+        return weighed(pairs, batch_size)
+    only = pairs.filter(lambda element, of_all: tf.equal(of_all[1], size)).map(lambda element, of_all: element)
+    return _full_batches(only, batch_size)
+
+
+def _random_part(records: Any, options: Options, size: int) -> Any:
     """Take as many records as a shard has, from a random order of all of them."""
-    if not shuffle:
-        raise ValueError("partition='shuffle' needs shuffle=…, the number of records in the shuffle buffer.")
-    if holds != "all":
+    _check_buffer(options)
+    if options.holds not in (None, "all"):
         raise RefusedError(
             "partition='shuffle' needs all records in every process, but the channel is ShardedByS3Key. Use "
             "distribution='FullyReplicated', or partition='shard'."
@@ -275,44 +284,40 @@ def _random_part(records: Any, *, size: int, shuffle: int | None, seed: int | No
         warnings.warn(
             "partition='shuffle': each rank draws from all records by itself. In an epoch, several ranks may see the "
             "same record, and some records are never seen. With partition='shard', each record is seen once.",
-            stacklevel=4,
+            stacklevel=5,
         )
-    return records.shuffle(shuffle, seed=seed).shard(size, 0)
+    return records.shuffle(options.shuffle, seed=options.seed).shard(size, 0)
 
 
-def worker_shard(
-    records: Any,
-    *,
-    worker: Any,
-    workers: int,
-    batch_size: int,
-    parse: Callable[..., Any] | None,
-    shuffle: int | None,
-    seed: int | None,
-    partition: str = "shard",
-    holds: str = "all",
-) -> Any:
+def _check_buffer(options: Options) -> None:
+    if not options.shuffle:
+        raise ValueError("partition='shuffle' needs shuffle=…, the number of records in the shuffle buffer.")
+
+
+def worker_shard(records: Any, options: Options, *, worker: Any, workers: int, batch_size: int) -> Any:
     """Return a worker's endless batches under parameter servers: every ``workers``-th record, repeated.
 
-    Args are those of :func:`training_shard`, and:
+    Args:
+        records: The records.
+        options: How they become batches.
         worker: The worker's number, which may be a tensor.
         workers: The number of workers.
+        batch_size: Records in a batch.
     """
     tuned = bool(records.options().autotune.enabled)
-    if partition == "shuffle":
-        if not shuffle:
-            raise ValueError("partition='shuffle' needs shuffle=…, the number of records in the shuffle buffer.")
-    elif holds == "all":
+    if options.partition == "shuffle":
+        _check_buffer(options)
+    elif options.holds in (None, "all"):
         records = records.shard(workers, worker)
-    records = _prepare(records, parse=parse, shuffle=shuffle, seed=seed, repeat=True)
+    records = dataclasses.replace(options, repeat=True).prepare(records)
     return _finished(_batched(records, batch_size, full=True), tuned)
 
 
-def evaluation_shard(records: Any, *, rank: int, size: int, batch_size: int, parse: Callable[..., Any] | None) -> Any:
+def evaluation_shard(records: Any, *, rank: int, size: int, batch_size: int, parse: Parse | None) -> Any:
     """Return a rank's batches for evaluation: every record belongs to exactly one rank."""
     tuned = bool(records.options().autotune.enabled)
     records = records.shard(size, rank) if size > 1 else records
-    records = _prepare(records, parse=parse, shuffle=None, seed=None, repeat=False)
+    records = Options(parse=parse).prepare(records)
     return _finished(_batched(records, batch_size), tuned)
 
 
@@ -346,43 +351,6 @@ def count(records: Any) -> int:
     if known >= 0:
         return known
     return int(records.reduce(tf.constant(0, tf.int64), lambda total, *_: total + 1))
-
-
-def _prepare(
-    records: Any,
-    *,
-    parse: Callable[..., Any] | None,
-    shuffle: int | None,
-    seed: int | None,
-    repeat: bool,
-    progress: DataProgress | None = None,
-    functions: fast_map.Functions | None = None,
-) -> Any:
-    import tensorflow as tf
-
-    if progress is not None:
-        whole = records
-
-        def of_epoch(order: Any, consumed: Any) -> Any:
-            found = fast_map.shuffled(whole, shuffle, order) if shuffle else whole
-            return found.skip(consumed)
-
-        records = progress.epoch(of_epoch)
-    elif shuffle:
-        records = records.shuffle(shuffle, seed=seed)
-    if repeat:
-        records = records.repeat()
-    if isinstance(parse, Vectorized):
-        parsed = fast_map.parallel_map(records.batch(_PARSED_AT_ONCE), parse, functions=functions, key="parse")
-        count, records = _count_of(records), parsed.unbatch()
-        if count is not None:
-            records = records.apply(tf.data.experimental.assert_cardinality(count))
-        records._fleetfit_parsed = parsed
-    elif parse is not None and functions is not None:
-        records = fast_map.parallel_map(records, parse, functions=functions, key="parse")
-    elif parse is not None:
-        records = records.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
-    return records
 
 
 def _count_of(records: Any) -> int | None:
@@ -419,7 +387,7 @@ def _batched(records: Any, batch_size: int, *, full: bool = False) -> Any:
     return batches.apply(tf.data.experimental.assert_cardinality(number))
 
 
-def _full_batches(records: Any, batch_size: int, *, sized: bool = True) -> Any:
+def _full_batches(records: Any, batch_size: int) -> Any:
     """Return the batches, without the last one if it is incomplete.
 
     Their first dimension is left unknown where the number of batches is: Keras 3.15 finds the end of such a dataset
@@ -429,48 +397,10 @@ def _full_batches(records: Any, batch_size: int, *, sized: bool = True) -> Any:
     import tensorflow as tf
 
     batches = _batched(records, batch_size, full=True)
-    if sized and int(batches.cardinality()) != tf.data.UNKNOWN_CARDINALITY:
+    if int(batches.cardinality()) != tf.data.UNKNOWN_CARDINALITY:
         return batches
-    specs = tf.nest.flatten(batches.element_spec)
-    if not all(type(spec) is tf.TensorSpec for spec in specs):
-        return records.batch(batch_size).filter(lambda *batch: tf.shape(tf.nest.flatten(batch)[0])[0] == batch_size)
-    # Not a filter: each iterator would make its function anew, which takes as long as a hundred small records.
-    unknown_size = tf.nest.map_structure(
-        lambda spec: tf.TensorSpec([None, *spec.shape[1:]], spec.dtype), batches.element_spec
-    )
-    found = tf.data.experimental.from_variant(batches._variant_tensor, unknown_size)
-    found._fleetfit_source = batches  # the Python functions in it live as long as somebody has it
-    return found
-
-
-def _prepare_pairs(
-    dealt: Any,
-    *,
-    parse: Callable[..., Any] | None,
-    shuffle: int | None,
-    seed: int | None,
-    repeat: bool,
-    progress: DataProgress | None,
-    functions: fast_map.Functions | None,
-) -> Any:
-    """Apply :func:`_prepare` to records that are paired with something of ours."""
-
-    users = parse
-
-    def parse_first(element: Any, of_ours: Any) -> Any:
-        assert users is not None
-        return (users(*element) if type(element) is tuple else users(element)), of_ours
-
-    ours: Callable[..., Any] = Vectorized(parse_first) if isinstance(parse, Vectorized) else parse_first
-    return _prepare(
-        dealt,
-        parse=None if parse is None else ours,
-        shuffle=shuffle,
-        seed=seed,
-        repeat=repeat,
-        progress=progress,
-        functions=functions,
-    )
+    batches = _batched(records, batch_size)
+    return batches.filter(lambda *batch: tf.shape(tf.nest.flatten(batch)[0])[0] == batch_size)
 
 
 def _finished(batches: Any, tuned: bool) -> Any:
@@ -479,17 +409,22 @@ def _finished(batches: Any, tuned: bool) -> Any:
     return _with_options(batches.prefetch(tf.data.AUTOTUNE), tuned)
 
 
-def ahead(epochs: Any, batches: int | None) -> Any:
-    """Return epochs whose next iterator is made in time.
+def sized(epochs: Any, batches: int) -> Any:
+    """Return epochs of which Keras knows the number of batches.
 
-    Args:
-        batches: How many an epoch has; None where that is not known.
-        epochs: What :func:`training_shard` gave with ``progress``: the records that it was given are then within a
-            function, and whatever they are made of, nothing of it is made before the first element is asked for.
+    An epoch that a checkpoint resumes has fewer, of which TensorFlow would make an error. So the iterators are those of
+    the epochs themselves.
     """
-    from container.distributed.tensorflow.iterator_prefetch import EpochsAhead
+    import tensorflow as tf
 
-    return EpochsAhead(epochs, batches)
+    known = epochs.apply(tf.data.experimental.assert_cardinality(batches))
+
+    class Sized(type(known)):  # type: ignore[misc]
+        def __iter__(self) -> Any:
+            return iter(epochs)
+
+    known.__class__ = Sized
+    return known
 
 
 def _with_options(dataset: Any, tuned: bool) -> Any:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,12 +25,13 @@ from container.contract.errors import DistributedError, RefusedError
 from container.contract.names import unknown
 from container.distributed.core import data_partition
 from container.distributed.core.epoch_sharding import Dealing
-from container.distributed.core.notice import notice, telling_end
-from container.distributed.tensorflow import data, fast_map, keras_compat, padding
+from container.distributed.core.notice import Listener, notice, telling_end
+from container.distributed.tensorflow import data, keras_compat, padding
 from container.distributed.tensorflow.callbacks import InjectFaults, Synchronize
 from container.distributed.tensorflow.cluster import Cluster
 from container.distributed.tensorflow.collectives import HorovodCollectives
 from container.distributed.tensorflow.committing import Commits
+from container.distributed.tensorflow.data import MakeDataset, Parse
 from container.distributed.tensorflow.host_updates import HostUpdates
 
 #: What happens to the learning rate or the batches when the number of ranks changes.
@@ -86,7 +87,7 @@ class TrainingState:
         #: The number of the last checkpoint, wherever it was saved.
         self.saved = 0
         #: Brings ``step`` and ``position`` up to the last step that was made.
-        self.settle: Callable[[], None] = lambda: None
+        self.settle: Listener = lambda: None
 
     def _slots(self) -> list[Slot]:
         return [slot for group in self._state.groups().values() for slot in group]
@@ -319,17 +320,17 @@ class ElasticCluster(Cluster):
     def fit(
         self,
         model: Any,
-        make_dataset: Callable[[], Any],
+        make_dataset: MakeDataset,
         *,
         global_batch_size: int,
         epochs: int,
         callbacks: Sequence[Any] = (),
         checkpointer: Any = None,
-        validation: Callable[[], Any] | None = None,
+        validation: MakeDataset | None = None,
         on_resize: str = "scale_rate",
         commit_every: int | None = None,
-        on_reset: Callable[[], None] | None = None,
-        parse: Callable[..., Any] | None = None,
+        on_reset: Listener | None = None,
+        parse: Parse | None = None,
         shuffle: int | None = None,
         seed: int | None = None,
         verbose: Any = None,
@@ -352,6 +353,7 @@ class ElasticCluster(Cluster):
 
         initial = self._planned
         per_rank = data.per_rank_batch(global_batch_size, initial if on_resize == "scale_rate" else 1)
+        batching = data.Options(parse=parse, shuffle=None, seed=seed, repeat=False, **options)
         history: list[dict[str, float]] = []
         lasting = [Lasting(callback) for callback in callbacks]
         keras_compat.build_optimizer(model.optimizer, model.trainable_variables)
@@ -379,7 +381,6 @@ class ElasticCluster(Cluster):
 
             self._follow_size(model, state, on_resize)
             per_step = per_rank * self.size if on_resize == "scale_rate" else max(per_rank, self.size)
-            functions = fast_map.Functions()  # of a rank, a size and a batch
             commits = Commits(self, state, every=commit_every, save=None if checkpointer is None else save)
             # Each epoch is a fit of its own, whose steps say little: the faults are for those of the state.
             own = self.callbacks(validation=validate, validation_parse=parse)
@@ -391,20 +392,15 @@ class ElasticCluster(Cluster):
                 of_this = of_epoch(make_dataset(), state.epoch)
                 shard = data.training_shard(
                     remaining(of_this, shuffle=shuffle, seed=seed, epoch=state.epoch, position=state.position),
+                    batching,
                     rank=self.rank,
                     size=self.size,
                     local_rank=self.local_rank,
                     local_size=self.local_size,
                     batch_size=per_step // self.size,
                     left_over=per_step % self.size,
-                    parse=parse,
-                    shuffle=None,
-                    seed=seed,
-                    repeat=False,
-                    functions=functions,
-                    **options,
                 )
-                weighed = options.get("remainder") != "drop" and padding.weighable(shard.element_spec)
+                weighed = batching.remainder != "drop" and padding.weighable(shard.element_spec)
                 self.global_batch_size = per_step if weighed else per_step // self.size * self.size
                 dealing = Dealing(
                     records=state.records,
@@ -460,7 +456,7 @@ class ElasticCluster(Cluster):
             checkpointer.wait()
         return history
 
-    def _count_records(self, make_dataset: Callable[[], Any], state: Any) -> None:
+    def _count_records(self, make_dataset: MakeDataset, state: Any) -> None:
         """Rank 0 counts, once in a job: who comes later has no time for it, since the others wait for him."""
         counted = data.count(of_epoch(make_dataset(), 0)) if self.is_chief else 0
         state.records = self.broadcast_object(counted)

@@ -1,6 +1,7 @@
-"""Evaluate on records that can be read but not counted: those of channels in Pipe mode.
+"""Evaluate over all ranks' records, each counted once.
 
-Each rank reads its part once, in one epoch of the stream, and counts while it reads.
+Those of channels in Pipe mode can be read but not counted: each rank reads its part once, in one epoch of the stream,
+and counts while it reads.
 """
 
 from __future__ import annotations
@@ -24,17 +25,20 @@ class Part:
 
     Args:
         batches: The batches: a ``tf.data.Dataset``.
+        records: How many records they have; None to count them while they are read.
 
     Attributes:
         dataset: The same batches, as a dataset that can be iterated once; None when there are none.
-        records: How many records were read so far.
+        records: How many records there are; of those that are counted, how many were read so far.
     """
 
-    def __init__(self, batches: Any) -> None:
+    def __init__(self, batches: Any, records: int | None) -> None:
         import tensorflow as tf
 
-        self.records = 0
-        self.dataset: Any = None
+        self.records = records or 0
+        self.dataset: Any = batches if records else None
+        if records is not None:
+            return
         iterator = iter(batches)
         first = next(iterator, None)
         if first is not None:

@@ -41,10 +41,7 @@ class HostUpdates:
         """Return whether hosts have changed, as of the last step; None if no gradients were reduced since
         :meth:`forget`.
         """
-        import tensorflow as tf
-
-        # Half of a millisecond less than the variable's own method, where a step's data has filled the caches.
-        came = float(tf.raw_ops.ReadVariableOp(resource=self._received.handle, dtype=tf.float32).numpy())
+        came = float(self._received.numpy())
         return None if came == _NOTHING else came > 0
 
     def forget(self) -> None:

@@ -21,44 +21,57 @@ from container.distributed.tensorflow.hooks import Callback, Logs
 if TYPE_CHECKING:
     from container.distributed.tensorflow.cluster import Cluster
 
+#: A sign of life, so that a long silent epoch is not taken for a hang; in seconds.
+SIGN_OF_LIFE_S = 5.0
+
 
 class Laps(Callback):
-    """Times epochs and steps, and reports them. It comes before callbacks that do something at an epoch's end.
+    """Counts and times steps and epochs, and reports them. It comes before callbacks that look at its counts.
 
     Args:
         cluster: The cluster.
 
     Attributes:
         epoch_s: Seconds that the steps of the last epoch took, without validation and what else callbacks do.
+        steps: Finished steps of the epoch.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.batch_hooks = not cluster.coordinates
         self.epoch_s = 0.0
+        self.steps = 0
+        self._before = 0  # steps of earlier epochs
         self._told = False
-        self._steps = 0  # of this epoch
-        self._began = self._last = 0.0
+        self._began = self._last = self._spoke = 0.0
         self._settled = False  # whether the first step, in which functions are traced, is over
         self._durations = Durations()
         self._exchange = (0.0, 0)
 
+    def finished(self) -> int:
+        """Return how many steps are finished."""
+        return self._before + self.steps
+
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         """Start the clock."""
-        self._began = self._last = time.monotonic()
-        self._steps = 0
+        self._began = self._last = self._spoke = time.monotonic()
+        self._before, self.steps = self.finished(), 0
         self._durations = Durations()
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """Count one more step, or several that were one execution."""
+        """Count one more step, or several that were one execution; report the first, then signs of life."""
         now = time.monotonic()
-        steps = batch + 1 - self._steps
-        self._steps = batch + 1
+        steps = batch + 1 - self.steps
+        self.steps = batch + 1
         if self._settled and steps > 0:
             self._durations.add((now - self._last) / steps, steps)
         elif not self._settled:
             self._settled = True
+            events.emit("phase", name="first_step")
             self._exchanged()  # ranks do not finish tracing at once: that wait says nothing about steps
+        if now - self._spoke > SIGN_OF_LIFE_S:
+            self._spoke = now
+            events.emit("progress", batch=batch)
         self._last = now
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
@@ -68,13 +81,13 @@ class Laps(Callback):
             self.epoch_s = self._last - self._began
         else:
             self.epoch_s = now - self._began
-            self._steps = int(self.params.get("steps") or 0)
+            self.steps = int(self.params.get("steps") or 0)
         if not self._told:
             self._told = True
             self._describe_model()
         found: dict[str, Any] = {
             "epoch": epoch + 1,
-            "steps": self._steps,
+            "steps": self.steps,
             "seconds": round(self.epoch_s, 6),
             "batch_size": self._cluster.global_batch_size,
         }

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from container.contract.detection import Surroundings
-from container.contract.errors import DistributedError, RefusedError
+from container.contract.errors import DistributedError
 from container.contract.strategies import Mirrored
 from container.distributed.tensorflow.cluster import Cluster
 from container.distributed.tensorflow.collectives import Alone
@@ -32,12 +32,12 @@ class MirroredCluster(Cluster):
 
     def optimizer(self, optimizer: Any, *, compression: str | None = None, op: str = "average") -> Any:
         """See :meth:`Cluster.optimizer`: TensorFlow's strategy reduces the gradients of the devices."""
-        if compression not in (None, "none") or op != "average":
-            asked = f"compression={compression!r}" if compression not in (None, "none") else f"op={op!r}"
-            raise RefusedError(
-                f"{asked} is not available under mirrored, where TensorFlow itself adds up the gradients of the "
-                "devices. Use distribution=MPI(…), which reduces gradients over ranks."
-            )
+        self._refuse_reduction(
+            compression,
+            op,
+            "under mirrored, where TensorFlow itself adds up the gradients of the devices. Use distribution=MPI(…), "
+            "which reduces gradients over ranks.",
+        )
         return optimizer
 
     def _evaluation_batch(self, batch_size: int, records: int | None) -> int:

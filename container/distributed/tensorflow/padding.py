@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from container.distributed.tensorflow import fast_map
-
 if TYPE_CHECKING:
     from container.distributed.core.step_alignment import Agreement
 
@@ -33,7 +31,7 @@ def deal(group: tuple[Any, ...], rank: int, size: int) -> Any:
     return element, (tf.cast(rank < there, tf.int32), there)
 
 
-def deal_steps(records: Any, rank: int, size: int, per_step: int, functions: fast_map.Functions | None) -> Any:
+def deal_steps(records: Any, rank: int, size: int, per_step: int) -> Any:
     """Do as :func:`deal` where a step's records are no multiple of the ranks: each step ends with a smaller group.
 
     Args:
@@ -41,7 +39,6 @@ def deal_steps(records: Any, rank: int, size: int, per_step: int, functions: fas
         rank: This rank.
         size: The number of ranks.
         per_step: Records of a step of all ranks.
-        functions: Those that were made before; None for none.
     """
     import tensorflow as tf
 
@@ -53,7 +50,7 @@ def deal_steps(records: Any, rank: int, size: int, per_step: int, functions: fas
         own = tf.nest.map_structure(lambda of_all: tf.gather(of_all, mine), step)
         return unpack(own), (tf.cast(rank < of_group, tf.int32), of_group)
 
-    return fast_map.parallel_map(records.batch(per_step), groups_of, functions=functions, key="deal steps").unbatch()
+    return records.batch(per_step).map(groups_of, num_parallel_calls=tf.data.AUTOTUNE).unbatch()
 
 
 def fill(batch: tuple[Any, ...], size: int) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -12,8 +13,10 @@ from container.contract.errors import DistributedError, RefusedError
 from container.distributed.core import data_partition
 from container.distributed.tensorflow import data, keras_compat
 from container.distributed.tensorflow.callbacks import SignsOfLife
-from container.distributed.tensorflow.cluster import EVALUATION_BATCH, Cluster, check_maker
+from container.distributed.tensorflow.cluster import EVALUATION_BATCH, Cluster
 from container.distributed.tensorflow.collectives import Collectives
+from container.distributed.tensorflow.data import MakeDataset, Parse
+from container.distributed.tensorflow.hooks import Callback
 from container.distributed.tensorflow.keras_compat import Keras
 
 Value = TypeVar("Value")
@@ -48,41 +51,27 @@ class ParameterServerCluster(Cluster):
         """See :meth:`Cluster.optimizer`: workers apply their own gradients, and there is nothing to reduce."""
         if keras_compat.keras_of(optimizer) is Keras.THREE:
             raise RefusedError(_NO_KERAS_3)
-        if compression not in (None, "none") or op != "average":
-            asked = f"compression={compression!r}" if compression not in (None, "none") else f"op={op!r}"
-            raise RefusedError(
-                f"{asked} is not available with parameter_server, where each worker applies its own gradients. Use "
-                "distribution=MPI(…) or CollectiveAllReduce(…), which reduce gradients over ranks."
-            )
+        self._refuse_reduction(
+            compression,
+            op,
+            "with parameter_server, where each worker applies its own gradients. Use distribution=MPI(…) or "
+            "CollectiveAllReduce(…), which reduce gradients over ranks.",
+        )
         return optimizer
 
     @property
     def _scale_factor(self) -> int:
         return 1
 
-    def dataset(
-        self,
-        make_dataset: Callable[[], Any],
-        *,
-        global_batch_size: int,
-        parse: Callable[..., Any] | None = None,
-        shuffle: int | None = None,
-        seed: int | None = None,
-        repeat: bool = True,
-        partition: str = "shard",
-        remainder: str | None = None,
-        holds: str | None = None,
-        resumable: bool | None = None,
+    def _dataset(
+        self, make_dataset: MakeDataset, global_batch_size: int, options: data.Options, resumable: bool | None
     ) -> Any:
-        """See :meth:`Cluster.dataset`: the workers' datasets, which always repeat.
+        """Return the workers' datasets, which always repeat.
 
         ``make_dataset`` and ``parse`` are traced in this process and run in the workers, as graphs: what they do in
         Python, a generator for one, would be done here. ``PipeModeDataset`` is read in the worker, from its host's
         FIFO.
         """
-        check_maker(make_dataset)
-        data.check_partition(partition)
-        data.check_remainder(remainder)
         data.per_rank_batch(global_batch_size, 1)
         self.global_batch_size = global_batch_size
 
@@ -90,14 +79,10 @@ class ParameterServerCluster(Cluster):
             records = make_dataset()
             return data.worker_shard(
                 records,
+                dataclasses.replace(options, holds=data_partition.held_by(records, options.holds)),
                 worker=_worker_index(),
                 workers=self._workers,
                 batch_size=global_batch_size,
-                parse=parse,
-                shuffle=shuffle,
-                seed=seed,
-                partition=partition,
-                holds=data_partition.held_by(records, holds),
             )
 
         try:
@@ -107,7 +92,7 @@ class ParameterServerCluster(Cluster):
         return tf_keras.utils.experimental.DatasetCreator(for_worker)
 
     def steps_per_epoch(
-        self, make_dataset: Callable[[], Any], *, global_batch_size: int, records: int | None = None
+        self, make_dataset: MakeDataset, *, global_batch_size: int, records: int | None = None
     ) -> int | None:
         """See :meth:`Cluster.steps_per_epoch`."""
         total = records if records is not None else self._count(make_dataset)
@@ -129,10 +114,10 @@ class ParameterServerCluster(Cluster):
     def evaluate(
         self,
         model: Any,
-        make_dataset: Callable[[], Any],
+        make_dataset: MakeDataset,
         *,
         batch_size: int = EVALUATION_BATCH,
-        parse: Callable[..., Any] | None = None,
+        parse: Parse | None = None,
     ) -> dict[str, float]:
         """See :meth:`Cluster.evaluate`: here, on a copy of the model, so that every record counts once."""
 
@@ -203,32 +188,24 @@ _NO_SCOPE = (
 )
 
 
-class _RefuseModels:
-    """A callback that refuses a model that cannot train on the servers as soon as ``fit`` shows it.
+class _RefuseModels(Callback):
+    """Refuses a model that cannot train on the servers as soon as ``fit`` shows it.
 
     Args:
         tf_strategy: The strategy in whose scope the model must have been made.
     """
 
+    batch_hooks = False
+
     def __init__(self, tf_strategy: Any) -> None:
         self._tf_strategy = tf_strategy
 
     def set_model(self, model: Any) -> None:
+        """Refuse a model of Keras 3, or one that was made elsewhere."""
         if keras_compat.keras_of(model) is Keras.THREE:
             raise RefusedError(_NO_KERAS_3)
         if model.distribute_strategy is not self._tf_strategy:
             raise RefusedError(_NO_SCOPE)
-
-    def _implements_train_batch_hooks(self) -> bool:
-        return False
-
-    _implements_test_batch_hooks = _implements_predict_batch_hooks = _implements_train_batch_hooks
-    _supports_tf_logs = True
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("on_") or name == "set_params":
-            return lambda *args, **kwargs: None
-        raise AttributeError(name)
 
 
 def _outside_any_scope(function: Callable[[], Value]) -> Value:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from container.contract import events
-from container.distributed.core.notice import notice, telling_end
+from container.distributed.core.notice import Listener, notice, telling_end
 from container.distributed.tensorflow.hooks import Callback, Logs
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ class SaveInTime(Callback):
         request: Has the checkpoint's callback save at the next batch.
     """
 
-    def __init__(self, cluster: Cluster, request: Callable[[], None]) -> None:
+    def __init__(self, cluster: Cluster, request: Listener) -> None:
         self._cluster = cluster
         self._request = request
 

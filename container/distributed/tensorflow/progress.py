@@ -3,37 +3,37 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from container.checkpoint.errors import EpochBeginsAnew
 from container.contract.errors import DistributedError, RefusedError
-from container.distributed.tensorflow import fast_map
+
+if TYPE_CHECKING:
+    from container.distributed.tensorflow.data import Options
 
 _SEEDS = 1 << 31
+#: The first half of a shuffle's seed, as TensorFlow has it where nobody has set another.
+_GRAPH_SEED = 87654321
 
 
-def why_not(records: Any, *, shuffle: int | None, seed: int | None, repeat: bool, partition: str, streams: bool) -> str:
+def why_not(records: Any, options: Options, *, streams: bool) -> str:
     """Return why a training cannot resume within an epoch of these records; "" where it can.
 
     What their own pipeline does in Python, or reads, is taken to be the same each time.
 
     Args:
         records: What ``make_dataset`` has returned.
-        shuffle: As for ``cluster.dataset``; the others likewise.
-        seed: Likewise.
-        repeat: Likewise.
-        partition: Likewise.
+        options: How they become batches.
         streams: Whether they come from channels in Pipe mode, whose order the job keeps.
     """
-    if repeat:
+    if options.repeat:
         return "repeat=True makes one endless epoch of the records"
-    if partition == "shuffle":
+    if options.partition == "shuffle":
         return "partition='shuffle' draws different records each time"
     if streams:
         return ""
-    if shuffle and seed is None:
-        return f"shuffle={shuffle} without seed=… gives a different order after each start"
+    if options.shuffle and options.seed is None:
+        return f"shuffle={options.shuffle} without seed=… gives a different order after each start"
     if records.options().deterministic is False:
         return "the dataset's options allow any order of the records (deterministic=False)"
     pending = [records]
@@ -247,11 +247,12 @@ class DataProgress:
                 channel.resume(self._streams[channel.channel], 0)
         return True
 
-    def epoch(self, make: Callable[[Any, Any], Any]) -> Any:
-        """Return a dataset of ``make(…)`` with :meth:`begin`'s answer, which each iterator asks for anew.
+    def epoch(self, records: Any, shuffle: int | None) -> Any:
+        """Return the records from where :meth:`begin` says, which each iterator asks for anew.
 
         Args:
-            make: Gets the seed and the number of records to leave out, as tensors; returns a dataset.
+            records: All records of an epoch.
+            shuffle: Records in the shuffle buffer; None for no shuffling.
         """
         import numpy as np
         import tensorflow as tf
@@ -262,8 +263,11 @@ class DataProgress:
 
         def begun(_: Any) -> Any:
             order, consumed = tf.numpy_function(begin, [], [tf.int64, tf.int64])
-            return make(tf.ensure_shape(order, []), tf.ensure_shape(consumed, []))
+            found = records
+            if shuffle:
+                # The order is the seed's alone: within this function, the script's tf.random.set_seed() does not count.
+                tf.compat.v1.set_random_seed(_GRAPH_SEED)
+                found = found.shuffle(shuffle, seed=tf.ensure_shape(order, []), reshuffle_each_iteration=False)
+            return found.skip(tf.ensure_shape(consumed, []))
 
-        # One function, and not from_generator, which has three: each iterator makes its functions anew, which takes
-        # longer than to read a small epoch.
-        return fast_map.flat_map(tf.data.Dataset.from_tensors(0), begun)
+        return tf.data.Dataset.from_tensors(0).flat_map(begun)

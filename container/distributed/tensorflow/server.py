@@ -14,6 +14,7 @@ from container.contract.detection import ClusterKind, Surroundings, detect_serve
 from container.contract.errors import DistributedError
 from container.distributed.core.rendezvous import listens
 from container.system.host_machine import cpu_count
+from container.system.importing import Importing
 
 #: How often the chief is looked for, and SIGTERM, in seconds.
 _POLL = 0.5
@@ -42,33 +43,6 @@ def serve() -> int:
     return 0
 
 
-class Importing:
-    """Tells the toolkit now and then that modules are being imported, which may take longer than a job may be silent.
-
-    The scripts' own processes have the hook for that. It stands first in ``sys.meta_path``, finds nothing, and counts
-    each name once.
-    """
-
-    def __init__(self) -> None:
-        self._names: set[str] = set()
-        self._next = 0.0
-
-    def __enter__(self) -> Importing:
-        sys.meta_path.insert(0, self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.meta_path.remove(self)
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        """Note that a module is looked for."""
-        if name not in self._names:
-            self._names.add(name)
-            if time.monotonic() >= self._next:
-                self._next = time.monotonic() + 1.0
-                events.emit("importing")
-
-
 def serve_task(surroundings: Surroundings, *, timeout: float | None = None) -> None:
     """Serve until the chief has finished, or SIGTERM comes.
 
@@ -86,7 +60,7 @@ def serve_task(surroundings: Surroundings, *, timeout: float | None = None) -> N
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # parameter servers take no GPU
     ended = _Ended()
     events.emit("serving", pid=os.getpid())
-    with Importing():
+    with Importing(lambda name: events.emit("importing")):
         import tensorflow as tf
 
     from container.distributed.tensorflow import devices

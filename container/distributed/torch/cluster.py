@@ -5,22 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from container.contract import diverging, events
 from container.contract.detection import Surroundings
 from container.contract.errors import DistributedError
-from container.contract.names import unknown
-from container.distributed.core.fault_injection import InjectedFaults
-from container.distributed.core.notice import keep_listening, notice
+from container.distributed.core.collectives import Collectives
+from container.distributed.core.ranks import Ranks
 from container.distributed.core.weight_check import STEPS, Guard
-from container.distributed.torch.collectives import Collectives
 from container.distributed.torch.horovod import HorovodCollectives
 from container.distributed.torch.loader import Loader
-
-Value = TypeVar("Value")
 
 _NOT_MET = (
     "the ranks are not connected yet, and would train separately. Under ElasticHorovod, wrap the function with the "
@@ -37,7 +32,7 @@ _WHY_APART = (
 )
 
 
-class TorchCluster:
+class TorchCluster(Ranks[Collectives]):
     """The processes that train together; :func:`container.distributed.init` makes it.
 
     Args:
@@ -46,57 +41,12 @@ class TorchCluster:
         device: This rank's device, a ``torch.device``.
 
     Attributes:
-        strategy: The strategy's name: ``none``, ``torch_distributed``, ``mpi`` or ``elastic_horovod``.
-        host: This host's name, as in ``SM_CURRENT_HOST``.
-        local_rank: The rank on this host, from 0.
-        local_size: The number of ranks of this host.
-        collectives: How the ranks talk.
         device: This rank's device: its GPU, else the processor.
-        faults: Faults that are ordered for some step.
     """
 
     def __init__(self, surroundings: Surroundings, collectives: Collectives, device: Any) -> None:
-        self.strategy = surroundings.kind.value
-        self.host = surroundings.host
-        self.local_rank = surroundings.local_rank
-        self.local_size = surroundings.local_size
-        self.collectives = collectives
+        super().__init__(surroundings, collectives)
         self.device = device
-        self.faults = InjectedFaults(os.environ)
-
-    def __repr__(self) -> str:
-        return f"<Cluster {self.strategy}: rank {self.rank} of {self.size} on {self.host}>"
-
-    # --- who ---
-
-    @property
-    def rank(self) -> int:
-        """This process's number, from 0."""
-        return self.collectives.rank
-
-    @property
-    def size(self) -> int:
-        """How many processes compute gradients."""
-        return self.collectives.size
-
-    @property
-    def is_chief(self) -> bool:
-        """Whether this process writes what is written once."""
-        return self.rank == 0
-
-    @property
-    def preempted(self) -> bool:
-        """Whether this process was told to end (SIGTERM): by a spot interruption of a host, or a stop of the job.
-
-        From the first look on, which must be in the main thread, the signal itself ends nothing any more: save and
-        leave the training in time.
-
-        Raises:
-            DistributedError: the first look is in another thread.
-        """
-        if not notice.listen(keep_listening):
-            raise DistributedError("Read cluster.preempted once in the main thread before another thread reads it.")
-        return notice.came
 
     # --- the model ---
 
@@ -210,59 +160,8 @@ class TorchCluster:
             dataset, self.collectives, global_batch_size=global_batch_size, shuffle=shuffle, seed=seed, **options
         )
 
-    # --- together ---
-
-    def broadcast_object(self, value: Value) -> Value:
-        """Give every rank rank 0's value. All ranks must call it; what the others pass is not looked at."""
-        return self.collectives.broadcast_object(value)
-
-    def barrier(self) -> None:
-        """Wait until every rank has come here."""
-        self.collectives.barrier()
-
-    def all_reduce(self, values: Any, *, op: str = "sum") -> Any:
-        """Combine numbers or arrays over the ranks. All ranks must call it, with values of the same shapes.
-
-        Args:
-            values: A number, an array or tensor, or a list or dict of these.
-            op: ``"sum"`` or ``"average"``.
-
-        Returns:
-            The same structure, of numpy arrays and floats.
-        """
-        if op not in ("sum", "average"):
-            raise ValueError(unknown("op", op, ("sum", "average")))
-        if isinstance(values, Mapping):
-            names = sorted(values)
-            found = self.all_reduce([values[name] for name in names], op=op)
-            return dict(zip(names, found, strict=True))
-        alone = not isinstance(values, list | tuple)
-        arrays = [np.asarray(_plain(value), np.float64) for value in ([values] if alone else values)]
-        divisor = self.size if op == "average" else 1
-        sums = [total / divisor for total in self.collectives.sum_arrays(arrays)]
-        results = [float(total) if np.ndim(total) == 0 else total for total in sums]
-        return results[0] if alone else results
-
-    # --- results ---
-
-    def report(self, /, **values: float) -> None:
-        """Make metrics of the job: they are in ``job.metrics()``, with the rank that reported them.
-
-        Raises:
-            TypeError: a value is not a number.
-        """
-        found: dict[str, float] = {}
-        for name, value in values.items():
-            try:
-                found[name] = float(value)
-            except (TypeError, ValueError):
-                raise TypeError(f"report({name}=…) takes a number, got {value!r}.") from None
-        place = {name: found[name] for name in diverging.PLACES if name in found}
-        for name, value in found.items():
-            where = place if diverging.has_diverged(name, value) else {}
-            events.emit("metric", name=name, value=value, **where)
-        if "step" in found and self.faults.pending:
-            self.faults.reached(int(found["step"]), rank=self.rank)
+    def _array(self, value: Any) -> np.ndarray[Any, Any]:
+        return super()._array(value.detach().cpu() if hasattr(value, "detach") else value)
 
     def export(self, model: Any, directory: str | os.PathLike[str] | None = None) -> Path | None:
         """Write the module's ``state_dict`` to ``model.pth``, on rank 0.
@@ -277,14 +176,12 @@ class TorchCluster:
         Raises:
             DistributedError: neither a directory nor SM_MODEL_DIR is given.
         """
-        target = directory or os.environ.get("SM_MODEL_DIR")
-        if not target:
-            raise DistributedError("export() needs a directory: SM_MODEL_DIR is not set.")
-        if not self.is_chief:
+        folder = self._export_folder(directory)
+        if folder is None:
             return None
         import torch
 
-        file = Path(target) / _MODEL_FILE
+        file = folder / _MODEL_FILE
         file.parent.mkdir(parents=True, exist_ok=True)
         staged = file.with_name(f".{file.name}-{os.getpid()}")
         state = unwrapped(model).state_dict()
@@ -364,7 +261,3 @@ def _arrays(parameters: list[Any]) -> list[np.ndarray[Any, Any]]:
             tensor = tensor.float()
         found.append(tensor.numpy())
     return found
-
-
-def _plain(value: Any) -> Any:
-    return value.detach().cpu().numpy() if hasattr(value, "detach") else value

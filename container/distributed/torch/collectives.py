@@ -6,58 +6,13 @@ Every method is a common act: all ranks must call it, in the same order, with va
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from container.distributed.core.collectives import Array
+
 Value = TypeVar("Value")
-
-
-class Collectives(Protocol):
-    """The interface of the collective operations."""
-
-    @property
-    def rank(self) -> int:
-        """This process's rank."""
-
-    @property
-    def size(self) -> int:
-        """The number of ranks."""
-
-    def sum_arrays(self, arrays: Sequence[Array]) -> list[Array]:
-        """Add up arrays over the ranks."""
-
-    def gather_array(self, array: Array) -> Array:
-        """Stack an array of every rank. Shape: (size, *array.shape)."""
-
-    def broadcast_object(self, value: Value) -> Value:
-        """Give every rank rank 0's value; what the others pass is not looked at."""
-
-    def barrier(self) -> None:
-        """Wait until every rank has come here."""
-
-
-class Alone:
-    """A single process, for which every collective operation is trivial."""
-
-    rank = 0
-    size = 1
-
-    def sum_arrays(self, arrays: Sequence[Array]) -> list[Array]:
-        """See :class:`Collectives`."""
-        return list(arrays)
-
-    def gather_array(self, array: Array) -> Array:
-        """See :class:`Collectives`."""
-        return array[np.newaxis]
-
-    def broadcast_object(self, value: Value) -> Value:
-        """See :class:`Collectives`."""
-        return value
-
-    def barrier(self) -> None:
-        """See :class:`Collectives`."""
 
 
 class TorchCollectives:
@@ -76,7 +31,7 @@ class TorchCollectives:
         self.size = int(dist.get_world_size())
 
     def sum_arrays(self, arrays: Sequence[Array]) -> list[Array]:
-        """See :class:`Collectives`."""
+        """See :class:`container.distributed.core.collectives.Collectives`."""
         found = []
         for array in arrays:
             tensor = self._tensor(array)
@@ -85,7 +40,7 @@ class TorchCollectives:
         return found
 
     def gather_array(self, array: Array) -> Array:
-        """See :class:`Collectives`."""
+        """See :class:`container.distributed.core.collectives.Collectives`."""
         import torch
 
         tensor = self._tensor(array)
@@ -94,13 +49,13 @@ class TorchCollectives:
         return np.stack([one.cpu().numpy().reshape(np.shape(array)) for one in every])
 
     def broadcast_object(self, value: Value) -> Value:
-        """See :class:`Collectives`."""
+        """See :class:`container.distributed.core.collectives.Collectives`."""
         found = [value]
         self._dist.broadcast_object_list(found, src=0, device=self._device)
         return found[0]
 
     def barrier(self) -> None:
-        """See :class:`Collectives`."""
+        """See :class:`container.distributed.core.collectives.Collectives`."""
         self._dist.barrier()
 
     def _tensor(self, array: Array) -> Any:

@@ -35,7 +35,7 @@ def load_horovod() -> Any:
 
 
 class HorovodCollectives:
-    """Horovod's. See :class:`container.distributed.torch.collectives.Collectives`.
+    """Horovod's. See :class:`container.distributed.core.collectives.Collectives`.
 
     Raises:
         DistributedError: there is no Horovod for PyTorch.
@@ -47,16 +47,16 @@ class HorovodCollectives:
 
     @property
     def rank(self) -> int:
-        """See :class:`container.distributed.torch.collectives.Collectives`."""
+        """See :class:`container.distributed.core.collectives.Collectives`."""
         return int(self._hvd.rank())
 
     @property
     def size(self) -> int:
-        """See :class:`container.distributed.torch.collectives.Collectives`."""
+        """See :class:`container.distributed.core.collectives.Collectives`."""
         return int(self._hvd.size())
 
     def sum_arrays(self, arrays: Sequence[Array]) -> list[Array]:
-        """See :class:`container.distributed.torch.collectives.Collectives`."""
+        """See :class:`container.distributed.core.collectives.Collectives`."""
         import torch
 
         handles = [
@@ -71,7 +71,7 @@ class HorovodCollectives:
         return [total.reshape(np.shape(array)) for total, array in zip(found, arrays, strict=True)]
 
     def gather_array(self, array: Array) -> Array:
-        """See :class:`container.distributed.torch.collectives.Collectives`."""
+        """See :class:`container.distributed.core.collectives.Collectives`."""
         import torch
 
         mine = torch.from_numpy(np.array(array, copy=True, order="C"))[None]
@@ -79,12 +79,12 @@ class HorovodCollectives:
         return found
 
     def broadcast_object(self, value: Value) -> Value:
-        """See :class:`container.distributed.torch.collectives.Collectives`."""
+        """See :class:`container.distributed.core.collectives.Collectives`."""
         found: Value = self._hvd.broadcast_object(value, root_rank=0, name=f"{_NAME}.object")
         return found
 
     def barrier(self) -> None:
-        """See :class:`container.distributed.torch.collectives.Collectives`."""
+        """See :class:`container.distributed.core.collectives.Collectives`."""
         # Horovod numbers its own barriers; a rank that joined later counts differently.
         self.sum_arrays([np.zeros(1)])
 

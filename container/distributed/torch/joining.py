@@ -9,11 +9,12 @@ from typing import Any
 from container.contract import events
 from container.contract.detection import ClusterKind, Surroundings, detect
 from container.contract.errors import DistributedError, RefusedError
+from container.distributed.core.collectives import Alone, Collectives
 from container.distributed.core.deadline import deadline
 from container.distributed.core.elastic_place import take_place
 from container.distributed.torch import threads
 from container.distributed.torch.cluster import TorchCluster
-from container.distributed.torch.collectives import Alone, Collectives, TorchCollectives
+from container.distributed.torch.collectives import TorchCollectives
 from container.distributed.torch.elastic import ElasticTorchCluster
 from container.distributed.torch.horovod import HorovodCollectives, load_horovod
 

@@ -13,7 +13,7 @@ from container.contract.errors import RefusedError
 from container.distributed.core.epoch_sharding import Dealing
 
 if TYPE_CHECKING:
-    from container.distributed.torch.collectives import Collectives
+    from container.distributed.core.collectives import Collectives
 
 
 class Loader:

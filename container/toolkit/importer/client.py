@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
 
-from container.system import inherited
 from container.system.connection import BlockingConnection
 
 TYPE_CHECKING = False
@@ -61,24 +61,21 @@ def fork(
     sock = socket.socket(socket.AF_UNIX)
     connection = BlockingConnection(sock)
     answer = None
-    request = in_memory({"argv": list(command), "environment": dict(env), **inherited.taken_down()})
     with contextlib.suppress(OSError):
         sock.connect(path)
-        connection.send({"op": "fork"}, (request, *descriptors))
+        ask(sock, {"argv": list(command), "environment": dict(env), "pid": os.getpid()}, descriptors)
         while (answer := connection.take()) is None and readable(connection) and connection.read():
             pass
-    os.close(request)
     if answer is None or answer["op"] != "forked":
         connection.close()
         return None
     return Forked(connection, int(answer["pid"]))
 
 
-def in_memory(value: object) -> int:
-    """Return a descriptor from which a value can be read as JSON."""
-    import json
-
+def ask(sock: socket.socket, request: Mapping[str, object], descriptors: Sequence[int]) -> None:
+    """Send a fork server a request, with descriptors beside it."""
     fd = os.memfd_create("request")
-    os.write(fd, json.dumps(value).encode())
+    os.write(fd, json.dumps(request).encode())
     os.lseek(fd, 0, os.SEEK_SET)
-    return fd
+    socket.send_fds(sock, [b"{}\n"], [fd, *descriptors])
+    os.close(fd)

@@ -8,13 +8,13 @@ ranks that were forked from that end with it.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import select
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from container.contract import variables
 from container.contract.messages import Message
@@ -28,13 +28,11 @@ from container.toolkit.importer.imports import SLOW, Imports
 #: Variables with which Python does more, or less, than to run the script.
 _OF_PYTHON = frozenset(("PYTHONHOME", "PYTHONINSPECT", "PYTHONPROFILEIMPORTTIME", "PYTHONSAFEPATH", "PYTHONVERBOSE"))
 #: What the toolkit tells a wrapper, and not its command.
-_WRAPPERS = (
-    *(variables.CODE_DIR, variables.PIPE_CHANNELS, variables.PLACE, variables.SHARED_MEMORY_DIR, variables.UMASK),
-    *(variables.USERS_OPEN_FILES, variables.USERS_TMPDIR),
-)
+_WRAPPERS = {
+    *(variables.CODE_DIR, variables.PIPE_CHANNELS, variables.PLACE, variables.SHARED_MEMORY_DIR, variables.UMASK)
+}
 #: What the importer's own interpreter is set up with, of what the toolkit gives the ranks.
 _SET_UP = (variables.EVIDENCE, variables.PLACE_FD, variables.STACK_SIGNAL)
-_HOME = "FLEETFIT_HOME"
 #: How long the host's importer may take to end, in seconds.
 _END_S = 2.0
 
@@ -70,9 +68,9 @@ class Importer:
         python: The ranks' interpreter.
         env: What all ranks of the host get.
         imports: What to import.
+        received: Called with what it tells, beside its operations.
         keep: How many seconds the machine's importer stays when nobody needs it.
         keep_with: The process with which it ends before that; 0 for none.
-        received: Called with what it tells, beside its operations.
 
     Attributes:
         pid: Who imports, then the host's own importer, while one is there.
@@ -98,13 +96,16 @@ class Importer:
     ) -> None:
         self._loop = loop
         self._folder = folder
-        self._python = python
-        self._place = folder / _name(python, env, imports)
-        self._request: dict[str, Any] = {
-            "statements": imports.statements,
-            "settings": imports.settings,
-            "names": imports.names,
-            "cwd": env[variables.CODE_DIR],
+        code = env[variables.CODE_DIR]
+        self._environment = {name: value for name, value in env.items() if is_read_at_load(name) or name in _SET_UP}
+        # Without the folder of the code, which is another for each job and host.
+        path_of_ranks = env["PYTHONPATH"].split(os.pathsep)
+        self._environment["PYTHONPATH"] = os.pathsep.join(one for one in path_of_ranks if one != code)
+        self._place = folder / _name(python, self._environment, imports)
+        self._command = [python, str(Path(__file__).with_name("__main__.py")), *sorted(imports.packages)]
+        self._request = {
+            **dataclasses.asdict(imports),
+            "cwd": code,
             "environment": {
                 name: value
                 for name, value in env.items()
@@ -115,7 +116,6 @@ class Importer:
             "keep": keep,
             "keep_with": keep_with,
         }
-        self._packages = sorted(imports.packages)
         self._received = received
         self.pid: int | None = None
         self.root: int | None = None
@@ -127,37 +127,26 @@ class Importer:
         try:
             self._listener.bind(str(path))
             self._listener.listen(256)
-            self._ask(anew=False)
+            self._ask()
         except OSError:
             self._listener.close()
             raise
 
-    def _ask(self, *, anew: bool) -> None:
-        """Ask the machine's importer; start it where there is none, or it is known not to do."""
+    def _ask(self, *, refused: bool = False) -> None:
+        """Ask the machine's importer; start it where there is none, or it has refused."""
         with importers.locked(self._folder):
             # Another of the job's hosts may have started one meanwhile, instead of what refused both.
-            refused = anew and importers.noted_pid(self._place) in (None, self.pid)
-            sock = None if refused else importers.connect(self._place)
+            unwanted = refused and importers.noted_pid(self._place) == self.pid
+            sock = None if unwanted else importers.connect(self._place)
             fresh = sock is None
             if sock is None:
-                self.root = self._start()
-                sock = importers.connect(self._place)
-            if sock is None:
-                raise OSError("nobody takes the importer's connections")
+                sock = self._start()
             self.pid = importers.noted_pid(self._place)
-            request = client.in_memory(self._request)
-            socket.send_fds(sock, [b"{}\n"], [request, self._listener.fileno()])
-            os.close(request)
-        self._connection = Connection(
-            self._loop, sock, self._take, lambda reason: self._closed(again=not fresh), key=None
-        )
+            client.ask(sock, self._request, [self._listener.fileno()])
+        self._connection = Connection(self._loop, sock, self._take, lambda reason: self._closed(fresh), key=None)
 
-    def _start(self) -> int:
-        """Start the machine's importer; returns its pid."""
-        env: dict[str, str] = self._request["environment"]
-        about = {name: value for name, value in env.items() if is_read_at_load(name) or name in (*_SET_UP, _HOME)}
-        about["PYTHONPATH"] = _path(env, self._request["cwd"])
-        described = client.in_memory(self._request)
+    def _start(self) -> socket.socket:
+        """Start the machine's importer; return a connection to it."""
         told, output = os.pipe()  # Python looks at its standard output when it starts, and a rank's is a pipe
         with socket.socket(socket.AF_UNIX) as listener:
             try:
@@ -165,20 +154,23 @@ class Importer:
                 listener.bind(str(self._place))
                 listener.listen(256)
                 pid = processes.spawn(
-                    [self._python, str(Path(__file__).with_name("__main__.py")), *self._packages],
-                    env={**about, variables.IMPORTER: f"{listener.fileno()}:{described}:{self._place}"},
+                    self._command,
+                    env={**self._environment, variables.IMPORTER: f"{listener.fileno()}:{self._place}"},
                     cwd=self._request["cwd"],
                     stdout=output,
                     stderr=output,
-                    pass_fds=(listener.fileno(), described),
+                    pass_fds=(listener.fileno(),),
                     new_session=True,
                 )
+                sock = importers.connect(self._place)
             finally:
-                for fd in (described, told, output):
-                    os.close(fd)
+                os.close(told)
+                os.close(output)
+        assert sock is not None  # the listener was open here
         importers.note(self._place, pid, [], None)
+        self.root = pid
         self._loop.on_child(pid, lambda status: self._root_ended(pid))
-        return pid
+        return sock
 
     def _root_ended(self, pid: int) -> None:
         if self.root == pid:
@@ -194,32 +186,31 @@ class Importer:
             self.imported = True
             self._listener.close()
         elif operation == "refused":  # what there is will not do, or not any more
-            self._drop()
-            self._try_anew()
+            self._ask_again(refused=True)
         else:
             self._told = self._told or "unfit" in message
             self._received(message)
 
-    def _closed(self, *, again: bool) -> None:
-        self._connection = None
+    def _closed(self, fresh: bool) -> None:
+        self._drop()
         if self.imported:
             self.pid = None
-        elif again and not self._told:  # it had come to its end
-            self._try_anew()
-        else:
+        elif fresh or self._told:
             if not self._told:
                 self._received({"unfit": "the importer ended before it had imported"})
-            self.give_up()
+            self._give_up()
+        else:  # it had come to its end
+            self._ask_again(refused=False)
 
-    def _try_anew(self) -> None:
-        try:
-            self._ask(anew=True)
-        except OSError:
-            self.give_up()
-
-    def give_up(self) -> None:
-        """Each rank imports by itself."""
+    def _ask_again(self, *, refused: bool) -> None:
         self._drop()
+        try:
+            self._ask(refused=refused)
+        except OSError:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Have each rank import by itself."""
         self.pid = None
         self._listener.close()
 
@@ -258,21 +249,9 @@ class Importer:
         return left
 
 
-def _path(env: Mapping[str, str], code: str) -> str:
-    """Return the PYTHONPATH of ranks without their code's folder, which is another for each job and host."""
-    return os.pathsep.join(folder for folder in env["PYTHONPATH"].split(os.pathsep) if folder != code)
-
-
-def _name(python: str, env: Mapping[str, str], imports: Imports) -> str:
-    """Return what an importer is called that does this: 24 letters and digits. Pure but for the cores."""
+def _name(python: str, environment: Mapping[str, str], imports: Imports) -> str:
+    """Return what an importer is called that does this: 24 letters and digits. Pure but for what this process has."""
     import hashlib  # a job's start waits for what is imported
 
-    about = {name: value for name, value in env.items() if is_read_at_load(name) or name in _SET_UP}
-    what = [
-        python,
-        about | {"PYTHONPATH": _path(env, env[variables.CODE_DIR])},
-        inherited.traits(),
-        imports.statements,
-        imports.settings,
-    ]
-    return hashlib.blake2b(json.dumps(what, sort_keys=True).encode(), digest_size=12).hexdigest()
+    about = [python, environment, inherited.traits(os.getpid()), imports.statements, imports.settings]
+    return hashlib.blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=12).hexdigest()

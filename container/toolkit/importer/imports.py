@@ -12,7 +12,7 @@ import ast
 import dataclasses
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from container.system.variables_read import is_read_at_load
@@ -73,19 +73,30 @@ def read(script: Path, folder: Path, *, horovod: bool = False) -> Imports:
     try:
         if shadowed := sorted(reader.names & sys.stdlib_module_names):
             return Imports(reason=f"the script's folder has a module {shadowed[0]}")
+        reader.parse(script, ())
         reader.take_head(script, ())
-        reader.take_all(script, ())
+        texts = {file.name: ast.unparse(tree) for file, tree in reader.trees.items()}
     except (OSError, SyntaxError, ValueError, RecursionError) as error:
         return Imports(reason=f"its imports cannot be read: {error}")
-    statements = dict.fromkeys((*reader.statements, *(() if reader.hazard else reader.slow)))
+    hazard = _hazard(texts)
+    statements = dict.fromkeys((*reader.statements, *(() if hazard else reader.slow)))
     tops = set(map(top_of, statements))
     if horovod and "container" in tops:
         statements |= {f"import horovod.{one}": None for one in ("tensorflow", "torch") if one in tops}
-    if "torch" in tops and _USES_COMPILER.search(reader.text):
-        statements |= {} if _CHANGES_COMPILER.search(reader.text) else {"import torch._dynamo": None}
+    if "torch" in tops and any(map(_USES_COMPILER.search, texts.values())):
+        statements |= {} if any(map(_CHANGES_COMPILER.search, texts.values())) else {"import torch._dynamo": None}
     left = set(reader.slow).difference(statements)
-    names = tuple(sorted(reader.names))
-    return Imports(tuple(statements), tuple(reader.settings), names, reader.hazard if left else "")
+    return Imports(tuple(statements), tuple(reader.settings), tuple(sorted(reader.names)), hazard if left else "")
+
+
+def _hazard(texts: Mapping[str, str]) -> str:
+    """Return what in a project's files may change an import behind the head; empty if nothing does."""
+    for name, text in texts.items():
+        for match in _HAZARD.finditer(text):
+            variable = match["set"] or match["named"]
+            if variable is None or is_read_at_load(variable):
+                return f"{name} has {match[0].strip()!r}"
+    return ""
 
 
 def _modules(folder: Path) -> Iterator[str]:
@@ -100,59 +111,60 @@ class _Reader:
 
     Attributes:
         names: The modules and packages of its folders.
+        trees: What was read, by its file, but the settings.
         statements: The imports of the head.
         settings: The variables that are set before them.
         slow: All imports of slow packages.
-        hazard: What may change an import behind the head; empty if nothing does.
-        text: What was read, but the settings.
     """
 
     def __init__(self, roots: tuple[Path, ...]) -> None:
         self._roots = roots
         self.names = frozenset(name for root in roots for name in _modules(root))
+        self.trees: dict[Path, ast.Module] = {}
         self.statements: list[str] = []
         self.settings: list[tuple[str, str, bool]] = []
         self.slow: list[str] = []
-        self.hazard = self.text = ""
-        self._trees: dict[Path, ast.Module] = {}
-        self._has_acted = self._has_imported = False
         self._heads: set[Path] = set()
-        self._bodies: set[Path] = set()
+        self._has_acted = self._has_imported = False
 
-    def take_head(self, file: Path, package: tuple[str, ...]) -> None:
-        """Take a file's imports up to the first act, and what it sets before it imports anything.
+    def parse(self, file: Path, package: tuple[str, ...]) -> None:
+        """Parse a file and all that it imports of the project, and take their imports of slow packages.
 
         Args:
             file: The file.
             package: The package that its relative imports count from.
         """
-        if file not in self._heads:
-            self._heads.add(file)
-            tree = self._parse(file)
-            for statement in list(tree.body):
-                self._take(statement, package, tree)
+        if file in self.trees:
+            return
+        if len(self.trees) == _MOST_MODULES or file.stat().st_size > _MOST_BYTES:
+            raise ValueError("the project is too large")
+        self.trees[file] = ast.parse(file.read_bytes())
+        for node in ast.walk(self.trees[file]):
+            for text, files in self._imported(node, package):
+                self.slow += [text] if top_of(text) in SLOW - self.names else []
+                for one in files.items():
+                    self.parse(*one)
 
-    def _parse(self, file: Path) -> ast.Module:
-        if file not in self._trees:
-            if len(self._trees) == _MOST_MODULES or file.stat().st_size > _MOST_BYTES:
-                raise ValueError("the project is too large")
-            self._trees[file] = ast.parse(file.read_bytes())
-        return self._trees[file]
-
-    def _take(self, statement: ast.stmt, package: tuple[str, ...], tree: ast.Module) -> None:
-        match statement:
-            case ast.Import() | ast.ImportFrom():
-                for text, files in self._imported(statement, package):
-                    self._take_import(text, files)
-            case ast.Assign([ast.Subscript(to, ast.Constant(str(name)))], ast.Constant(str(value))) | ast.Expr(
-                ast.Call(ast.Attribute(to, "setdefault"), [ast.Constant(str(name)), ast.Constant(str(value))])
-            ) if ast.unparse(to) == "os.environ" and not self._has_imported:
-                self.settings.append((name, value, isinstance(statement, ast.Expr)))
-                tree.body.remove(statement)
-            case ast.Expr(ast.Constant()) | ast.Assign([ast.Name()], ast.Constant()) | ast.Pass():
-                pass
-            case _:
-                self._has_acted = True
+    def take_head(self, file: Path, package: tuple[str, ...]) -> None:
+        """Take a file's imports up to the first act, and what it sets before it imports anything."""
+        if file in self._heads:
+            return
+        self._heads.add(file)
+        body = self.trees[file].body
+        for statement in list(body):
+            match statement:
+                case ast.Import() | ast.ImportFrom():
+                    for text, files in self._imported(statement, package):
+                        self._take_import(text, files)
+                case ast.Assign([ast.Subscript(to, ast.Constant(str(name)))], ast.Constant(str(value))) | ast.Expr(
+                    ast.Call(ast.Attribute(to, "setdefault"), [ast.Constant(str(name)), ast.Constant(str(value))])
+                ) if ast.unparse(to) == "os.environ" and not self._has_imported:
+                    self.settings.append((name, value, isinstance(statement, ast.Expr)))
+                    body.remove(statement)
+                case ast.Expr(ast.Constant()) | ast.Assign([ast.Name()], ast.Constant()) | ast.Pass():
+                    pass
+                case _:
+                    self._has_acted = True
 
     def _take_import(self, text: str, files: dict[Path, tuple[str, ...]]) -> None:
         top = top_of(text)
@@ -164,31 +176,13 @@ class _Reader:
             self._has_imported = self._has_imported or not self._has_acted or top in SLOW
             self.statements += [] if self._has_acted else [text]
 
-    def take_all(self, file: Path, package: tuple[str, ...]) -> None:
-        """Take the imports of slow packages of a file and of all that it imports, and look for hazards."""
-        if file in self._bodies:
-            return
-        self._bodies.add(file)
-        tree = self._parse(file)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                for text, files in self._imported(node, package):
-                    self.slow += [text] if top_of(text) in SLOW - self.names else []
-                    for one in files.items():
-                        self.take_all(*one)
-        text = ast.unparse(tree)
-        self.text += text
-        for match in _HAZARD.finditer(text):
-            name = match["set"] or match["named"]
-            if not self.hazard and (name is None or is_read_at_load(name)):
-                self.hazard = f"{file.name} has {match[0].strip()!r}"
-
     def _imported(
-        self, statement: ast.Import | ast.ImportFrom, package: tuple[str, ...]
+        self, statement: ast.AST, package: tuple[str, ...]
     ) -> Iterator[tuple[str, dict[Path, tuple[str, ...]]]]:
         """Yield what is imported as a statement of its own, with the project's files that this runs."""
         if isinstance(statement, ast.Import):
             yield from ((f"import {alias.name}", self._files(alias.name)) for alias in statement.names)
+        if not isinstance(statement, ast.ImportFrom):
             return
         module = statement.module or ""
         if statement.level:

@@ -6,7 +6,6 @@ import gc
 import importlib.util
 import os
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -14,15 +13,15 @@ from types import ModuleType
 from typing import Any
 
 from container.system import forking
+from container.system.importing import Importing
 from container.system.variables_read import Noted, is_read_at_load
 
 #: Files that modules are known to read while they are imported.
 _FILES = ("~/.keras/keras.json", "~/.config/matplotlib/matplotlibrc")
-_MOST_PRINTED = 1 << 18  # bytes
 _HOOK = str(Path(__file__).resolve().parents[2] / "hook")
-_NO_COLLECTION = 1 << 30
 
-_Effect = tuple[str, bytes, dict[str, bytes | None]]
+#: What an import statement has printed and set: the package, the text, and variables with their values.
+_Effect = tuple[str, bytes, dict[bytes, bytes | None]]
 
 
 def top_of(statement: str) -> str:
@@ -32,21 +31,6 @@ def top_of(statement: str) -> str:
 
 class Unfit(Exception):
     """No rank can be forked from this process; the message says why."""
-
-
-class _Finder:
-    """Notes the modules and packages that are asked for, and tells now and then that imports go on."""
-
-    def __init__(self, tell: Callable[[dict[str, Any]], None]) -> None:
-        self._tell = tell
-        self._next = 0.0
-        self.names: set[str] = set()
-
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> None:
-        if name not in self.names and time.monotonic() >= self._next:  # what is tried again and again is no progress
-            self._next = time.monotonic() + 1.0
-            self._tell({"importing": name})
-        self.names.add(name)
 
 
 def load(plan: Mapping[str, Any], tell: Callable[[dict[str, Any]], None], own: Callable[[], set[int]]) -> Given:
@@ -67,40 +51,30 @@ def load(plan: Mapping[str, Any], tell: Callable[[dict[str, Any]], None], own: C
     opened = forking.descriptors()
     os.environ.clear()
     os.environ.update(_with_settings(plan["environment"], plan["settings"]))
-    finder = _Finder(tell)
-    sys.meta_path.insert(0, finder)
-    thresholds = gc.get_threshold()
-    gc.set_threshold(_NO_COLLECTION)  # what modules make at their import stays: collecting takes a fifth of the time
-    values = os.environ._data  # type: ignore[attr-defined]
-    noted = os.environ._data = Noted(values)  # type: ignore[attr-defined]
+    # Without a package that is not installed, of which each rank is told.
+    statements = [one for one in plan["statements"] if importlib.util.find_spec(top_of(one)) is not None]
+    gc.disable()  # what modules make at their import stays: collecting takes a fifth of the time
+    unwatched, os.environ.__class__ = os.environ.__class__, Noted
     try:
-        effects: list[_Effect] = []
-        for statement in plan["statements"]:
-            if importlib.util.find_spec(top_of(statement)) is not None:  # or each rank is told
-                before, printed = set(noted.items()), os.fstat(2).st_size
-                exec(compile(statement, "<importer>", "exec"), {"__name__": "fleetfit"})
-                sys.stdout.flush()
-                after = dict(noted.items())
-                changed = {os.fsdecode(name): after.get(name) for name, _ in before ^ set(after.items())}
-                effects.append((top_of(statement), os.pread(2, _MOST_PRINTED, printed), changed))
-    except Exception as error:
-        raise Unfit(f"{type(error).__name__}: {error}") from error
+        with Importing(lambda name: tell({"importing": name})) as importing:
+            effects = [_run(statement) for statement in statements]
     finally:
-        if gc.get_threshold()[0] == _NO_COLLECTION:
-            gc.set_threshold(*thresholds)
-        sys.meta_path.remove(finder)
-        values.clear()
-        values.update(list(noted.items()))  # which looks at none by its name
-        os.environ._data = values  # type: ignore[attr-defined]
-    seen = None if noted.whole else {os.fsdecode(name) for name in noted.seen if isinstance(name, bytes)}
-    given = Given(plan, seen, finder.names, effects)
-    if stale := given.staleness(plan["names"]):
-        raise Unfit(stale)
-    if why := forking.obstacle(opened, own()):
+        os.environ.__class__ = unwatched
+        gc.enable()
+    given = Given(plan, None if Noted.whole else Noted.seen, importing.names, effects)
+    if why := given.staleness(plan["names"]) or forking.obstacle(opened, own()):
         raise Unfit(why)
-    if os.fstat(2).st_size > _MOST_PRINTED:
-        raise Unfit("the imports print too much")
     return given
+
+
+def _run(statement: str) -> _Effect:
+    """Run an import statement."""
+    before, printed = dict(os.environb), os.fstat(2).st_size
+    exec(compile(statement, "<importer>", "exec"), {"__name__": "fleetfit"})
+    sys.stdout.flush()
+    after = dict(os.environb)
+    changed = {name: after.get(name) for name, _ in before.items() ^ after.items()}
+    return top_of(statement), os.pread(2, os.fstat(2).st_size, printed), changed
 
 
 def identity(path: str) -> tuple[int, ...] | None:
@@ -120,10 +94,8 @@ def python_path(environment: Mapping[str, str]) -> list[str]:
 
 def _with_settings(environment: Mapping[str, str], settings: Iterable[tuple[str, str, bool]]) -> dict[str, str]:
     """Return an environment as a script's settings make it."""
-    return {
-        **environment,
-        **{name: environment.get(name, value) if default else value for name, value, default in settings},
-    }
+    made = {name: environment.get(name, value) if default else value for name, value, default in settings}
+    return {**environment, **made}
 
 
 def _elsewhere(name: str, file: str) -> str | None:
@@ -141,7 +113,7 @@ class Given:
         plan: The toolkit's request.
         seen: The variables that were looked at; None for all.
         names: The modules that were asked for.
-        effects: What each statement has printed and set: the package, the text, and variables with their values.
+        effects: What each statement has printed and set.
     """
 
     def __init__(
@@ -155,9 +127,8 @@ class Given:
         wanted = set(map(top_of, plan["statements"]))
         # Of these, ``container`` is the toolkit's own, and scripts may have another.
         self._packages = {top: file for top in wanted if (file := files.get(top)) and not _elsewhere(top, file)}
-        self._files = {
-            path: identity(path) for path in (*files.values(), *map(os.path.expanduser, _FILES), *sys.path) if path
-        }
+        read = (*files.values(), *map(os.path.expanduser, _FILES), *sys.path)
+        self._files = {path: identity(path) for path in read if path}
         self._hidden: dict[str, dict[str, ModuleType]] = {}
 
     def _digest(self, environment: Mapping[str, str]) -> dict[str, int]:
@@ -171,10 +142,8 @@ class Given:
 
     def _difference(self, environment: Mapping[str, str]) -> str | None:
         """Return a variable by which imports in an environment might come out differently."""
-        theirs = self._digest(environment)
-        return next(
-            (name for name in sorted({*self._noted, *theirs}) if self._noted.get(name) != theirs.get(name)), None
-        )
+        changed = self._noted.items() ^ self._digest(environment).items()
+        return min((name for name, _ in changed), default=None)
 
     def refusal(self, environment: Mapping[str, str], code: str) -> str | None:
         """Return why no process with an environment and a folder of code is to be forked; None if one can be."""
@@ -227,11 +196,9 @@ class Given:
             sys.meta_path.remove(self)
         for _, printed, changed in [effect for effect in self._effects if effect[0] == name]:
             sys.stdout.flush()
-            while printed:
-                printed = printed[os.write(1, printed) :]
-            for variable, value in changed.items():
-                if value is None:
-                    os.environ.pop(variable, None)
-                else:
-                    os.environ[variable] = os.fsdecode(value)
+            with open(1, "wb", closefd=False) as output:
+                output.write(printed)
+            os.environb.update({of: value for of, value in changed.items() if value is not None})
+            for removed in [name for name, value in changed.items() if value is None]:
+                os.environb.pop(removed, None)
         self._noted = self._digest(os.environ)

@@ -40,37 +40,40 @@ Request = Mapping[str, Any]
 class _Machine(ForkServer):
     """Serves toolkits, for as long as those above them live for whom it was started, and where they want that, longer.
 
+    It imports when the first of them asks.
+
     Args:
         listener: Where toolkits connect.
-        plan: The request of the first.
+        place: The path of that socket.
     """
 
-    def __init__(self, listener: socket.socket, plan: Request) -> None:
+    def __init__(self, listener: socket.socket, place: Path) -> None:
         super().__init__(listener, "fleetfit-import")
-        self._place = Path(plan["place"])
-        self._identity = loading.identity(plan["place"])
+        self.given: loading.Given | None = None
+        self._place = place
+        self._identity = loading.identity(str(place))
         self._holders: dict[int, str] = {}  # by pid, when it began
-        self._until = 0.0
+        self._until = time.monotonic() + _FIRST_S
         self._keep = 0.0
         self._with = 0, ""  # the process with which it ends, and when that began
-        self._retired = False
-        self.packages = sorted({statement.split()[1] for statement in plan["statements"]})
+        self.packages: list[str] = []
         self.seconds = 0.0
 
-    def load(self, plan: Request) -> None:
-        """Import.
-
-        Raises:
-            Unfit: no rank can be forked from here.
-        """
+    def _load(self, plan: Request) -> loading.Given:
         began = time.monotonic()
-        self.given = loading.load(plan, self.tell, lambda: {self._listener.fileno(), *self.peers})
+        try:
+            given = loading.load(plan, self.tell, lambda: {self._listener.fileno(), *self.peers})
+        except loading.Unfit as error:
+            self.leave(str(error))
+        except BaseException as error:  # noqa: BLE001 - whatever a module raises, the toolkits are told
+            self.leave(f"{type(error).__name__}: {error}")
+        self.packages = sorted({statement.split()[1] for statement in plan["statements"]})
         self.seconds = round(time.monotonic() - began, 3)
-        self._until = time.monotonic() + _FIRST_S
         os.environ.clear()
         os.chdir("/")  # the folder is its job's, which may be removed
         processes.set_death_signal(0, os.getppid())  # until here it ended with the toolkit that has started it
         gc.freeze()  # or collections in ranks would write to pages that they share
+        return given
 
     def tell(self, message: Request) -> None:
         """Tell all toolkits that wait."""
@@ -78,8 +81,10 @@ class _Machine(ForkServer):
         for sock in self.peers.values():
             _send(sock, message)
 
-    def leave(self) -> NoReturn:
-        """End, and leave nothing behind."""
+    def leave(self, unfit: str = "") -> NoReturn:
+        """End, and leave nothing behind; tell toolkits that wait why no rank can be forked."""
+        if unfit:
+            self.tell({"unfit": unfit})
         if not self._place_is_others():
             importers.forget(self._place)
         os._exit(0)
@@ -88,26 +93,28 @@ class _Machine(ForkServer):
         if self._forked:
             return None
         self._holders = {pid: began for pid, began in self._holders.items() if processes.lives(pid, began)}
-        if self._holders and not self._retired:
-            return _LOOK_S * 1000
-        left = 0.0 if self._retired or self._place_is_others() else self._until - time.monotonic()
+        if self._place_is_others() or not (self._holders or self._is_kept()):
+            self.leave()
+        return _LOOK_S * 1000
+
+    def _is_kept(self) -> bool:
+        """Return whether this process waits for a next job."""
         facts = machine.facts()
         short = facts.memory_available_bytes < _SPARE_MEMORY * facts.memory_bytes
-        if left <= 0 or short or (self._with[0] and not processes.lives(*self._with)):
-            self.leave()
-        return min(left, _LOOK_S) * 1000
+        over = time.monotonic() >= self._until or (self._with[0] and not processes.lives(*self._with))
+        return not (short or over)
 
     def _place_is_others(self) -> bool:
         return loading.identity(str(self._place)) != self._identity
 
     def _refusal(self, request: Request) -> str | None:
-        refusal = self.given.refusal(request["environment"], request["cwd"])
-        return self.given.staleness(request["names"]) or refusal
+        if self.given is None:
+            self.given = self._load(request)
+        return self.given.staleness(request["names"]) or self.given.refusal(request["environment"], request["cwd"])
 
     def _answer(self, sock: socket.socket, request: Request, pid: int, why: str) -> None:
         if pid < 0:
-            self._retired = True  # another one takes its place
-            _send(sock, {"op": "refused", "why": why})
+            _send(sock, {"op": "refused"})  # for which the toolkit starts another one in this one's place
         else:
             self._forked[pid] = sock
             self._holders[request["holder"]] = processes.began(request["holder"])
@@ -144,11 +151,12 @@ class _Host(ForkServer):
     """
 
     def __init__(self, request: Request, machine: _Machine) -> None:
+        assert machine.given is not None  # or it would have answered nobody
         super().__init__(socket.socket(fileno=request["passed"][0]), "fleetfit-host")
         os.setsid()
         os.chdir(request["cwd"])
         self._code = request["cwd"]  # which a rank may know by another name, where links lead to it
-        self._given = machine.given
+        self.given = machine.given
         self._toolkit: socket.socket = request["peer"]
         self.peers[self._toolkit.fileno()] = self._toolkit
         self._poll.register(self._toolkit, select.POLLIN)
@@ -159,7 +167,7 @@ class _Host(ForkServer):
         python, script = request["argv"][:2]
         if python != sys.executable or not (script.endswith(".py") or _serves(request)):
             return "its command differs"
-        return inherited.difference(request) or self._given.refusal(request["environment"], self._code)
+        return inherited.difference(request["pid"]) or self.given.refusal(request["environment"], self._code)
 
     def _answer(self, sock: socket.socket, request: Request, pid: int, why: str) -> None:
         if pid < 0:
@@ -209,9 +217,9 @@ def _become(request: Request, given: loading.Given, begin: dict[str, Any]) -> tu
         os.set_inheritable(fd, True)
     os.environ.clear()
     os.environ.update(environment)
-    inherited.take_over(request)
+    inherited.take_over(request["pid"])
     _reseed()
-    script = os.path.join(request["cwd"], request["argv"][1])
+    script = os.path.join(os.getcwd(), request["argv"][1])
     folders = loading.python_path(request["environment"])
     sys.path[:] = [folder for folder in sys.path if folder not in folders]
     if _serves(request):
@@ -242,19 +250,11 @@ def main(begin: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         begin: The names that the interpreter has given its ``__main__``.
     """
     del sys.path[0]
-    listener, plan_fd, _ = os.environ.pop(variables.IMPORTER).split(":", 2)
-    with open(int(plan_fd), "rb") as file:
-        plan: Request = json.load(file)
-    server = _Machine(socket.socket(fileno=int(listener)), plan)
-    try:
-        server.load(plan)
-    except BaseException as error:  # noqa: BLE001 - whatever a module raises, the toolkits are told
-        unfit = isinstance(error, loading.Unfit)
-        server.tell({"unfit": str(error) if unfit else f"{type(error).__name__}: {error}"})
-        server.leave()
+    listener, place = os.environ.pop(variables.IMPORTER).split(":", 1)
+    server = _Machine(socket.socket(fileno=int(listener)), Path(place))
     host = _Host(server.run(), server)
     toolkits = os.getpid()
     request = host.run()
     request["peer"].close()
     processes.set_death_signal(signal.SIGKILL, toolkits)
-    return _become(request, server.given, begin)
+    return _become(request, host.given, begin)

@@ -1,4 +1,4 @@
-"""Functions of a pipeline, made the light way or TensorFlow's: the same records. Run by test_parsing.py, alone."""
+"""Records that are parsed one by one or many at once: the same. Run by test_parsing.py, alone."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from container import distributed
-from container.distributed.tensorflow import fast_map
 from container.distributed.tensorflow.data import _PARSED_AT_ONCE
 
 cluster = distributed.init()
@@ -45,10 +43,6 @@ def values(batches: Any) -> list[Any]:
     return [tf.nest.map_structure(lambda leaf: leaf.numpy().tolist(), batch) for batch in batches]
 
 
-def is_light(dataset: Any) -> bool:
-    return not type(dataset).__name__.endswith("MapDataset")
-
-
 def check_batches_are_those_of_records_parsed_one_by_one() -> None:
     for source in (strings, unknown):
         for batch in BATCHES:
@@ -78,7 +72,7 @@ def check_no_record_is_lost_when_they_are_shuffled() -> None:
     assert all(sorted(order, key=int) == [str(number).encode() for number in range(COUNT)] for order in orders)
 
 
-def check_what_is_not_dense_goes_the_ordinary_way() -> None:
+def check_what_is_not_dense_is_parsed_too() -> None:
     def ragged(texts: Any) -> Any:
         return tf.strings.split(texts, "1")
 
@@ -88,44 +82,6 @@ def check_what_is_not_dense_goes_the_ordinary_way() -> None:
     for function in (ragged, sparse):
         batches = list(cluster.dataset(strings, global_batch_size=100, parse=distributed.vectorized(function)))
         assert sum(int(batch.shape[0] or batch.nrows()) for batch in batches) == COUNT
-        assert not is_light(fast_map.parallel_map(strings().batch(10), function))
-
-
-def check_what_a_function_may_do() -> None:
-    factor = tf.constant(2.0)
-    words = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(["7"], [70.0]), 0.0)
-    variable = tf.Variable(3.0)
-
-    def number(texts: Any) -> Any:
-        return tf.strings.to_number(texts)
-
-    def in_python(texts: Any) -> Any:
-        return tf.ensure_shape(tf.numpy_function(lambda found: found.astype(np.float32), [texts], tf.float32), [None])
-
-    def branches(texts: Any) -> Any:
-        total = tf.constant(0.0)
-        for index in tf.range(tf.size(texts)):
-            if index % 2 == 0:
-                total += number(texts)[index]
-        return tf.fill(tf.shape(texts), total)
-
-    functions: list[tuple[Callable[[Any], Any], bool]] = [
-        (lambda texts: number(texts) * factor, True),
-        (in_python, True),
-        (branches, True),
-        (lambda texts: tf.map_fn(number, texts, fn_output_signature=tf.float32), True),
-        (lambda texts: {"a": number(texts), "b": (texts, texts)}, True),
-        (lambda texts: [number(texts), number(texts)], False),  # a list is one tensor, for Dataset.map
-        (lambda texts: words.lookup(texts), False),
-        (lambda texts: number(texts) * variable, False),
-    ]
-    for function, expected in functions:
-        ours = fast_map.parallel_map(strings().batch(10), function)
-        theirs = strings().batch(10).map(function)
-        assert is_light(ours) is expected, function
-        assert ours.element_spec == theirs.element_spec
-        for _ in range(2):
-            assert values(ours) == values(theirs)
 
 
 def check_elements_are_given_as_map_gives_them() -> None:
@@ -159,73 +115,6 @@ def check_rows_that_are_missing_or_of_another_shape_are_refused() -> None:
                 assert words in str(error), error
             else:
                 raise AssertionError(f"{words}: it went through")
-
-
-def check_functions_serve_every_pipeline_that_is_made_alike() -> None:
-    traces = []
-
-    def number(text: Any) -> Any:
-        traces.append(text)
-        return tf.strings.to_number(text)
-
-    kept = fast_map.Functions()
-    for first in range(3):  # as an epoch that is gone on with begins anywhere
-        for mapped in (fast_map.parallel_map, fast_map.map_in_turn):
-            found = mapped(strings().skip(first), number, functions=kept, key="number")
-            assert is_light(found) and values(found) == [float(value) for value in range(first, COUNT)]
-    assert len(traces) == 1
-    batches = fast_map.parallel_map(strings().batch(10), number, functions=kept, key="number")
-    other = fast_map.parallel_map(strings(), tf.strings.length, functions=kept, key="length")
-    assert len(traces) == 2 and values(batches)[1][0] == 10.0 and values(other)[10] == 2
-    variable = tf.Variable(3.0)
-    for _ in range(2):  # not light, each time anew
-        plain = fast_map.map_in_turn(strings(), lambda text: number(text) * variable, functions=kept, key="variable")
-        assert not is_light(plain) and values(plain)[2] == 6.0
-
-
-def check_a_pipeline_is_one_operation_from_the_second_time_on() -> None:
-    made = []
-
-    def doubled(kept: fast_map.Functions, records: Any) -> Any:
-        made.append(records)
-        return fast_map.parallel_map(records, lambda text: tf.strings.to_number(text) * 2, functions=kept, key="double")
-
-    kept = fast_map.Functions()
-    for first in range(4):
-        found = kept.pipeline(strings().skip(first), lambda records: doubled(kept, records), key="doubled")
-        assert values(found.batch(COUNT)) == [[2.0 * value for value in range(first, COUNT)]]
-    assert len(made) == 2
-    # Functions that are not light are made anew each time: by Python as it is then, which AutoGraph rewrites.
-    variable, factor = tf.Variable(1.0), 0.0
-
-    def chosen(text: Any) -> Any:
-        number = tf.strings.to_number(text)
-        if number > 1:  # noqa: SIM108 - what AutoGraph is for
-            number = number * variable * factor
-        else:
-            number = -number
-        return number
-
-    kept = fast_map.Functions()
-    for epoch in range(3):
-        factor = float(epoch)
-        found = kept.pipeline(
-            strings(),
-            lambda records: fast_map.parallel_map(records, chosen, functions=kept, key="chosen"),
-            key="chosen",
-        )
-        assert values(found)[:4] == [0.0, -1.0, 2.0 * epoch, 3.0 * epoch]
-
-
-def check_a_flat_map() -> None:
-    def expand(number: Any) -> Any:
-        return tf.data.Dataset.range(number)
-
-    numbers = tf.data.Dataset.range(5)
-    assert values(fast_map.flat_map(numbers, expand)) == values(numbers.flat_map(expand))
-    pairs = tf.data.Dataset.zip((numbers, numbers))
-    nested = fast_map.flat_map(pairs, lambda a, b: tf.data.Dataset.range(a).map(lambda c: {"sum": b + c}))
-    assert values(nested) == values(pairs.flat_map(lambda a, b: tf.data.Dataset.range(a).map(lambda c: {"sum": b + c})))
 
 
 def check_the_end_of_an_epoch_waits_for_no_tuner() -> None:

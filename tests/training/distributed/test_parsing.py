@@ -1,4 +1,4 @@
-"""Records that are parsed many at once, and the light functions that do it, in one process."""
+"""Records that are parsed many at once, in one process."""
 
 from __future__ import annotations
 

@@ -16,8 +16,6 @@ import tensorflow as tf
 from feeding import Agent, agent, encode, write_objects
 
 from container.contract.pipes import library_file
-from container.distributed.tensorflow import data as shares
-from container.distributed.tensorflow.progress import DataProgress
 from container.formats import RecordFormat, tfrecord
 from container.pipe_dataset import PipeError, PipeModeDataset, RecordError, faults, native, places, readers
 
@@ -246,53 +244,6 @@ def check_resuming() -> None:
             found.resume(epoch, skip)
             assert values(found.take(20)) == records[skip:][:20]
             assert found.next_epoch() == epoch + 1
-
-
-def check_the_next_iterator_is_made_ahead() -> None:
-    """With the same records in the same order as without; and one that has only been made has begun nothing."""
-    data = folder()
-    records = write_objects(data, [40])
-    orders: list[list[list[bytes]]] = []
-    for way in ("plain", "ahead"):
-        with agent(data.parent / way, {"train": {"uri": str(data)}}) as host:
-            channel = dataset(host)
-            progress = DataProgress([channel], batch_size=4, size=1, rank=0, seed=3, shuffled=True)
-            epochs = shares.training_shard(
-                channel,
-                rank=0,
-                size=1,
-                local_rank=0,
-                local_size=1,
-                batch_size=4,
-                parse=None,
-                shuffle=100,
-                seed=None,
-                repeat=False,
-                progress=progress,
-            )
-            if way == "ahead":
-                epochs = shares.ahead(epochs, None)
-            orders.append([])
-            for epoch in range(3):
-                batches = iter(epochs)
-                if way == "ahead":
-                    epochs._ahead.result()
-                assert channel.next_epoch() == epoch and not readers._native
-                orders[-1].append(next(batches).numpy().tolist())
-                within = progress.position(epoch, 1)
-                assert (within["epoch"], within["streams"]) == (epoch, {"train": epoch})
-                for batch in batches:
-                    orders[-1][-1] += batch.numpy().tolist()
-                assert sorted(orders[-1][-1]) == sorted(records)
-            if way == "ahead":  # a restart elsewhere, in mid-epoch: the iterator that was made before it goes there
-                next(iter(epochs))
-                made = epochs._ahead.result()
-                progress.resume({**within, "epoch": 1, "records": 8})
-                rest = iter(epochs)
-                assert rest is made
-                assert [value for batch in rest for value in batch.numpy()] == orders[0][1][8:]
-                assert [value for batch in epochs for value in batch.numpy()] == orders[0][2]
-    assert orders[0] == orders[1]
 
 
 def check_one_fifo_for_several_ranks_is_refused() -> None:

@@ -21,7 +21,6 @@ WITHOUT = (
     "check_faults_name_object_offset_and_record",
     "check_damaged_data_is_found",
     "check_resuming",
-    "check_the_next_iterator_is_made_ahead",
 )
 
 

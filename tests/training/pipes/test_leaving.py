@@ -20,7 +20,7 @@ WAYS = (("exception", "1", 1), ("SIGTERM", "0", 3), ("SIGTERM", "0", 3), ("excep
 
 
 @pytest.mark.tensorflow
-def test_leaving_while_the_stream_stands_still_and_the_next_epoch_is_prepared(tmp_path: Path) -> None:
+def test_leaving_while_the_stream_stands_still(tmp_path: Path) -> None:
     writers, scripts = [], []
     for number, (way, native, _) in enumerate(WAYS):
         base = tmp_path / str(number)

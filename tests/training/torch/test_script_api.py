@@ -16,8 +16,8 @@ import torch
 from container.checkpoint import Checkpointer, CheckpointMismatchError, SingleProcess
 from container.contract.detection import Surroundings
 from container.contract.errors import RefusedError
+from container.distributed.core.collectives import Alone
 from container.distributed.torch.cluster import TorchCluster
-from container.distributed.torch.collectives import Alone
 from container.distributed.torch.loader import Loader
 from container.formats import RecordFormat
 from container.pipe_dataset import PipeModeIterable

@@ -10,24 +10,25 @@ from container.distributed.tensorflow.committing import commit_interval
 from container.distributed.tensorflow.elastic import order_seed, planned_size
 
 
-def test_cheap_commits_take_a_thousandth_of_the_time_while_nothing_fails() -> None:
-    assert commit_interval(cost_s=0.001, step_s=0.01, elapsed_s=100, failures=0) == 100
-    assert commit_interval(cost_s=0.004, step_s=0.1, elapsed_s=100, failures=0) == 40
-
-
-def test_commits_that_take_long_come_at_youngs_interval() -> None:
-    assert commit_interval(cost_s=0.5, step_s=0.1, elapsed_s=100, failures=0) == 600  # sqrt(2 * 0.5 * 3600) s
-
-
-def test_commits_that_cost_nothing_come_as_often_as_ranks_look_for_changes() -> None:
-    assert commit_interval(cost_s=1e-6, step_s=0.01, elapsed_s=100, failures=0) == 9  # Young: sqrt(2e-6 * 3600) s
-    assert commit_interval(cost_s=1e-6, step_s=5.0, elapsed_s=100, failures=0) == 1
-
-
-def test_failures_make_commits_more_frequent() -> None:
-    intervals = [commit_interval(cost_s=0.1, step_s=0.1, elapsed_s=600, failures=n) for n in (1, 10, 100)]
-    assert intervals == sorted(intervals, reverse=True)
-    assert intervals == [110, 35, 11]  # sqrt(2 * 0.1 * 600 / n) / 0.1, rounded up
+@pytest.mark.parametrize(
+    ("cost_s", "step_s", "elapsed_s", "failures", "steps"),
+    [
+        # While nothing fails, cheap commits take a thousandth of the time,
+        (0.001, 0.01, 100, 0, 100),
+        (0.004, 0.1, 100, 0, 40),
+        # those that take long come at Young's interval: sqrt(2 * 0.5 * 3600) s,
+        (0.5, 0.1, 100, 0, 600),
+        # and those that cost nothing as often as ranks look for changes. Young: sqrt(2e-6 * 3600) s
+        (1e-6, 0.01, 100, 0, 9),
+        (1e-6, 5.0, 100, 0, 1),
+        # Failures make them more frequent: sqrt(2 * 0.1 * 600 / n) / 0.1, rounded up
+        (0.1, 0.1, 600, 1, 110),
+        (0.1, 0.1, 600, 10, 35),
+        (0.1, 0.1, 600, 100, 11),
+    ],
+)
+def test_the_steps_between_commits(cost_s: float, step_s: float, elapsed_s: float, failures: int, steps: int) -> None:
+    assert commit_interval(cost_s=cost_s, step_s=step_s, elapsed_s=elapsed_s, failures=failures) == steps
 
 
 @given(cost=st.floats(0, 100), step=st.floats(0, 100), elapsed=st.floats(0, 1e6), failures=st.integers(0, 1000))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -83,18 +84,27 @@ def test_what_was_read_is_known_by_what_it_was(monkeypatch: pytest.MonkeyPatch, 
     assert found.staleness([]) == f"{module.__file__} was changed"
 
 
-def test_it_is_noted_what_is_looked_at() -> None:
-    values = variables_read.Noted({b"A": b"1", b"B": b"2"})
-    assert values[b"A"] == b"1" and b"C" not in values
-    assert values.seen == {b"A", b"C"} and not values.whole
-    assert dict(values.items()) == {b"A": b"1", b"B": b"2"} and values.seen == {b"A", b"C"}
-    assert list(values) == [b"A", b"B"] and values.whole
+@pytest.fixture
+def noted(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[variables_read.Noted]]:
+    """The class of ``os.environ``, which has seen nothing yet."""
+    monkeypatch.setattr(variables_read.Noted, "seen", set())
+    monkeypatch.setattr(variables_read.Noted, "whole", False)
+    monkeypatch.setenv("A", "1")
+    monkeypatch.setenv("TQDM_B", "2")
+    before, os.environ.__class__ = os.environ.__class__, variables_read.Noted
+    yield variables_read.Noted
+    os.environ.__class__ = before
 
 
-def test_a_module_that_looks_for_a_prefix_has_not_seen_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    values = variables_read.Noted({b"A": b"1", b"TQDM_B": b"2"})
-    monkeypatch.setattr(os.environ, "_data", values)
+def test_it_is_noted_what_is_looked_at(noted: type[variables_read.Noted]) -> None:
+    assert os.environ["A"] == "1" and "C" not in os.environ and os.getenv("D") is None
+    assert noted.seen == {"A", "C", "D"} and not noted.whole
+    assert dict(os.environb)[b"A"] == b"1" and not noted.whole
+    assert "A" in list(os.environ) and noted.whole
+
+
+def test_a_module_that_looks_for_a_prefix_has_not_seen_the_rest(noted: type[variables_read.Noted]) -> None:
     names: dict[str, object] = {"__name__": "tqdm.utils", "os": os}
     exec("found = {name: value for name, value in os.environ.items() if name.startswith('TQDM_')}", names)
     assert names["found"] == {"TQDM_B": "2"}
-    assert values.seen == {b"TQDM_B"} and not values.whole
+    assert noted.seen == {"TQDM_B"} and not noted.whole
