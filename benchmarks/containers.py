@@ -24,12 +24,13 @@ from benchmarks.harness import Bar, Numbers, Quiet, Row, median_with_interval
 from container.launchers.mpi import RANK_PROGRAM
 from estimators import RunOptions, TensorFlow
 from estimators.backends.docker import job_secrets
-from estimators.backends.docker.containers import IMAGE, JOB_LABEL, ContainerPlan
+from estimators.backends.docker.containers import JOB_LABEL, ContainerPlan
 from estimators.backends.docker.engine import Engine
-from estimators.backends.docker.engine_errors import EngineError
 from estimators.backends.docker.options import Mount
 from estimators.backends.images.base import BASE
 from estimators.backends.images.engine import ImageEngine
+from estimators.backends.images.errors import EngineError
+from estimators.backends.images.toolkit import IMAGE
 
 _SCRIPT = "import time\nprint('first line', time.time(), flush=True)\ntime.sleep(1)\n"
 #: The official SDK 2.x's local mode for the same job, where it cannot run: seconds, measured on a quiet machine of this

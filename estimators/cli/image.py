@@ -63,9 +63,9 @@ def add(subparsers: Any) -> None:
 
 def run_build(args: argparse.Namespace) -> int:
     """Build the image."""
-    from estimators.backends.docker.containers import IMAGE
     from estimators.backends.images import build
     from estimators.backends.images.engine import ImageEngine
+    from estimators.backends.images.toolkit import IMAGE
     from estimators.job.errors import BackendError
     from estimators.provision.errors import ProvisionError
     from estimators.provision.progress import Progress
@@ -85,8 +85,8 @@ def run_build(args: argparse.Namespace) -> int:
 
 def run_push(args: argparse.Namespace) -> int:
     """Push the image to ECR."""
-    from estimators.backends.docker.containers import IMAGE
     from estimators.backends.images.engine import ImageEngine
+    from estimators.backends.images.toolkit import IMAGE
     from estimators.backends.sagemaker import ecr as push
     from estimators.backends.sagemaker import images
     from estimators.backends.sagemaker.aws import Aws

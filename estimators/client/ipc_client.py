@@ -6,16 +6,13 @@ Requests are messages (:mod:`container.contract.messages`): ``stop`` with ``grac
 
 from __future__ import annotations
 
-import contextlib
-import os
 import socket
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from container.contract.messages import MessageError, encode
 from container.system.connection import BlockingConnection
+from container.system.sockets import short_path
 from estimators.job.errors import JobUnreachableError
 from estimators.records.record import JobRecord
 
@@ -58,7 +55,7 @@ def request(record: JobRecord, message: dict[str, Any], timeout: float | None = 
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
             with BlockingConnection(sock) as connection:
                 sock.settimeout(max(0.01, deadline - time.monotonic()))
-                with _short_path(record.control_socket) as path:
+                with short_path(record.control_socket) as path:
                     sock.connect(path)
                 connection.send(message)
                 if (answer := connection.receive(deadline - time.monotonic())) is None:
@@ -133,13 +130,3 @@ class Tie:
         """Cut the tie: a job that still runs is ended at once."""
         self._connection.close()
         self.ended = True
-
-
-@contextlib.contextmanager
-def _short_path(path: Path) -> Iterator[str]:
-    """A path of a socket that fits sun_path's 108 bytes, however long the folder's is."""
-    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
-    finally:
-        os.close(folder)

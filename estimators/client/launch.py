@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import signal
 import socket
@@ -286,7 +285,7 @@ def _leftovers(path: Path) -> list[int]:
     A fork of an importer has the importer's: it is known by where it works.
     """
     ours = f"{variables.BASE_DIR}={path}/".encode()
-    names = (str(path).encode() + b"\0", json.dumps(str(path)).encode())  # an argument, or in a reaper's duty
+    name = str(path).encode() + b"\0"
     found = []
     for entry in os.listdir("/proc"):
         if not entry.isdigit() or int(entry) == os.getpid():
@@ -296,10 +295,10 @@ def _leftovers(path: Path) -> list[int]:
             argv = Path(f"/proc/{entry}/cmdline").read_bytes()
         except OSError:
             continue
-        helper = b"container/__main__.py" in argv or b"docker.reaper" in argv
+        helper = b"container/__main__.py" in argv or b"docker/reaper.py" in argv
         works_there = read_proc_link(int(entry), "cwd").startswith(f"{path}/")
         forked = works_there and f"{variables.IMPORTER}=".encode() in environ
-        if ours in environ or forked or (helper and any(name in argv for name in names)):
+        if ours in environ or forked or (helper and name in argv):
             found.append(int(entry))
     return found
 

@@ -117,7 +117,7 @@ class Local:
 
     def image(self, name: str) -> str:
         """The image of this machine that a client's image name means."""
-        from estimators.backends.docker.containers import IMAGE
+        from estimators.backends.images.toolkit import IMAGE
 
         for pattern, image in (*self.images, *((pattern, IMAGE) for pattern in DEFAULT_IMAGES)):
             if fnmatch.fnmatchcase(name, pattern):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from container.contract.messages import Message
+from container.system import sockets
 from container.system.connection import Connection
 from container.system.loop import Loop
 
@@ -40,14 +41,8 @@ class ControlSocket:
         self._handle = handle
         self._clients: set[Connection] = set()
         path.unlink(missing_ok=True)
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            self._listener.bind(f"/proc/self/fd/{folder}/{path.name}")
-        finally:
-            os.close(folder)
+        self._listener = sockets.listen(path)
         os.chmod(path, 0o600)
-        self._listener.listen(64)
         self._listener.setblocking(False)
         loop.add_reader(self._listener.fileno(), self._accept)
 

@@ -15,9 +15,9 @@ import clusters
 import pytest
 
 from estimators import TensorFlow, TrainingJobError
-from estimators.backends.docker.containers import IMAGE
 from estimators.backends.docker.engine import Engine
-from estimators.backends.docker.engine_errors import EngineError
+from estimators.backends.images.errors import EngineError
+from estimators.backends.images.toolkit import IMAGE
 
 pytestmark = [
     pytest.mark.soak,

@@ -17,28 +17,20 @@ from container.system.locations import path_here
 from estimators.backends import config, local
 from estimators.backends.docker import naming
 from estimators.backends.docker.options import SECRETS, ContainerOptions, Mount
+from estimators.backends.images.toolkit import IMAGE, TOOLKIT_LABEL
 from estimators.job import fleets
 from estimators.job.request import RunOptions, TrainingJobSpec
 
-#: The image that ``fleetfit image build`` makes.
-IMAGE = "fleetfit-training"
 #: Labels of everything that a job makes on the engine. The record's path tells jobs of different users apart.
 JOB_LABEL = "fleetfit.job"
 RECORD_LABEL = "fleetfit.record"
 HOST_LABEL = "fleetfit.host"
-#: Label of images that hold our toolkit: the digest of its source.
-TOOLKIT_LABEL = "fleetfit.toolkit"
-
 #: What SageMaker runs in a container: ``docker run IMAGE train``.
 TRAIN = "train"
 #: A container's interface for traffic between the hosts.
 INTERFACE = "eth0"
 #: The user's code in a container.
 CODE = f"{DEFAULT_BASE_DIR}/code"
-SECRETS_FILE = f"{SECRETS}/secrets.json"
-CREDENTIALS_FILE = f"{SECRETS}/credentials"
-
-
 #: Variables that say where AWS is, without a secret in them.
 _AWS_SETTINGS = ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
 
@@ -175,7 +167,11 @@ def plan_container(
     algorithm = spec.algorithm
     place = spec.checkpoint.local_path if spec.checkpoint is not None else None
     tree = record / "hosts" / host / "ml"
-    mounts = tree_mounts(tree, code=spec.submit_directory is not None, pipes=local.has_pipes(spec))
+    # Folder by folder: what else an image has in /opt/ml stays, its own code among that.
+    folders = ["input", "model", "output"]
+    folders += ["code"] if spec.submit_directory is not None else []
+    folders += ["pipe_state"] if local.has_pipes(spec) else []  # where readers count the epochs
+    mounts = [Mount(source=str(tree / folder), target=f"{DEFAULT_BASE_DIR}/{folder}") for folder in folders]
     mounts.append(Mount(source=str(checkpoints), target=place or f"{DEFAULT_BASE_DIR}/checkpoints"))
     if (model_dir := local_model_dir(spec)) is not None:
         mounts.append(Mount(source=str(model_dir), target=str(model_dir)))
@@ -197,18 +193,6 @@ def plan_container(
         gpus=gpus_of(spec, host, gpus),
         lifeline=toolkit,
     )
-
-
-def tree_mounts(tree: Path, *, code: bool, pipes: bool = False) -> list[Mount]:
-    """Return a host's tree in its container, folder by folder: what else an image has in ``/opt/ml`` stays.
-
-    Args:
-        tree: The tree.
-        code: Whether the job brings its code; else an image may have it there.
-        pipes: Whether a channel is in Pipe mode, whose readers count the epochs in a folder of their own.
-    """
-    folders = ["input", "model", "output", *(["code"] if code else []), *(["pipe_state"] if pipes else [])]
-    return [Mount(source=str(tree / folder), target=f"{DEFAULT_BASE_DIR}/{folder}") for folder in folders]
 
 
 def environment_of(spec: TrainingJobSpec, options: RunOptions, host: str) -> dict[str, str]:
@@ -241,11 +225,9 @@ def local_model_dir(spec: TrainingJobSpec) -> Path | None:
 
 def local_output(spec: TrainingJobSpec) -> Path | None:
     """Return the folder of this machine below which the script's ``model_dir`` is, if it is on this machine."""
-    path = local_model_dir(spec)
-    output = path_here(spec.output.path)
-    if path is None or output is None or not path.is_relative_to(output.absolute()):
-        return path
-    return output.absolute()
+    path, output = local_model_dir(spec), path_here(spec.output.path)
+    within = path is not None and output is not None and path.is_relative_to(output.absolute())
+    return output.absolute() if output is not None and within else path
 
 
 def planned_inputs(spec: TrainingJobSpec) -> tuple[Mount, ...]:
@@ -260,7 +242,7 @@ def planned_inputs(spec: TrainingJobSpec) -> tuple[Mount, ...]:
     return tuple(found)
 
 
-def channel_mounts(data: Path, channels: Iterable[str], base: str = DEFAULT_BASE_DIR) -> list[Mount]:
+def channel_mounts(data: Path, channels: Iterable[str]) -> list[Mount]:
     """Return what of this machine the links lead to that the host agent made for channels in FastFile mode.
 
     A channel that is one link becomes an empty folder, over which its data is mounted; links within a channel keep
@@ -269,34 +251,24 @@ def channel_mounts(data: Path, channels: Iterable[str], base: str = DEFAULT_BASE
     Args:
         data: ``input/data`` of the host's tree.
         channels: The names of these channels.
-        base: Where the tree will be in the container.
 
     Raises:
         OSError: the tree cannot be changed.
     """
     mounts: list[Mount] = []
     for name in channels:
-        place = data / name
+        place, target = data / name, f"{DEFAULT_BASE_DIR}/input/data/{name}"
         if place.is_symlink():
-            target = place.resolve()
+            mounts.append(Mount(source=str(place.resolve()), target=target, read_only=True))
             place.unlink()
             place.mkdir()
-            mounts.append(Mount(source=str(target), target=f"{base}/input/data/{name}", read_only=True))
         elif place.is_dir():
             links = [entry.readlink() for entry in place.rglob("*") if entry.is_symlink()]
-            top = _common(links)
-            found = [top] if top is not None else links
-            mounts += [Mount(source=str(path), target=str(path), read_only=True) for path in found]
-            mounts.append(Mount(source=str(place), target=f"{base}/input/data/{name}", read_only=True))
+            if len(links) > 1 and (top := Path(os.path.commonpath([path.parent for path in links]))) != Path("/"):
+                links = [top]
+            mounts += [Mount(source=str(path), target=str(path), read_only=True) for path in links]
+            mounts.append(Mount(source=str(place), target=target, read_only=True))
     return list(dict.fromkeys(mounts))
-
-
-def _common(paths: Sequence[Path]) -> Path | None:
-    """Return the file, or the lowest folder that has all of them."""
-    if len(paths) < 2:
-        return paths[0] if paths else None
-    common = Path(os.path.commonpath([path.parent for path in paths]))
-    return common if common != Path("/") else None
 
 
 def aws_settings(environment: Mapping[str, str]) -> dict[str, str]:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import signal
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from container.contract import variables
 from container.contract.failures import Cause
-from container.contract.layout import success_text
+from container.system.connection import BlockingConnection
 from container.system.running import ProcessEnd, Runner
 from estimators.backends.docker import containers
-from estimators.backends.docker.engine import Ended, Running
-from estimators.backends.docker.engine_errors import EngineError
+from estimators.backends.docker.engine import FRAME, Ended
 from estimators.backends.docker.exit_status import end_failure
 from estimators.backends.hosts.here import LocalHost
 from estimators.backends.hosts.platform import problem
@@ -24,6 +25,9 @@ from estimators.job.errors import FleetfitError
 if TYPE_CHECKING:
     from estimators.backends.docker.provider import DockerProvider
 
+#: Takes what a container prints.
+Output = Callable[[bytes], None]
+
 _READ_SIZE = 1 << 18
 #: How long what a container printed may take to arrive after its end, in seconds.
 _LAST_WORDS = 2.0
@@ -31,7 +35,22 @@ _LAST_WORDS = 2.0
 _TAIL = 1 << 16
 #: What is said to our toolkit instead of a signal: one to a first process that has no handler for it yet would be lost;
 #: a word waits.
-_WORDS = {signal.SIGTERM: variables.SAY_STOP, signal.SIGINT: variables.SAY_END}
+_WORDS: Mapping[int, bytes] = {signal.SIGTERM: variables.SAY_STOP, signal.SIGINT: variables.SAY_END}
+
+
+@dataclasses.dataclass(frozen=True)
+class Running:
+    """A container whose first process trains, or one that is kept and in which it does.
+
+    Attributes:
+        container: Its id.
+        stream: The connection on which it prints, and on which its standard input stays open.
+        control: The connection on which the end of the training is told, of a container that is kept.
+    """
+
+    container: str
+    stream: socket.socket
+    control: BlockingConnection | None = None
 
 
 class ContainerHost(LocalHost):
@@ -55,7 +74,7 @@ class ContainerHost(LocalHost):
         self,
         argv: Sequence[str],
         env: Mapping[str, str],
-        on_output: Callable[[bytes], None],
+        on_output: Output,
         *,
         lifeline: str | None = None,
         **more: Any,
@@ -91,17 +110,15 @@ class ContainerProcess:
         on_output: Takes what it prints.
     """
 
-    def __init__(
-        self, provider: DockerProvider, host: str, env: Mapping[str, str], on_output: Callable[[bytes], None]
-    ) -> None:
+    def __init__(self, provider: DockerProvider, host: str, env: Mapping[str, str], on_output: Output) -> None:
         self._provider = provider
         self._host = host
         self._on_output = on_output
         self._tail = b""
         self._running: Running | None = None
+        self._writer: asyncio.StreamWriter | None = None
         self._unsaid = b""  # what it is told before it runs
         self._signals: list[int] = []
-        self._told_to_end = asyncio.Event()  # before it ran
         self._life = provider.loop.start(self._live(env))
 
     async def wait(self) -> ProcessEnd:
@@ -112,105 +129,57 @@ class ContainerProcess:
         """Start the container, take what it prints, and wait for its end."""
         provider = self._provider
         try:
-            await self._until_ready()
-            start = provider.starter(self._host, env, wanted=lambda: not self._told_to_end.is_set())
-            running = await provider.call(start)
+            running = await provider.start(self._host, env)
         except (FleetfitError, OSError) as error:
             provider.ended(self._host, spoilt=True)
             return ProcessEnd(exit_code=255, failure=problem(str(error), Cause.LAUNCH))
-        with running.stream:
-            ended = await self._follow(running)
+        ended = await self._follow(running)
         self._running = None
         provider.ended(self._host, spoilt=ended.was_killed)
-        said = "" if provider.toolkit else self._said()
+        said = "" if provider.toolkit else provider.said(self._host)
         return ProcessEnd(
             exit_code=ended.exit_code,
             signal=signal.SIGKILL if ended.exit_code == 128 + signal.SIGKILL else None,
             failure=end_failure(self._host, ended, self._tail, toolkit=provider.toolkit, said=said),
         )
 
-    async def _until_ready(self) -> None:
-        """Wait until there is what the container starts in, or until it is told to end.
-
-        Raises:
-            FleetfitError: it cannot be had, or is not needed any more.
-            OSError: a folder cannot be made.
-        """
-        ready, told = asyncio.ensure_future(self._provider.ready()), asyncio.ensure_future(self._told_to_end.wait())
-        try:
-            await asyncio.wait((ready, told), return_when=asyncio.FIRST_COMPLETED)
-            if told.done():
-                raise EngineError("the job has ended in the meantime")
-            ready.result()
-        finally:
-            ready.cancel()
-            told.cancel()
-            await asyncio.wait((ready, told))
-
     async def _follow(self, running: Running) -> Ended:
         """Take what it prints until it has ended."""
-        running.stream.setblocking(False)
+        reader, self._writer = await asyncio.open_connection(sock=running.stream)
         self._running = running
         self.write(b"")
         for number in self._signals:
             self.signal(number)
-        reading = asyncio.ensure_future(self._read(running))
-        ending = asyncio.ensure_future(self._ended(running))
+        reading = self._provider.loop.start(self._read(reader, framed=running.control is None))
+        ending = asyncio.ensure_future(self._provider.wait(running))
         try:
             await asyncio.wait((reading, ending), return_when=asyncio.FIRST_COMPLETED)
-            if reading.done():
-                reading.result()  # a fault in what takes the output
-            if not ending.done() and self._succeeded():
+            if not ending.done() and self._provider.succeeded(self._host):
                 # The engine says so a tenth of a second later, when it has taken down the container's network.
                 return Ended(exit_code=0)
             ended = await ending
             await asyncio.wait((reading,), timeout=_LAST_WORDS)
-            return ended
+        except (FleetfitError, OSError, ValueError) as error:  # half an answer is none
+            ended = Ended(exit_code=255, error=f"the connection to the engine was lost while the job ran: {error}")
         finally:
             reading.cancel()
             ending.cancel()
-            await asyncio.wait((reading, ending))  # before the connection is closed
+            self._writer.close()
+        return ended
 
-    async def _read(self, running: Running) -> None:
-        loop = asyncio.get_running_loop()
-        with contextlib.suppress(OSError):
-            while data := await loop.sock_recv(running.stream, _READ_SIZE):
-                if output := running.decode(data):
-                    self._tail = (self._tail + output)[-_TAIL:]
-                    self._on_output(output)
-
-    async def _ended(self, running: Running) -> Ended:
-        try:
-            return await self._provider.wait(running)
-        except (FleetfitError, OSError, ValueError) as error:  # half an answer is none
-            text = f"the connection to the engine was lost while the job ran: {error}"
-            return Ended(exit_code=255, error=text)
-
-    def _succeeded(self) -> bool:
-        """Return whether our toolkit has said that all went well: the last that it does before it ends."""
-        cluster = self._provider.cluster
-        if not self._provider.toolkit or cluster.is_ending:
-            return False
-        try:
-            text = cluster.record.tree(self._host).success_file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
-            return False
-        return text == success_text(cluster.attempt)
-
-    def _said(self) -> str:
-        """Return what a program of others left in ``/opt/ml/output/failure``, SageMaker's place for the reason."""
-        try:
-            file = self._provider.cluster.record.tree(self._host).failure_file
-            return file.read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return ""
+    async def _read(self, reader: asyncio.StreamReader, *, framed: bool) -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            while not reader.at_eof():
+                size = FRAME.unpack(await reader.readexactly(FRAME.size))[1] if framed else 0
+                output = await reader.readexactly(size) if framed else await reader.read(_READ_SIZE)
+                self._tail = (self._tail + output)[-_TAIL:]
+                self._on_output(output)
 
     def write(self, data: bytes) -> None:
         """Say something to our toolkit; a program of others does not listen."""
         self._unsaid += data
-        if self._running is not None and self._provider.toolkit:
-            with contextlib.suppress(OSError):
-                self._running.stream.send(self._unsaid)
+        if self._writer is not None and self._provider.toolkit:
+            self._writer.write(self._unsaid)
             self._unsaid = b""
 
     def close_input(self) -> None:
@@ -220,13 +189,10 @@ class ContainerProcess:
         """Tell our toolkit what a signal would, or have the engine send it; a program of others is ended by SIGKILL."""
         if self._running is None:
             self._signals.append(number)
-            if number != signal.SIGTERM:
-                self._told_to_end.set()
         elif self._provider.toolkit and number in _WORDS:
-            self.write(_WORDS[signal.Signals(number)])
+            self.write(_WORDS[number])
         else:
-            name = "SIGTERM" if number == signal.SIGTERM else "SIGKILL"
-            self._provider.kill(self._running, name)
+            self._provider.kill(self._running, "SIGTERM" if number == signal.SIGTERM else "SIGKILL")
 
     def close(self) -> None:
         """Wait for nothing more of it."""

@@ -6,55 +6,73 @@
 
 from __future__ import annotations
 
+import configparser
 import io
 import json
 import os
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from container.contract import variables
 from container.contract.strategies import MPI
 from container.system import folders
-from estimators.backends.docker import containers
-from estimators.backends.docker.credentials import aws_credentials
-from estimators.backends.docker.options import ContainerOptions
+from estimators.backends.docker.options import SECRETS, ContainerOptions
 from estimators.job.errors import BackendError
 from estimators.job.request import RunOptions, TrainingJobSpec
 
+_FILE, _CREDENTIALS = "secrets.json", "credentials"
+_KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 #: The channel with the launchers of the official SDK 3.x.
 _OFFICIAL_DRIVERS = "sm_drivers"
 _KEYGEN_TIMEOUT_S = 30
 
 
 def write(folder: Path, token: str) -> dict[str, str]:
-    """Write the token and the credentials of a host.
+    """Write the token and the credentials of a host, and return the variables that say where these are.
 
     Args:
-        folder: The folder that becomes :data:`containers.SECRETS`.
+        folder: The folder that becomes :data:`SECRETS`.
         token: What the hosts show each other.
-
-    Returns:
-        The variables that say where these are.
 
     Raises:
         OSError: they cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o755)  # an image may run as any user; the folder around it is for us only
-    _write(folder / Path(containers.SECRETS_FILE).name, json.dumps({variables.JOB_TOKEN: token}))
-    there = {variables.SECRETS_FILE: containers.SECRETS_FILE}
-    if (credentials := aws_credentials(os.environ)) is not None:
-        _write(folder / Path(containers.CREDENTIALS_FILE).name, credentials)
-        there["AWS_SHARED_CREDENTIALS_FILE"] = containers.CREDENTIALS_FILE
-    return there
+    texts = {_FILE: json.dumps({variables.JOB_TOKEN: token}), _CREDENTIALS: aws_credentials(os.environ)}
+    for name, text in texts.items():
+        if text:
+            (folder / name).write_text(text, encoding="utf-8")
+            (folder / name).chmod(0o644)
+    there = {variables.SECRETS_FILE: f"{SECRETS}/{_FILE}"}
+    return {**there, "AWS_SHARED_CREDENTIALS_FILE": f"{SECRETS}/{_CREDENTIALS}"} if texts[_CREDENTIALS] else there
 
 
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
-    path.chmod(0o644)
+def aws_credentials(environment: Mapping[str, str]) -> str:
+    """Return a shared credentials file with the profile that the caller uses, as ``default``; empty without any.
+
+    Variables win over the file, as in boto3. Credentials that have to be fetched (SSO, roles, instance metadata) are
+    not: a script that needs them gets them in its ``environment``.
+    """
+    given = configparser.RawConfigParser()
+    values = {key: environment[key.upper()] for key in _KEYS if environment.get(key.upper())}
+    if not values.keys() >= {*_KEYS[:2]}:
+        home = environment.get("HOME") or str(Path.home())
+        profile = environment.get("AWS_PROFILE") or "default"
+        try:
+            given.read(environment.get("AWS_SHARED_CREDENTIALS_FILE") or f"{home}/.aws/credentials", encoding="utf-8")
+        except (configparser.Error, OSError, UnicodeDecodeError):
+            return ""
+        values = {key: given.get(profile, key) for key in _KEYS if given.get(profile, key, fallback="")}
+    text = io.StringIO()
+    if values:
+        parser = configparser.RawConfigParser()
+        parser["default"] = values
+        parser.write(text)
+    return text.getvalue()
 
 
 # --- sshd ---
@@ -69,10 +87,8 @@ def wants_sshd(spec: TrainingJobSpec, options: RunOptions, *, toolkit: bool) -> 
     asked = ContainerOptions.of(options.backend_options).sshd
     if asked is not None:
         return asked
-    if len(spec.hosts) == 1:
-        return False
     official = not toolkit and isinstance(spec.strategy, MPI)
-    return official or any(channel.name == _OFFICIAL_DRIVERS for channel in spec.inputs)
+    return len(spec.hosts) > 1 and (official or any(one.name == _OFFICIAL_DRIVERS for one in spec.inputs))
 
 
 def ssh_files(hosts: Sequence[str], environment: Sequence[str], *, now: float = 0.0) -> bytes:
@@ -88,42 +104,40 @@ def ssh_files(hosts: Sequence[str], environment: Sequence[str], *, now: float = 
     Raises:
         BackendError: there is no ``ssh-keygen`` on this machine, or it fails.
     """
-    program = shutil.which("ssh-keygen")
-    if program is None:
+    with folders.temporary("keys") as folder:  # of mode 0700
+        (host_key, host_public), (user_key, user_public) = (_key(folder / name) for name in ("host", "user"))
+    variables_set = " ".join(f'"{item}"' for item in environment if '"' not in item and "\n" not in item)
+    policy = "PermitRootLogin prohibit-password\nPasswordAuthentication no\n"
+    entries: dict[str, tuple[str | None, int]] = {
+        "root/.ssh": (None, 0o700),
+        "etc/ssh/sshd_config.d": (None, 0o755),
+        "run/sshd": (None, 0o755),
+        "etc/ssh/ssh_host_ed25519_key": (host_key, 0o600),
+        "etc/ssh/ssh_host_ed25519_key.pub": (host_public, 0o644),
+        "etc/ssh/sshd_config.d/fleetfit.conf": (policy + (f"SetEnv {variables_set}\n" if variables_set else ""), 0o644),
+        "root/.ssh/id_ed25519": (user_key, 0o600),
+        "root/.ssh/id_ed25519.pub": (user_public, 0o644),
+        "root/.ssh/authorized_keys": (user_public, 0o600),
+        "root/.ssh/known_hosts": (f"{','.join(hosts)} {host_public}", 0o600),
+    }
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for name, (text, mode) in entries.items():
+            entry, content = tarfile.TarInfo(name), (text or "").encode()
+            entry.type = tarfile.DIRTYPE if text is None else tarfile.REGTYPE
+            entry.size, entry.mode, entry.mtime = len(content), mode, int(now)
+            tar.addfile(entry, io.BytesIO(content))
+    return archive.getvalue()
+
+
+def _key(path: Path) -> tuple[str, str]:
+    """Return a new pair: the private key's text and the public one's."""
+    if shutil.which("ssh-keygen") is None:
         raise BackendError(
             "ssh-keygen is not installed, but is needed to make the keys for sshd. Run `sudo apt-get install "
             "openssh-client`."
         )
-    with folders.temporary("keys") as folder:  # of mode 0700
-        keys = {name: _key(program, folder / name) for name in ("host", "user")}
-    known = f"{','.join(hosts)} {keys['host'][1]}"
-    settings = " ".join(f'"{item}"' for item in environment if '"' not in item and "\n" not in item)
-    policy = "PermitRootLogin prohibit-password\nPasswordAuthentication no\n"
-    files = {
-        "etc/ssh/ssh_host_ed25519_key": (keys["host"][0], 0o600),
-        "etc/ssh/ssh_host_ed25519_key.pub": (keys["host"][1], 0o644),
-        "etc/ssh/sshd_config.d/fleetfit.conf": (policy + (f"SetEnv {settings}\n" if settings else ""), 0o644),
-        "root/.ssh/id_ed25519": (keys["user"][0], 0o600),
-        "root/.ssh/id_ed25519.pub": (keys["user"][1], 0o644),
-        "root/.ssh/authorized_keys": (keys["user"][1], 0o600),
-        "root/.ssh/known_hosts": (known, 0o600),
-    }
-    archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w") as tar:
-        for name, mode in (("root/.ssh", 0o700), ("etc/ssh/sshd_config.d", 0o755), ("run/sshd", 0o755)):
-            entry = tarfile.TarInfo(name)
-            entry.type, entry.mode, entry.mtime = tarfile.DIRTYPE, mode, int(now)
-            tar.addfile(entry)
-        for name, (text, mode) in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size, entry.mode, entry.mtime = len(text.encode()), mode, int(now)
-            tar.addfile(entry, io.BytesIO(text.encode()))
-    return archive.getvalue()
-
-
-def _key(program: str, path: Path) -> tuple[str, str]:
-    """Return a new pair: the private key's text and the public one's."""
-    words = [program, "-q", "-t", "ed25519", "-N", "", "-C", "fleetfit", "-f", str(path)]
+    words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "fleetfit", "-f", str(path)]
     done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=_KEYGEN_TIMEOUT_S)
     if done.returncode != 0:
         raise BackendError(f"ssh-keygen failed: {(done.stderr or done.stdout).strip()}")

@@ -6,40 +6,32 @@ import functools
 from pathlib import Path
 
 from estimators.backends.base import Leftover
-from estimators.backends.docker import keeping, warm
+from estimators.backends.docker import kept, reapers
 from estimators.backends.docker.containers import JOB_LABEL, RECORD_LABEL
 from estimators.backends.docker.engine import Engine
-from estimators.backends.docker.engine_errors import EngineError
+from estimators.backends.images.errors import EngineError
 from estimators.records.record import JobRecord
 
 
 def find() -> list[Leftover]:
     """Return what is labelled as a job's and has no supervisor any more; nothing where there is no engine."""
+    engine = Engine()
     try:
-        containers, networks = Engine().leftovers()
+        containers, networks = engine.leftovers()
     except EngineError:
         return []
+    removers = {"container": engine.remove_container, "network": engine.remove_network}
     found = []
     for kind, items in (("container", containers), ("network", networks)):
         for item in items:
             labels = item.get("Labels") or {}
-            record, pool = labels.get(RECORD_LABEL), labels.get(warm.POOL_LABEL)
+            record, pool = labels.get(RECORD_LABEL), labels.get(kept.POOL_LABEL)
             try:
-                if record and JobRecord(Path(record)).is_supervised():
-                    continue
-                if pool and keeping.is_used(Path(pool)):
+                if (record and JobRecord(Path(record)).is_supervised()) or (pool and reapers.is_alive(Path(pool))):
                     continue
             except PermissionError:
                 continue  # another user's
             name = str(item.get("Name") or (item.get("Names") or ["?"])[0]).lstrip("/")
-            remove = functools.partial(_remove, kind, str(item["Id"]))
+            remove = functools.partial(removers[kind], str(item["Id"]))
             found.append(Leftover(kind=kind, name=name, job=labels.get(JOB_LABEL, "?"), remove=remove))
     return found
-
-
-def _remove(kind: str, name: str) -> None:
-    engine = Engine()
-    if kind == "container":
-        engine.remove_container(name)
-    else:
-        engine.remove_network(name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from container.contract.failures import Failure
@@ -21,7 +20,6 @@ class MountedPlatform(LocalPlatform):
     def __init__(self, cluster: ContainerCluster, provider: DockerProvider) -> None:
         super().__init__(cluster, containers.facts(cluster.options))
         self._provider = provider
-        self._giving: asyncio.Task[None] | None = None
 
     def environment(self, host: Host) -> dict[str, str]:
         """Return the variables of a host's configuration, whose paths are the container's own."""
@@ -35,7 +33,5 @@ class MountedPlatform(LocalPlatform):
 
     async def bring_saved(self) -> Failure | None:
         """Have the rest of what was saved brought, when it is the user's: containers write as others."""
-        if self._giving is None or self._giving.done():
-            self._giving = self.backend.loop.start(self._provider.give_back())
-        await asyncio.shield(self._giving)
+        await self._provider.give_back()
         return await super().bring_saved()

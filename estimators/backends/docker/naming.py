@@ -8,7 +8,6 @@ stays.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -25,17 +24,13 @@ def write(folder: Path) -> None:
         OSError: it cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / FILE
-    path.write_text(_OWN, encoding="utf-8")
-    path.chmod(0o644)
+    (folder / FILE).write_text(_OWN, encoding="utf-8")
+    (folder / FILE).chmod(0o644)
 
 
 def add(folders: Iterable[Path], host: str, address: str) -> None:
     """Tell every host of one that has been started; threads may do so at once."""
     for folder in folders:
-        # What is mounted is this file, not its name: it must not be replaced.
-        descriptor = os.open(folder / FILE, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        try:
-            os.write(descriptor, f"{address}\t{host}\n".encode())
-        finally:
-            os.close(descriptor)
+        # The file itself is mounted, not its name: the file must not be replaced.
+        with (folder / FILE).open("ab", buffering=0) as file:
+            file.write(f"{address}\t{host}\n".encode())

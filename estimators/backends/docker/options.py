@@ -22,9 +22,14 @@ IDLE = "/run/fleetfit-idle"
 
 #: Docker's own 64 MB hold neither the segments of a few MPI ranks nor a DataLoader's queue.
 _SHM_BYTES = 2 << 30
-#: Folders of the tree that are mounted as wholes.
-_TREE = ("input", "input/config", "input/data", "model", "output", "code", "checkpoints", "pipe_state")
-_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_TREE = "input(/config|/data)?|model|output|code|checkpoints|pipe_state"
+#: Paths of a container, as regular expressions, that users cannot mount over, and why.
+_TAKEN = {
+    "//?|/(proc|sys)(/.*)?": "for the container itself",
+    f"{SECRETS}(/.*)?": "for the job's secrets",
+    f"{IDLE}(/.*)?": "for kept containers",
+    f"{DEFAULT_BASE_DIR}(/({_TREE}))?": "for the host's file tree",
+}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([bkmgt]?)b?", re.IGNORECASE)
 
 
@@ -45,39 +50,27 @@ class Mount:
 def _mounts(where: str, given: Any) -> tuple[Mount, ...]:
     if not isinstance(given, Mapping) or not all(isinstance(text, str) for item in given.items() for text in item):
         raise option_rules.refuse(where, "a mapping of paths of this machine to paths of the container", given)
+    mounts = []
     for source, target in given.items():
+        here, there = Path(source).expanduser(), posixpath.normpath(target)
+        taken = next((why for path, why in _TAKEN.items() if re.fullmatch(path, there)), None)
         if not target.startswith("/"):
             raise ConfigurationError(f"{where}: {target!r} is not an absolute path of the container.")
-        if (taken := _taken(target)) is not None:
+        if taken is not None:
             raise ConfigurationError(f"{where}: {target!r} is reserved ({taken}). Give another path.")
-        if not Path(source).expanduser().is_absolute():
+        if not here.is_absolute():
             raise ConfigurationError(f"{where}: {source!r} is not an absolute path of this machine.")
-        if not Path(source).expanduser().exists():
+        if not here.exists():
             raise ConfigurationError(f"{where}: {source!r} does not exist.")
-    return tuple(Mount(source=str(Path(a).expanduser().absolute()), target=b) for a, b in given.items())
-
-
-def _taken(target: str) -> str | None:
-    """Return what a path of a container is for that users cannot mount over; None when they can."""
-    path = posixpath.normpath(target)
-    if path == "/" or path.split("/")[1] in ("proc", "sys"):
-        return "for the container itself"
-    if path == SECRETS or path.startswith(f"{SECRETS}/"):
-        return "for the job's secrets"
-    if path == IDLE or path.startswith(f"{IDLE}/"):
-        return "for kept containers"
-    if path in (DEFAULT_BASE_DIR, *(f"{DEFAULT_BASE_DIR}/{name}" for name in _TREE)):
-        return "for the host's file tree"
-    return None
+        mounts.append(Mount(source=str(here.absolute()), target=target))
+    return tuple(mounts)
 
 
 def _bytes(where: str, value: Any) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        return value
-    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
-    if match is None or float(match[1]) == 0:
+    match = _SIZE.fullmatch(str(value).strip()) if isinstance(value, int | str) else None
+    if match is None or isinstance(value, bool) or float(match[1]) == 0:
         raise option_rules.refuse(where, "a number of bytes or a size such as '4g'", value)
-    return int(float(match[1]) * _UNITS[match[2].lower()])
+    return int(float(match[1]) * 1024 ** "bkmgt".index(match[2].lower() or "b"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

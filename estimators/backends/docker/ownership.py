@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from estimators.backends.docker import containers
+from estimators.backends.docker.containers import JOB_LABEL, ContainerPlan
 from estimators.backends.docker.options import Mount
 
 if TYPE_CHECKING:
@@ -24,73 +24,59 @@ def is_root(user: str) -> bool:
 
 def foreign(place: Path, uid: int) -> bool:
     """Return whether something below a folder is not a user's, or cannot be looked into."""
-    pending = [place]
-    while pending:
-        folder = pending.pop()
-        try:
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    if entry.stat(follow_symlinks=False).st_uid != uid:
-                        return True
-                    if entry.is_dir(follow_symlinks=False):
-                        pending.append(Path(entry.path))
-        except FileNotFoundError:
-            continue
-        except OSError:
-            return True
-    return False
+    errors: list[OSError] = []
+    for folder, folders, files in os.walk(place, onerror=errors.append):
+        for name in (*folders, *files):
+            try:
+                if os.lstat(os.path.join(folder, name)).st_uid != uid:
+                    return True
+            except OSError as error:
+                errors.append(error)
+    return not all(isinstance(error, FileNotFoundError) for error in errors)
 
 
-def owed(duty: Duty, user: str) -> bool:
-    """Return whether containers, which ran as ``user``, may have left files that are not the calling user's."""
-    uid = os.geteuid()
-    if uid == 0 and is_root(user):
-        return False
-    return any(foreign(Path(place), uid) for place in (*duty.trees, *duty.shared))
-
-
-def give_back_all(engine: Engine, duty: Duty, user: str) -> None:
+def give_back(engine: Engine, duty: Duty, user: str) -> None:
     """Make what containers wrote, which ran as ``user``, the calling user's, if anything is not.
 
     Raises:
         EngineError: it cannot be done.
     """
-    if owed(duty, user):
-        uid, gid = (0, 0) if engine.is_rootless() else (os.geteuid(), os.getegid())
-        give_back(engine, duty, user, uid, gid)
+    uid, gid = os.geteuid(), os.getegid()
+    if uid == 0 and is_root(user):
+        return
+    if any(foreign(Path(place), uid) for place in (*duty.trees, *duty.shared)):
+        for plan in plans(duty, user, *((0, 0) if engine.is_rootless() else (uid, gid))):
+            engine.run(plan)
 
 
-def give_back(engine: Engine, duty: Duty, user: str, uid: int, gid: int) -> None:
-    """Make what containers wrote a user's, by a container of an image that is there already.
+def plans(duty: Duty, user: str, uid: int, gid: int) -> list[ContainerPlan]:
+    """Return the containers that give files back, of an image that is there already.
 
     In folders that others use too, what is anybody else's stays theirs.
 
     Args:
-        engine: The engine.
         duty: The folders, and an image that has GNU's ``find`` and ``chown``.
         user: The image's user; empty for root.
         uid: The user, as containers see it.
         gid: The group, likewise.
-
-    Raises:
-        EngineError: it cannot be done.
     """
-    trees, shared = (
-        [Path(place) for place in dict.fromkeys(places) if Path(place).is_dir()] for places in (duty.trees, duty.shared)
-    )
-    places = {place: f"/given/{number}" for number, place in enumerate((*trees, *shared))}
-    change = ["-exec", "chown", "-h", f"{uid}:{gid}", "{}", "+"]
     theirs = ["-uid", "0"] if is_root(user) else ["(", "-uid", "0", "-o", "-user", user.partition(":")[0], ")"]
-    for folders, which in ((trees, ["!", "-uid", str(uid)]), (shared, theirs)):
-        if folders:
-            plan = containers.ContainerPlan(
-                host="owner",
-                name="",
-                image=duty.image,
-                user="0",
-                entrypoint=("find", *(places[folder] for folder in folders), "-xdev", *which, *change),
-                command=(),
-                mounts=tuple(Mount(source=str(folder), target=places[folder]) for folder in folders),
-                labels={containers.JOB_LABEL: Path(duty.value).name, duty.label: duty.value},
-            )
-            engine.run(plan)
+    found = []
+    for places, which in ((duty.trees, ["!", "-uid", str(uid)]), (duty.shared, theirs)):
+        folders = [place for place in dict.fromkeys(places) if Path(place).is_dir()]
+        mounts = tuple(Mount(source=place, target=f"/given/{number}") for number, place in enumerate(folders))
+        if not mounts:
+            continue
+        words = ["-xdev", *which, "-exec", "chown", "-h", f"{uid}:{gid}", "{}", "+"]
+        plan = ContainerPlan(
+            host="owner",
+            name="",
+            image=duty.image,
+            user="0",
+            entrypoint=("find", *(mount.target for mount in mounts), *words),
+            command=(),
+            mounts=mounts,
+            labels={JOB_LABEL: Path(duty.value).name, duty.label: duty.value},
+        )
+        found.append(plan)
+    return found

@@ -7,6 +7,7 @@ that the engine's default bridge has here, and passes on what comes; the contain
 from __future__ import annotations
 
 import contextlib
+import functools
 import ipaddress
 import socket
 import urllib.parse
@@ -17,14 +18,13 @@ from container.system.background import Background
 from container.system.running import Runner
 from estimators.backends.base import Backend
 from estimators.backends.docker.engine import Engine
-from estimators.backends.docker.engine_errors import EngineError
 from estimators.backends.hosts.here import LocalHost
 from estimators.backends.hosts.platform import agent_command
 from estimators.backends.hosts.provider import HostProcess
+from estimators.backends.images.errors import EngineError
 
 #: The network that Docker has from its start, with an address of this machine.
 _DEFAULT_BRIDGE = "bridge"
-_BACKLOG = 128
 
 
 class Relays:
@@ -55,32 +55,27 @@ class Relays:
         return {name: self._there.get(value, value) for name, value in environment.items()}
 
     def _start(self, urls: Sequence[str], address: str) -> None:
+        host = LocalHost(self._runner, self._backend, self._backend.spec.hosts[0])
+        # Nothing may have been written there yet.
+        self._backend.record.host_dir(host.name).mkdir(parents=True, exist_ok=True, mode=0o700)
+        words, there = ["relay"], {}
         with contextlib.ExitStack() as opened:  # the agent has the sockets
-            sockets: dict[str, socket.socket] = {}
-            for server in dict.fromkeys(urllib.parse.urlsplit(url).netloc for url in urls):
-                sockets[server] = opened.enter_context(socket.create_server((address, 0), backlog=_BACKLOG))
-            host = LocalHost(self._runner, self._backend, self._backend.spec.hosts[0])
-            folder = self._backend.record.host_dir(host.name)  # nothing may have been written there yet
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            fds = {sock.fileno(): _target(server) for server, sock in sockets.items()}
-            words = [word for fd, to in fds.items() for word in ("--fd", str(fd), "--to", to)]
-            self._agent = host.run(
-                agent_command(host, ["relay", *words]),
-                {},
-                lambda data: self._backend.callbacks.output(host.name, data),
-                pass_fds=tuple(fds),
-            )
-            self._backend.loop.start(self._forget(self._agent))
-            for url in urls:
-                parts = urllib.parse.urlsplit(url)
-                name, port = sockets[parts.netloc].getsockname()[:2]
-                self._there[url] = parts._replace(netloc=f"{name}:{port}").geturl()
+            listeners = [opened.enter_context(socket.create_server((address, 0), backlog=128)) for _ in urls]
+            for url, listener in zip(urls, listeners, strict=True):
+                server = urllib.parse.urlsplit(url)
+                words += ["--fd", str(listener.fileno()), "--to", f"{server.hostname}:{server.port or 80}"]
+                there[url] = server._replace(netloc=f"{address}:{listener.getsockname()[1]}").geturl()
+            say = functools.partial(self._backend.callbacks.output, host.name)
+            fds = tuple(listener.fileno() for listener in listeners)
+            self._agent = host.run(agent_command(host, words), {}, say, pass_fds=fds)
+        self._there = there
+        self._backend.loop.start(self._forget(self._agent))
 
     async def _forget(self, agent: HostProcess) -> None:
         """Start another agent, when one is needed after this one has ended."""
         await agent.wait()
         self._agent = None
-        self._there.clear()
+        self._there = {}
 
     def _warn(self, urls: Sequence[str], why: str) -> None:
         text = (
@@ -100,12 +95,6 @@ def _on_loopback(url: str) -> bool:
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         return False
-    try:
-        return parts.hostname == "localhost" or ipaddress.ip_address(parts.hostname).is_loopback
-    except ValueError:
-        return False
-
-
-def _target(netloc: str) -> str:
-    parts = urllib.parse.urlsplit(f"//{netloc}")
-    return f"{parts.hostname}:{parts.port or 80}"
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(parts.hostname).is_loopback
+    return parts.hostname == "localhost"

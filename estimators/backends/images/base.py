@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from container.system import folders
@@ -18,7 +17,7 @@ from estimators.job.errors import BackendError, ConfigurationError
 from estimators.provision import commands
 
 if TYPE_CHECKING:
-    from estimators.backends.images.engine import ImageEngine
+    from estimators.backends.images.engine import ImageEngine, Progress
 
 #: The name of what :func:`make` makes.
 BASE = "fleetfit-base"
@@ -66,7 +65,7 @@ def make(
     name: str = BASE,
     release: str | None = None,
     mirror: str | None = None,
-    on_detail: Callable[[str], None] = lambda text: None,
+    on_detail: Progress = lambda text: None,
 ) -> str:
     """Make a base image.
 
@@ -110,7 +109,7 @@ def _apart() -> list[str]:
     return apart
 
 
-def _run(argv: list[str], on_detail: Callable[[str], None]) -> None:
+def _run(argv: list[str], on_detail: Progress) -> None:
     """Run a command that ends with us, its lines told as they come."""
     log = cache_root() / "logs" / "image-base.log"
 

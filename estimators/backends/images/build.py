@@ -5,19 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from container.system import folders
-from estimators.backends.docker.containers import IMAGE
 from estimators.backends.images import base as bases
-from estimators.backends.images.toolkit import SKIPPED, package, toolkit_digest
+from estimators.backends.images.toolkit import IMAGE, SKIPPED, package, toolkit_digest
 from estimators.provision import pipe_reader, wheelhouse
 from estimators.provision.packages import Installation
 
 if TYPE_CHECKING:
-    from estimators.backends.images.engine import ImageEngine
+    from estimators.backends.images.engine import ImageEngine, Progress
 
 #: Docker Hub's, with the Python that the wheels are for.
 _HUB_BASE = "python:{major}.{minor}-slim-bookworm"
@@ -36,7 +34,7 @@ def build(
     name: str = IMAGE,
     base: str | None = None,
     gpu: bool = False,
-    on_detail: Callable[[str], None] = lambda text: None,
+    on_detail: Progress = lambda text: None,
 ) -> str:
     """Build the image.
 

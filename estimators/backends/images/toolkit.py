@@ -1,4 +1,4 @@
-"""Which version of our toolkit an image holds."""
+"""Our image, and which version of our toolkit an image holds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import container
-from estimators.backends.docker.containers import TOOLKIT_LABEL
+
+#: The image that ``fleetfit image build`` makes.
+IMAGE = "fleetfit-training"
+#: Label of images that hold our toolkit: the digest of its source.
+TOOLKIT_LABEL = "fleetfit.toolkit"
 
 #: Folders of the package that are not part of it.
 SKIPPED = ("__pycache__",)

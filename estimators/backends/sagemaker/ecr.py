@@ -6,7 +6,7 @@ import base64
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from estimators.backends.docker.containers import IMAGE, TOOLKIT_LABEL
+from estimators.backends.images.toolkit import IMAGE, TOOLKIT_LABEL
 from estimators.backends.sagemaker import images
 from estimators.backends.sagemaker.aws import Aws
 from estimators.backends.sagemaker.explaining import code_of, explain

@@ -16,9 +16,9 @@ import pytest
 from toolkits import MAIN, printed, tree
 
 from container.contract.messages import encode
+from container.system import sockets
 from container.system.connection import BlockingConnection
-from estimators.backends.docker import keeping, kept
-from estimators.backends.docker.engine_errors import EngineError
+from estimators.backends.docker import kept
 
 pytestmark = pytest.mark.leaves("folders")
 
@@ -41,7 +41,7 @@ def place(tmp_path: Path) -> Path:
 @pytest.fixture
 def idle(place: Path) -> Iterator[subprocess.Popen[bytes]]:
     # In a container the path is short.
-    process = subprocess.Popen([sys.executable, "-I", "-S", str(MAIN), "idle", kept.socket_in(".")], cwd=place)
+    process = subprocess.Popen([sys.executable, "-I", "-S", str(MAIN), "idle", f"./{kept.SOCKET}"], cwd=place)
     yield process
     process.kill()
     process.wait()
@@ -56,7 +56,7 @@ def run(place: Path, base: Path, **variables: str) -> tuple[bytes, int | None]:
 @contextlib.contextmanager
 def start(place: Path, base: Path, **variables: str) -> Iterator[tuple[socket.socket, BlockingConnection]]:
     environment = {"SAGEMAKER_BASE_DIR": str(base), "FLEETFIT_LIFELINE_FD": "0", **variables}
-    stream, control = kept.start(place, environment, lambda: True)
+    stream, control = kept.start(place / kept.SOCKET, environment)
     with stream, control:
         stream.settimeout(30)
         yield stream, control
@@ -84,7 +84,7 @@ def test_jobs_run_one_after_another_each_with_its_own_variables(
     said, code = run(place, second, OF_JOB_2="1", OF_JOB_CODE="3")
     assert (printed(said)[0].partition("]")[0], code) == ("['OF_JOB_2', 'OF_JOB_CODE'", 1)
     assert (second / "output" / "failure").exists() and (first / "output" / "success").exists()
-    assert idle.poll() is None and kept.listens(place)
+    assert idle.poll() is None and listens(place)
 
 
 def test_a_toolkit_that_is_killed_and_a_first_process_that_is(
@@ -118,7 +118,7 @@ def test_sigterm_to_the_first_process_gives_the_script_its_time(
         assert b"saved" in read(stream)
         assert kept.exit_code(control) == 128 + signal.SIGTERM
     assert idle.wait(30) == 0
-    assert not kept.listens(place)
+    assert not listens(place)
 
 
 def test_the_end_of_the_connection_ends_the_job(tmp_path: Path, place: Path, idle: subprocess.Popen[bytes]) -> None:
@@ -130,10 +130,10 @@ def test_the_end_of_the_connection_ends_the_job(tmp_path: Path, place: Path, idl
 
 
 def test_nonsense_is_not_a_job(tmp_path: Path, place: Path, idle: subprocess.Popen[bytes]) -> None:
-    clusters.until(lambda: kept.listens(place))
+    clusters.until(lambda: listens(place))
     run_nothing = encode({"op": "run", "environment": {}})  # with no descriptor
     for nonsense in (b"", b"\0\0", b"{}\n", b"nothing\n", b"\xff\xff\xff\xff\n", run_nothing, run_nothing[:-1]):
-        with keeping.connect(place, "toolkit") as connection:
+        with sockets.connect(place / kept.SOCKET) as connection:
             connection.sendall(nonsense)
             connection.shutdown(socket.SHUT_WR)
             with contextlib.suppress(ConnectionResetError):
@@ -141,9 +141,11 @@ def test_nonsense_is_not_a_job(tmp_path: Path, place: Path, idle: subprocess.Pop
     assert run(place, tree(tmp_path, "pass"))[1] == 0
     idle.terminate()
     assert idle.wait(30) == 0
-    assert not kept.listens(place)
+    assert not listens(place)
 
 
-def test_a_container_that_has_ended_is_not_waited_for(place: Path) -> None:
-    with pytest.raises(EngineError, match="the kept container ended"):
-        kept.start(place, {}, lambda: False)
+def listens(place: Path) -> bool:
+    with contextlib.suppress(OSError):
+        sockets.connect(place / kept.SOCKET).close()
+        return True
+    return False

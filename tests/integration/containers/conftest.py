@@ -14,15 +14,15 @@ import clusters
 import plain_image
 import pytest
 
-from estimators.backends.docker.containers import IMAGE, TOOLKIT_LABEL
-from estimators.backends.docker.engine_errors import EngineError
-from estimators.backends.images.engine import ImageEngine
+from estimators.backends.docker.engine import Engine
+from estimators.backends.images.errors import EngineError
+from estimators.backends.images.toolkit import IMAGE, TOOLKIT_LABEL, toolkit_digest
 
 
 @pytest.fixture(scope="session")
-def engine() -> ImageEngine:
+def engine() -> Engine:
     """A running engine."""
-    found = ImageEngine()
+    found = Engine()
     try:
         found.info()
     except EngineError as error:
@@ -31,27 +31,25 @@ def engine() -> ImageEngine:
 
 
 @pytest.fixture(scope="session")
-def base_image(engine: ImageEngine) -> str:
+def base_image(engine: Engine) -> str:
     """Debian by debootstrap: no registry is needed."""
     return _made(engine, "fleetfit-base", ["image", "base"])
 
 
 @pytest.fixture(scope="session")
-def image(engine: ImageEngine, base_image: str) -> str:
+def image(engine: Engine, base_image: str) -> str:
     """The image that jobs run in, with the toolkit of this checkout."""
-    from estimators.backends.images.toolkit import toolkit_digest
-
     return _made(engine, IMAGE, ["image", "build"], label=toolkit_digest())
 
 
 @pytest.fixture(scope="session")
-def plain(engine: ImageEngine, base_image: str) -> str:
+def plain(engine: Engine, base_image: str) -> str:
     """An image without our toolkit, with a ``train`` program."""
     with _lock():
         return plain_image.build(engine, base_image)
 
 
-def _made(engine: ImageEngine, name: str, command: list[str], label: str | None = None) -> str:
+def _made(engine: Engine, name: str, command: list[str], label: str | None = None) -> str:
     """An image, made by one of the tests' processes if it is not there (or is of another version of our code)."""
     with _lock():
         there = engine.has_image(name)

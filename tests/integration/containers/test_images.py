@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import zipfile
 from pathlib import Path
@@ -41,7 +40,7 @@ def test_a_change_of_our_code_rebuilds_no_layer_below_it(
     for gpu in (False, True):
         (package / "extra.py").write_text(f"GPU = {gpu}\n")
         build.build(engine, name=NAME, base=base_image, gpu=gpu, on_detail=said.append)
-        found = json.loads(engine._ask("inspect an image", "GET", f"/images/{NAME}/json"))
+        found = engine.ask("inspect an image", "GET", f"/images/{NAME}/json")
         layers.append(found["RootFS"]["Layers"])
         assert found["Config"]["Labels"]["fleetfit.device"] == ("gpu" if gpu else "cpu")
         assert f"NVIDIA_VISIBLE_DEVICES={'all' if gpu else 'void'}" in found["Config"]["Env"]

@@ -14,9 +14,7 @@ import s3_server
 import sharing
 
 from estimators import TrainingInput
-from estimators.backends.docker.checking import others_may_read_mounts
 from estimators.backends.docker.engine import Engine
-from estimators.job.errors import UnsupportedError
 
 pytestmark = pytest.mark.timeout(1500)  # the first one has the images made
 
@@ -70,17 +68,6 @@ def test_fast_file_mode(make: clusters.Make, s3: s3_server.Bucket, home: Path) -
     found = read(clusters.fit(make(SCRIPT, hosts=2), inputs, logs=False))
     assert {**found[0], **found[1]} == everything and len(found[0]) == len(found[1]) == 2
     assert str(home) not in Path("/proc/self/mounts").read_text()
-    with pytest.raises(UnsupportedError, match="cannot be added to a running container"):
-        clusters.fit(make(SCRIPT, keep_alive_period_in_seconds=5), inputs, logs=False)
-
-
-def test_others_may_read_mounts_where_fuse_says_so(tmp_path: Path) -> None:
-    settings = tmp_path / "fuse.conf"
-    assert not others_may_read_mounts(settings)
-    settings.write_text("#user_allow_other\nmount_max = 10\n")
-    assert not others_may_read_mounts(settings)
-    settings.write_text("mount_max = 10\n user_allow_other \n")
-    assert others_may_read_mounts(settings)
 
 
 #: Writes into a file of each channel and beside it, as a script does that keeps an index or a cache there.

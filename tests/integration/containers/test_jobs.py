@@ -20,12 +20,16 @@ from estimators import (
     MPI,
     CollectiveAllReduce,
     ParameterServer,
+    RunOptions,
     TensorFlow,
     TrainingInput,
     TrainingJobError,
 )
-from estimators.backends.docker.containers import IMAGE
-from estimators.backends.images.engine import ImageEngine
+from estimators.backends.docker import ownership, reapers
+from estimators.backends.docker.engine import Engine
+from estimators.backends.docker.reapers import Duty
+from estimators.backends.images.toolkit import IMAGE
+from estimators.client import launch
 from estimators.job.errors import BackendError, ConfigurationError, UnsupportedError
 
 pytestmark = pytest.mark.timeout(1500)  # the first one has the images made
@@ -48,11 +52,15 @@ aid.report(size=hvd.size(), local=hvd.local_size(), sum=float(summed[0]), name=s
 
 
 @pytest.mark.horovod
-def test_four_ranks_of_horovod_on_two_host_names(make: clusters.Make, engine: ImageEngine, tmp_path: Path) -> None:
+def test_four_ranks_of_horovod_on_two_host_names(make: clusters.Make, engine: Engine, tmp_path: Path) -> None:
     data = tmp_path / "data.tfrecord"
     data.write_bytes(tfrecord.encode(b"a") + tfrecord.encode(b"b"))
     inputs = {"train": TrainingInput(str(data), input_mode="Pipe")}
-    job = clusters.fit(make(HOROVOD, hosts=2, processes=2), inputs, logs=False)
+    estimator = make(HOROVOD, hosts=2, processes=2)
+    planned = str(estimator.plan(inputs))
+    assert "docker network create fleetfit-" in planned and planned.count("docker run --name fleetfit-") == 2
+    assert "mpirun --host algo-1:2,algo-2:2 -np 4" in planned
+    job = clusters.fit(estimator, inputs, logs=False)
     said = clusters.reports(job)
     assert sorted(said) == [0, 1, 2, 3]
     assert {rank: one["name"] for rank, one in said.items()} == {0: "algo-1", 1: "algo-1", 2: "algo-2", 3: "algo-2"}
@@ -76,7 +84,7 @@ def test_four_ranks_of_horovod_on_two_host_names(make: clusters.Make, engine: Im
     ids=["parameter_server-2", "collective_all_reduce-3", "collective_all_reduce-2", "parameter_server-3", "mpi-2"],
 )
 def test_the_same_script_trains_with_every_strategy(
-    strategy: object, hosts: int, prepared_digits: Path, image: str, engine: ImageEngine, tmp_path: Path
+    strategy: object, hosts: int, prepared_digits: Path, image: str, engine: Engine, tmp_path: Path
 ) -> None:
     job = clusters.fit(
         TensorFlow(
@@ -158,7 +166,7 @@ def test_channels_outputs_and_settings(make: clusters.Make, tmp_path: Path) -> N
     assert sorted(os.listdir(data)) == [f"part-{number}" for number in range(4)]
 
 
-def test_a_rank_that_raises_is_named_with_its_traceback(make: clusters.Make, engine: ImageEngine) -> None:
+def test_a_rank_that_raises_is_named_with_its_traceback(make: clusters.Make, engine: Engine) -> None:
     with pytest.raises(TrainingJobError) as caught:
         make.run(
             """
@@ -179,7 +187,7 @@ def test_a_rank_that_raises_is_named_with_its_traceback(make: clusters.Make, eng
     await_gone(engine, "raises")
 
 
-def test_a_job_that_is_stopped_has_its_time_to_save(make: clusters.Make, engine: ImageEngine) -> None:
+def test_a_job_that_is_stopped_has_its_time_to_save(make: clusters.Make, engine: Engine) -> None:
     job = make.start(WAITING, hosts=2, ready=2)
     attached = TensorFlow.attach(job.name).latest_training_job
     assert attached is not None and attached.status == "InProgress"
@@ -191,7 +199,7 @@ def test_a_job_that_is_stopped_has_its_time_to_save(make: clusters.Make, engine:
 
 
 @pytest.mark.landing
-def test_sigkill_of_the_supervisor_leaves_nothing(make: clusters.Make, engine: ImageEngine) -> None:
+def test_sigkill_of_the_supervisor_leaves_nothing(make: clusters.Make, engine: Engine) -> None:
     job = make.start(WAITING, hosts=2, ready=2)
     assert len(left(engine, job.name)) == 3, "two containers and a network"
     clusters.supervisor(job).kill()
@@ -199,7 +207,7 @@ def test_sigkill_of_the_supervisor_leaves_nothing(make: clusters.Make, engine: I
     assert clusters.await_terminal(job) == "Failed"
 
 
-def test_sigkill_of_an_attached_caller_leaves_nothing(make: clusters.Make, engine: ImageEngine, tmp_path: Path) -> None:
+def test_sigkill_of_an_attached_caller_leaves_nothing(make: clusters.Make, engine: Engine, tmp_path: Path) -> None:
     make(WAITING)
     caller = subprocess.Popen(
         [
@@ -227,7 +235,7 @@ TensorFlow(entry_point="train.py", source_dir={str(tmp_path / "code-1")!r}, inst
     ],
 )
 def test_a_container_that_is_killed_from_outside_is_the_reason(
-    signal: str, told: str, make: clusters.Make, engine: ImageEngine
+    signal: str, told: str, make: clusters.Make, engine: Engine
 ) -> None:
     job = make.start(WAITING, hosts=2, ready=2)
     engine.kill(f"fleetfit-{job.name}-algo-2", signal)
@@ -246,9 +254,7 @@ RUN mv /usr/local/bin/train /usr/local/bin/train-aloud \\
 """
 
 
-def test_a_host_that_never_comes_up_is_named(
-    make: clusters.Make, engine: ImageEngine, image: str, tmp_path: Path
-) -> None:
+def test_a_host_that_never_comes_up_is_named(make: clusters.Make, engine: Engine, image: str, tmp_path: Path) -> None:
     (tmp_path / "silent").mkdir()
     (tmp_path / "silent" / "Dockerfile").write_text(_SILENT.format(image=image))
     engine.build(tmp_path / "silent", "fleetfit-test-silent", {})
@@ -269,7 +275,7 @@ def test_out_of_memory_is_said_as_that(make: clusters.Make) -> None:
 
 
 def test_credentials_are_there_and_nowhere_to_be_seen_and_the_code_is_mounted(
-    make: clusters.Make, engine: ImageEngine, monkeypatch: pytest.MonkeyPatch
+    make: clusters.Make, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hushhush")
@@ -300,14 +306,14 @@ def test_credentials_are_there_and_nowhere_to_be_seen_and_the_code_is_mounted(
 
 
 @pytest.mark.leaves("folders")
-def test_what_a_crashed_machine_left_is_cleaned(make: clusters.Make, engine: ImageEngine) -> None:
+def test_what_a_crashed_machine_left_is_cleaned(make: clusters.Make, engine: Engine) -> None:
     from estimators.cli import clean
 
     job = make.start(WAITING, ready=1)
     assert not [item for item in clean.left_by_backends() if job.name in item.why], "it runs"
     supervisor = clusters.supervisor(job)
-    reaper = next(one for one in clusters.below(supervisor.pid) if "estimators.backends.docker.reaper" in one.argv)
-    supervisor.kill(signal.SIGSTOP)  # it would start another reaper
+    reaper = next(one for one in clusters.below(supervisor.pid) if str(reapers.PROGRAM) in one.argv)
+    assert reaper.pid in launch._leftovers(job.record.path), "a job is not resumed before its reaper is done"
     reaper.kill()
     supervisor.kill()
     clusters.until(lambda: not job.record.is_supervised())
@@ -317,39 +323,28 @@ def test_what_a_crashed_machine_left_is_cleaned(make: clusters.Make, engine: Ima
     assert not left(engine, job.name)
 
 
-def test_a_reaper_that_was_killed_is_replaced(make: clusters.Make, engine: ImageEngine) -> None:
-    job = make.start(WAITING, ready=1)
-    supervisor = clusters.supervisor(job)
-
-    def reapers() -> list[clusters.Process]:
-        return [one for one in clusters.below(supervisor.pid) if "estimators.backends.docker.reaper" in one.argv]
-
-    first = reapers()[0]
-    first.kill()
-    clusters.until(lambda: [one for one in reapers() if one.pid != first.pid])
-    supervisor.kill()
-    await_gone(engine, job.name)
-
-
 # --- images of others ---
 
 
-def test_an_image_with_a_train_program_of_its_own(plain: str, tmp_path: Path) -> None:
+def test_an_image_of_others_trains_and_its_hosts_keep_their_names(plain: str, engine: Engine, tmp_path: Path) -> None:
+    """SageMaker's own toolkit waits for all names; a host that is late would wait for those that are done."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a").write_text("abc")
-    job = clusters.fit(
-        plain_job(plain, output_path=str(tmp_path / "out"), hyperparameters={"writes": 1}),
-        str(tmp_path / "data"),
-        logs=False,
-    )
+    asked = plain_job(plain, output_path=str(tmp_path / "out"), hyperparameters={"writes": 1, "late": 1})
+    job = clusters.fit(asked, str(tmp_path / "data"), wait=False)
+    clusters.until(lambda: clusters.all_text(job).count("plain image on") == 2)
+    clusters.until(lambda: not engine.inspect(f"fleetfit-{job.name}-algo-1")["State"]["Running"])  # type: ignore[index]
+    (job.record.tree("algo-2").output / "go").touch()
+    assert clusters.await_terminal(job) == "Completed"
     text = clusters.all_text(job)
     assert "plain image on algo-1, training" in text and "plain image on algo-2, training" in text
     assert "/opt/ml/input/data/training: 3 bytes" in text
+    assert re.search(r"algo-1 is [\d.]+ +algo-1, algo-2 is [\d.]+ +algo-2", text), "the names of those that are done"
     with tarfile.open(str(job.model_data)) as archive:
         assert {"weights", "who"} <= set(archive.getnames())
 
 
-def test_an_image_of_others_that_fails(plain: str, engine: ImageEngine) -> None:
+def test_an_image_of_others_that_fails(plain: str, engine: Engine) -> None:
     with pytest.raises(TrainingJobError) as caught:
         clusters.fit(plain_job(plain, hyperparameters={"fails": 1}), logs=False, job_name="plain-fails")
     assert caught.value.exit_code == 3 and "exited with code 3" in str(caught.value)
@@ -357,17 +352,7 @@ def test_an_image_of_others_that_fails(plain: str, engine: ImageEngine) -> None:
     await_gone(engine, "plain-fails")
 
 
-def test_hosts_of_others_that_are_done_keep_their_names(plain: str, engine: ImageEngine) -> None:
-    """SageMaker's own toolkit waits for all names; a host that is late would wait for those that are done."""
-    job = clusters.fit(plain_job(plain, hyperparameters={"late": 1}), wait=False)
-    clusters.until(lambda: clusters.all_text(job).count("plain image on") == 2)
-    clusters.until(lambda: not engine.is_running(f"fleetfit-{job.name}-algo-1"))
-    (job.record.tree("algo-2").output / "go").touch()
-    assert clusters.await_terminal(job) == "Completed"
-    assert re.search(r"algo-1 is [\d.]+ +algo-1, algo-2 is [\d.]+ +algo-2", clusters.all_text(job))
-
-
-def test_an_image_of_others_that_is_stopped(plain: str, engine: ImageEngine) -> None:
+def test_an_image_of_others_that_is_stopped(plain: str, engine: Engine) -> None:
     job = clusters.fit(plain_job(plain, hyperparameters={"sleeps": 1}), wait=False)
     clusters.until(lambda: clusters.all_text(job).count("sleeping") == 2)
     found, _ = engine.leftovers({"fleetfit.job": job.name})
@@ -378,7 +363,7 @@ def test_an_image_of_others_that_is_stopped(plain: str, engine: ImageEngine) -> 
     await_gone(engine, job.name)
 
     def names() -> set[str]:
-        found = json.loads(engine._ask("list volumes", "GET", "/volumes"))
+        found = engine.ask("list volumes", "GET", "/volumes")
         return {volume["Name"] for volume in found["Volumes"] or ()}
 
     clusters.until(lambda: not volumes & names())
@@ -387,88 +372,57 @@ def test_an_image_of_others_that_is_stopped(plain: str, engine: ImageEngine) -> 
 # --- what is refused, and why ---
 
 
-def test_a_program_that_the_image_does_not_have(base_image: str, engine: ImageEngine) -> None:
-    with pytest.raises(TrainingJobError, match=r"has no executable program 'train'.*docker run IMAGE train"):
-        clusters.fit(plain_job(base_image), logs=False, job_name="no-program")
-    await_gone(engine, "no-program")
-
-
-def test_an_image_that_is_not_there(engine: ImageEngine) -> None:
-    with pytest.raises(BackendError, match=r"image 'no-such:1' is not on this engine: run `docker pull no-such:1`"):
-        clusters.fit(plain_job("no-such:1"), logs=False)
-
-
-@pytest.mark.parametrize(
-    ("address", "words"),
-    [
-        ("unix:///no/such.sock", "there is no container engine at unix:///no/such.sock"),
-        ("tcp://127.0.0.1:9", "is not running"),
-    ],
-)
-def test_an_engine_that_is_not_there(address: str, words: str, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
-    monkeypatch.setenv("DOCKER_HOST", address)
-    with pytest.raises(BackendError, match=words):
-        clusters.fit(plain_job("any"), logs=False)
-    assert not list(home.glob("jobs/*")), "nothing was claimed"
-
-
-def test_a_container_of_that_name(plain: str, engine: ImageEngine) -> None:
-    subprocess.run(["docker", "create", "--name", "fleetfit-clash-algo-1", plain], check=True, capture_output=True)
-    try:
-        with pytest.raises(TrainingJobError, match=r"already in use by container .* `fleetfit clean`"):
-            clusters.fit(plain_job(plain, instance_count=1), logs=False, job_name="clash")
-        await_gone(engine, "clash")
-    finally:
-        subprocess.run(["docker", "rm", "fleetfit-clash-algo-1"], check=True, capture_output=True)
-
-
-def test_a_network_of_that_name(plain: str, engine: ImageEngine) -> None:
-    subprocess.run(["docker", "network", "create", "fleetfit-taken"], check=True, capture_output=True)
-    try:
-        with pytest.raises(TrainingJobError, match=r"fleetfit-taken already exists.* `fleetfit clean`"):
-            clusters.fit(plain_job(plain, instance_count=2), logs=False, job_name="taken")
-        await_gone(engine, "taken")
-    finally:
-        subprocess.run(["docker", "network", "rm", "fleetfit-taken"], check=True, capture_output=True)
-
-
-def test_gpus_without_a_runtime(plain: str) -> None:
-    with pytest.raises(UnsupportedError, match="'local_gpu': "):
-        clusters.fit(plain_job(plain, instance_type="local_gpu"), logs=False)
-
-
-def test_options_are_checked_before_anything_starts(plain: str, home: Path) -> None:
-    from estimators import RunOptions
-
-    with pytest.raises(ConfigurationError, match="backend option"):
-        clusters.fit(plain_job(plain, run_options=RunOptions(backend_options={"memroy": 1})), logs=False)
+def test_a_job_that_cannot_run_is_refused_before_anything_is_claimed(
+    plain: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = RunOptions(backend_options={"memroy": 1})
+    refused: dict[str, tuple[TensorFlow, type[Exception]]] = {
+        "image 'no-such:1' is not on this engine: run `docker pull no-such:1`": (plain_job("no-such:1"), BackendError),
+        "'local_gpu': ": (plain_job(plain, instance_type="local_gpu"), UnsupportedError),
+        "backend option": (plain_job(plain, run_options=options), ConfigurationError),
+        "needs fleetfit's toolkit": (plain_job(plain, keep_alive_period_in_seconds=5), UnsupportedError),
+    }
+    for words, (estimator, error) in refused.items():
+        with pytest.raises(error, match=words):
+            clusters.fit(estimator, logs=False)
+    for address, words in {
+        "unix:///no/such.sock": "there is no container engine at unix:///no/such.sock",
+        "tcp://127.0.0.1:9": "is not running",
+    }.items():
+        monkeypatch.setenv("DOCKER_HOST", address)
+        with pytest.raises(BackendError, match=words):
+            clusters.fit(plain_job(plain), logs=False)
     assert not list(home.glob("jobs/*"))
 
 
-def test_the_plan_has_the_commands_of_docker(make: clusters.Make) -> None:
-    text = str(make("", hosts=2, processes=2).plan())
-    assert "docker network create fleetfit-" in text
-    assert text.count("docker run --name fleetfit-") == 2
-    assert "mpirun --host algo-1:2,algo-2:2 -np 4" in text
+def test_the_reason_of_an_engine_that_refuses_is_the_jobs(base_image: str, engine: Engine) -> None:
+    with pytest.raises(TrainingJobError, match=r"has no executable program 'train'.*docker run IMAGE train"):
+        clusters.fit(plain_job(base_image), logs=False, job_name="no-program")
+    await_gone(engine, "no-program")
+    engine.create_network("fleetfit-taken", {})
+    try:
+        with pytest.raises(TrainingJobError, match=r"fleetfit-taken already exists.* `fleetfit clean`"):
+            clusters.fit(plain_job(base_image), logs=False, job_name="taken")
+        await_gone(engine, "taken")
+    finally:
+        engine.remove_network("fleetfit-taken")
 
 
-def test_files_of_containers_are_given_back(plain: str, engine: ImageEngine, tmp_path: Path) -> None:
-    from estimators.backends.docker.ownership import give_back
-    from estimators.backends.docker.reapers import Duty
-
+def test_files_of_containers_are_given_back(plain: str, engine: Engine, tmp_path: Path) -> None:
     for name, owner in (("tree", 777), ("shared", 0), ("shared", 777)):
         (tmp_path / name).mkdir(exist_ok=True)
         (tmp_path / name / f"of-{owner}").touch()
         os.chown(tmp_path / name / f"of-{owner}", owner, owner)
     trees, shared = (str(tmp_path / "tree"), str(tmp_path / "absent")), (str(tmp_path / "shared"),)
     duty = Duty(label="fleetfit.record", value="/none", image=plain, trees=trees, shared=shared)
-    give_back(engine, Duty.from_text(duty.to_text()), "", 12345, 23456)
+    for plan in ownership.plans(duty, "", 12345, 23456):
+        engine.run(plan)
     owners = {str(path.relative_to(tmp_path)): path.stat().st_uid for path in tmp_path.glob("*/of-*")}
     assert owners == {"tree/of-777": 12345, "shared/of-0": 12345, "shared/of-777": 777}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
-def test_a_disk_that_is_full_is_the_reason(make: clusters.Make, engine: ImageEngine, home: Path) -> None:
+def test_a_disk_that_is_full_is_the_reason(make: clusters.Make, engine: Engine, home: Path) -> None:
     home.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(home)], check=True)
     try:

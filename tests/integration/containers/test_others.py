@@ -14,11 +14,8 @@ import official_image
 import pytest
 from containing import await_gone
 
-from container.contract.strategies import MPI
 from estimators import Estimator, TensorFlow, TrainingInput, TrainingJobError
-from estimators.backends.docker.job_secrets import wants_sshd
-from estimators.backends.images.engine import ImageEngine
-from estimators.job.request import Resources, RunOptions, TrainingJobSpec
+from estimators.backends.docker.engine import Engine
 
 pytestmark = pytest.mark.timeout(1500)  # the first one has the images made
 
@@ -63,9 +60,7 @@ def official_job(image: str, folder: Path, **hyperparameters: object) -> TensorF
     )
 
 
-def test_the_official_toolkit_trains_and_fails_as_ours_does(
-    engine: ImageEngine, base_image: str, tmp_path: Path
-) -> None:
+def test_the_official_toolkit_trains_and_fails_as_ours_does(engine: Engine, base_image: str, tmp_path: Path) -> None:
     image = official_image.build(engine, base_image)
     data = tmp_path / "data"
     data.mkdir()
@@ -138,7 +133,7 @@ if os.environ["WAITS"] == "yes":
 
 
 @pytest.fixture(scope="module")
-def user_image(engine: ImageEngine, image: str) -> str:
+def user_image(engine: Engine, image: str) -> str:
     """Our image with a ``USER``."""
     name = "fleetfit-test-user"
     with tempfile.TemporaryDirectory() as folder:
@@ -152,7 +147,7 @@ def foreign_files(folder: Path) -> list[Path]:
 
 
 def test_an_image_of_another_user_reads_pipes_and_its_files_become_the_callers(
-    make: clusters.Make, engine: ImageEngine, user_image: str, tmp_path: Path
+    make: clusters.Make, engine: Engine, user_image: str, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
     data.mkdir()
@@ -177,11 +172,6 @@ def test_an_image_of_another_user_reads_pipes_and_its_files_become_the_callers(
     clusters.supervisor(job).kill()
     await_gone(engine, job.name)
     clusters.until(lambda: not foreign_files(job.record.path))
-
-
-def test_kept_containers_are_for_images_of_root(make: clusters.Make, user_image: str) -> None:
-    with pytest.raises(Exception, match="user 'trainer', but keep_alive_period_in_seconds needs an image that runs"):
-        make.run("", image_uri=user_image, keep_alive_period_in_seconds=5)
 
 
 # --- sshd for launchers of others ---
@@ -216,27 +206,6 @@ def test_sshd_gets_keys_of_the_job(make: clusters.Make, home: Path) -> None:
         assert said["modes"] == ["0o600", "0o600"]
     kept = [path for path in home.rglob("*") if path.is_file() and b"OPENSSH PRIVATE KEY" in path.read_bytes()]
     assert not kept, "no key was ever on this machine's disk but in the containers"
-
-
-@pytest.mark.parametrize(
-    ("hosts", "strategy", "toolkit", "asked", "wanted"),
-    [
-        (2, None, True, None, False),
-        (2, MPI(), True, None, False),  # our own launcher needs none
-        (2, MPI(), False, None, True),  # the official toolkit's does
-        (1, MPI(), False, None, False),
-        (2, MPI(), False, False, False),
-        (1, None, True, True, True),
-    ],
-)
-def test_who_gets_keys(hosts: int, strategy: MPI | None, toolkit: bool, asked: bool | None, wanted: bool) -> None:
-    spec = TrainingJobSpec(
-        name="job",
-        resources=Resources(instance_type="local", instance_count=hosts),
-        hyperparameters=strategy.to_hyperparameters() if strategy is not None else {},
-    )
-    options = RunOptions(backend_options={} if asked is None else {"sshd": asked})
-    assert wants_sshd(spec, options, toolkit=toolkit) is wanted
 
 
 # --- a caller who is not root ---

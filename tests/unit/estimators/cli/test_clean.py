@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from container.system import folders, locks, unused
+from container.system import folders, sockets, unused
 from container.system.processes import descendants
 from estimators.cli import clean
 from estimators.cli.clean import ItemKind, Selection
@@ -218,16 +218,12 @@ def test_folders_of_containers_that_are_not_kept_any_more(tmp_path: Path) -> Non
     warm = tmp_path / "warm"
     for name in ("over", "kept", "broken"):
         (warm / name / "secrets" / "algo-1").mkdir(parents=True)
-    (warm / "over" / "lock").touch()
-    held = locks.take(warm / "kept" / "lock")  # as its reaper holds it
-    assert held is not None
-    try:
+    sockets.listen(warm / "over" / "reaper").close()  # its reaper is gone
+    with sockets.listen(warm / "kept" / "reaper"):
         found = [item for item in clean.find(clean.Selection(), home=tmp_path) if item.name.startswith("warm/")]
         assert sorted(item.name for item in found) == ["warm/broken", "warm/over"]
         assert all(removal.error is None for removal in clean.remove(found))
         assert [path.name for path in warm.iterdir()] == ["kept"]
-    finally:
-        os.close(held)
 
 
 def make_study(home: Path, name: str, trials: list[str], *, ended_days_ago: float | None = 0.0) -> TuningRecord:

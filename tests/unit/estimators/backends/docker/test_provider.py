@@ -18,11 +18,13 @@ from container.contract.layout import success_text
 from container.contract.strategies import MPI, Distribution, ElasticHorovod
 from container.system.asyncio_loop import AsyncioLoop
 from estimators.backends.base import Callbacks, HostEnd
-from estimators.backends.docker import kept, provider, warm
-from estimators.backends.docker.containers import TOOLKIT_LABEL, ContainerPlan
-from estimators.backends.docker.engine import Ended, ImageFacts
-from estimators.backends.docker.engine_errors import EngineError
+from estimators.backends.docker import kept, provider
+from estimators.backends.docker.containers import ContainerPlan
+from estimators.backends.docker.engine import Ended
 from estimators.backends.docker.provider import ContainerCluster
+from estimators.backends.images.engine import ImageFacts
+from estimators.backends.images.errors import EngineError
+from estimators.backends.images.toolkit import TOOLKIT_LABEL
 from estimators.job.request import Algorithm, OutputConfig, Resources, RunOptions, TrainingJobSpec
 from estimators.records.record import JobRecord
 
@@ -33,10 +35,11 @@ class Engine:
     Attributes:
         did: What it was asked for.
         fails: What it refuses: an operation -> why.
-        holds: Operations that wait until :meth:`let`.
+        holds: An operation that waits for the gate.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, toolkit: bool) -> None:
+        self.toolkit = toolkit
         self.did: list[str] = []
         self.fails: dict[str, str] = {}
         self.plans: dict[str, ContainerPlan] = {}
@@ -72,16 +75,17 @@ class Engine:
         self._do("start", container)
 
     def wait(self, container: str) -> Ended:
-        ended = self.ends[container].get()
+        host = next(host for host, plan in self.plans.items() if container in (host, plan.name))
+        ended = self.ends[host].get()
         if ended.error == "lost":
             raise EngineError("it does not answer")
         return ended
 
-    def ended_in(self, container: str, code: int | None) -> Ended:
-        return self.wait(container)
+    def image(self, name: str) -> ImageFacts:
+        return ImageFacts(id="1", labels={TOOLKIT_LABEL: "1"} if self.toolkit else {})
 
-    def is_running(self, container: str) -> bool:
-        return True
+    def ended(self, container: str, code: int) -> Ended:
+        return self.wait(container)
 
     def kill(self, container: str, name: str) -> None:
         self._do("kill", f"{container} {name}")
@@ -91,8 +95,9 @@ class Engine:
         self.theirs[host].close()
         self.ends[host].put(Ended(exit_code=code, **more))
 
-    def prints(self, host: str, text: bytes) -> None:
-        self.theirs[host].sendall(b"\x01\0\0\0" + len(text).to_bytes(4, "big") + text)
+    def prints(self, host: str, *texts: bytes) -> None:
+        for byte in b"".join(b"\x01\0\0\0" + len(text).to_bytes(4, "big") + text for text in texts):
+            self.theirs[host].sendall(bytes([byte]))
 
 
 class Reaper:
@@ -104,10 +109,10 @@ class Reaper:
     def __bool__(self) -> bool:
         return bool(self.told) and self.told[-1].startswith(("start", "take"))
 
-    def start(self, duty: Any, lock: Path | None = None) -> None:
+    def start(self, folder: Path, duty: Any) -> None:
         self.told.append(f"start {duty.label}")
 
-    def take(self, connection: socket.socket, duty: Any, lock: Path) -> None:
+    def take(self, connection: socket.socket, duty: Any) -> None:
         self.told.append(f"take {duty.label}")
         connection.close()
 
@@ -199,10 +204,9 @@ def new_job(asyncio_loop: AsyncioLoop, tmp_path: Path, monkeypatch: pytest.Monke
     jobs: list[Job] = []
 
     def make(hosts: int = 2, *, toolkit: bool = True, **more: Any) -> Job:
-        engine = Engine()
+        engine = Engine(toolkit=toolkit)
         monkeypatch.setattr(provider, "Engine", lambda: engine)
         job = Job(asyncio_loop, tmp_path, engine, hosts, **more)
-        job.provider._image = ImageFacts(id="1", labels={TOOLKIT_LABEL: "1"} if toolkit else {})
         jobs.append(job)
         return job
 
@@ -255,22 +259,25 @@ class TestStart:
         assert job.engine.plans["algo-1"].name == "fleetfit-job-1-algo-1-1"
         assert job.reaper == ["start fleetfit.record"]
 
-    def test_a_job_that_is_ended_while_a_container_is_made_does_not_start_it(self, new_job: NewJob) -> None:
+    def test_a_container_of_a_job_that_is_ended_meanwhile_is_told_so_at_once(self, new_job: NewJob) -> None:
         job = new_job(1)
         job.engine.holds = "create"
         job.cluster.start(0)
         job.until(lambda: "create fleetfit-job-1-algo-1" in job.engine.did)
         job.cluster.end_now()
         job.engine.gate.put(None)
-        job.end_of("algo-1")
-        assert "start algo-1" not in job.engine.did
+        job.until(lambda: "algo-1" in job.engine.theirs and "start algo-1" in job.engine.did)
+        job.until(lambda: job.cluster._members["algo-1"].toolkit._running)
+        assert job.engine.theirs["algo-1"].recv(1000) == variables.SAY_END
+        job.engine.end("algo-1")
+        assert job.end_of("algo-1").failure is None
 
 
 class TestEnd:
     def test_a_container_ends_when_all_that_it_printed_was_given(self, new_job: NewJob) -> None:
         job = new_job()
         job.start()
-        job.engine.prints("algo-1", b"loss=0.5\n")
+        job.engine.prints("algo-1", b"loss=", b"", b"0.5\n")
         job.engine.end("algo-1")
         assert job.end_of("algo-1") == HostEnd(host="algo-1", exit_code=0)
         assert job.said["algo-1"] == b"loss=0.5\n" and job.cluster.running
@@ -354,7 +361,7 @@ class TestKept:
     def in_process(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let the containers' first processes be values."""
 
-        def start(folder: Path, environment: Mapping[str, str], running: Callable[[], bool]) -> Any:
+        def start(place: Path, environment: Mapping[str, str]) -> Any:
             self.environments.append(environment)
             ours, theirs = socket.socketpair()
             self.streams.append(theirs)
@@ -383,7 +390,7 @@ class TestKept:
         pool, environment = job.provider._pool, self.environments[0]
         assert pool is not None and environment[variables.TREE].startswith(str(job.record.path))
         assert environment[variables.LIFELINE_FD] == "0"
-        assert list(pool.path.glob("secrets/*/*")) and warm.read_state(pool.path)["containers"] == {"algo-1": "algo-1"}
+        assert list(pool.path.glob("secrets/*/*")) and job.engine.plans["algo-1"].name == pool.container("algo-1")
         self.end(job, exit_code=1)
         job.cluster.cleanup()
         assert job.reaper == ["finish", "start fleetfit.pool", "finish keep 60"]

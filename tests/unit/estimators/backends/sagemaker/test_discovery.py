@@ -11,7 +11,7 @@ import pytest
 from aws_identity import ACCOUNT, REGION, caller
 
 from estimators import CollectiveAllReduce, ConfigurationError, Estimator, FileSystemInput, ParameterServer, TensorFlow
-from estimators.backends.docker.engine import ImageFacts
+from estimators.backends.images.engine import ImageFacts
 from estimators.backends.images.toolkit import toolkit_digest
 from estimators.backends.sagemaker import discovery, images
 from estimators.backends.sagemaker import ecr as push

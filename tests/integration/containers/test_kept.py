@@ -6,11 +6,11 @@ from pathlib import Path
 
 import clusters
 import pytest
-from containing import WAITING, plain_job
+from containing import WAITING
 
-from estimators.backends.docker import warm
+from estimators import TrainingJobError
+from estimators.backends.docker import kept
 from estimators.backends.docker.engine import Engine
-from estimators.job.errors import UnsupportedError
 
 pytestmark = pytest.mark.timeout(1500)  # the first one has the images made
 
@@ -53,16 +53,12 @@ def test_jobs_run_in_the_same_containers_one_after_another(
     third = clusters.fit(make(SCRIPT, hosts=1, keep_alive_period_in_seconds=1), str(data), logs=False)
     assert clusters.reports(third)[0]["boot"] != said[0][0]["boot"]
     clusters.until(lambda: pools(home) == [pool])  # its second is over
+    [containers, networks] = engine.leftovers({"fleetfit.job": "warm"})
+    assert {item["Labels"]["fleetfit.pool"] for item in (*containers, *networks)} == {str(pool)}
     engine.remove_all({"fleetfit.pool": str(pool)})
 
 
-def test_a_pool_goes_when_its_time_is_over(make: clusters.Make, engine: Engine, home: Path) -> None:
-    clusters.fit(make("pass", hosts=2, keep_alive_period_in_seconds=6), logs=False)
-    [pool] = pools(home)
-    clusters.until(lambda: not pool.exists() and not any(engine.leftovers({"fleetfit.pool": str(pool)})))
-
-
-def test_a_stopped_job_leaves_a_pool_and_a_killed_supervisor_does_not(
+def test_a_job_that_is_stopped_or_fails_leaves_a_pool_and_a_killed_supervisor_does_not(
     make: clusters.Make, engine: Engine, home: Path
 ) -> None:
     job = make.start(WAITING, hosts=2, ready=2, keep_alive_period_in_seconds=30)
@@ -70,35 +66,23 @@ def test_a_stopped_job_leaves_a_pool_and_a_killed_supervisor_does_not(
     assert clusters.await_terminal(job) == "Stopped"
     make.marked("saved-algo-2")
     [pool] = pools(home)
+    with pytest.raises(TrainingJobError, match="ValueError: no data"):
+        make.run("raise ValueError('no data')", hosts=2, keep_alive_period_in_seconds=30)
+    assert pools(home) == [pool]
     make.clear()
     job = make.start(WAITING, hosts=2, ready=2, keep_alive_period_in_seconds=30)
     assert pools(home) == [pool]
     clusters.supervisor(job).kill()
-    clusters.until(lambda: not any(engine.leftovers({"fleetfit.pool": str(pool)})))
+    clusters.until(lambda: not pools(home) and not any(engine.leftovers({"fleetfit.pool": str(pool)})))
 
 
 def test_a_kept_container_that_is_killed_is_the_reason(make: clusters.Make, engine: Engine, home: Path) -> None:
     job = make.start(WAITING, hosts=2, ready=2, keep_alive_period_in_seconds=60)
     [pool] = pools(home)
-    state = warm.read_state(pool)
-    engine.kill(state["containers"]["algo-2"], "SIGKILL")
+    engine.kill(kept.Pool(pool).container("algo-2"), "SIGKILL")
     assert clusters.await_terminal(job) == "Failed"
     assert "algo-2: the container was killed from outside (SIGKILL)" in job.describe()["FailureReason"]
     clusters.until(lambda: not pools(home) and not any(engine.leftovers({"fleetfit.pool": str(pool)})))
-
-
-def test_images_without_our_toolkit_are_not_kept(plain: str) -> None:
-    with pytest.raises(UnsupportedError, match="keep_alive_period_in_seconds needs fleetfit's toolkit"):
-        clusters.fit(plain_job(plain, keep_alive_period_in_seconds=5), logs=False)
-
-
-def test_a_failed_job_says_why_and_the_next_one_runs(make: clusters.Make, engine: Engine, home: Path) -> None:
-    from estimators import TrainingJobError
-
-    with pytest.raises(TrainingJobError, match="ValueError: no data"):
-        make.run("raise ValueError('no data')", hosts=2, keep_alive_period_in_seconds=40)
-    assert make.run("print('well')", hosts=2, keep_alive_period_in_seconds=1).status == "Completed"
-    clusters.until(lambda: not pools(home))
 
 
 @pytest.mark.leaves("processes")

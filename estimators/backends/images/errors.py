@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterator
 
-from estimators.backends.docker.containers import IMAGE, ContainerPlan
+from estimators.backends.images.toolkit import IMAGE
 from estimators.job.errors import BackendError
 
 
@@ -33,9 +33,7 @@ def reached(address: str) -> Iterator[None]:
         raise EngineError(_unreachable(str(error), address)) from None
 
 
-def refusal(
-    action: str, status: int, answer: bytes, image: str | None = None, plan: ContainerPlan | None = None
-) -> EngineError:
+def refusal(action: str, status: int, answer: bytes, image: str | None = None) -> EngineError:
     """Return what an engine's error means.
 
     Args:
@@ -43,15 +41,14 @@ def refusal(
         status: The answer's status.
         answer: The answer: JSON with a message.
         image: The image that was used.
-        plan: The container that was to start.
     """
     text = answer.decode("utf-8", "replace").strip()
     with contextlib.suppress(ValueError, TypeError, KeyError):
         text = str(json.loads(text)["message"]).strip()
     if status == http.client.NOT_FOUND:
         absent = image is not None and re.search(r"no such image|image not known|no pull access", text, re.IGNORECASE)
-        return AbsentError(_no_image(image or "?") if absent else _meaning(action, text, plan))
-    return EngineError(_meaning(action, text, plan))
+        return AbsentError(_no_image(image or "?") if absent else _meaning(action, text, image))
+    return EngineError(_meaning(action, text, image))
 
 
 def _no_image(image: str) -> str:
@@ -67,7 +64,7 @@ def build_error(name: str, error: str, last: str, base: str) -> str:
             f"the base image {base!r} is not available ({error.rstrip('.')}). Without a registry, `fleetfit image "
             "base` builds a base image from Debian's packages. You can also name an existing image with --base."
         )
-    return f"image {name!r} could not be built: {_meaning('build it', error, None)} The build's last lines: {last}"
+    return f"image {name!r} could not be built: {_meaning('build it', error)} The build's last lines: {last}"
 
 
 def _unreachable(text: str, address: str) -> str:
@@ -119,11 +116,11 @@ _REMEDIES = (
 )
 
 
-def _meaning(action: str, text: str, plan: ContainerPlan | None) -> str:
+def _meaning(action: str, text: str, image: str | None = None) -> str:
     missing = re.search(r'exec: \\?"(.+?)\\?": .*(?:not found|no such file|permission denied|is a directory)', text)
-    if plan is not None and missing is not None:
+    if image is not None and missing is not None:
         return (
-            f"image {plan.image!r} has no executable program {missing[1]!r}. In an image that follows SageMaker's "
+            f"image {image!r} has no executable program {missing[1]!r}. In an image that follows SageMaker's "
             "contract, `docker run IMAGE train` starts the training. To start another program, name it in the "
             "request's ContainerEntrypoint."
         )

@@ -14,7 +14,7 @@ import pytest
 
 from container.system.asyncio_loop import AsyncioLoop
 from estimators.backends.docker import relays
-from estimators.backends.docker.engine_errors import EngineError
+from estimators.backends.images.errors import EngineError
 
 
 class Job:

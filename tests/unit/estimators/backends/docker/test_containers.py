@@ -7,30 +7,24 @@ import http.client
 import json
 import os
 import re
-import signal
-import time
 from pathlib import Path
 from typing import Any
 
-import hypothesis.strategies as st
 import pytest
-from hypothesis import given
 
-from container.contract.strategies import MPI
-from container.system.loop import Loop
+from container.contract.strategies import MPI, ElasticHorovod
 from estimators.backends.docker import checking, containers, links
-from estimators.backends.docker.checking import gpu_refusal
+from estimators.backends.docker.checking import gpu_refusal, others_may_read_mounts
 from estimators.backends.docker.containers import channel_mounts
-from estimators.backends.docker.credentials import aws_credentials
-from estimators.backends.docker.engine import Ended, Engine, ImageFacts
-from estimators.backends.docker.engine_errors import EngineError, reached, refusal
-from estimators.backends.docker.exit_status import end_failure, last_traceback
+from estimators.backends.docker.engine import Engine, settings
+from estimators.backends.docker.job_secrets import aws_credentials, wants_sshd
 from estimators.backends.docker.options import ContainerOptions, Mount
-from estimators.backends.docker.ownership import foreign, give_back_all
-from estimators.backends.docker.reapers import Duty, Reaper
-from estimators.backends.docker.streams import Frames
-from estimators.client import launch
-from estimators.job.errors import ConfigurationError, UnsupportedError
+from estimators.backends.docker.ownership import foreign, give_back
+from estimators.backends.docker.reapers import Duty
+from estimators.backends.images.engine import ImageFacts
+from estimators.backends.images.errors import EngineError, reached, refusal
+from estimators.backends.images.toolkit import TOOLKIT_LABEL
+from estimators.job.errors import ConfigurationError
 from estimators.job.inputs import TrainingInput, parse_inputs
 from estimators.job.request import Algorithm, CheckpointConfig, Resources, RunOptions, TrainingJobSpec
 
@@ -206,29 +200,19 @@ def test_containers_with_gpus_get_them() -> None:
 @pytest.mark.parametrize(
     ("gpus", "asked"),
     [
-        (None, None),
+        (None, []),
         ((), [{"Count": -1, "Capabilities": [["gpu"]]}]),
         ((2, 3), [{"Count": 0, "DeviceIDs": ["2", "3"], "Capabilities": [["gpu"]]}]),
     ],
     ids=["none", "all", "two"],
 )
-def test_what_the_engine_is_asked_for(
-    gpus: tuple[int, ...] | None, asked: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[dict[str, Any]] = []
-
-    def ask(self: Engine, action: str, method: str, path: str, body: Any, **more: Any) -> bytes:
-        made.append(body)
-        return b'{"Id": "1"}'
-
-    monkeypatch.setattr(Engine, "_ask", ask)
+def test_what_the_engine_is_asked_for(gpus: tuple[int, ...] | None, asked: object) -> None:
     first = plans(spec(), options=RunOptions(backend_options={"memory": "1g", "cpus": 1.5}))[0]
-    assert Engine({}).create(dataclasses.replace(first, gpus=gpus)) == "1"
-    [settings] = made
-    assert settings["HostConfig"].get("DeviceRequests") == asked
-    assert (settings["HostConfig"]["Memory"], settings["HostConfig"]["NanoCpus"]) == (1 << 30, 1_500_000_000)
-    assert settings["Hostname"] == "algo-1" and settings["StdinOnce"], "it ends with its connection"
-    assert settings["NetworkingConfig"]["EndpointsConfig"]["fleetfit-job"]["Aliases"] == ["algo-1"]
+    made = settings(dataclasses.replace(first, gpus=gpus))
+    assert made["HostConfig"]["DeviceRequests"] == asked
+    assert (made["HostConfig"]["Memory"], made["HostConfig"]["NanoCpus"]) == (1 << 30, 1_500_000_000)
+    assert made["Hostname"] == "algo-1" and made["StdinOnce"], "it ends with its connection"
+    assert made["NetworkingConfig"]["EndpointsConfig"]["fleetfit-job"]["Aliases"] == ["algo-1"]
 
 
 def test_why_there_are_no_gpus() -> None:
@@ -240,35 +224,16 @@ def test_why_there_are_no_gpus() -> None:
     assert gpu_refusal({"DiscoveredDevices": [{"ID": "nvidia.com/gpu=0"}]}, 1) is None
 
 
-def test_frames_in_any_pieces() -> None:
-    wire = b"\x01\0\0\0\0\0\0\x05hello\x02\0\0\0\0\0\0\x01!\x01\0\0\0\0\0\0\x00"
-    for size in range(1, len(wire) + 1):
-        frames = Frames()
-        said = b"".join(frames.feed(wire[at : at + size]) for at in range(0, len(wire), size))
-        assert said == b"hello!"
-
-
-def test_why_a_container_ended() -> None:
-    assert end_failure("algo-1", Ended(exit_code=0), b"", toolkit=True) is None
-    assert end_failure("algo-1", Ended(exit_code=1), b"", toolkit=True) is None, "the toolkit says why"
-    killed = end_failure("algo-1", Ended(exit_code=137), b"", toolkit=True)
-    assert killed is not None and killed.signal == 9 and "killed from outside" in killed.message
-    memory = end_failure("algo-1", Ended(exit_code=137, out_of_memory=True), b"", toolkit=True)
-    assert memory is not None and "out of memory" in memory.message
-    plain = end_failure("algo-1", Ended(exit_code=3), b"no data\n", toolkit=False)
-    assert plain is not None and plain.exit_code == 3 and plain.log_tail == "no data"
-
-
 def test_credentials_of_the_environment_and_of_the_file(tmp_path: Path) -> None:
-    assert aws_credentials({"HOME": str(tmp_path)}) is None
+    assert aws_credentials({"HOME": str(tmp_path)}) == ""
     text = aws_credentials({"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s%", "AWS_SESSION_TOKEN": "t"})
-    assert text is not None and text.split() == [
+    assert text.split() == [
         "[default]", "aws_access_key_id", "=", "k", "aws_secret_access_key", "=", "s%", "aws_session_token", "=", "t",
     ]  # fmt: skip
     (tmp_path / ".aws").mkdir()
     (tmp_path / ".aws/credentials").write_text("[other]\naws_access_key_id=a\naws_secret_access_key=b\n")
-    assert aws_credentials({"HOME": str(tmp_path)}) is None
-    assert "aws_access_key_id = a" in str(aws_credentials({"HOME": str(tmp_path), "AWS_PROFILE": "other"}))
+    assert aws_credentials({"HOME": str(tmp_path)}) == ""
+    assert "aws_access_key_id = a" in aws_credentials({"HOME": str(tmp_path), "AWS_PROFILE": "other"})
 
 
 def test_whose_files_they_are(tmp_path: Path) -> None:
@@ -339,99 +304,15 @@ def test_files_are_given_back_to_whom_a_rootless_engine_calls_root(
     monkeypatch.setattr(os, "getegid", lambda: 5678)
     (tmp_path / "file").touch()
     engine = _UsersEngine(info)
-    give_back_all(engine, Duty(label="fleetfit.record", value="/none", trees=(str(tmp_path),)), "trainer")
+    give_back(engine, Duty(label="fleetfit.record", value="/none", trees=(str(tmp_path),)), "trainer")
     owner = "0:0" if rootless else "1234:5678"
     assert [argv[argv.index("-h") + 1] for argv in engine.ran] == [owner]
-
-
-@pytest.mark.leaves("files")
-def test_a_job_is_not_resumed_before_its_reaper_is_done(loop: Loop, tmp_path: Path) -> None:
-    protected: set[int] = set()
-    reaper = Reaper(loop, protected, tmp_path / "log")
-    reaper.start(Duty(label=containers.RECORD_LABEL, value=str(tmp_path)))
-    [pid] = protected
-    try:
-        assert launch._leftovers(tmp_path) == [pid] and not launch._leftovers(tmp_path / "other")
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
 
 
 def test_an_engine_is_missed_by_the_first_call() -> None:
     engine = Engine({"DOCKER_HOST": "unix:///no/such.sock"})
     with pytest.raises(EngineError, match=r"there is no container engine at unix:///no/such\.sock"):
         engine.info()
-
-
-def test_what_the_engine_said_of_an_image_holds_for_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    facts = ImageFacts(id="sha256:1", labels={"a": "b"}, environment=("PATH=/bin",))
-    monkeypatch.setattr(
-        checking, "_seen", {"new:1": (facts, time.monotonic()), "old:1": (facts, time.monotonic() - 60)}
-    )
-    assert checking.just_seen("new:1") == facts
-    assert checking.just_seen("old:1") is None and checking.just_seen("other:1") is None
-
-
-TRACEBACK = """Traceback (most recent call last):
-  File "train.py", line 3, in <module>
-    step()
-ValueError: no data"""
-
-
-def test_the_last_traceback_of_what_an_image_printed() -> None:
-    assert last_traceback("nothing of the kind") is None
-    assert last_traceback(f"a\n{TRACEBACK}\nthe toolkit says more\n") == TRACEBACK
-    assert last_traceback(TRACEBACK.replace("no data", "first") + f"\nretrying\n{TRACEBACK}\n") == TRACEBACK
-    chained = f"""Traceback (most recent call last):
-  File "train.py", line 1, in <module>
-KeyError: 'x'
-
-The above exception was the direct cause of the following exception:
-
-{TRACEBACK}"""
-    assert last_traceback(f"more\n{chained}\nExitCode 1") == chained
-    assert last_traceback("Traceback (most recent call last):\n  File") is None, "it was cut off"
-    torn = TRACEBACK.replace("    step()", "a line of standard output\n    step()")
-    assert last_traceback(f"a\n{torn}\nthe toolkit says more\n") == torn
-    for place in range(1, 4):  # and the blanks of what it came before
-        lines = TRACEBACK.splitlines()
-        blanks = lines[place][: len(lines[place]) - len(lines[place].lstrip())]
-        lines[place:] = [f"{blanks}of 2 hosts 'algo-1' reads", lines[place].lstrip(), *lines[place + 1 :]]
-        assert last_traceback("\n".join([*lines, "2026 the toolkit", "Command"])) == "\n".join(lines)
-    more = f"{TRACEBACK}\n  more of its message\n2026 the toolkit"
-    assert last_traceback(more) == TRACEBACK
-    lost = f"{TRACEBACK.rpartition(chr(10))[0]}\nsomething else\n"
-    assert last_traceback(lost) is None, "what it ends with is no exception's name"
-    assert last_traceback(f"{lost}INFO: done\n") is None
-    local = TRACEBACK.replace("ValueError", "__main__.main.<locals>.Bad")
-    assert last_traceback(f"{local}\nERROR: training failed") == local
-    epochs = TRACEBACK.replace("ValueError", "Epoch 3 of 5\nloss: 0.31\nValueError")
-    assert last_traceback(epochs) is None
-
-
-@given(st.data())
-def test_a_traceback_that_was_read_in_pieces_is_still_one(data: st.DataObject) -> None:
-    """As ``sagemaker-training`` prints it on: each piece that it reads without the blanks around it."""
-    written = (
-        TRACEBACK.replace("\n    step", "\n    |step").replace("File", "|File").replace("()\n", "()|\n|    |^|^|^^|\n|")
-    )
-    written = written.replace("ValueError: ", "|ValueError|: |")
-    pieces, said = written.split("|"), ""
-    cuts = data.draw(st.lists(st.booleans(), min_size=len(pieces), max_size=len(pieces)))
-    for piece, cut in zip(pieces, cuts, strict=True):
-        said += piece + ("\0" if cut else "")
-    printed = "".join(chunk.strip() + "\n" for chunk in said.split("\0"))
-    found = last_traceback(f"epoch 1\n{printed}\n2026 the toolkit")
-    assert found is not None and found.splitlines()[-1] == "ValueError: no data"
-
-
-def test_why_an_image_of_others_failed() -> None:
-    ended = Ended(exit_code=1)
-    failure = end_failure("algo-1", ended, f"x\n{TRACEBACK}\n".encode(), toolkit=False, said="AlgorithmError")
-    assert failure is not None and failure.message == "ValueError: no data" and failure.traceback == TRACEBACK
-    failure = end_failure("algo-1", ended, b"words", toolkit=False, said="the learning rate is negative")
-    assert failure is not None and failure.log_tail == "words"
-    assert failure.message == "the container exited with code 1: the learning rate is negative"
 
 
 # --- links ---
@@ -475,20 +356,82 @@ def test_a_bucket_holds_a_few_packets_and_what_a_fast_link_brings() -> None:
 
 def test_without_its_tools_a_slower_link_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "system_path", lambda: "/nonexistent")
-    with pytest.raises(UnsupportedError, match=r"tc, ip, nsenter not found\. Install Debian's packages iproute2"):
-        checking.check(spec(), RunOptions(backend_options={"link_rate": "1gbit"}))
+    [reason] = checking.check(spec(), RunOptions(backend_options={"link_rate": "1gbit"}))
+    assert "tc, ip, nsenter not found. Install Debian's packages iproute2" in reason
 
 
-def test_a_traceback_that_comes_behind_half_a_line_is_found() -> None:
-    text = (
-        "of two hosts\n"
-        "reads ['a']Traceback (most recent call last):\n"
-        " is told so\n"
-        '  File "/opt/ml/code/train.py", line 16, in <module>\n'
-        "    step()\n"
-        "ValueError: no data in it\n"
-        "2026-11-22 18:52:03,291 sagemaker-training-toolkit ERROR    Reporting training FAILURE\n"
+def test_others_may_read_mounts_where_fuse_says_so(tmp_path: Path) -> None:
+    settings = tmp_path / "fuse.conf"
+    assert not others_may_read_mounts(settings)
+    settings.write_text("#user_allow_other\nmount_max = 10\n")
+    assert not others_may_read_mounts(settings)
+    settings.write_text("mount_max = 10\n user_allow_other \n")
+    assert others_may_read_mounts(settings)
+
+
+# --- what is refused ---
+
+
+KEPT = Resources(instance_type="local", instance_count=2, keep_alive_s=60)
+OURS = ImageFacts(id="1", labels={TOOLKIT_LABEL: "1"})
+ELASTIC = ElasticHorovod(max_hosts=2).to_hyperparameters()
+FROM_S3 = parse_inputs({"train": TrainingInput("s3://bucket/train", input_mode="FastFile")})
+
+
+@pytest.mark.parametrize(
+    ("job", "image", "words"),
+    [
+        ({}, ImageFacts(), None),
+        ({"resources": KEPT}, OURS, None),
+        ({"resources": KEPT}, ImageFacts(), "keep_alive_period_in_seconds needs fleetfit's toolkit, but image 'fleet"),
+        (
+            {"resources": KEPT, "algorithm": Algorithm(entry_point=("sh",))},
+            OURS,
+            "needs fleetfit's toolkit, but the job starts a program of its own",
+        ),
+        (
+            {"resources": KEPT},
+            dataclasses.replace(OURS, user="trainer"),
+            "as user 'trainer', but keep_alive_period_in_seconds needs an image that runs as root",
+        ),
+        ({"resources": KEPT, "inputs": FROM_S3}, OURS, "a FUSE mount cannot be added to a running container"),
+        ({"inputs": FROM_S3}, OURS, "add the line `user_allow_other` to /etc/fuse.conf"),
+        ({"hyperparameters": ELASTIC}, ImageFacts(), "ElasticHorovod needs fleetfit's toolkit, but image 'fleetfit-"),
+        ({"hyperparameters": ELASTIC, "resources": KEPT}, OURS, "the number of kept containers cannot change"),
+        (
+            {"hyperparameters": MPI().to_hyperparameters()},
+            ImageFacts(),
+            "RunOptions(on_undistributed='fail') needs fleetfit's toolkit",
+        ),
+    ],
+)
+def test_an_image_that_cannot_run_a_job_is_refused_with_the_remedy(
+    job: dict[str, Any], image: ImageFacts, words: str | None
+) -> None:
+    asked = RunOptions(on_undistributed="fail") if words is not None and "on_undistributed" in words else RunOptions()
+    found = checking.refusals(spec(**job), asked, image, mountable="user_allow_other" not in str(words))
+    assert found == [] if words is None else len(found) == 1 and words in found[0], found
+
+
+# --- keys for sshd ---
+
+
+@pytest.mark.parametrize(
+    ("hosts", "strategy", "toolkit", "asked", "wanted"),
+    [
+        (2, None, True, None, False),
+        (2, MPI(), True, None, False),  # our own launcher needs none
+        (2, MPI(), False, None, True),  # the official toolkit's does
+        (1, MPI(), False, None, False),
+        (2, MPI(), False, False, False),
+        (1, None, True, True, True),
+    ],
+)
+def test_who_gets_keys(hosts: int, strategy: MPI | None, toolkit: bool, asked: bool | None, wanted: bool) -> None:
+    spec = TrainingJobSpec(
+        name="job",
+        resources=Resources(instance_type="local", instance_count=hosts),
+        hyperparameters=strategy.to_hyperparameters() if strategy is not None else {},
     )
-    found = last_traceback(text)
-    assert found is not None
-    assert found.startswith("Traceback (most recent call last):\n") and found.endswith("\nValueError: no data in it")
+    options = RunOptions(backend_options={} if asked is None else {"sshd": asked})
+    assert wants_sshd(spec, options, toolkit=toolkit) is wanted
