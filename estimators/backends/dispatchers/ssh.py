@@ -24,11 +24,12 @@ from container.system.connection import Connection
 from estimators.backends.dispatchers import parcels
 from estimators.backends.dispatchers.base import LIMIT, PACKAGES, PROGRAM, Dispatcher, Parcel, Refused, Unreached
 from estimators.backends.hosts import shipping
+from estimators.backends.hosts.child import ChildProcess
 from estimators.backends.hosts.environment import PythonEnvironment
 from estimators.backends.hosts.provider import HostError
 from estimators.backends.ssh import starting
 from estimators.backends.ssh.command import SshSettings
-from estimators.backends.ssh.connection import WHY_S, Connections, RunningProgram, SshConnection
+from estimators.backends.ssh.connection import WHY_S, Connections, SshConnection
 from estimators.backends.ssh.machines import parse
 from estimators.job.errors import ConfigurationError, FleetfitError
 from estimators.provision.errors import ProvisionError
@@ -100,7 +101,7 @@ class SshDispatcher(Dispatcher):
 
     async def _start(
         self, words: Sequence[str], say: Callable[[str], None] = lambda text: None
-    ) -> tuple[SshConnection, RunningProgram]:
+    ) -> tuple[SshConnection, ChildProcess]:
         """Connect, and start our program there.
 
         Raises:
@@ -117,19 +118,19 @@ class SshDispatcher(Dispatcher):
                     f"no environment can be made there: {text} Or name the interpreter of an existing "
                     "environment: dispatcher_options={'python': …}"
                 ) from None
-            program = starting.Program(
+            ours = starting.OurProgram(
                 code=shipping.code("estimators"),
                 python=python,
                 words=(PROGRAM, *words, *(() if options.home is None else ("--home", options.home))),
                 environment={"requirements": None, "also": list(PACKAGES)} if options.python is None else None,
                 script=shipping.START_MODULE,
             )
-            return connection, (await starting.start(connection, program, say))[0]
+            return connection, await starting.start(connection, ours, say)
         except BaseException:
             connection.close()
             raise
 
-    async def _why(self, connection: SshConnection, program: RunningProgram) -> str:
+    async def _why(self, connection: SshConnection, program: ChildProcess) -> str:
         """Return why a program has ended, which is known in a moment."""
         await asyncio.sleep(WHY_S)
         return connection.ended or program.complaint or "the connection ended"
@@ -140,15 +141,15 @@ class SshDispatcher(Dispatcher):
             connection, program = await self._start(("submit",), say)
         except HostError as error:
             raise Refused(str(error)) from None
-        messages = _Messages(self.loop, program.read)
+        messages = _Messages(self.loop, program.output)
         try:
             try:
                 brought = parcel()
             except (FleetfitError, OSError) as error:
-                os.close(program.write)
+                os.close(program.input)
                 raise Refused(str(error)) from None
             say(f"{self.place}: sending the job there")
-            sending = functools.partial(_send, program.write, brought)
+            sending = functools.partial(_send, program.input, brought)
             Background.of(self.loop).run(sending, lambda nothing: None, lambda error: None)
             said: Message = {}
             while (message := await messages.next()) is not None:
@@ -168,8 +169,8 @@ class SshDispatcher(Dispatcher):
             connection, program = await self._start(("follow", name))
         except HostError as error:
             raise Unreached(str(error)) from None
-        self._writer = program.write
-        messages = _Messages(self.loop, program.read)
+        self._writer = program.input
+        messages = _Messages(self.loop, program.output)
         beating = asyncio.ensure_future(self._beat())
         try:
             self._write({"op": "have", **have})
@@ -187,7 +188,7 @@ class SshDispatcher(Dispatcher):
             beating.cancel()
             self._writer = None
             messages.close()
-            os.close(program.write)
+            os.close(program.input)
             connection.close()
             text = f"the connection to the dispatcher {self.place} was lost."
             for answer in self._asked.values():

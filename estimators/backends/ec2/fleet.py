@@ -11,18 +11,30 @@ import contextlib
 import dataclasses
 import functools
 import math
+import os
+import secrets
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
-from container.system.asyncio_loop import AsyncioLoop, within
+from container.contract.strategies import Elastic
+from container.system import folders
+from container.system.asyncio_loop import within
 from container.system.background import Background
-from container.system.holding import hold
-from estimators.backends.ec2 import prices, requests
-from estimators.backends.ec2.api import ApiError, Ec2Api, Instance, Made, failure_of
-from estimators.backends.ec2.options import Ec2Options
-from estimators.backends.ec2.requests import Answer, Launched, Lifecycle, Pool, Search, Shortage, Wanted
-from estimators.backends.hosts.provider import HostError, HostLost, HostUnavailable
+from container.system.removing import remove_tree
+from estimators.backends.ec2 import leftovers, requests
+from estimators.backends.ec2.api import ERRORS, Ec2Api, Made, failure_of
+from estimators.backends.ec2.options import Ec2Options, instance_types
+from estimators.backends.ec2.prices import Prices
+from estimators.backends.ec2.requests import Answer, Instance, Lifecycle, Search
+from estimators.backends.hosts.child import ChildProcess
+from estimators.backends.hosts.provider import HostError, HostLost, HostUnavailable, ProvidedJob
+from estimators.backends.hosts.waiting import unless
+from estimators.backends.ssh.command import SshSettings
+from estimators.job.errors import BackendError, ConfigurationError
 
 T = TypeVar("T")
 
@@ -30,9 +42,13 @@ T = TypeVar("T")
 _UNSEEN_S = 60.0
 #: How often prices are asked for, and for how many days back, in seconds and days.
 _PRICES_S, _PRICE_DAYS = 300.0, 1.0
+#: How often the cost is noted, in seconds.
+_NOTED_S = 60.0
 #: How often the watch looks where nothing is awaited, in its usual intervals.
 _SLOWLY = 5
-#: What is taken back so soon after its launch is not billed, in seconds.
+#: How long the remover waits before it looks again, in the intervals in which the job looks for its hosts.
+_REMOVER_POLLS = 1.5
+#: An instance that EC2 interrupts so soon after its launch is not billed, in seconds.
 _FREE_S = 3600.0
 
 
@@ -46,18 +62,17 @@ class Slot:
     Attributes:
         id: The instance; "" until EC2 has launched it.
         launched: When, on the loop's clock.
-        running: The instance, when it runs.
-        over: Why there is none, or none any more.
-        used: Whether a host is on it.
-        noticed: Whether EC2 has said that it takes it.
+        running: The instance, when it runs, in the future.
+        over: Why there is none, or none any more, in the future.
+        noticed: Whether EC2 has announced that it will interrupt the instance.
     """
 
-    def __init__(self, loop: AsyncioLoop) -> None:
+    def __init__(self, running: asyncio.Future[Instance], over: asyncio.Future[HostError]) -> None:
         self.id = ""
         self.launched = 0.0
-        self.running: asyncio.Future[Instance] = loop.create_future()
-        self.over: asyncio.Future[HostError] = loop.create_future()
-        self.used = self.noticed = False
+        self.running = running
+        self.over = over
+        self.noticed = False
 
     @property
     def wanting(self) -> bool:
@@ -69,6 +84,11 @@ class Slot:
         """Return whether its instance does not run yet."""
         return bool(self.id) and not self.running.done() and not self.over.done()
 
+    @property
+    def runs(self) -> bool:
+        """Return whether its instance runs."""
+        return self.running.done() and not self.over.done()
+
     async def boot(self) -> Instance:
         """Wait until the instance runs.
 
@@ -76,212 +96,204 @@ class Slot:
             NoInstance: there will be none; with the reason.
             HostLost: it has ended before; with the reason.
         """
-        await asyncio.wait((self.running, self.over), return_when=asyncio.FIRST_COMPLETED)
-        if self.over.done():
-            raise self.over.result()
-        return self.running.result()
-
-    async def until_gone(self) -> str:
-        """Wait until the instance is gone, and return the reason."""
-        await asyncio.wait((self.over,))
-        return str(self.over.result())
+        return await unless(self.over, self.running)
 
     def end(self, reason: HostError) -> None:
         """Note that there is no instance; the first reason counts."""
         if not self.over.done():
             self.over.set_result(reason)
 
+    def see(self, one: Instance | None) -> None:
+        """Take what EC2 says of the instance; None: EC2 does not list it."""
+        if one is None:  # one that was seen is listed for an hour after its end
+            if self.booting and _now() - self.launched >= _UNSEEN_S:
+                self.end(HostLost("EC2 no longer lists the instance"))
+        elif one.gone:
+            why = "EC2 has taken the instance back" if one.interrupted else f"it has ended ({one.reason or one.state})"
+            self.end(HostLost(why))
+        elif self.booting and one.state == "running" and one.private_address:
+            self.running.set_result(one)
+
 
 class Ec2Fleet:
     """Launch, watch and end the instances of one job.
 
     Args:
-        loop: The supervisor's loop.
-        make: Makes what speaks to EC2, and what the hosts have in common; called in a thread.
-        fleet: Its tag.
-        tags: All tags.
-        options: What the job asks for.
-        types: The instance types, the job's own first.
-        spot: Whether spot capacity is wanted.
-        together: Whether the hosts train together from the start: all or none, in one zone.
-        waits: Whether somebody else bounds the wait for capacity.
-        say: Takes what is being waited for.
-        limit: Told once that the job has to be stopped, and why.
-        note: Takes what the fleet has cost.
+        job: The job.
+        options: What it asks for.
+
+    Attributes:
+        alias: The name of all hosts in the file of host keys.
+        settings: How ssh reaches them.
     """
 
-    def __init__(
-        self,
-        loop: AsyncioLoop,
-        *,
-        make: Callable[[], tuple[Ec2Api, Made]],
-        fleet: str,
-        tags: Mapping[str, str],
-        options: Ec2Options,
-        types: tuple[str, ...],
-        spot: bool,
-        together: bool,
-        waits: bool,
-        say: Callable[[str], None],
-        limit: Callable[[str], None],
-        note: Callable[[prices.Cost], None],
-    ) -> None:
-        self._loop = loop
-        self._make = make
-        self._fleet, self._tags = fleet, tags
-        self._options, self._types = options, types
-        self._spot, self._together, self._waits = spot, together, waits
-        self._say, self._limit, self._note = say, limit, note
-        self._made: tuple[Ec2Api, Made] | None = None
+    def __init__(self, job: ProvidedJob, options: Ec2Options) -> None:
+        self._job, self._options = job, options
+        self._types = instance_types(job.spec, options)
+        self._spot = bool(job.spec.spot)
+        self._together = not isinstance(job.spec.strategy, Elastic)
+        self._fleet = secrets.token_hex(8)
+        self._tags = requests.tags_of(job.spec.name, self._fleet, leftovers.owner(), options.tags)
+        self.alias = f"fleetfit-{self._fleet}"
+        self._folder = folders.make()
+        self.settings = SshSettings(
+            known_hosts=self._folder / "known_hosts",
+            config=Path(options.ssh_config or os.devnull).expanduser(),
+            strict=True,
+            identity=self._folder / "login",
+        )
+        self._api: Ec2Api | None = None
+        self._made: Made | None = None
+        self._remover: ChildProcess | None = None
         self._slots: list[Slot] = []
-        self._doomed: set[str] = set()  # instances that nobody wants
-        self._left: set[str] = set()  # such that EC2 is about to end
-        self._known: dict[str, Instance] = {}
-        self._spans: dict[str, prices.Span] = {}
-        self._prices = prices.Prices({}, ())
-        self._priced = -math.inf
+        self._left: set[str] = set()  # instances that nobody has, and that EC2 is about to end
+        self._instances: dict[str, Instance] = {}  # all that EC2 has ever described
+        self._prices = Prices()
+        self._priced = self._noted = -math.inf
         self._limited = False
-        self._asked = self._answered = 0  # requests
-        self._since, self._passes = 0.0, 0  # of the wait for capacity
+        self._requests = 0
         self._asking: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._one_more = asyncio.Event()  # a host wants an instance
-        self._news = asyncio.Event()  # an instance was launched, or is to be ended
+        self._news = asyncio.Event()  # an instance was launched, or nobody has it any more
+        self._exclusive = asyncio.Lock()  # during a request, what it has launched would be taken for nobody's
 
     # --- what hosts want ---
 
     def want(self) -> Slot:
         """Have an instance launched for a host. What is wanted at once is asked for together."""
-        slot = Slot(self._loop)
+        slot = Slot(self._job.loop.create_future(), self._job.loop.create_future())
         self._slots.append(slot)
         self._one_more.set()
         if self._asking is None:
-            self._asking = self._loop.start(self._ask())
+            self._asking = self._job.loop.start(self._ask())
         return slot
 
     def drop(self, slot: Slot) -> bool:
-        """End a host's instance, which it does not need any more.
+        """Have a host's instance ended, which it does not need any more.
 
         Returns:
-            Whether it is left for EC2 to end: it was told to go in its first hour, which is not billed then.
+            Whether it is left for EC2 to end: that was announced in its first hour, which is not billed then.
         """
         self._slots.remove(slot)
-        if not slot.id or slot.over.done():
-            return False
-        known = self._known.get(slot.id)
-        if slot.noticed and known is not None and time.time() - known.launched < _FREE_S:
+        self._news.set()
+        known = self._instances.get(slot.id)
+        leave = slot.noticed and known is not None and known.ended is None and time.time() - known.launched < _FREE_S
+        if leave:
             self._left.add(slot.id)
-            return True
-        self._doom(slot.id)
-        return False
+        return leave
 
     def close(self) -> None:
-        """Stop asking and watching."""
+        """Stop asking and watching; the fleet is removed by a process that outlives this one."""
         for task in (self._asking, self._watching):
             if task is not None:
                 task.cancel()
-
-    def cost(self) -> prices.Cost:
-        """Return what the instances have cost until now."""
-        return prices.cost_of(self._spans.values(), self._prices, time.time())
+        self._job.note({"cost": self._prices.cost(self._instances.values(), time.time()).to_dict()})
+        if self._remover is not None:
+            self._remover.close()
+        remove_tree(self._folder, ignore_errors=True)
 
     async def _call(self, work: Callable[..., T], *arguments: Any, **more: Any) -> T:
         """Do what blocks in a thread."""
-        return await Background.of(self._loop).call(functools.partial(work, *arguments, **more))
+        return await Background.of(self._job.loop).call(functools.partial(work, *arguments, **more))
 
-    async def _try(self, work: Callable[..., T], *arguments: Any, **more: Any) -> T | None:
-        """Do what blocks in a thread; None if it fails, for whatever reason: it is done again at the next look."""
-        with contextlib.suppress(Exception):
-            return await self._call(work, *arguments, **more)
-        return None
+    # --- what all hosts have in common ---
+
+    async def prepare(self) -> tuple[Ec2Api, Made]:
+        """Make what all hosts have in common, once. The process that removes it is there before.
+
+        Raises:
+            NoInstance: it cannot be made; with the reason.
+        """
+        if self._made is None or self._api is None:
+            self._job.tell("Creating a key pair, a security group and a launch template for the hosts")
+            try:
+                self._api = api = await self._call(self.connect)
+                if self._remover is None:
+                    self._remover = self._start_remover(api.region)
+                self._made = await self._call(self._make, api)
+            except ERRORS as error:
+                raise NoInstance(failure_of(error).explain()) from error
+            except (ConfigurationError, BackendError) as error:
+                raise NoInstance(str(error).rstrip(".")) from error
+        return self._api, self._made
+
+    def connect(self) -> Ec2Api:
+        """Return EC2 in the job's region; in a thread."""
+        return Ec2Api(region=self._options.region, profile=self._options.profile)
+
+    def _make(self, api: Ec2Api) -> Made:
+        login, host = (self._folder / name for name in ("login", "host"))
+        if not login.exists():
+            make_key(login)
+            make_key(host)
+            known, _ = host.with_suffix(".pub").read_text(encoding="ascii").rsplit(maxsplit=1)
+            self.settings.known_hosts.write_text(f"{self.alias} {known}\n", encoding="ascii")
+        made = api.make(
+            fleet=self._fleet,
+            tags=self._tags,
+            options=self._options,
+            type_=self._types[0],
+            public_key=login.with_suffix(".pub").read_text(encoding="ascii"),
+            user_data=requests.user_data(
+                host_key=host.read_text(encoding="ascii"),
+                host_key_public=host.with_suffix(".pub").read_text(encoding="ascii").strip(),
+                first_lease=self._options.first_lease,
+            ),
+        )
+        host.unlink()  # it is needed nowhere but on the hosts
+        return made
+
+    def _start_remover(self, region: str) -> ChildProcess:
+        """Start the process that removes the fleet when its input ends, by the end of this process if need be."""
+        argv = [sys.executable, "-m", "estimators.backends.ec2.remover", "--fleet", self._fleet, "--region", region]
+        argv += ["--wait", f"{_REMOVER_POLLS * self._options.poll:g}"]
+        if self._options.profile is not None:
+            argv += ["--profile", self._options.profile]
+        # It must find this very package, and nothing of the working folder.
+        paths = [str(Path(__file__).resolve().parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
+        return ChildProcess(self._job.loop, argv, env=env, protected=self._job.protected)
 
     # --- asking ---
 
     async def _ask(self) -> None:
         """Ask for instances until each host that wants one has one, or none can be had."""
         try:
-            self._begin()
-            if self._made is None:
-                self._made = await self._prepare()
-                self._begin()
-            api, made = self._made
-            step = 0
+            api, made = await self.prepare()
+            since, passes = _now(), 0
             while self._wanting():
-                rounds = self._search(made).rounds()
-                answer = await self._request(api, made, *rounds[step % len(rounds)])
+                answer = await self._request(api, made)
+                passes += 1
                 if answer.launched:
-                    self._hand_out(answer.launched)
-                    self._begin()
-                    step = 0
-                    if self._wanting():
-                        await self._pause(requests.wait_before(1))
-                elif not self._wanting():
-                    break
-                elif (reason := answer.hopeless) is not None:
-                    raise NoInstance(requests.explain(reason))
-                elif step + 1 < len(self._search(made).rounds()):
-                    step += 1
-                else:
-                    step = 0
-                    lacking = _list(answer.shortages)
-                    limit = self._options.capacity_timeout
-                    await self._wait(
-                        f"EC2 has no capacity ({lacking})",
-                        f"EC2 had no capacity within {limit:g} s ({lacking}). Allow more types or zones "
-                        "(backend_options={'types': […]}), or wait longer with max_wait",
-                    )
+                    since, passes = _now(), 0
+                elif self._wanting():
+                    self._check_wait(_now() - since, answer)
+                if self._wanting():
+                    seconds = requests.wait_before(max(1, passes)) * min(1.0, self._options.poll / 2.0)
+                    if passes:
+                        self._job.tell(f"EC2 has no capacity ({answer}); trying again in {seconds:.0f} s")
+                    self._one_more.clear()
+                    with contextlib.suppress(asyncio.TimeoutError):
+                        await within(seconds, self._one_more.wait())
         except NoInstance as error:
             for slot in self._wanting():
                 slot.end(error)
         finally:
             self._asking = None
 
-    def _begin(self) -> None:
-        """Begin to wait for capacity."""
-        self._since, self._passes = time.monotonic(), 0
-
     def _wanting(self) -> list[Slot]:
         return [slot for slot in self._slots if slot.wanting]
 
-    async def _prepare(self) -> tuple[Ec2Api, Made]:
-        """Make what hosts have in common."""
-        while True:
-            self._say("Creating a key pair, a security group and a launch template for the hosts")
-            try:
-                return await self._call(self._make)
-            except Exception as error:
-                failure = failure_of(error)
-                reason = requests.explain(failure) if failure is not None else str(error).rstrip(".")
-                if failure is None or requests.kind_of(failure.code) is not requests.ErrorMeaning.PASSES:
-                    raise NoInstance(reason) from error
-                await self._wait(f"a request to EC2 failed ({failure})", reason)
-
-    async def _request(self, api: Ec2Api, made: Made, wanted: Wanted, pools: Sequence[Pool]) -> Answer:
-        """Ask EC2, with the same token again while nobody knows what came of it: so nothing is launched twice."""
-        self._asked += 1
-        token = f"{self._fleet}-{self._asked}"
-        try:
-            while self._wanting():
-                try:
-                    return await self._call(
-                        _launch, api, wanted, pools, template=made.template, tags=self._tags, token=token
-                    )
-                except ApiError as error:
-                    await self._wait(f"a request to EC2 failed ({error.shortage})", str(error).rstrip("."))
-                except Exception as error:
-                    raise NoInstance(f"{type(error).__name__}: {error}") from error
-            return Answer()
-        finally:
-            self._answered = self._asked
-
     def _search(self, made: Made) -> Search:
         places = made.places
-        mine = [self._known[slot.id] for slot in self._slots if slot.id in self._known]
-        zones = {one.zone for one in mine if not one.gone}
+        mine = [one for slot in self._slots if (one := self._instances.get(slot.id)) is not None and not one.gone]
+        zones = {one.zone for one in mine}
         if self._together and zones:  # to the others of its gang
             places = tuple(place for place in places if place[0] in zones) or places
-        on_demand = sum(one.lifecycle is Lifecycle.ON_DEMAND for one in mine if not one.gone)
+        on_demand = sum(one.lifecycle is Lifecycle.ON_DEMAND for one in mine)
         most = self._options.max_price_per_hour
+        left = most - self._prices.hourly(self._instances.values()) if most is not None and self._spot else None
         return Search(
             hosts=len(self._wanting()),
             types=self._types,
@@ -290,155 +302,123 @@ class Ec2Fleet:
             on_demand_base=max(0, self._options.on_demand_base - on_demand),
             fallback=self._options.on_demand_fallback,
             together=self._together,
-            max_total_price=max(0.0001, most - self._hourly()) if most is not None and self._spot else None,
+            max_total_price=max(0.0001, left) if left is not None else None,
         )
 
-    def _hand_out(self, launched: Sequence[Launched]) -> None:
-        """Give the instances to the hosts that want some."""
-        count = len(launched)
-        self._say(f"{count} instance{'s' if count > 1 else ''} launched; waiting for startup")
-        waiting = self._wanting()
-        for slot, one in zip(waiting, launched, strict=False):
-            slot.id, slot.launched = one.id, time.monotonic()
-        for one in launched[len(waiting) :]:  # who wanted it is gone
-            self._doom(one.id)
-        self._news.set()
-        if self._watching is None:
-            self._watching = self._loop.start(self._watch())
-
-    async def _wait(self, why: str, too_late: str) -> None:
-        """Wait before EC2 is asked again, for longer each time.
-
-        Where others train on, a further host is waited for without end.
+    async def _request(self, api: Ec2Api, made: Made) -> Answer:
+        """Ask EC2 in one way after the other, and give the instances to the hosts that want some.
 
         Raises:
-            NoInstance: the wait for capacity is over.
+            NoInstance: there are none, and waiting does not help.
         """
-        trains = not self._together and any(slot.used for slot in self._slots)
-        if not (self._waits or trains) and time.monotonic() - self._since > self._options.capacity_timeout:
-            raise NoInstance(too_late)
-        self._passes += 1
-        seconds = requests.wait_before(self._passes) * min(1.0, self._options.poll / 2.0)
-        self._say(f"{why}; trying again in {seconds:.0f} s")
-        await self._pause(seconds)
+        answer = Answer()
+        for request in self._search(made).requests(made.template, self._tags):
+            self._requests += 1
+            async with self._exclusive:
+                answer = await self._call(api.launch, request, f"{self._fleet}-{self._requests}")
+                for slot, instance in zip(self._wanting(), answer.launched, strict=False):  # the others are nobody's
+                    slot.id, slot.launched = instance, _now()
+            if count := len(answer.launched):
+                self._job.tell(f"{count} instance{'s' if count > 1 else ''} launched; waiting for startup")
+                self._news.set()
+                if self._watching is None:
+                    self._watching = self._job.loop.start(self._watch(api))
+            if answer.launched or not self._wanting():
+                break
+            if (reason := answer.hopeless) is not None:
+                raise NoInstance(reason.explain())
+        return answer
 
-    async def _pause(self, seconds: float) -> None:
-        """Wait, unless another host wants an instance."""
-        self._one_more.clear()
-        with contextlib.suppress(asyncio.TimeoutError):
-            await within(seconds, self._one_more.wait())
+    def _check_wait(self, seconds: float, answer: Answer) -> None:
+        """End the wait for capacity after a while.
+
+        Where others train on, a further host is waited for without end; a job with ``max_wait`` is ended by that.
+
+        Raises:
+            NoInstance: the wait is over.
+        """
+        limit = self._options.capacity_timeout
+        others = not self._together and any(slot.runs for slot in self._slots)
+        if seconds > limit and not others and not (self._spot and self._job.spec.stopping.max_wait_s):
+            raise NoInstance(
+                f"EC2 had no capacity within {limit:g} s ({answer}). Allow more types or zones "
+                "(backend_options={'types': […]}), or wait longer with max_wait"
+            )
 
     # --- watching ---
 
-    async def _watch(self) -> None:
-        """Look at the instances, end those that nobody wants, and reckon what all cost, until the job's end."""
-        assert self._made is not None
-        api, _ = self._made
+    async def _watch(self, api: Ec2Api) -> None:
+        """Look at the instances, end those that nobody has, and reckon what all cost, until the job's end."""
         while True:
             self._news.clear()
-            if self._doomed:
-                await self._try(api.terminate, sorted(self._doomed))
-            await self._look(api)
-            awaited = self._doomed or any(slot.booting for slot in self._slots)
+            with contextlib.suppress(*ERRORS):  # what fails is done again at the next look
+                await self._look(api)
+                await self._check_cost(api)
+            awaited = any(slot.booting for slot in self._slots)
             with contextlib.suppress(asyncio.TimeoutError):
-                seconds = self._options.poll * (1 if awaited else _SLOWLY)
-                await within(seconds, self._news.wait())
+                await within(self._options.poll * (1 if awaited else _SLOWLY), self._news.wait())
 
     async def _look(self, api: Ec2Api) -> None:
-        """Take what EC2 says of the fleet."""
-        settled = self._asked if self._asked == self._answered else None
-        mine = [slot.id for slot in self._slots if slot.id]
-        found = await self._try(api.describe, self._fleet, [*mine, *self._doomed, *self._left])
-        if found is None:
-            return
-        if time.monotonic() - self._priced >= _PRICES_S:
-            await self._ask_prices(api)
-        self._known = found
-        for one in found.values():
-            self._count(one)
-        for slot in self._slots:
-            if slot.id:
-                self._see(slot, found.get(slot.id))
-        gone = {one.id for one in found.values() if one.gone}
-        self._doomed -= gone
-        self._left -= gone
-        if settled == self._asked:  # an answer that was lost had launched what nobody has
-            for instance in found.keys() - gone - self._left - {slot.id for slot in self._slots}:
-                self._doom(instance)
-        self._check_cost()
-
-    def _see(self, slot: Slot, one: Instance | None) -> None:
-        """Take what EC2 says of a host's instance; None: it does not know it."""
-        if one is None:  # one that was seen is known for an hour after its end
-            if slot.booting and time.monotonic() - slot.launched >= _UNSEEN_S:
-                slot.end(HostLost("EC2 no longer lists the instance"))
-        elif one.gone:
-            slot.end(
-                HostLost(
-                    "EC2 has taken the instance back" if one.taken else f"it has ended ({one.reason or one.state})"
-                )
-            )
-        elif slot.booting and one.state == "running" and one.private_address:
-            slot.running.set_result(one)
-
-    def _doom(self, instance: str) -> None:
-        """Have an instance ended at the next look, which is soon."""
-        if instance not in self._doomed:
-            self._doomed.add(instance)
-            self._news.set()
+        """Take what EC2 says of the fleet, and end the instances that nobody has."""
+        async with self._exclusive:
+            found = {one.id: one for one in await self._call(api.describe, self._fleet)}
+            for one in found.values():
+                before = self._instances.get(one.id)
+                ended = before.ended if before is not None else None
+                if one.gone and ended is None:
+                    ended = time.time()
+                self._instances[one.id] = dataclasses.replace(one, ended=ended)
+            for slot in self._slots:
+                if slot.id:
+                    slot.see(found.get(slot.id))
+            owned = self._left | {slot.id for slot in self._slots}
+            await self._call(api.terminate, [one.id for one in found.values() if not one.gone and one.id not in owned])
 
     # --- money ---
 
-    async def _ask_prices(self, api: Ec2Api) -> None:
-        on_demand = dict(self._prices.on_demand)
-        for type_ in self._types:
-            if type_ not in on_demand:
-                price = self._options.on_demand_price or await self._try(api.on_demand_price, type_)
-                on_demand |= {type_: price} if price is not None else {}
-        spot = await self._try(api.spot_prices, self._types, days=_PRICE_DAYS) if self._spot else []
-        if spot is not None:  # who may not ask for prices trains all the same
-            self._prices = prices.Prices(on_demand, spot)
-            self._priced = time.monotonic()
-
-    def _count(self, one: Instance) -> None:
-        span = self._spans.get(one.id)
-        if span is None:
-            began = one.launched or time.time()
-            span = prices.Span(type=one.type, zone=one.zone, lifecycle=one.lifecycle, began=began)
-        if one.gone and span.ended is None:
-            span = dataclasses.replace(span, ended=time.time(), taken=one.taken)
-        self._spans[one.id] = span
-
-    def _hourly(self) -> float:
-        return prices.hourly(self._spans.values(), self._prices)
-
-    def _check_cost(self) -> None:
-        cost = self.cost()
-        self._note(cost)
+    async def _check_cost(self, api: Ec2Api) -> None:
+        """Note what the instances cost, and have the job stopped where that is too much."""
+        if _now() - self._priced >= _PRICES_S:
+            price, days = self._options.on_demand_price, _PRICE_DAYS if self._spot else 0.0
+            with contextlib.suppress(*ERRORS):  # who may not ask for prices trains all the same
+                self._prices = await self._call(api.prices, self._types, on_demand=price, spot_days=days)
+                self._priced = _now()
+        cost = self._prices.cost(self._instances.values(), time.time())
+        if _now() - self._noted >= _NOTED_S:
+            self._noted = _now()
+            self._job.note({"cost": cost.to_dict()})
         budget, most = self._options.budget, self._options.max_price_per_hour
-        hourly = self._hourly()
-        text = None
+        hourly = self._prices.hourly(self._instances.values())
         if budget is not None and cost.total >= budget:
-            text = f"The job was stopped: its cost of ${cost.total:.2f} has reached the budget of ${budget:.2f}."
+            text = f"its cost of ${cost.total:.2f} has reached the budget of ${budget:.2f}."
         elif most is not None and hourly > most:
-            text = f"The job was stopped: its hosts cost ${hourly:.2f} an hour, and max_price_per_hour is ${most:.2f}."
-        elif (budget is not None or most is not None) and not cost.complete and self._priced > 0:
+            text = f"its hosts cost ${hourly:.2f} an hour, and max_price_per_hour is ${most:.2f}."
+        elif (budget or most) and not cost.complete and self._priced > 0:
             text = (
-                "The job was stopped: it has a cost limit, and the price of its hosts is unknown. Set "
+                "it has a cost limit, and the price of its hosts is unknown. Set "
                 "backend_options={'on_demand_price': …}, or allow the caller to read prices (docs/ec2.md)."
             )
-        if text is not None and not self._limited:
+        else:
+            return
+        if not self._limited:
             self._limited = True
-            self._limit(text)
+            self._job.limit(f"The job was stopped: {text}")
 
 
-def _launch(api: Ec2Api, *arguments: Any, **more: Any) -> Answer:
-    answer = api.launch(*arguments, **more)
-    hold("ec2.launched")
-    return answer
+def make_key(path: Path) -> None:
+    """Make a key pair: the private key at a path, the public one beside it.
+
+    Raises:
+        BackendError: ssh-keygen is not there, or fails.
+    """
+    argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "fleetfit", "-f", str(path)]
+    try:
+        subprocess.run(argv, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    except FileNotFoundError:
+        raise BackendError("ssh-keygen is not installed. Install it (apt-get install openssh-client).") from None
+    except subprocess.CalledProcessError as error:
+        raise BackendError(f"ssh-keygen failed: {error.stderr.strip()}.") from None
 
 
-def _list(shortages: Sequence[Shortage]) -> str:
-    texts = [str(shortage) for shortage in shortages]
-    more = [f"and {len(texts) - 4} more pools"] if len(texts) > 4 else []
-    return ", ".join([*texts[:4], *more]) or "no reason given"
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -8,12 +8,10 @@ import getpass
 import os
 import socket
 
-from botocore.exceptions import BotoCoreError, ClientError
-
-from estimators.backends.base import Leftover
-from estimators.backends.ec2 import remover, requests
-from estimators.backends.ec2.api import Ec2Api, Remains, failure_of
-from estimators.job.errors import BackendError
+from estimators.backends.base import Finding, Leftover
+from estimators.backends.ec2 import remover
+from estimators.backends.ec2.api import ERRORS, Ec2Api, Remains, failure_of
+from estimators.job.errors import BackendError, ConfigurationError
 from estimators.records.record import jobs_folder
 
 #: For how long a removal is tried, in seconds.
@@ -40,8 +38,8 @@ def find(region: str) -> list[Leftover]:
     try:
         api = Ec2Api(region=region or None)
         return [_leftover(api.region, one) for one in api.remains() if one.owner == owner()]
-    except (BotoCoreError, ClientError) as error:
-        raise BackendError(f"a request to EC2 failed: {requests.explain(_failure(error))}.") from error
+    except ERRORS as error:
+        raise BackendError(f"a request to EC2 failed: {failure_of(error).explain()}.") from error
 
 
 def _leftover(region: str, remains: Remains) -> Leftover:
@@ -62,7 +60,14 @@ def _remove(region: str, fleet: str) -> None:
         raise BackendError(f"{', '.join(left)} could not be removed yet. Try again")
 
 
-def _failure(error: Exception) -> requests.Shortage:
-    found = failure_of(error)
-    assert found is not None
-    return found
+def findings() -> list[Finding]:
+    """Say whether EC2 can be asked, and what is left of fleets of ours."""
+    try:
+        api = Ec2Api()
+        there = api.remains()
+    except (*ERRORS, ConfigurationError) as error:
+        reason = str(error if isinstance(error, ConfigurationError) else failure_of(error)).rstrip(".")
+        return [Finding(name="ec2", ok=None, text=f"not set up: {reason}")]
+    count = sum(len(fleet.instances) for fleet in there)
+    text = f"region {api.region}; {count} instances of fleetfit's jobs are running" if there else f"region {api.region}"
+    return [Finding(name="ec2", ok=True, text=text, remedy="`fleetfit clean --ec2` removes unused resources")]

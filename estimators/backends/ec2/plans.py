@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from botocore.exceptions import BotoCoreError, ClientError
-
-from estimators.backends.ec2 import prices
-from estimators.backends.ec2.api import Ec2Api, failure_of
+from estimators.backends.ec2.api import ERRORS, Ec2Api, failure_of
 from estimators.backends.ec2.options import PREFIX, Ec2Options, instance_types
-from estimators.backends.hosts import shipping
-from estimators.backends.hosts.provider import Finding, Placement
+from estimators.backends.ec2.prices import Prices
+from estimators.backends.hosts.provider import Placement
 from estimators.job import instances
 from estimators.job.errors import ConfigurationError
 from estimators.job.request import RunOptions, TrainingJobSpec
@@ -32,26 +29,28 @@ def ssh_part(options: RunOptions, given: Ec2Options) -> RunOptions:
     return dataclasses.replace(options, backend_options=part)
 
 
-def placement(spec: TrainingJobSpec, options: RunOptions) -> Placement:
-    """Return where a job would run, with types, zones and prices as notes."""
+def placement(spec: TrainingJobSpec, options: RunOptions, ssh: Placement) -> Placement:
+    """Return where a job would run, with types, zones and prices as notes.
+
+    Args:
+        spec: The job.
+        options: Its options.
+        ssh: Where it would run on any machines that ssh reaches.
+    """
     given = Ec2Options.of(options.backend_options)
     own, *_ = types = instance_types(spec, given)
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     try:
         api = Ec2Api(region=given.region, profile=given.profile)
-        known = prices.Prices(
-            {type_: price for type_ in types if (price := given.on_demand_price or api.on_demand_price(type_))},
-            api.spot_prices(types, days=_DAYS) if spec.spot else (),
-        )
+        known = api.prices(types, on_demand=given.on_demand_price, spot_days=_DAYS if spec.spot else 0.0)
         notes = describe(spec, given, types, known, api.region)
-    except (BotoCoreError, ClientError, ConfigurationError) as error:
-        warnings = (f"the price of the job is unknown: {failure_of(error) or error}",)
-    cache = "~/.cache/fleetfit/hosts"
-    return Placement(
-        base_dir=lambda host: f"/tmp/fleetfit-hosts/{spec.name}/hosts/{host}/ml",
-        python=given.python or f"{cache}/env/bin/python",
-        package=f"{cache}/{shipping.code().name}/container",
+    except ConfigurationError as error:
+        warnings = (f"the price of the job is unknown: {error}",)
+    except ERRORS as error:
+        warnings = (f"the price of the job is unknown: {failure_of(error)}",)
+    return dataclasses.replace(
+        ssh,
         interface="",
         cpus=instances.vcpus(f"{PREFIX}{own}") or 1,
         gpus=instances.gpus(f"{PREFIX}{own}"),
@@ -62,7 +61,7 @@ def placement(spec: TrainingJobSpec, options: RunOptions) -> Placement:
 
 
 def describe(
-    spec: TrainingJobSpec, given: Ec2Options, types: tuple[str, ...], known: prices.Prices, region: str
+    spec: TrainingJobSpec, given: Ec2Options, types: tuple[str, ...], known: Prices, region: str
 ) -> tuple[str, ...]:
     """Return what a job would cost, line by line.
 
@@ -73,24 +72,20 @@ def describe(
         known: The prices.
         region: The region.
     """
-    lines = []
-    for type_ in types:
-        price = known.on_demand.get(type_)
-        lines.append(f"{type_} in {region}: on-demand price {_money(price)}")
-    rows = [
-        (now, type_, zone, known.spot_range(type_, zone))
-        for type_ in types
-        for zone in known.zones(type_)
-        if (now := known.spot_now(type_, zone)) is not None and (not given.zones or zone in given.zones)
-    ]
-    for now, type_, zone, ranged in sorted(rows)[:_SHOWN]:
-        least, most = ranged or (now, now)
+    lines = [f"{type_} in {region}: on-demand price {_money(known.on_demand.get(type_))}" for type_ in types]
+    pools = sorted(
+        (series[-1][1], type_, zone, [price for _, price in series])
+        for (type_, zone), series in known.spot.items()
+        if not given.zones or zone in given.zones
+    )
+    for now, type_, zone, prices in pools[:_SHOWN]:
         lines.append(
-            f"spot {type_} in {zone}: ${now:.4f} an hour now, ${least:.4f} to ${most:.4f} in the last {_DAYS:g} days"
+            f"spot {type_} in {zone}: ${now:.4f} an hour now, ${min(prices):.4f} to ${max(prices):.4f} in the last "
+            f"{_DAYS:g} days"
         )
-    if len(rows) > _SHOWN:
-        lines.append(f"spot: {len(rows) - _SHOWN} more pools with higher prices")
-    lines += _expected(spec, given, known.on_demand.get(types[0]), min(rows)[0] if rows else None)
+    if len(pools) > _SHOWN:
+        lines.append(f"spot: {len(pools) - _SHOWN} more pools with higher prices")
+    lines += _expected(spec, given, known.on_demand.get(types[0]), pools[0][0] if pools else None)
     return tuple(lines)
 
 
@@ -113,17 +108,3 @@ def _expected(spec: TrainingJobSpec, given: Ec2Options, on_demand: float | None,
 
 def _money(price: float | None) -> str:
     return f"${price:.4f} an hour" if price is not None else "unknown"
-
-
-def findings() -> list[Finding]:
-    """Say whether EC2 can be asked, and what is left of fleets of ours."""
-    try:
-        api = Ec2Api()
-        there = api.remains()
-    except (BotoCoreError, ClientError, ConfigurationError) as error:
-        failure = failure_of(error)
-        text = str(failure) if failure is not None else str(error)
-        return [Finding(name="ec2", ok=None, text=f"not set up: {text.rstrip('.')}")]
-    count = sum(len(fleet.instances) for fleet in there)
-    text = f"region {api.region}; {count} instances of fleetfit's jobs are running" if there else f"region {api.region}"
-    return [Finding(name="ec2", ok=True, text=text, remedy="`fleetfit clean --ec2` removes unused resources")]

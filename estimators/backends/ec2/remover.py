@@ -14,9 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from botocore.exceptions import BotoCoreError, ClientError
-
-from estimators.backends.ec2.api import Ec2Api
+from estimators.backends.ec2.api import ERRORS, Ec2Api
 from estimators.job.errors import FleetfitError
 
 #: How long to try, and how long to wait before each further time, in seconds. A security group can be removed when the
@@ -35,7 +33,7 @@ def remove(api: Ec2Api, fleet: str, *, patience: float = _PATIENCE_S, wait: floa
     while True:
         try:
             left = api.remove(fleet)
-        except (BotoCoreError, ClientError) as error:
+        except ERRORS as error:
             left = [str(error)]
         empty = 0 if left else empty + 1
         # What was launched just before may not be seen at the first look.
@@ -51,9 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         0 when nothing is left, else 1.
     """
     parser = argparse.ArgumentParser(description="Remove a fleet when standard input ends.")
-    parser.add_argument("--fleet", required=True)
-    parser.add_argument("--region", required=True)
-    parser.add_argument("--profile")
+    for name in ("--fleet", "--region", "--profile"):
+        parser.add_argument(name)
     parser.add_argument("--wait", type=float, default=_WAIT_S)
     arguments = parser.parse_args(argv)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

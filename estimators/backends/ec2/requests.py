@@ -1,7 +1,7 @@
 """What EC2 is asked for, and what its answers say. Pure.
 
-A fleet of type ``instant`` is one answer: what there is now, and for what is lacking the reason. Its spot requests are
-one-time: what EC2 has taken back does not come again by itself and bill.
+A fleet of type ``instant`` is one answer: the instances that EC2 has launched, and for each pool that lacks capacity
+the reason. Its spot requests are one-time: an instance that EC2 has interrupted is not launched again by itself.
 """
 
 from __future__ import annotations
@@ -9,10 +9,14 @@ from __future__ import annotations
 import base64
 import dataclasses
 import enum
+import itertools
 import json
 import random
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from estimators.backends.ec2.options import Ec2Options
 
 #: The tags of everything that is made: the job, the fleet (one for each start of a supervisor), and who made it.
 JOB_TAG, FLEET_TAG, OWNER_TAG = "fleetfit:job", "fleetfit:fleet", "fleetfit:owner"
@@ -23,6 +27,15 @@ LEASE = "/run/fleetfit/until"
 _POOLS = 300
 #: How long to wait before capacity is asked for again, in seconds: doubled each time, up to the last.
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 5.0, 60.0
+_GONE_STATES = ("shutting-down", "terminated")
+#: Codes of lacking capacity, of prices, and of requests that are too many at once or were not answered: they pass.
+_PASSING = re.compile(
+    r"Insufficient\w*Capacity\w*|InsufficientFreeAddressesInSubnet|UnfulfillableCapacity|Spot(Max|Min)PriceTooLow"
+    r"|MaxSpotFleetRequestCountExceeded|Re(quest|source)\w*LimitExceeded|RequestResourceCountExceeded|\w*Throttl\w*"
+    r"|SlowDown|ConcurrentRequestLimitExceeded|(Server\.)?Internal(Error|Failure)|(Service)?Unavailable"
+)
+#: Codes of the account's limits: only the end of other instances, or AWS, raises what is left.
+_QUOTAS = re.compile(r"(Vcpu|Instance|Address|Volume)LimitExceeded|\w*SpotInstanceCount(Limit)?Exceeded")
 
 
 class Lifecycle(enum.Enum):
@@ -33,46 +46,60 @@ class Lifecycle(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Pool:
-    """Where capacity may come from: one instance type in one zone.
+class Instance:
+    """An instance as EC2 describes it.
 
     Attributes:
-        type: The instance type.
-        zone: The availability zone.
-        subnet: The subnet in it; None: the zone's default one.
+        id: Its id.
+        type: Its type.
+        zone: Its zone.
+        state: ``pending``, ``running`` and so on.
+        lifecycle: How it is paid for.
+        launched: When it was launched, in seconds since the epoch.
+        ended: When its end was seen; None while it runs.
+        private_address: Its address among the hosts.
+        public_address: Its address from outside, if it has one.
+        reason: Why it is in its state, EC2's code.
+        tags: Its tags.
     """
-
-    type: str
-    zone: str
-    subnet: str | None = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """What is asked for at once.
-
-    Attributes:
-        hosts: How many hosts.
-        on_demand: How many of them on demand.
-        together: Whether they train together from the start: all or none, in one zone.
-        one_type: Whether they must be of one type.
-        max_total_price: What the spot hosts may cost together in an hour, in US dollars.
-    """
-
-    hosts: int
-    on_demand: int = 0
-    together: bool = False
-    one_type: bool = False
-    max_total_price: float | None = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Launched:
-    """An instance that EC2 has launched."""
 
     id: str
     type: str
+    zone: str
+    state: str
     lifecycle: Lifecycle
+    launched: float
+    ended: float | None = None
+    private_address: str = ""
+    public_address: str = ""
+    reason: str = ""
+    tags: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, entry: Mapping[str, Any]) -> Instance:
+        """Read an entry of ``DescribeInstances``."""
+        return cls(
+            id=entry["InstanceId"],
+            type=entry["InstanceType"],
+            zone=entry["Placement"]["AvailabilityZone"],
+            state=entry["State"]["Name"],
+            lifecycle=Lifecycle.SPOT if entry.get("InstanceLifecycle") == "spot" else Lifecycle.ON_DEMAND,
+            launched=entry["LaunchTime"].timestamp(),
+            private_address=entry.get("PrivateIpAddress", ""),
+            public_address=entry.get("PublicIpAddress", ""),
+            reason=entry.get("StateReason", {}).get("Code", ""),
+            tags=tags_in(entry),
+        )
+
+    @property
+    def gone(self) -> bool:
+        """Return whether it has ended, or is about to."""
+        return self.state in _GONE_STATES
+
+    @property
+    def interrupted(self) -> bool:
+        """Return whether EC2 has ended it to have its capacity back."""
+        return self.gone and self.reason in ("Server.SpotInstanceTermination", "Server.SpotInstanceShutdown")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,9 +108,9 @@ class Shortage:
 
     Attributes:
         code: EC2's code.
-        text: What it says.
-        type: The instance type; "" where it does not say.
-        zone: The zone; "" where it does not say.
+        text: EC2's message.
+        type: The instance type; "" where EC2 does not name one.
+        zone: The zone; "" where EC2 does not name one.
     """
 
     code: str
@@ -95,176 +122,80 @@ class Shortage:
         place = " in ".join(filter(None, (self.type, self.zone)))
         return f"{place}: {self.code}" if place else self.code
 
+    @property
+    def passes(self) -> bool:
+        """Return whether it ends by itself; codes that are not known do not."""
+        return _PASSING.fullmatch(self.code) is not None
+
+    def explain(self) -> str:
+        """Say why hosts cannot be had, and what to do."""
+        text = f"{self}: {self.text}".rstrip(".") if self.text else str(self)
+        if _QUOTAS.fullmatch(self.code):
+            return f"{text}. Ask for more under Service Quotas (EC2), end other instances, or name other types"
+        if self.code.startswith("InvalidAMIID"):
+            return f"{text}. Name an image of this region: backend_options={{'ami': …}}"
+        if self.code in ("UnauthorizedOperation", "AccessDenied", "AuthFailure"):
+            return f"{text}. docs/ec2.md lists the permissions that the caller needs"
+        return text
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What came of a request."""
+    """What came of a request.
 
-    launched: tuple[Launched, ...] = ()
+    Attributes:
+        launched: The instances that were launched, by their ids.
+        shortages: Why there are no more of them.
+    """
+
+    launched: tuple[str, ...] = ()
     shortages: tuple[Shortage, ...] = ()
+
+    @classmethod
+    def of(cls, response: Mapping[str, Any]) -> Answer:
+        """Read what ``CreateFleet`` has answered: a success may hold less than was asked for, with the reasons."""
+        shortages = []
+        for error in response.get("Errors") or ():
+            override = error.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
+            shortages.append(
+                Shortage(
+                    code=error.get("ErrorCode", "unknown"),
+                    text=error.get("ErrorMessage", ""),
+                    type=override.get("InstanceType", ""),
+                    zone=override.get("AvailabilityZone") or override.get("SubnetId", ""),
+                )
+            )
+        return cls(
+            launched=tuple(one for group in response.get("Instances") or () for one in group.get("InstanceIds", ())),
+            shortages=tuple(dict.fromkeys(shortages)),
+        )
 
     @property
     def hopeless(self) -> Shortage | None:
         """Return a shortage that waiting does not end, where all are such; else None."""
-        if self.launched or not self.shortages:
+        if self.launched or any(shortage.passes for shortage in self.shortages):
             return None
-        if any(kind_of(shortage.code) is ErrorMeaning.PASSES for shortage in self.shortages):
-            return None
-        return self.shortages[0]
+        return next(iter(self.shortages), None)
 
-
-class ErrorMeaning(enum.Enum):
-    """What an error code of EC2's means for who waits for hosts."""
-
-    PASSES = "passes"
-    QUOTA = "quota"
-    FINAL = "final"
-
-
-#: Capacity, prices, and requests that are too many at once: they pass.
-_PASSING = frozenset(
-    {
-        "InsufficientInstanceCapacity", "InsufficientHostCapacity", "InsufficientReservedInstanceCapacity",
-        "InsufficientCapacity", "InsufficientCapacityOnHost", "InsufficientFreeAddressesInSubnet",
-        "UnfulfillableCapacity", "SpotMaxPriceTooLow", "SpotMinPriceTooLow", "MaxSpotFleetRequestCountExceeded",
-        "RequestLimitExceeded", "Throttling", "ThrottlingException", "RequestThrottled", "ResourceCountLimitExceeded",
-        "RequestResourceCountExceeded", "EC2ThrottledException", "SlowDown", "ConcurrentRequestLimitExceeded",
-        "InternalError", "InternalFailure", "ServiceUnavailable", "Unavailable", "Server.InternalError",
-    }
-)  # fmt: skip
-#: The account's limits: only another job's end, or AWS, raises what is left.
-_QUOTAS = frozenset(
-    {"VcpuLimitExceeded", "InstanceLimitExceeded", "MaxSpotInstanceCountExceeded", "SpotInstanceCountLimitExceeded",
-     "AddressLimitExceeded", "VolumeLimitExceeded"}
-)  # fmt: skip
-
-
-def kind_of(code: str) -> ErrorMeaning:
-    """Say whether a failure passes by itself; codes that are not known do not."""
-    if code in _PASSING:
-        return ErrorMeaning.PASSES
-    return ErrorMeaning.QUOTA if code in _QUOTAS else ErrorMeaning.FINAL
-
-
-def explain(shortage: Shortage) -> str:
-    """Say why hosts cannot be had, and what to do."""
-    text = f"{shortage}: {shortage.text}" if shortage.text else str(shortage)
-    kind = kind_of(shortage.code)
-    if kind is ErrorMeaning.QUOTA:
-        return f"{text.rstrip('.')}. Ask for more under Service Quotas (EC2), end other instances, or name other types"
-    if shortage.code.startswith("InvalidAMIID"):
-        return f"{text.rstrip('.')}. Name an image of this region: backend_options={{'ami': …}}"
-    if shortage.code in ("UnauthorizedOperation", "AccessDenied", "AuthFailure"):
-        return f"{text.rstrip('.')}. docs/ec2.md lists the permissions that the caller needs"
-    return text
-
-
-def pools(types: Sequence[str], places: Iterable[tuple[str, str | None]]) -> tuple[Pool, ...]:
-    """Return each type in each place (zone and subnet), as many as a request takes."""
-    places = list(places)
-    return tuple(Pool(type=type_, zone=zone, subnet=subnet) for type_ in types for zone, subnet in places)[:_POOLS]
-
-
-def fleet_request(
-    wanted: Wanted, pools: Sequence[Pool], *, template: str, tags: Mapping[str, str], token: str
-) -> dict[str, Any]:
-    """Return the arguments of ``CreateFleet``.
-
-    Args:
-        wanted: How many hosts, of what kind.
-        pools: Where they may come from. Where hosts are together and of both kinds, of one zone: EC2 would choose a
-            zone for each kind.
-        template: The launch template's id.
-        tags: The tags of fleet and instances.
-        token: The request's own: asked for twice with the same one, EC2 launches once.
-    """
-    spot = wanted.hosts - wanted.on_demand
-    overrides = [
-        {"InstanceType": pool.type, **({"SubnetId": pool.subnet} if pool.subnet else {"AvailabilityZone": pool.zone})}
-        for pool in pools
-    ]
-    request: dict[str, Any] = {
-        "Type": "instant",
-        "ClientToken": token,
-        "LaunchTemplateConfigs": [
-            {
-                "LaunchTemplateSpecification": {"LaunchTemplateId": template, "Version": "1"},
-                "Overrides": overrides,
-            }
-        ],
-        "TargetCapacitySpecification": {
-            "TotalTargetCapacity": wanted.hosts,
-            "OnDemandTargetCapacity": wanted.on_demand,
-            "SpotTargetCapacity": spot,
-            "DefaultTargetCapacityType": "spot" if spot else "on-demand",
-        },
-        "TagSpecifications": [{"ResourceType": kind, "Tags": tag_list(tags)} for kind in ("fleet", "instance")],
-    }
-    if spot:
-        request["SpotOptions"] = {
-            "AllocationStrategy": "price-capacity-optimized",
-            "InstanceInterruptionBehavior": "terminate",
-            **_bounds(wanted, spot),
-        }
-        if wanted.max_total_price is not None:
-            request["SpotOptions"]["MaxTotalPrice"] = f"{wanted.max_total_price:.4f}"
-    if wanted.on_demand:
-        request["OnDemandOptions"] = {"AllocationStrategy": "lowest-price", **_bounds(wanted, wanted.on_demand)}
-    return request
-
-
-def _bounds(wanted: Wanted, count: int) -> dict[str, Any]:
-    """All of a gang in one zone, or none of it."""
-    if not wanted.together:
-        return {}
-    return {"SingleAvailabilityZone": True, "SingleInstanceType": wanted.one_type, "MinTargetCapacity": count}
-
-
-def read_answer(response: Mapping[str, Any]) -> Answer:
-    """Read what ``CreateFleet`` has answered: a success may hold less than was asked for, with the reasons."""
-    launched = [
-        Launched(
-            id=instance_id,
-            type=str(group.get("InstanceType") or _override(group).get("InstanceType") or ""),
-            lifecycle=Lifecycle.SPOT if group.get("Lifecycle") == "spot" else Lifecycle.ON_DEMAND,
-        )
-        for group in response.get("Instances") or ()
-        for instance_id in group.get("InstanceIds") or ()
-    ]
-    shortages = []
-    for error in response.get("Errors") or ():
-        override = _override(error)
-        shortages.append(
-            Shortage(
-                code=str(error.get("ErrorCode") or "unknown"),
-                text=str(error.get("ErrorMessage") or ""),
-                type=str(override.get("InstanceType") or ""),
-                zone=str(override.get("AvailabilityZone") or override.get("SubnetId") or ""),
-            )
-        )
-    return Answer(launched=tuple(launched), shortages=tuple(dict.fromkeys(shortages)))
-
-
-def _override(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = (entry.get("LaunchTemplateAndOverrides") or {}).get("Overrides") or {}
-    return found
-
-
-# --- asking again ---
+    def __str__(self) -> str:
+        """Say what is lacking."""
+        texts = [str(shortage) for shortage in self.shortages]
+        more = [f"and {len(texts) - 4} more pools"] if len(texts) > 4 else []
+        return ", ".join([*texts[:4], *more]) or "no reason given"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Search:
-    """How hosts are looked for, round after round: first as they are wanted, then wider.
+    """How hosts are looked for, request after request: first as they are wanted, then wider.
 
     Attributes:
         hosts: How many are wanted.
-        spot: Whether spot capacity is.
-        on_demand_base: How many of them are on demand all the same.
-        fallback: Whether they may be on demand where there is no spot capacity.
-        together: Whether they train together from the start.
         types: The instance types, the job's own first.
         places: Zones, each with its subnet if one was named.
+        spot: Whether spot capacity is wanted.
+        on_demand_base: How many of them are on demand all the same.
+        fallback: Whether they may be on demand where there is no spot capacity.
+        together: Whether they train together from the start: all or none, in one zone.
         max_total_price: What the spot hosts may cost together in an hour, in US dollars.
     """
 
@@ -277,32 +208,72 @@ class Search:
     together: bool = False
     max_total_price: float | None = None
 
-    def rounds(self) -> tuple[tuple[Wanted, tuple[Pool, ...]], ...]:
-        """Return the requests of one pass, each wider than the one before."""
+    def requests(self, template: str, tags: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Return the arguments of ``CreateFleet`` in one pass, each request wider than the one before.
+
+        Args:
+            template: The launch template's id.
+            tags: The tags of fleet and instances.
+        """
+        launch = {"LaunchTemplateId": template, "Version": "1"}
+        common = {"Type": "instant", "TagSpecifications": [tagged("fleet", tags), tagged("instance", tags)]}
+        return [
+            {
+                **common,
+                "LaunchTemplateConfigs": [{"LaunchTemplateSpecification": launch, "Overrides": self._pools(places)}],
+                **self._capacity(on_demand, one_type=one_type),
+            }
+            for on_demand, one_type in self._passes()
+            for places in self._places(on_demand)
+        ]
+
+    @property
+    def _gang(self) -> bool:
+        return self.together and self.hosts > 1
+
+    def _passes(self) -> list[tuple[int, bool]]:
+        """Return how many hosts are on demand, and whether all are of one type, in each request."""
         base = min(self.on_demand_base, self.hosts) if self.spot else self.hosts
-        wanted = Wanted(
-            hosts=self.hosts,
-            on_demand=base,
-            together=self.together and self.hosts > 1,
-            max_total_price=self.max_total_price,
-        )
-        found = []
-        if wanted.together and len(self.types) > 1:
-            found += self._in_places(dataclasses.replace(wanted, one_type=True))
-        found += self._in_places(wanted)
-        if self.spot and self.fallback and base < self.hosts:
-            found += self._in_places(dataclasses.replace(wanted, on_demand=self.hosts))
-        return tuple(found)
+        narrow = [(base, True)] if self._gang and len(self.types) > 1 else []
+        wide = [(self.hosts, False)] if self.spot and self.fallback and base < self.hosts else []
+        return [*narrow, (base, False), *wide]
 
-    def _in_places(self, wanted: Wanted) -> list[tuple[Wanted, tuple[Pool, ...]]]:
-        if wanted.together and 0 < wanted.on_demand < wanted.hosts:  # EC2 keeps each kind in a zone of its own
-            return [(wanted, pools(self.types, [place])) for place in self.places]
-        return [(wanted, pools(self.types, self.places))]
+    def _places(self, on_demand: int) -> list[tuple[tuple[str, str | None], ...]]:
+        """Return the zones of each request: EC2 would choose one for each kind of a gang that is of both kinds."""
+        both = self._gang and 0 < on_demand < self.hosts
+        return [(place,) for place in self.places] if both else [self.places]
+
+    def _pools(self, places: Iterable[tuple[str, str | None]]) -> list[dict[str, str]]:
+        return [
+            {"InstanceType": type_, **({"SubnetId": subnet} if subnet else {"AvailabilityZone": zone})}
+            for type_, (zone, subnet) in itertools.product(self.types, places)
+        ][:_POOLS]
+
+    def _capacity(self, on_demand: int, *, one_type: bool) -> dict[str, Any]:
+        spot = self.hosts - on_demand
+        gang = {"SingleAvailabilityZone": True, "SingleInstanceType": one_type} if self._gang else {}
+        least = ("MinTargetCapacity",) if self._gang else ()
+        asked: dict[str, Any] = {
+            "TargetCapacitySpecification": {
+                "TotalTargetCapacity": self.hosts,
+                "OnDemandTargetCapacity": on_demand,
+                "SpotTargetCapacity": spot,
+                "DefaultTargetCapacityType": "spot" if spot else "on-demand",
+            }
+        }
+        if spot:
+            strategy = {"AllocationStrategy": "price-capacity-optimized", "InstanceInterruptionBehavior": "terminate"}
+            asked["SpotOptions"] = {**strategy, **gang, **dict.fromkeys(least, spot)}
+            if self.max_total_price is not None:
+                asked["SpotOptions"]["MaxTotalPrice"] = f"{self.max_total_price:.4f}"
+        if on_demand:
+            asked["OnDemandOptions"] = {"AllocationStrategy": "lowest-price", **gang, **dict.fromkeys(least, on_demand)}
+        return asked
 
 
-def wait_before(round_: int, *, chance: float | None = None) -> float:
+def wait_before(pass_: int, *, chance: float | None = None) -> float:
     """Return how long to wait before the pass with a number from 1 on, in seconds; jobs that wait do not keep step."""
-    seconds = min(_FIRST_WAIT_S * 2.0 ** min(round_ - 1, 10), _LONGEST_WAIT_S)
+    seconds = min(_FIRST_WAIT_S * 2.0 ** min(pass_ - 1, 10), _LONGEST_WAIT_S)
     return seconds * (0.75 + 0.5 * (random.random() if chance is None else chance))
 
 
@@ -314,9 +285,14 @@ def tags_of(job: str, fleet: str, owner: str, more: Mapping[str, str]) -> dict[s
     return {**more, "Name": more.get("Name", f"fleetfit {job}"), JOB_TAG: job, FLEET_TAG: fleet, OWNER_TAG: owner}
 
 
-def tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
-    """Return tags in EC2's form."""
-    return [{"Key": key, "Value": value} for key, value in tags.items()]
+def tagged(kind: str, tags: Mapping[str, str]) -> dict[str, Any]:
+    """Return the specification of the tags of a resource that is made."""
+    return {"ResourceType": kind, "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}
+
+
+def tags_in(entry: Mapping[str, Any]) -> dict[str, str]:
+    """Return the tags of a resource as EC2 describes it."""
+    return {tag["Key"]: tag["Value"] for tag in entry.get("Tags", ())}
 
 
 def user_data(*, host_key: str, host_key_public: str, first_lease: float) -> str:
@@ -363,48 +339,33 @@ EXTEND = (
 
 
 def template_data(
-    *,
-    image: str,
-    key_name: str,
-    groups: Sequence[str],
-    user_data: str,
-    tags: Mapping[str, str],
-    root_device: str | None = None,
-    volume_gb: int | None = None,
-    instance_profile: str | None = None,
+    options: Ec2Options, *, image: str, root_device: str, name: str, group: str, user_data: str, tags: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return ``LaunchTemplateData``: everything that hosts of a fleet have in common.
 
     Args:
+        options: What the job asks for.
         image: The image's id.
-        key_name: The key pair's name.
-        groups: The security groups' ids.
-        user_data: What :func:`user_data` gave.
+        root_device: The image's root device.
+        name: The key pair's name.
+        group: The security group's id.
+        user_data: The result of :func:`user_data`.
         tags: The tags of what is made with an instance, so that nothing is there without them for a moment.
-        root_device: The image's root device; with ``volume_gb``.
-        volume_gb: Its size.
-        instance_profile: The instance profile's name or ARN.
     """
+    kinds = ("instance", "volume", "network-interface")
     data: dict[str, Any] = {
         "ImageId": image,
-        "KeyName": key_name,
-        "SecurityGroupIds": list(groups),
+        "KeyName": name,
+        "SecurityGroupIds": [group],
         "UserData": base64.b64encode(user_data.encode()).decode(),
         "InstanceInitiatedShutdownBehavior": "terminate",
         # Only IMDSv2; a container on the host is one hop further.
         "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 2, "HttpEndpoint": "enabled"},
-        "TagSpecifications": [
-            {"ResourceType": kind, "Tags": tag_list(tags)} for kind in ("instance", "volume", "network-interface")
-        ],
+        "TagSpecifications": [tagged(kind, tags) for kind in kinds],
     }
-    if volume_gb is not None and root_device is not None:
-        data["BlockDeviceMappings"] = [
-            {
-                "DeviceName": root_device,
-                "Ebs": {"VolumeSize": volume_gb, "VolumeType": "gp3", "DeleteOnTermination": True, "Encrypted": True},
-            }
-        ]
-    if instance_profile is not None:
-        kind = "Arn" if instance_profile.startswith("arn:") else "Name"
-        data["IamInstanceProfile"] = {kind: instance_profile}
+    if options.volume_gb is not None:
+        disk = {"VolumeSize": options.volume_gb, "VolumeType": "gp3", "DeleteOnTermination": True, "Encrypted": True}
+        data["BlockDeviceMappings"] = [{"DeviceName": root_device, "Ebs": disk}]
+    if (profile := options.instance_profile) is not None:
+        data["IamInstanceProfile"] = {"Arn" if profile.startswith("arn:") else "Name": profile}
     return data

@@ -14,7 +14,6 @@ import ipaddress
 import os
 import re
 import sys
-from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -23,8 +22,9 @@ from container.contract.strategies import MPI, Elastic
 from estimators.backends.hosts import shipping
 from estimators.backends.hosts.arrivals import Arrivals, Expected
 from estimators.backends.hosts.cluster_client import ClusterClient, ProgramEnded
-from estimators.backends.hosts.provider import Host, HostProvider, HostUnavailable, Placement, ProvidedJob
+from estimators.backends.hosts.provider import Host, HostError, HostProvider, HostUnavailable, Placement, ProvidedJob
 from estimators.backends.hosts.remote import SILENCE_S, RemoteHost
+from estimators.backends.hosts.waiting import unless
 from estimators.backends.option_rules import above_0, interpreter, option, read, refuse
 from estimators.job.request import TrainingJobSpec
 
@@ -66,25 +66,6 @@ class ArrivingOptions:
         return made
 
 
-async def unless_over(what: Awaitable[T], over: asyncio.Future[str]) -> T:
-    """Return the result of something, unless something else is over before.
-
-    Raises:
-        HostUnavailable: it is over; with the reason.
-    """
-    task = asyncio.ensure_future(what)
-    either: set[asyncio.Future[Any]] = {task, over}
-    try:
-        if not task.done():
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        if task is not what:  # a future has other owners
-            task.cancel()
-    if over.done():
-        raise HostUnavailable(over.result())
-    return task.result()
-
-
 class ArrivingProvider(HostProvider):
     """The common part of :class:`HostProvider` for such clusters; what differs by cluster is overridden."""
 
@@ -101,7 +82,6 @@ class ArrivingProvider(HostProvider):
         self.options = options
         self._connection: ClusterConnection | None = None
         self._gang: list[ExpectedHost] = []  # the hosts that are asked for in this turn of the loop
-        self._starts: Counter[str] = Counter()
         self._there: dict[str, ExpectedHost] = {}  # by the host's name
 
     # --- what differs by cluster ---
@@ -186,7 +166,7 @@ class ArrivingProvider(HostProvider):
                 host.name,
                 descriptor,
                 descriptor,
-                root=self._root(host.name),
+                root=self.new_root(host.name),
                 address=address,
                 caller_address=connection.caller_address,
                 interface="",
@@ -219,12 +199,6 @@ class ArrivingProvider(HostProvider):
         if not host.group:  # the first one asks for all
             connection.ask(gang)
         return connection
-
-    def _root(self, host: str) -> str:
-        """Return an unused folder for a host: an agent that was cut off may still be removing its own."""
-        self._starts[host] += 1
-        count = self._starts[host]
-        return f"{self.spec.name if count == 1 else f'{self.spec.name}.{count}'}/hosts/{host}"
 
     def refuse_mixed(self, machines: Sequence[str], remedy: str) -> None:
         """Refuse MPI hosts that share some of their machines: mpirun identifies hosts by machine.
@@ -259,7 +233,7 @@ class ExpectedHost(Expected):
         connection: The connection by which it was requested; None until then.
         group: The gang with which it was requested, itself included; empty until then.
         remote: The connection to its agent; None while it is not there.
-        over: The cluster's reason for its end, in the future; "" if the cluster gives none.
+        over: The cluster's reason for its end, in the future; empty if the cluster gives none.
         lost: Whether the connection to its agent has ended unexpectedly.
     """
 
@@ -272,7 +246,7 @@ class ExpectedHost(Expected):
         self.connection: ClusterConnection | None = None
         self.group: Sequence[ExpectedHost] = ()
         self.remote: RemoteHost | None = None
-        self.over: asyncio.Future[str] = provider.loop.create_future()
+        self.over: asyncio.Future[HostError] = provider.loop.create_future()
         self.lost = False
 
     @property
@@ -298,7 +272,7 @@ class ExpectedHost(Expected):
     def end(self, reason: str) -> None:
         """Note that the host has come to its end on the cluster; the first reason counts."""
         if not self.over.done():
-            self.over.set_result(reason)
+            self.over.set_result(HostUnavailable(reason))
 
     async def until(self, what: Awaitable[T]) -> T:
         """Wait for something of the host's start.
@@ -306,13 +280,13 @@ class ExpectedHost(Expected):
         Raises:
             HostUnavailable: the host has come to its end; with the reason.
         """
-        return await unless_over(what, self.over)
+        return await unless(self.over, what)
 
     async def explain(self, reason: str) -> str:
         """Wait a moment for the cluster's reason for the host's loss, and return the reason with it."""
         self.lost = True
         await asyncio.wait({self.over}, timeout=self._provider.why_s)
-        more = (self.over.result() if self.over.done() else "") or self._provider.where(self)
+        more = (str(self.over.result()) if self.over.done() else "") or self._provider.where(self)
         why = f"{reason} ({more})" if more else reason
         self._provider.loop.call_soon(lambda: self._provider.lost(self, why))  # the job is told first
         return why
@@ -339,7 +313,7 @@ class ClusterConnection:
     def __init__(self, provider: ArrivingProvider) -> None:
         self._provider = provider
         self.joined: asyncio.Future[Arrivals] = provider.loop.create_future()
-        self.over: asyncio.Future[str] = provider.loop.create_future()
+        self.over: asyncio.Future[HostError] = provider.loop.create_future()
         self.hosts: dict[str, ExpectedHost] = {}
         self.caller_address = ""
         self._program = ClusterClient(
@@ -362,7 +336,7 @@ class ClusterConnection:
         Raises:
             HostUnavailable: the program has ended; with the reason.
         """
-        return await unless_over(what, self.over)
+        return await unless(self.over, what)
 
     def ask(self, gang: Sequence[ExpectedHost]) -> None:
         """Request hosts together; the cluster was joined."""
@@ -409,7 +383,7 @@ class ClusterConnection:
             said = f": {error}" if str(error) else ""
             reason = f"the process that talks to {self._provider.title} has ended unexpectedly{said}"
         self._close()
-        self.over.set_result(reason)
+        self.over.set_result(HostUnavailable(reason))
         for host in self.hosts.values():
             if host.remote is None:  # others have connections of their own, whose end is the host's
                 host.end(reason)

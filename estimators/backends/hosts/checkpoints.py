@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -13,6 +12,7 @@ from container.contract.frames import Decoder
 from container.contract.messages import Message
 from container.system import saved
 from container.system.removing import remove_tree
+from estimators.backends.hosts.provider import Output
 
 
 class Incoming:
@@ -30,7 +30,7 @@ class Incoming:
         error: Why something of it could not be taken; the first reason.
     """
 
-    def __init__(self, folder: Path, host: str, say: Callable[[bytes], None]) -> None:
+    def __init__(self, folder: Path, host: str, say: Output) -> None:
         self.folder = folder
         self.error: Exception | None = None
         self._staging = folder / f".{host}.partial"

@@ -27,7 +27,7 @@ from container.system.running import ProcessEnd, Runner
 from estimators.backends import config, local
 from estimators.backends.base import Backend, Callbacks, Finding, HostEnd, Leftover
 from estimators.backends.hosts import kept
-from estimators.backends.hosts.member import Member
+from estimators.backends.hosts.member import ClusterMember, Phase
 from estimators.backends.hosts.platform import Platform, PreparationFailed, problem
 from estimators.backends.hosts.provider import (
     Host,
@@ -107,8 +107,10 @@ class HostCluster(Backend):
             )
         )
         self._here: LocalPlatform | None = None
-        self._members: dict[str, Member] = {}
-        self._untold: set[Member] = set()  # hosts whose end is still to be told: of many hosts nobody counts them anew
+        self._members: dict[str, ClusterMember] = {}
+        self._untold: set[ClusterMember] = (
+            set()
+        )  # hosts whose end is still to be told: of many hosts nobody counts them anew
         self._token = ""
         self._attempt = 0
         self._ending = False
@@ -277,19 +279,19 @@ class HostCluster(Backend):
                 if (place := self._places.get(host)) is not None:
                     self.locate(host, place)  # that was said before the host was let go
             if member is None or member.lost:
-                self._members[host] = Member(self, host)
+                self._members[host] = ClusterMember(self, host)
         members = [self._members[host] for host in hosts]
         together = [members] if self.provider_type.capabilities.shared_machine else [[one] for one in members]
         for group in together:
             self._start(group)
 
-    def _start(self, members: Sequence[Member], *, joins: bool = False) -> None:
+    def _start(self, members: Sequence[ClusterMember], *, joins: bool = False) -> None:
         """Begin to prepare hosts that one platform serves."""
         for member in members:
-            member.preparing = True
+            member.phase = Phase.JOINING if joins else Phase.PREPARING
         self._starts[members[0].name] = self._run(self._prepare(members, joins=joins))
 
-    async def _prepare(self, members: Sequence[Member], *, joins: bool) -> None:
+    async def _prepare(self, members: Sequence[ClusterMember], *, joins: bool) -> None:
         """Get hosts, and bring everything to them; then those of an elastic job train."""
         first, everyone = members[0], self.spec.hosts
         try:
@@ -317,7 +319,7 @@ class HostCluster(Backend):
         except HostError as error:
             self.fail(problem(f"{first.name} could not be prepared: {error}"))
 
-    async def _acquire(self, member: Member) -> None:
+    async def _acquire(self, member: ClusterMember) -> None:
         """Get a host, unless it is there."""
         member.finishing = None
         if member.host is not None:
@@ -335,10 +337,10 @@ class HostCluster(Backend):
         host.on_notice = lambda seconds: self._has_notice(member, seconds)
         member.watch = self._run(self._watch(member, host))
 
-    async def _watch(self, member: Member, host: Host) -> None:
+    async def _watch(self, member: ClusterMember, host: Host) -> None:
         await self._lose(member, await host.until_lost())
 
-    def _has_notice(self, member: Member, seconds: float) -> None:
+    def _has_notice(self, member: ClusterMember, seconds: float) -> None:
         """Take note that a host will be taken away: where nothing of the attempt runs yet, another one replaces it."""
         if member.lost or member.noticed:
             return
@@ -361,7 +363,7 @@ class HostCluster(Backend):
         if not self.running and not self._ending:
             self.callbacks.secondary_status("Training" if self._begun else "Pending", text)
 
-    async def _start_toolkits(self, members: Sequence[Member]) -> None:
+    async def _start_toolkits(self, members: Sequence[ClusterMember]) -> None:
         """Start the toolkits of all hosts, which meet at the first."""
         first = members[0]
         if len(members) == 1:
@@ -378,7 +380,7 @@ class HostCluster(Backend):
         for member in members:
             _ = member.there  # one that is gone has failed the attempt
         for member in members:
-            member.trains = True
+            member.phase = Phase.TRAINING
             self._untold.add(member)
         unstarted = deque(members)
         try:
@@ -396,7 +398,7 @@ class HostCluster(Backend):
                 if member.trains:
                     self._run(self._tell_end(member, HostEnd(host=member.name)))
 
-    async def _find_way(self, member: Member, first: Member, port: int) -> str:
+    async def _find_way(self, member: ClusterMember, first: ClusterMember, port: int) -> str:
         """Find how a host connects to the one that listens: directly, or through what the provider has to both.
 
         A strategy whose processes connect by themselves has only the direct way; without one the job fails.
@@ -454,7 +456,7 @@ class HostCluster(Backend):
     # --- training ---
 
     def _start_toolkit(
-        self, member: Member, control_address: str, *, listens: bool, neighbours: Mapping[str, str] | None = None
+        self, member: ClusterMember, control_address: str, *, listens: bool, neighbours: Mapping[str, str] | None = None
     ) -> None:
         """Start a host's training process.
 
@@ -478,8 +480,7 @@ class HostCluster(Backend):
             env |= {variables.KEEP_ALIVE: f"{keep_s}", variables.KEPT_FOR: whose}
         if not platform.shared:
             env |= self.neighbours() if neighbours is None else neighbours
-        member.preparing = False
-        member.trains = True
+        member.phase = Phase.TRAINING
         self._untold.add(member)
         self.callbacks.output(member.name, b"")  # from here on it has to show that it is alive
         member.toolkit = host.run(
@@ -493,7 +494,7 @@ class HostCluster(Backend):
         )
         self._run(self._train(member, member.toolkit))
 
-    async def _train(self, member: Member, toolkit: HostProcess) -> None:
+    async def _train(self, member: ClusterMember, toolkit: HostProcess) -> None:
         """Wait for the end of a host's training process, and tell it."""
         try:
             end = await toolkit.wait()
@@ -517,26 +518,27 @@ class HostCluster(Backend):
         code = 255 if end.error is not None else end.exit_code
         return HostEnd(host=host, exit_code=code, signal=end.signal, failure=failure)
 
-    async def _lose(self, member: Member, reason: str) -> None:
+    async def _lose(self, member: ClusterMember, reason: str) -> None:
         """Decide what follows from a host's loss: it ends while others go on, or the attempt fails."""
         if member.lost:
             return
-        member.lost = True
+        before, member.phase = member.phase, Phase.LOST
         member.platform.close()
         what = "the host was lost" if member.host is not None else "no machine was found for this host"
         failure = Failure(cause=Cause.HOST_LOST, message=f"{what}: {reason}.", host=member.name)
-        others = any(other.trains or other.preparing for other in self._members.values() if not other.lost)
-        if member.trains or member.joins or (self._elastic and member.preparing and others):
+        others = any(other.trains or other.preparing for other in self._members.values())
+        if before in (Phase.TRAINING, Phase.JOINING) or (self._elastic and before is Phase.PREPARING and others):
             await self._tell_end(member, HostEnd(host=member.name, failure=None if self._ending else failure))
-        elif member.preparing:
+        elif before is Phase.PREPARING:
             self.fail(failure)
 
-    async def _tell_end(self, member: Member, end: HostEnd) -> None:
+    async def _tell_end(self, member: ClusterMember, end: HostEnd) -> None:
         """Tell the end of a host; of the last one, when all that was saved is here.
 
         Whether the attempt got anywhere, and so what follows it, is judged by what it has saved.
         """
-        member.trains = member.joins = False
+        if not member.lost:
+            member.phase = Phase.IDLE
         if self._untold - {member}:
             member.platform.host_ended(member.name)
             if self._elastic and not member.platform.shared:
@@ -549,7 +551,7 @@ class HostCluster(Backend):
         self._untold.discard(member)
         self.callbacks.host_ended(end)
 
-    async def _let_go(self, member: Member) -> None:
+    async def _let_go(self, member: ClusterMember) -> None:
         """Release a host of an elastic job that has ended while others train: another host may need what it has."""
         attempt = self._attempt
         await member.finish()
@@ -588,14 +590,13 @@ class HostCluster(Backend):
         """End a host for which there is no machine yet."""
         member = self._members.get(host)
         if member is not None and member.host is None and member.preparing:
-            member.lost = True
+            member.phase = Phase.LOST
             self._cancel_start(host)
             self.callbacks.host_ended(HostEnd(host=host))
 
     def add_host(self, host: str) -> None:
         """Get a host, bring the inputs, start its toolkit."""
-        member = self._members[host] = Member(self, host)
-        member.joins = True
+        member = self._members[host] = ClusterMember(self, host)
         self._start([member], joins=True)
 
     async def refresh_checkpoints(self, host: str) -> None:
@@ -617,7 +618,7 @@ class HostCluster(Backend):
         if self.running:
             self._cancel_start("")
         for member in list(self._members.values()):
-            if self._elastic and member.preparing and not member.lost:
+            if self._elastic and member.preparing:
                 # It would be waited for, and nobody would tell it to end.
                 self._cancel_start(member.name)
                 self._run(self._tell_end(member, HostEnd(host=member.name)))
@@ -639,10 +640,10 @@ class HostCluster(Backend):
     def _cancel_start(self, host: str) -> None:
         if (starting := self._starts.pop(host, None)) is not None:
             starting.cancel()
-        if (member := self._members.get(host)) is not None:
-            member.preparing = False
+        if (member := self._members.get(host)) is not None and member.preparing:
+            member.phase = Phase.IDLE
 
-    async def _kill_after(self, seconds: float, members: Sequence[Member]) -> None:
+    async def _kill_after(self, seconds: float, members: Sequence[ClusterMember]) -> None:
         await asyncio.sleep(seconds)
         for member in members:
             member.abort()

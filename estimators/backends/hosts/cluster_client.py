@@ -15,16 +15,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from container.system import processes
 from container.system.asyncio_loop import AsyncioLoop
 from estimators.backends.hosts import shipping
+from estimators.backends.hosts.child import ChildProcess, in_memory
 
-#: How long what it complains of last is waited for when it has ended, in seconds, and how much is kept, in bytes.
-_LAST_S, _KEPT = 0.1, 4096
+#: How long to wait for the last message to standard error of a program that has ended, in seconds.
+_LAST_S = 0.1
 
 
 class ProgramEnded(Exception):
-    """The program has ended by itself. The message is the last line of what it has complained of, or empty."""
+    """The program has ended by itself. The message is the last line of its standard error, or empty."""
 
 
 class ClusterClient:
@@ -53,52 +53,25 @@ class ClusterClient:
         logged: re.Pattern[str],
         for_hosts: bool = True,
     ) -> None:
-        self._loop = loop
         self._logged = logged
-        self._events: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()  # None at the end
-        self._rest = self._complaint = b""
         self.over = False
-        input_read, self._write = os.pipe()
-        self._read, output_write = os.pipe()
-        self._errors, errors_write = os.pipe()
         self.code: dict[str, Any] = {}
         archives = []
         if for_hosts:
             code = shipping.code()
-            archive = os.memfd_create("code")  # longer than what a pipe takes at once
-            os.write(archive, code.archive())
-            os.lseek(archive, 0, os.SEEK_SET)
-            self.code = {"name": code.name, "fd": archive}
-            archives.append(archive)
+            archives.append(in_memory(code.archive()))
+            self.code = {"name": code.name, "fd": archives[0]}
         try:
-            pid = processes.spawn(
-                [sys.executable, "-I", str(path)],
-                env=dict(env),
-                cwd="/",
-                stdin=input_read,
-                stdout=output_write,
-                stderr=errors_write,
-                pass_fds=archives,
-                death_signal=0,  # its input ends with us, and then it leaves the cluster in order
-                new_session=True,
-            )
+            words = [sys.executable, "-I", str(path)]
+            self._program = ChildProcess(loop, words, env=env, cwd="/", pass_fds=archives, protected=protected)
         finally:
-            for fd in (input_read, output_write, errors_write, *archives):
-                os.close(fd)
-        protected.add(pid)
-        loop.on_child(pid, lambda status: protected.discard(pid))
-        for fd, readable in ((self._read, self._readable), (self._errors, self._complained)):
-            os.set_blocking(fd, False)
-            loop.add_reader(fd, readable)
+            for archive in archives:
+                os.close(archive)
 
     def send(self, **message: Any) -> None:
         """Ask for something; nothing, when it has ended."""
-        data = json.dumps(message).encode() + b"\n"
-        try:
-            while data and not self.over:  # it reads at once: there is no need to wait in the loop
-                data = data[os.write(self._write, data) :]
-        except OSError:
-            pass  # its end is told by what it says
+        if not self.over:
+            self._program.send(json.dumps(message).encode() + b"\n")
 
     async def event(self) -> dict[str, Any]:
         """Return the next thing that it says.
@@ -106,42 +79,18 @@ class ClusterClient:
         Raises:
             ProgramEnded: it has ended.
         """
-        event = await self._events.get()
-        if event is None:
-            await asyncio.sleep(_LAST_S)  # what it complains of last is perhaps why
+        try:
+            event: dict[str, Any] = json.loads(await self._program.line())
+        except EOFError:
+            await asyncio.sleep(_LAST_S)  # its last message is perhaps why
+            text = self._logged.sub("", self._program.errors.decode("utf-8", "replace"))
             self.close()
-            text = self._logged.sub("", self._complaint.decode("utf-8", "replace"))
             lines = [line.strip() for line in text.splitlines() if line.strip()]
-            raise ProgramEnded(lines[-1].rstrip(".") if lines else "")
+            raise ProgramEnded(lines[-1].rstrip(".") if lines else "") from None
         return event
 
     def close(self) -> None:
         """End its input, and listen no more: it leaves the cluster by itself, and nobody has to wait."""
         if not self.over:
             self.over = True
-            for fd in (self._read, self._errors):
-                self._loop.remove_reader(fd)
-            for fd in (self._read, self._errors, self._write):
-                os.close(fd)
-
-    def _readable(self) -> None:
-        try:
-            data = os.read(self._read, 1 << 16)
-        except BlockingIOError:
-            return
-        if not data:
-            self._loop.remove_reader(self._read)
-            self._events.put_nowait(None)
-            return
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            self._events.put_nowait(json.loads(line))
-
-    def _complained(self) -> None:
-        try:
-            data = os.read(self._errors, 1 << 16)
-        except BlockingIOError:
-            return
-        if not data:
-            self._loop.remove_reader(self._errors)
-        self._complaint = (self._complaint + data)[-_KEPT:]
+            self._program.close()

@@ -17,6 +17,7 @@ import io
 import json
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -27,6 +28,8 @@ from typing import IO
 
 from container.system.files import cache_root
 from estimators.backends.hosts import login_shell
+from estimators.backends.hosts.provider import HostError as HostError
+from estimators.backends.hosts.provider import Say
 from estimators.backends.hosts.shipping import CACHE
 from estimators.provision import uv, wheelhouse
 from estimators.provision.errors import ProvisionError
@@ -51,23 +54,7 @@ do
   echo "python $v"
 done
 mkdir -p "$b" && chmod 700 "$b"
-test -n "$(find "$b/no-index" -mmin -1440 2>/dev/null)" && echo no-index
 echo "free $(df -Pk "$b" | tail -n 1 | awk '{{print $4}}')"
-"""
-#: Whether the host's index serves a package: ``$1``: the Python, ``$2``: uv's version, ``$3``: a requirement. That it
-#: does not is remembered for a day: a host behind a firewall waits for long until it knows.
-_PROBE = f"""
-b="{CACHE}"
-export UV_NO_CONFIG=1 NO_COLOR=1 UV_HTTP_TIMEOUT=4 UV_HTTP_RETRIES=0
-o=$(printf '%s\\n' "$3" | timeout 6 "$b/uv-$2" -q pip compile --no-deps --no-header --python "$1" - 2>&1) \\
-  && {{ rm -f "$b/no-index"; exit 0; }}
-s=$?
-test $s -ne 124 || o="the index did not answer within 6 s"
-case "$s $o" in
-  124*|*onnect*|*"dns error"*|*"error sending request"*|*disabled*|*"timed out"*) touch "$b/no-index";;
-esac
-printf '%s\\n' "$o"
-exit 1
 """
 #: ``$1``: where the file goes, below our folder there. It comes in, packed.
 _TAKE_PROGRAM = f"""
@@ -81,7 +68,8 @@ set -e; umask 077; b="{CACHE}"; mkdir -p "$b/$1"; tar -xf - -C "$b/$1"
 """
 #: ``$1``: the environment's name, ``$2``: the Python to make it with, ``$3``: uv's version, ``$4``: the folder of
 #: wheels, ``$5``: how packages are found; then the requirements. It appears whole or not at all. At the end of its
-#: input everything that it has started ends: whoever has asked for it is gone. (sshd gives each command a group.)
+#: input everything that it has started ends: whoever has asked for it is gone. (sshd gives each command a group.) A
+#: host behind a firewall that drops what it sends knows after 4 s that it reaches no index.
 _MAKE = f"""
 set -e; umask 077; b="{CACHE}"; n="$1"; p="$2"; u="$b/uv-$3"; w="$b/$4"; how="$5"; shift 5
 t="$b/.$n.$$"
@@ -92,7 +80,8 @@ exec 3<&0
 (trap - TERM EXIT; cat <&3 >/dev/null; kill -TERM 0) >/dev/null 2>&1 &
 watch=$!
 find "$b" -maxdepth 1 \\( -name '.*' -o -name 'wheels-*' \\) -mmin +600 -exec rm -rf {{}} + 2>/dev/null || true
-export UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1 NO_COLOR=1 UV_HTTP_TIMEOUT=15 UV_HTTP_RETRIES=1 UV_LINK_MODE=hardlink
+export UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1 NO_COLOR=1 UV_LINK_MODE=hardlink
+export UV_HTTP_CONNECT_TIMEOUT=4 UV_HTTP_TIMEOUT=15 UV_HTTP_RETRIES=1
 mkdir -p "$w"
 "$u" -q venv --relocatable --no-project --python "$p" "$t"
 "$u" pip install --no-deps --python "$t/bin/python" $how --find-links "$w" "$@"
@@ -100,10 +89,6 @@ mkdir -p "$w"
 mv -T "$t" "$b/$n" 2>/dev/null || test -x "$b/$n/bin/python"
 rm -rf "$w"
 """
-
-
-class HostError(Exception):
-    """A host cannot have the environment; the message says why, and what to do."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -185,7 +170,6 @@ class Shell:
         script: str,
         *arguments: str,
         feed: Callable[[IO[bytes]], None] | None = None,
-        on_line: Callable[[str], None] = lambda line: None,
     ) -> tuple[int, list[str]]:
         """Run a script of ``sh`` and return its exit status and what it printed.
 
@@ -193,10 +177,8 @@ class Shell:
             script: The script.
             arguments: Its ``$1`` and so on.
             feed: Writes what it reads.
-            on_line: Told each line as it comes.
         """
         argv = [*self._words, login_shell.line(["sh", "-c", script, "sh", *arguments])]
-        lines: list[str] = []
         with subprocess.Popen(
             argv,
             stdin=subprocess.PIPE,
@@ -211,14 +193,11 @@ class Shell:
                     process.stdin.close()
                 except BrokenPipeError:  # it says why
                     pass
-            for raw in process.stdout:
-                line = raw.decode("utf-8", "replace").rstrip()
-                lines.append(line)
-                on_line(line)
+            lines = [raw.decode("utf-8", "replace").rstrip() for raw in process.stdout]
         return process.returncode, lines
 
 
-def prepare(shell: Shell, environment: PythonEnvironment, say: Callable[[str], None]) -> None:
+def prepare(shell: Shell, environment: PythonEnvironment, say: Say) -> None:
     """Make the environment on a host, unless it is there.
 
     Args:
@@ -253,20 +232,13 @@ def prepare(shell: Shell, environment: PythonEnvironment, say: Callable[[str], N
     if own is not None:
         _send(shell, folder, [wheels / own.name], say)
     pins = [_pin(path) for path in files]
-    own_pin = _pin(own) if own is not None else ""
 
     def make(how: str) -> tuple[int, list[str]]:
         words = (environment.name, found.python, uv.VERSION, folder, how)
         return shell.run(_MAKE, *words, *pins)
 
-    code, lines = 1, ["less than a day ago, the index did not answer"]
-    if found.index:
-        say("asking its package index")
-        asked = next((pin for pin in pins if pin != own_pin), None)
-        code, lines = shell.run(_PROBE, found.python, uv.VERSION, asked) if asked is not None else (0, [])
-    if code == 0:
-        say(f"installing {len(files)} packages from its package index")
-        code, lines = make("--quiet")
+    say(f"installing {len(files)} packages from its package index")
+    code, lines = make("--quiet")
     if code != 0:
         say(f"its package index does not serve the packages ({_last(lines)}); sending the wheels, {size >> 20} MiB")
         _send(shell, folder, files, say)
@@ -276,7 +248,7 @@ def prepare(shell: Shell, environment: PythonEnvironment, say: Callable[[str], N
     say(f"its environment is ready after {time.monotonic() - began:.0f} s")
 
 
-def _seldom(say: Callable[[str], None]) -> Callable[[str], None]:
+def _seldom(say: Say) -> Say:
     """Pass on what is said so often, now and then; each is a line of the job's history."""
     said = -_SAY_EVERY_S
 
@@ -292,7 +264,6 @@ def _seldom(say: Callable[[str], None]) -> Callable[[str], None]:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Found:
     ready: bool
-    index: bool
     uv: bool
     python: str
     free: int | None
@@ -321,7 +292,6 @@ def _look(shell: Shell, environment: PythonEnvironment) -> _Found:
     free = known.get("free", [""])[-1]
     return _Found(
         ready="ready" in known,
-        index="no-index" not in known,
         uv="uv" in known,
         python=pythons[environment.python],
         free=int(free) << 10 if free.isdecimal() else None,
@@ -353,19 +323,17 @@ def _packed_uv() -> Path:
             program = uv.program(cache_root() / "logs" / "uv.log")
             staged = packed.with_suffix(".part")
             with open(program, "rb") as source, gzip.open(staged, "wb", compresslevel=4) as target:
-                while block := source.read(1 << 20):
-                    target.write(block)
+                shutil.copyfileobj(source, target)
             staged.rename(packed)
     return packed
 
 
 def _copy(source: Path, target: IO[bytes]) -> None:
     with source.open("rb") as file:
-        while block := file.read(1 << 20):
-            target.write(block)
+        shutil.copyfileobj(file, target)
 
 
-def _send(shell: Shell, folder: str, files: Sequence[Path], say: Callable[[str], None]) -> None:
+def _send(shell: Shell, folder: str, files: Sequence[Path], say: Say) -> None:
     whole = sum(path.stat().st_size for path in files)
 
     def feed(pipe: IO[bytes]) -> None:

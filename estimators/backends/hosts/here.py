@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import container
@@ -17,7 +17,7 @@ from container.system.running import ProcessEnd, Runner, RunningProcess
 from estimators.backends import config, local, trees
 from estimators.backends.base import Backend
 from estimators.backends.hosts.platform import Platform, PreparationFailed
-from estimators.backends.hosts.provider import Host, HostProcess, MachineFacts
+from estimators.backends.hosts.provider import Host, HostProcess, MachineFacts, Output
 
 #: How often it is looked whether files are there, in seconds.
 _LOOK_S = 0.01
@@ -57,14 +57,14 @@ class LocalHost(Host):
         self,
         argv: Sequence[str],
         env: Mapping[str, str],
-        on_output: Callable[[bytes], None],
+        on_output: Output,
         *,
         lifeline: str | None = None,
         listener: str | None = None,
         runtime: str | None = None,
         session: bool = False,
         tidies: bool = False,
-        on_errors: Callable[[bytes], None] | None = None,
+        on_errors: Output | None = None,
         pass_fds: Sequence[int] = (),
     ) -> HostProcess:
         """Run a process; see :meth:`Host.run`.
@@ -135,7 +135,7 @@ class LocalProcess:
 
     running: RunningProcess
 
-    def __init__(self, on_output: Callable[[bytes], None], on_errors: Callable[[bytes], None]) -> None:
+    def __init__(self, on_output: Output, on_errors: Output) -> None:
         self.on_output = on_output
         self.on_errors = on_errors
         self._ended = asyncio.Event()

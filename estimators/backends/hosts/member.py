@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 from typing import TYPE_CHECKING
 
 from container.contract.failures import Failure
@@ -13,7 +14,17 @@ if TYPE_CHECKING:
     from estimators.backends.hosts.cluster import HostCluster
 
 
-class Member:
+class Phase(enum.Enum):
+    """Where a host is in an attempt."""
+
+    IDLE = "idle"  # it has no part in the attempt: it has ended, or its start was cancelled
+    PREPARING = "preparing"
+    JOINING = "joining"  # it is being prepared for a job that runs
+    TRAINING = "training"  # the end of its training process is still to come
+    LOST = "lost"  # there is no host any more
+
+
+class ClusterMember:
     """One host of the job, as the cluster sees it.
 
     Attributes:
@@ -21,11 +32,8 @@ class Member:
         platform: What serves it.
         host: The host, when it is there.
         watch: Waits for its loss, as long as it is there.
-        joins: Whether it came to a job that ran, and has not ended.
-        lost: Whether it is gone.
-        noticed: Whether it will be taken away.
-        preparing: Whether it is being prepared.
-        trains: Whether the end of its training process is still to come.
+        phase: Where it is in the attempt.
+        noticed: Whether the provider has announced that it will take the host away.
         toolkit: Its training process, when that was started.
         finishing: Brings what it has saved and its outputs, once an attempt.
     """
@@ -36,14 +44,26 @@ class Member:
         self.platform = cluster.platform()
         self.host: Host | None = None
         self.watch: asyncio.Task[None] | None = None
-        self.joins = False
-        self.lost = False
+        self.phase = Phase.IDLE
         self.noticed = False
-        self.preparing = False
-        self.trains = False
         self.toolkit: HostProcess | None = None
         self.finishing: asyncio.Task[Failure | None] | None = None
         self._refreshing: asyncio.Task[None] | None = None
+
+    @property
+    def lost(self) -> bool:
+        """Return whether it is gone."""
+        return self.phase is Phase.LOST
+
+    @property
+    def trains(self) -> bool:
+        """Return whether the end of its training process is still to come."""
+        return self.phase is Phase.TRAINING
+
+    @property
+    def preparing(self) -> bool:
+        """Return whether it is being prepared."""
+        return self.phase in (Phase.PREPARING, Phase.JOINING)
 
     @property
     def there(self) -> Host:
@@ -103,7 +123,7 @@ class Member:
         """Let the host go."""
         if self.host is not None:
             host, self.host = self.host, None
-            self.lost = True
+            self.phase = Phase.LOST
             if self.watch is not None:
                 self.watch.cancel()
             host.close()

@@ -24,7 +24,7 @@ from container.contract.wire import Event
 from container.system.asyncio_loop import gather
 from estimators.backends import config, local
 from estimators.backends.base import Backend
-from estimators.backends.hosts.provider import Host, HostLost, HostProcess
+from estimators.backends.hosts.provider import Host, HostLost, HostProcess, Output
 from estimators.job.request import TrainingJobSpec
 
 #: The caller's variables that a host's agents need to reach S3.
@@ -373,7 +373,7 @@ class Platform(abc.ABC):
         host: Host | None = None,
         tidies: bool = False,
         own: bool = False,
-        on_output: Callable[[bytes], None] | None = None,
+        on_output: Output | None = None,
     ) -> Agent:
         """Run the agent on the machine.
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import abc
 import asyncio
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -24,6 +25,12 @@ from estimators.job.request import RunOptions, TrainingJobSpec
 
 if TYPE_CHECKING:
     from estimators.backends.hosts.membership import MembershipSource
+
+
+#: Takes what a process prints, piece by piece.
+Output = Callable[[bytes], None]
+#: Shows the user a text.
+Say = Callable[[str], None]
 
 
 class HostError(Exception):
@@ -184,14 +191,14 @@ class Host(abc.ABC):
         self,
         argv: Sequence[str],
         env: Mapping[str, str],
-        on_output: Callable[[bytes], None],
+        on_output: Output,
         *,
         lifeline: str | None = None,
         listener: str | None = None,
         runtime: str | None = None,
         session: bool = False,
         tidies: bool = False,
-        on_errors: Callable[[bytes], None] | None = None,
+        on_errors: Output | None = None,
     ) -> HostProcess:
         """Run a process there.
 
@@ -265,8 +272,8 @@ class ProvidedJob:
     options: RunOptions
     found: Mapping[str, Any]
     protected: set[int]
-    tell: Callable[[str], None]
-    limit: Callable[[str], None]
+    tell: Say
+    limit: Say
     note: Callable[[Mapping[str, Any]], None]
 
 
@@ -290,6 +297,7 @@ class HostProvider(abc.ABC):
         self.job = job
         self.loop = job.loop
         self.spec = job.spec
+        self._starts: Counter[str] = Counter()
 
     # --- before anything starts ---
 
@@ -345,6 +353,12 @@ class HostProvider(abc.ABC):
         Raises:
             HostUnavailable: there is none; with the reason.
         """
+
+    def new_root(self, name: str) -> str:
+        """Return an unused folder for a host: an agent that was cut off may still be removing its own."""
+        self._starts[name] += 1
+        count = self._starts[name]
+        return f"{self.spec.name if count == 1 else f'{self.spec.name}.{count}'}/hosts/{name}"
 
     def release(self, host: Host) -> None:  # noqa: B027 - a default
         """Give back a host that is not needed any more; everything of the job has ended there. Must be quick."""

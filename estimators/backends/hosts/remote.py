@@ -22,8 +22,10 @@ from estimators.backends.hosts.provider import (
     HostProcess,
     HostUnavailable,
     MachineFacts,
+    Output,
     ProcessEnd,
 )
+from estimators.backends.hosts.waiting import unless
 
 #: What both ends must agree in: :data:`container.agent.resident.PROTOCOL`.
 PROTOCOL = 1
@@ -101,19 +103,18 @@ class RemoteHost(Host):
             HostUnavailable: it has not answered, or is of another version.
         """
         host = cls(*arguments, **more)
-        lost = asyncio.ensure_future(host.until_lost())
-        either: tuple[asyncio.Future[Any], ...] = (lost, host._greeting)
+        lost = asyncio.ensure_future(host._unavailable())
         try:
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if not host._greeting.done():
-                raise HostUnavailable(lost.result())
-            host._take_greeting(host._greeting.result())
+            host._take_greeting(await unless(lost, host._greeting))
         except BaseException:
             host.close()
             raise
         finally:
             lost.cancel()
         return host
+
+    async def _unavailable(self) -> HostError:
+        return HostUnavailable(await self.until_lost())
 
     def _take_greeting(self, message: Message) -> None:
         if message.get("protocol") != PROTOCOL:
@@ -241,14 +242,14 @@ class RemoteHost(Host):
         self,
         argv: Sequence[str],
         env: Mapping[str, str],
-        on_output: Callable[[bytes], None],
+        on_output: Output,
         *,
         lifeline: str | None = None,
         listener: str | None = None,
         runtime: str | None = None,
         session: bool = False,
         tidies: bool = False,
-        on_errors: Callable[[bytes], None] | None = None,
+        on_errors: Output | None = None,
     ) -> HostProcess:
         """Run a process there."""
         number = next(self._numbers)
@@ -307,8 +308,8 @@ class _Process:
         host: RemoteHost,
         link: Link,
         number: int,
-        on_output: Callable[[bytes], None],
-        on_errors: Callable[[bytes], None],
+        on_output: Output,
+        on_errors: Output,
     ) -> None:
         self._host = host
         self._link = link

@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 import itertools
 import json
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from container.system.asyncio_loop import AsyncioLoop
-from estimators.backends.slurm import keeper, programs
+from estimators.backends.hosts.child import ChildProcess
+from estimators.backends.slurm import keeper
 
 Event = dict[str, Any]
 
@@ -43,7 +43,7 @@ class Queue:
         self._numbers = itertools.count(1)
         self._asked: dict[int, _Asked] = {}
         self._jobs: set[str] = set()
-        self._write = -1
+        self._keeper: ChildProcess | None = None
         self._listening: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -83,8 +83,8 @@ class Queue:
         self._closed = True
         if self._listening is not None:
             self._listening.cancel()
-        if self._write >= 0:
-            os.close(self._write)
+        if self._keeper is not None:
+            self._keeper.close()
 
     # --- the keeper ---
 
@@ -108,27 +108,25 @@ class Queue:
     def _send(self, message: Event) -> None:
         if self._closed:
             return
-        if self._write < 0:
+        if self._keeper is None:
             words = [sys.executable, "-I", str(Path(keeper.__file__))]
-            self._write, output = programs.start(self._loop, words, os.environ, self._protected)
-            self._listening = self._loop.start(self._listen(output))
-        data = json.dumps(message).encode() + b"\n"
-        with contextlib.suppress(OSError):  # its end is told by what it says
-            while data:  # it reads at once: there is no need to wait in the loop
-                data = data[os.write(self._write, data) :]
+            self._keeper = ChildProcess(self._loop, words, cwd="/", protected=self._protected)
+            self._listening = self._loop.start(self._listen(self._keeper))
+        self._keeper.send(json.dumps(message).encode() + b"\n")
 
-    async def _listen(self, output: int) -> None:
+    async def _listen(self, process: ChildProcess) -> None:
         """Hand on what a keeper says. If it was killed, another one takes over."""
-        async for line in programs.lines(output):
-            event: Event = json.loads(line)
-            if event["event"] == "submitted":
-                self._jobs.add(event["job"])
-            if (asked := self._asked.get(event["id"])) is not None:
-                asked.answers.put_nowait(event)
-            else:
-                self._unheard(event)
-        os.close(self._write)
-        self._write = -1
+        with contextlib.suppress(EOFError):
+            while True:
+                event: Event = json.loads(await process.line())
+                if event["event"] == "submitted":
+                    self._jobs.add(event["job"])
+                if (asked := self._asked.get(event["id"])) is not None:
+                    asked.answers.put_nowait(event)
+                else:
+                    self._unheard(event)
+        process.close()
+        self._keeper = None
         for job in self._jobs:
             self._send({"op": "hold", "job": job})
         for message, answers in list(self._asked.values()):

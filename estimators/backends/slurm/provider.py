@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import shutil
 import socket
 import sys
-from collections import deque
 from typing import ClassVar, NamedTuple
 
 from container.contract.strategies import Elastic
+from container.system.asyncio_loop import within
+from estimators.backends.hosts.child import ChildProcess
 from estimators.backends.hosts.provider import (
     Finding,
     Host,
@@ -22,7 +24,7 @@ from estimators.backends.hosts.provider import (
     ProvidedJob,
 )
 from estimators.backends.hosts.remote import RemoteHost
-from estimators.backends.slurm import commands, keeper, partitions, programs, reasons
+from estimators.backends.slurm import commands, keeper, partitions, reasons
 from estimators.backends.slurm.allocations import Queue, Refused
 from estimators.backends.slurm.options import SlurmOptions
 from estimators.job import fleets
@@ -53,7 +55,6 @@ class SlurmProvider(HostProvider):
         self._forming: _Allocation | None = None  # for the hosts that are asked for in this turn
         self._allocations: list[_Allocation] = []
         self._again: dict[str, int] = {}  # what Slurm has taken, to be waited for if the job needs it again -> its size
-        self._starts: dict[str, int] = {}  # host -> how often it was started
         self._silent: set[str] = set()  # nodes that were lost without a word of Slurm's, which may give them again
 
     @classmethod
@@ -233,18 +234,16 @@ class SlurmProvider(HostProvider):
         try:
             # It ends when the agent does, and that does when we are gone. Killed, it would tell the node later, and
             # would have Slurm kill the agent, which tidies up.
-            write, read, errors = programs.start(
-                self.loop, words, keeper.environment(), self.job.protected, errors=True
-            )
+            environment, protected = keeper.environment(), self.job.protected
+            srun = part.srun = ChildProcess(self.loop, words, env=environment, cwd="/", protected=protected)
         except OSError as error:
             raise HostUnavailable(f"srun could not be started: {error.strerror}") from None
-        part.listening = self.loop.start(part.listen(errors))
         host = await RemoteHost.connect(
             self.loop,
             part.name,
-            read,
-            write,
-            root=self._root(part.name),
+            srun.output,
+            srun.input,
+            root=self.new_root(part.name),
             address=node.address,
             caller_address=caller,
             interface="",
@@ -260,12 +259,6 @@ class SlurmProvider(HostProvider):
                 "interpreter with backend_options={'python': …}"
             )
         return host
-
-    def _root(self, host: str) -> str:
-        """Return a folder for a host that no agent has had: one that is cut off may still remove its own."""
-        count = self._starts[host] = self._starts.get(host, 0) + 1
-        job = self.spec.name if count == 1 else f"{self.spec.name}.{count}"
-        return f"{job}/hosts/{host}"
 
     def _signalled(self, part: _Part) -> None:
         self.loop.start(self._heed(part))
@@ -286,8 +279,9 @@ class SlurmProvider(HostProvider):
 
     async def _explain(self, part: _Part, reason: str) -> str:
         """Return why an agent's connection has ended: srun says so as it ends."""
-        assert part.node is not None and part.listening is not None
-        await asyncio.wait([part.listening], timeout=_WHY_S)
+        assert part.node is not None and part.srun is not None
+        with contextlib.suppress(asyncio.TimeoutError):
+            await within(_WHY_S, part.srun.wait())
         loss = reasons.why_lost(part.said, reason)
         part.allocation.taken |= loss.taken
         if loss.silent:
@@ -361,8 +355,7 @@ class _Part:
         name: The host's name.
         allocation: The allocation.
         node: Its node, when the allocation runs.
-        said: The last lines that the srun of its agent has said itself.
-        listening: Waits for the end of that srun.
+        srun: The srun of its agent, when that was started.
         host: The host, when its agent has answered.
     """
 
@@ -370,15 +363,14 @@ class _Part:
         self.name = name
         self.allocation = allocation
         self.node: _Node | None = None
-        self.said: deque[str] = deque(maxlen=_LINES)
-        self.listening: asyncio.Task[None] | None = None
+        self.srun: ChildProcess | None = None
         self.host: RemoteHost | None = None
 
-    async def listen(self, errors: int) -> None:
-        """Keep what srun says."""
-        async for line in programs.lines(errors):
-            if text := line.decode("utf-8", "replace").strip():
-                self.said.append(text)
+    @property
+    def said(self) -> list[str]:
+        """Return the last lines that the srun of its agent has said itself."""
+        text = self.srun.errors.decode("utf-8", "replace") if self.srun is not None else ""
+        return [line.strip() for line in text.splitlines() if line.strip()][-_LINES:]
 
 
 def _apart(spec: TrainingJobSpec) -> bool:

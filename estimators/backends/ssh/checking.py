@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import json
 import os
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from container.system.asyncio_loop import AsyncioLoop, gather, within
-from estimators.backends.hosts.provider import HostError
-from estimators.backends.ssh.child import read
+from estimators.backends.hosts.child import ChildProcess
+from estimators.backends.hosts.provider import HostError, Say
 from estimators.backends.ssh.command import SshSettings
-from estimators.backends.ssh.connection import Connections, NotStarted, RunningProgram
+from estimators.backends.ssh.connection import Connections, NotStarted
 from estimators.backends.ssh.machines import Machine
 
 #: How long a machine may take to answer, and one to reach another, in seconds.
@@ -27,60 +26,45 @@ LITTLE_DISK = 5 << 30
 #: The oldest Python that our code runs on.
 OLDEST = (3, 10)
 
-#: What runs on a machine: it says what that is, listens, and then tries to reach those that it is told of. It ends with
+#: What runs on a machine: it says what that is, listens, tries to reach the machines that it is told of, and ends with
 #: its input. The standard library of any Python 3 will do.
 _PROBE = r"""
-import glob, json, os, shutil, socket, sys, tempfile, threading, time
-def say(**values):
-    sys.stdout.write(json.dumps(values) + "\n"); sys.stdout.flush()
-address, python, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
+import glob, json, os, shutil, socket, sys, tempfile, time
+address, seconds = sys.argv[1], float(sys.argv[2])
 found = {}
-for name in ([python] if python else []) + ["python3.%d" % n for n in range(9, 20)] + ["python3"]:
-    path = shutil.which(os.path.expanduser(name))
-    if path:
-        with os.popen('"%s" -I -c "import platform; print(platform.python_version())" 2>/dev/null' % path) as pipe:
-            version = pipe.read().strip()
-        if version:
-            found.setdefault(version, path)
-cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-place = cache
+for path in filter(None, map(shutil.which, ["python3.%d" % n for n in range(9, 20)] + ["python3"])):
+    with os.popen('"%s" -I -c "import platform; print(platform.python_version())" 2>/dev/null' % path) as pipe:
+        version = pipe.read().strip()
+    if version:
+        found.setdefault(version, path)
+place = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
 while not os.path.isdir(place):
     place = os.path.dirname(place)
 server = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
-problem = ""
+port, problem, own = 0, "", True
 try:
-    server.bind((address, 0)); server.listen(64)
+    server.bind((address, 0)); server.listen(4096)
+    port = server.getsockname()[1]
 except OSError as error:
     problem = "the host cannot listen at %s: %s" % (address, error.strerror)
-def accept():
-    while True:
-        server.accept()[0].close()
-if not problem:
-    threading.Thread(target=accept, daemon=True).start()
-own = True
 try:
     socket.gethostbyname(socket.gethostname())
 except OSError:
     own = False
-say(
+print(json.dumps(dict(
     hostname=socket.gethostname(), knows_itself=own, processor=os.uname().machine, pythons=found,
     cpus=len(os.sched_getaffinity(0)), gpus=len([p for p in glob.glob("/dev/nvidia[0-9]*") if p[11:].isdigit()]),
     disk=shutil.disk_usage(place).free, temporary=shutil.disk_usage(tempfile.gettempdir()).free,
-    port=0 if problem else server.getsockname()[1], problem=problem,
-)
-for line in sys.stdin:
-    asked = json.loads(line)
-    if asked["op"] == "time":
-        say(time=time.time())
-        continue
-    for name, other, port in asked["peers"]:
-        began = time.monotonic()
-        try:
-            socket.create_connection((other, port), timeout=seconds).close()
-            say(peer=name, ms=(time.monotonic() - began) * 1000)
-        except OSError as error:
-            say(peer=name, error=error.strerror or str(error))
-    say(over=True)
+    port=port, problem=problem, time=time.time(),
+)), flush=True)
+unreachable = {}
+for name, other, port in json.loads(sys.stdin.readline() or "[]"):
+    try:
+        socket.create_connection((other, port), timeout=seconds).close()
+    except OSError as error:
+        unreachable[name] = error.strerror or str(error)
+print(json.dumps(unreachable), flush=True)
+sys.stdin.read()
 """
 
 
@@ -95,6 +79,7 @@ class Report:
         facts: What its probe said: ``hostname``, ``processor``, ``pythons``, ``cpus``, ``gpus``, ``disk``.
         clock: How far its clock is before ours, in seconds.
         unreachable: Machines that it does not reach, and why.
+        probe: The program that looks at it, while that runs.
     """
 
     machine: Machine
@@ -103,6 +88,7 @@ class Report:
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)
     clock: float | None = None
     unreachable: dict[str, str] = dataclasses.field(default_factory=dict)
+    probe: ChildProcess | None = None
 
     def warnings(self) -> list[str]:
         """Return what is likely to be in a job's way, each with its remedy."""
@@ -137,110 +123,67 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".")[:2] if part.isdecimal())
 
 
-def check(
-    settings: SshSettings,
-    machines: Sequence[Machine],
-    *,
-    python: str = "",
-    on_step: Callable[[str], None] = lambda text: None,
-) -> list[Report]:
+def check(settings: SshSettings, machines: Sequence[Machine], *, on_step: Say = lambda text: None) -> list[Report]:
     """Look at machines, all at once; call it from the main thread.
 
     Args:
         settings: How they are reached.
         machines: Which.
-        python: An interpreter to look for, beside those in PATH.
         on_step: Told what is being waited for.
     """
     loop = AsyncioLoop()
     connections = Connections(loop, settings)
+    reports = [Report(machine=machine) for machine in machines]
     try:
-        return loop.run(_check([_Probe(connections, machine, python) for machine in machines], on_step))
+        loop.run(_check(connections, reports, on_step))
     finally:
         connections.close()
         loop.close()
+    return reports
 
 
-async def _check(probes: Sequence[_Probe], on_step: Callable[[str], None]) -> list[Report]:
+async def _check(connections: Connections, reports: Sequence[Report], on_step: Say) -> None:
     try:
-        on_step(f"checking {len(probes)} hosts")
-        await gather(*(probe.within(_ANSWER_S, probe.begin()) for probe in probes))
-        there = [probe for probe in probes if not probe.report.problem]
-        await gather(*(probe.within(_ANSWER_S, probe.ask_time()) for probe in there))
-        there = [probe for probe in there if not probe.report.problem and probe.report.facts["port"]]
+        on_step(f"checking {len(reports)} hosts")
+        await gather(*(_attempt(report, _ANSWER_S, _look(connections, report)) for report in reports))
+        there = [report for report in reports if not report.problem and report.facts["port"]]
         if len(there) > 1:
             on_step(f"testing the connections between {len(there)} hosts")
-        others = {probe: [other.report for other in there if other is not probe] for probe in there}
         seconds = _ANSWER_S + _REACH_S * len(there)
-        await gather(*(probe.within(seconds, probe.reach(others[probe])) for probe in there))
+        await gather(*(_attempt(report, seconds, _reach(report, there)) for report in there))
     finally:
-        for probe in probes:
-            probe.close()
-    return [probe.report for probe in probes]
+        for report in reports:
+            if report.probe is not None:
+                report.probe.close()
 
 
-class _Probe:
-    """One machine that is looked at."""
+async def _attempt(report: Report, seconds: float, step: Coroutine[Any, Any, None]) -> None:
+    """Take a step, after whose failure nothing more can be said of the machine."""
+    try:
+        await within(seconds, step)
+    except asyncio.TimeoutError:
+        report.problem = f"it did not answer within {seconds:g} s"
+    except (EOFError, BrokenPipeError):
+        report.problem = "the check on the host ended early. See whether python3 works there"
+    except NotStarted as error:
+        report.problem = "it has no python3 in its PATH. Install Python" if error.code == 127 else str(error)
+    except HostError as error:
+        report.problem = str(error)
 
-    def __init__(self, connections: Connections, machine: Machine, python: str) -> None:
-        self.report = Report(machine=machine)
-        self._connections = connections
-        self._python = python
-        self._program: RunningProgram | None = None
-        self._unread = b""
 
-    async def within(self, seconds: float, step: Coroutine[Any, Any, None]) -> None:
-        """Take a step, after whose failure nothing more can be said of the machine."""
-        try:
-            await within(seconds, step)
-        except asyncio.TimeoutError:
-            self.report.problem = f"it did not answer within {seconds:g} s"
-        except NotStarted as error:
-            missing = error.finished.code == 127
-            self.report.problem = "it has no python3 in its PATH. Install Python" if missing else str(error)
-        except HostError as error:
-            self.report.problem = str(error)
+async def _look(connections: Connections, report: Report) -> None:
+    """Connect to a machine, and ask what it is."""
+    connection = await connections.open(report.machine.destination)
+    report.address = report.machine.address or connection.address
+    words = ["python3", "-I", "-c", _PROBE, report.address, f"{_REACH_S:g}"]
+    report.probe = await connection.start(words)
+    report.facts = json.loads(await report.probe.line())
+    report.clock = report.facts.pop("time") - time.time()
 
-    async def begin(self) -> None:
-        """Connect to it, and ask what it is."""
-        connection = await self._connections.open(self.report.machine.destination)
-        self.report.address = self.report.machine.address or connection.address
-        words = ["python3", "-I", "-c", _PROBE, self.report.address, self._python, f"{_REACH_S:g}"]
-        self._program = await connection.start(words)
-        self.report.facts = await self._hear(self._program)
 
-    async def ask_time(self) -> None:
-        """Ask what time it is there."""
-        asked = time.time()
-        said = await self._hear(self._tell(op="time"))
-        self.report.clock = said["time"] - (asked + time.time()) / 2
-
-    async def reach(self, others: Sequence[Report]) -> None:
-        """Have it try to reach others."""
-        peers = [(other.machine.name, other.address, other.facts["port"]) for other in others]
-        program = self._tell(op="reach", peers=peers)
-        while "over" not in (said := await self._hear(program)):
-            if "error" in said:
-                self.report.unreachable[said["peer"]] = said["error"]
-
-    def _tell(self, **values: object) -> RunningProgram:
-        assert self._program is not None
-        with contextlib.suppress(BrokenPipeError):  # its end is read
-            os.write(self._program.write, json.dumps(values).encode() + b"\n")
-        return self._program
-
-    async def _hear(self, program: RunningProgram) -> dict[str, Any]:
-        """Return the next thing that it says."""
-        while b"\n" not in self._unread:
-            data = await read(self._connections.loop, program.read)
-            if not data:
-                raise HostError("the check on the host ended early. See whether python3 works there")
-            self._unread += data
-        line, _, self._unread = self._unread.partition(b"\n")
-        said: dict[str, Any] = json.loads(line)
-        return said
-
-    def close(self) -> None:
-        """End it."""
-        if self._program is not None:
-            self._program.close()
+async def _reach(report: Report, there: Sequence[Report]) -> None:
+    """Have a machine try to reach the others."""
+    assert report.probe is not None
+    others = [(other.machine.name, other.address, other.facts["port"]) for other in there if other is not report]
+    os.write(report.probe.input, json.dumps(others).encode() + b"\n")
+    report.unreachable = json.loads(await report.probe.line())

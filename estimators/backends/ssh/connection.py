@@ -8,23 +8,22 @@ of its input.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import itertools
 import os
 import random
-import re
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from container.system import folders
 from container.system.asyncio_loop import AsyncioLoop, within
 from container.system.removing import remove_tree
 from estimators.backends.hosts import login_shell
-from estimators.backends.hosts.provider import HostError
-from estimators.backends.ssh import child
-from estimators.backends.ssh.child import KEPT, Child, Finished
+from estimators.backends.hosts.child import ChildProcess, in_memory
+from estimators.backends.hosts.provider import HostError, Say
 from estimators.backends.ssh.command import DROPPED, FINAL, SILENT, Destination, SshSettings, reason
 
 #: How many connections are made at once: sshd's ``MaxStartups`` drops logins from the tenth on.
@@ -44,16 +43,37 @@ _LATE = (
 )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finished:
+    """How a command ended.
+
+    Attributes:
+        code: Its exit status; 255 also when ssh itself failed.
+        output: What it printed.
+        errors: What it wrote to its standard error, the last 16 KiB.
+    """
+
+    code: int
+    output: bytes
+    errors: str
+
+    @property
+    def last_line(self) -> str:
+        """Return its last words, as the reason of its failure."""
+        lines = (self.errors.strip() or self.output.decode(errors="replace").strip()).splitlines()
+        return lines[-1] if lines else f"exit status {self.code}"
+
+
 class NotStarted(HostError):
     """Tell that a program on a machine has ended before it began: it was not found, say.
 
     Attributes:
-        finished: How it ended.
+        code: Its exit status.
     """
 
-    def __init__(self, finished: Finished) -> None:
-        super().__init__(finished.last_line)
-        self.finished = finished
+    def __init__(self, code: int, complaint: str) -> None:
+        super().__init__(complaint or f"exit status {code}")
+        self.code = code
 
 
 class _LoginFailed(HostError):
@@ -62,32 +82,6 @@ class _LoginFailed(HostError):
     def __init__(self, text: str, complaint: str) -> None:
         super().__init__(text)
         self.complaint = complaint
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RunningProgram:
-    """Speak to a program on a machine. When the descriptors are closed, it sees the end of its input.
-
-    Attributes:
-        read: The descriptor to read from; it belongs to whoever has started the program, as the other one does.
-        write: The one to write to.
-        process: The ssh that carries it.
-    """
-
-    read: int
-    write: int
-    process: Child
-
-    @property
-    def complaint(self) -> str:
-        """Return the last line of its standard error."""
-        lines = self.process.errors.decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else ""
-
-    def close(self) -> None:
-        """Close the descriptors."""
-        os.close(self.read)
-        os.close(self.write)
 
 
 class Connections:
@@ -107,7 +101,7 @@ class Connections:
         self._numbers = itertools.count(1)
 
     async def open(
-        self, destination: Destination, *, patience: float = 0.0, on_late: Callable[[str], None] = lambda text: None
+        self, destination: Destination, *, patience: float = 0.0, on_late: Say = lambda text: None
     ) -> SshConnection:
         """Connect to a machine. Logins that sshd drops because there are too many are tried again.
 
@@ -177,12 +171,11 @@ class SshConnection:
         self._connections = connections
         self.loop = connections.loop
         self._socket = socket
-        self._master: Child | None = None
-        self._input = -1  # what the master reads, as long as nothing else holds the connection
+        self._master: ChildProcess | None = None
 
     # --- the master ---
 
-    async def login(self, on_late: Callable[[str], None]) -> None:
+    async def login(self, on_late: Say) -> None:
         """Log in.
 
         Raises:
@@ -190,53 +183,52 @@ class SshConnection:
         """
         mark = _mark()
         # The master has a session of its own, which says when the login and the shell there are through. It ends with
-        # its input, which is ours.
+        # its input, which is ours as long as nothing else holds the connection.
         argv = [*self._words(master=True), f"echo {mark} $SSH_CONNECTION && exec cat"]
-        stdin, self._input = os.pipe()
-        output, stdout = os.pipe()
-        master = self._master = Child(self.loop, argv, stdin=stdin, stdout=stdout)
-        os.close(stdin)
-        os.close(stdout)
+        master = self._master = _spawn(self.loop, argv)
         late = self.loop.call_later(_LATE_S, lambda: on_late(_LATE))
         try:
-            words = await within(_GIVE_UP_S, self._greeting(master, output, mark))
-        except BaseException as error:
-            self._close_input()
-            os.close(output)
-            if isinstance(error, asyncio.TimeoutError):
-                raise HostError(_LATE) from None
+            words = await within(_GIVE_UP_S, self._greeting(master, mark))
+        except asyncio.TimeoutError:
+            master.close()
+            raise HostError(_LATE) from None
+        except BaseException:
+            master.close()
             raise
         finally:
             late.cancel()
         if len(words) == 4:
             self.caller_address, self.address = words[0], words[2]
         master.errors.clear()  # the machine's greeting
-        self.loop.start(self._watch(master, output))
+        self.loop.start(self._watch(master))
 
-    async def _greeting(self, master: Child, output: int, mark: str) -> list[str]:
+    async def _greeting(self, master: ChildProcess, mark: str) -> list[str]:
         """Return what the master's session says of the connection, after what a login shell prints."""
-        said = b""
-        while data := await child.read(self.loop, output):
-            said = (said + data)[-KEPT:]
-            if (found := re.search(f"{mark}(.*)\n".encode(), said)) is not None:
-                return found[1].decode("ascii", "replace").split()
-        finished = await master.wait()
-        text = reason(finished.errors, self._connections.settings, self.destination)
-        if text == SILENT and (printed := said.decode("utf-8", "replace").strip()):
-            text = f"its login shell printed {printed.splitlines()[-1][:200]!r} and ended: `ssh HOST true` must succeed"
-        if finished.code == 0:
+        printed = ""
+        with contextlib.suppress(EOFError):
+            while True:
+                line = (await master.line()).decode("utf-8", "replace")
+                if mark in line:
+                    return line.partition(mark)[2].split()
+                printed = line.strip() or printed
+        code = await master.wait()
+        errors = master.errors.decode(errors="replace")
+        text = reason(errors, self._connections.settings, self.destination)
+        if text == SILENT and printed:
+            text = f"its login shell printed {printed[:200]!r} and ended: `ssh HOST true` must succeed"
+        if code == 0:
             text = "the login ended at once. The login shell must run commands: `ssh HOST true` must succeed"
-        raise _LoginFailed(text, finished.errors)
+        raise _LoginFailed(text, errors)
 
-    async def _watch(self, master: Child, output: int) -> None:
+    async def _watch(self, master: ChildProcess) -> None:
         """Note why the connection has ended."""
         try:
-            errors = (await master.wait()).errors
+            await master.wait()
         finally:
-            os.close(output)
+            master.close()
         if self.ended is None:
-            text = reason(errors, self._connections.settings, self.destination)
-            self.ended = text if errors.strip() else CLOSED
+            errors = master.errors.decode(errors="replace")
+            self.ended = reason(errors, self._connections.settings, self.destination) if errors.strip() else CLOSED
         self.close()
 
     def _words(self, *, master: bool) -> list[str]:
@@ -252,11 +244,6 @@ class SshConnection:
         settings = self._connections.settings.words(level="INFO" if master else "ERROR")
         return [*settings, *words, *self.destination.words()]
 
-    def _close_input(self) -> None:
-        if self._input >= 0:
-            os.close(self._input)
-            self._input = -1
-
     # --- what goes through it ---
 
     @property
@@ -271,9 +258,9 @@ class SshConnection:
             argv: Its words.
             source: What its input is to be.
         """
-        return await child.run(self.loop, [*self.words, login_shell.line(argv)], source)
+        return await _run(self.loop, [*self.words, login_shell.line(argv)], source)
 
-    async def start(self, argv: Sequence[str], *, script: str = 'echo "$0"; exec "$@"') -> RunningProgram:
+    async def start(self, argv: Sequence[str], *, script: str = 'echo "$0"; exec "$@"') -> ChildProcess:
         """Start a program there that is spoken to over its standard input and output.
 
         What a login shell prints before is left out. The connection ends with the last program that was started so.
@@ -286,38 +273,38 @@ class SshConnection:
             NotStarted: it has ended before it began.
         """
         mark = _mark()
-        command = login_shell.line(["sh", "-c", script, mark, *argv])
-        output, stdout = os.pipe()
-        stdin, write = os.pipe()
-        process = Child(self.loop, [*self.words, command], stdin=stdin, stdout=stdout)
-        os.close(stdin)
-        os.close(stdout)
-        program = RunningProgram(read=output, write=write, process=process)
+        program = _spawn(self.loop, [*self.words, login_shell.line(["sh", "-c", script, mark, *argv])])
         try:
-            if not await self._read_up_to(f"{mark}\n".encode(), output):
-                raise NotStarted(await process.wait())
+            if not await self._skip(f"{mark}\n".encode(), program.output):
+                raise NotStarted(await program.wait(), program.complaint)
         except BaseException:
-            process.kill()
+            program.kill()
             program.close()
             raise
         # From now on the connection lasts as long as the program: beyond a link that is cut, only sshd's own processes
         # would not know.
-        self._close_input()
+        if self._master is not None:
+            self._master.close_input()
         return program
 
-    async def _read_up_to(self, mark: bytes, fd: int) -> bool:
+    async def _skip(self, mark: bytes, fd: int) -> bool:
         """Read up to the mark and not further: what follows is the program's."""
         os.set_blocking(fd, False)
-        said = bytearray()
-        while not said.endswith(mark):
-            try:
-                data = os.read(fd, 1)
-            except BlockingIOError:
-                await child.readable(self.loop, fd)
-                continue
-            if not data:
-                return False
-            said += data
+        said, ready = bytearray(), asyncio.Event()
+        self.loop.add_reader(fd, ready.set)
+        try:
+            while not said.endswith(mark):
+                try:
+                    data = os.read(fd, 1)
+                except BlockingIOError:
+                    ready.clear()
+                    await ready.wait()
+                    continue
+                if not data:
+                    return False
+                said += data
+        finally:
+            self.loop.remove_reader(fd)
         return True
 
     async def forward(self, here: Path, there: str) -> None:
@@ -346,7 +333,7 @@ class SshConnection:
 
     async def _forward(self, way: str, ends: str) -> Finished:
         settings = [*self._connections.settings.words(forwards=True), "-o", f"ControlPath={self._socket}"]
-        return await child.run(self.loop, [*settings, "-O", "forward", way, ends, *self.destination.words()])
+        return await _run(self.loop, [*settings, "-O", "forward", way, ends, *self.destination.words()])
 
     @property
     def folder(self) -> Path:
@@ -357,10 +344,34 @@ class SshConnection:
         """End it and everything that goes through it."""
         self.ended = self.ended or "the connection was closed"
         self._connections.open_ones.discard(self)
-        self._close_input()
         if self._master is not None:
+            self._master.close_input()
             self._master.kill()
 
 
 def _mark() -> str:
     return f"fleetfit-{secrets.token_hex(8)}"
+
+
+def _spawn(loop: AsyncioLoop, argv: Sequence[str], stdin: int | None = None) -> ChildProcess:
+    try:
+        return ChildProcess(loop, argv, stdin=stdin)
+    except FileNotFoundError:
+        raise HostError("ssh is not installed on this machine. Install it (apt-get install openssh-client)") from None
+    except OSError as error:
+        raise HostError(f"{error.filename}: {error.strerror}") from None
+
+
+async def _run(loop: AsyncioLoop, argv: Sequence[str], source: bytes = b"") -> Finished:
+    """Run a process to its end; one whose end is not awaited any more is killed."""
+    stdin = in_memory(source)
+    try:
+        program = _spawn(loop, argv, stdin)
+    finally:
+        os.close(stdin)
+    try:
+        output = await program.rest()
+        return Finished(code=await program.wait(), output=output, errors=program.errors.decode(errors="replace"))
+    finally:
+        program.kill()
+        program.close()

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from container.contract.names import cut, shown, unknown
+from container.contract.names import cut, shown
 from container.system import files
-from estimators.backends.option_rules import option, read, refuse, seconds, text, texts
+from estimators.backends.option_rules import option, read, refuse, seconds, text, texts, whole
 from estimators.backends.ssh.command import Destination, SshSettings
 from estimators.job.errors import ConfigurationError
 from estimators.records.record import jobs_folder
@@ -75,22 +75,23 @@ def parse(text: str, where: str) -> Machine:
     return Machine(destination=destination, slots=int(slots) if slots is not None else None)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Given:
+    """A host that is a dict; see :class:`Machine` and :class:`Destination`."""
+
+    host: str = option(text(), "")
+    user: str | None = option(text())
+    port: int | None = option(whole(1, 65_535))
+    slots: int | None = option(whole(1, 1_000_000))
+    address: str | None = option(text())
+
+
 def _from_dict(given: Mapping[str, Any], where: str) -> Machine:
-    known = ("host", "user", "port", "slots", "address")
-    for name in given:
-        if name not in known:
-            raise ConfigurationError(unknown(f"key of a host in {where}", name, known))
-    for name, kind in (("host", str), ("user", str), ("address", str), ("port", int), ("slots", int)):
-        value = given.get(name)
-        if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
-            raise ConfigurationError(f"{where}: {name!r} must be a {kind.__name__}, got {shown(value)}.")
-    if "host" not in given:
+    found: _Given = read(_Given, given, what=f"key of a host in {where}")
+    if not found.host:
         raise ConfigurationError(f"{where}: {shown(dict(given))} has no 'host'.")
-    slots = given.get("slots")
-    if slots is not None and slots < 1:
-        raise ConfigurationError(f"{where}: 'slots' must be at least 1, got {slots}.")
-    destination = Destination(host=given["host"], user=given.get("user"), port=given.get("port"))
-    return Machine(destination=destination, slots=slots, address=given.get("address"))
+    destination = Destination(host=found.host, user=found.user, port=found.port)
+    return Machine(destination=destination, slots=found.slots, address=found.address)
 
 
 def parse_list(given: Any, where: str) -> tuple[Machine, ...]:

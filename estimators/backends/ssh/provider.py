@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 
 from container.contract.strategies import FRAMEWORKS, MPI, Elastic, ElasticHorovod
 from estimators.backends.hosts import shipping
+from estimators.backends.hosts.child import ChildProcess
 from estimators.backends.hosts.environment import PythonEnvironment, is_here
-from estimators.backends.hosts.membership import MembershipSource, Polled
+from estimators.backends.hosts.membership import Located, MembershipSource, Polled
 from estimators.backends.hosts.provider import (
     Finding,
     Host,
@@ -25,9 +26,10 @@ from estimators.backends.hosts.provider import (
 )
 from estimators.backends.hosts.remote import RemoteHost
 from estimators.backends.ssh import starting
-from estimators.backends.ssh.connection import CLOSED, WHY_S, Connections, RunningProgram, SshConnection
+from estimators.backends.ssh.connection import CLOSED, WHY_S, Connections, SshConnection
 from estimators.backends.ssh.machines import VARIABLE, Machine, SshOptions
 from estimators.backends.ssh.pool import LOOK_EVERY_S, OthersHaveThem, Pool, fits, processes_of
+from estimators.backends.ssh.starting import OurProgram
 from estimators.job import fleets
 from estimators.job.errors import ConfigurationError
 from estimators.job.fleets import Capabilities
@@ -43,19 +45,17 @@ _TRIAL_WAITS_S = 7 * 86_400.0
 
 
 @dataclasses.dataclass
-class Place:
+class Reservation:
     """Hold the machine that a host is on.
 
     Attributes:
         machine: The machine.
         connection: The connection to it; None until there is one.
-        python: The interpreter that the agent runs on.
         identity: What the machine is known by; "" until its agent has said it.
     """
 
     machine: Machine
     connection: SshConnection | None = None
-    python: str = ""
     identity: str = ""
 
 
@@ -70,10 +70,8 @@ class SshProvider(HostProvider):
         self._options = SshOptions.of(job.options.backend_options)
         self._pool = Pool(job, self._options)
         self._connections = Connections(job.loop, self._options.settings())
-        self._places: dict[str, Place] = {}  # host -> where it is
-        self._starts: dict[str, int] = {}  # host -> how often it was started
-        self._found: dict[str, str] = {}  # host -> the machine that discovery has named for it
-        self._unfound: dict[str, asyncio.Event] = {}  # host -> told when discovery has named a machine for it
+        self._reservations: dict[str, Reservation] = {}  # host -> where it is
+        self._located = Located()  # the machines that discovery has named for hosts
         self._bridges = 0
 
     @classmethod
@@ -173,11 +171,9 @@ class SshProvider(HostProvider):
 
     async def acquire(self, name: str) -> Host:
         """Start an agent on a machine that nobody has; where discovery names machines, on the one that it names."""
-        if _discovers(self.spec) and name not in self._found:
-            found = self._unfound[name] = asyncio.Event()
-            await found.wait()
+        located = await self._located.wait(name) if _discovers(self.spec) else self._located.get(name)
         pause: float | None = None  # before machines are looked for, for all hosts together
-        if self._options.wait and not self._found:
+        if self._options.wait and located is None:
             pause = 0.0
             self._pool.begin_to_wait()
         while True:
@@ -185,56 +181,55 @@ class SshProvider(HostProvider):
                 await self._pool.until_all_have_one(name, pause)
             tried: dict[str, str] = {}  # machine -> why it does not do
             try:
-                return await self._try_machines(name, tried)
+                return await self._try_machines(name, located, tried)
             except OthersHaveThem:
                 if not self._pool.waits:
                     raise
                 pause = min(2 * max(pause or 0.0, LOOK_EVERY_S), _LONGEST_PAUSE_S) if tried else LOOK_EVERY_S
 
-    async def _try_machines(self, name: str, tried: dict[str, str]) -> Host:
+    async def _try_machines(self, name: str, located: str | None, tried: dict[str, str]) -> Host:
         """Start an agent on the first machine that will do, each tried once."""
         while True:
             try:
-                place = self._places[name] = Place(self._pool.take(name, tried, self._found.get(name)))
+                reservation = self._reservations[name] = Reservation(self._pool.take(name, tried, located))
             except HostUnavailable as error:
                 reasons = [f"{machine}: {reason}" for machine, reason in tried.items()]
                 raise type(error)("; ".join(filter(None, [*reasons, str(error)]))) from None
             try:
-                return await self._start(name, place)
+                return await self._start(name, reservation)
             except HostError as error:
-                tried[place.machine.name] = str(error)
-                self._give_up(name, place)
+                tried[reservation.machine.name] = str(error)
+                self._give_up(name, reservation)
             except BaseException:
-                self._give_up(name, place)
+                self._give_up(name, reservation)
                 raise
 
-    async def _start(self, name: str, place: Place) -> RemoteHost:
+    async def _start(self, name: str, reservation: Reservation) -> RemoteHost:
         """Connect to a machine, and start an agent there."""
-        machine, options = place.machine, self._options
-        connection = place.connection = await self._connect(machine)
+        machine, options = reservation.machine, self._options
+        connection = reservation.connection = await self._connect(machine)
         try:
-            await self._hold(connection)
             address = self._address(machine, connection)
-            program, place.python = await starting.start(
+            program = await starting.start(
                 connection, self._program, lambda text: self.job.tell(f"{machine.name}: {text}")
             )
             host = await RemoteHost.connect(
                 self.loop,
                 name,
-                program.read,
-                program.write,
-                root=self._root(name),
+                program.output,
+                program.input,
+                root=self.new_root(name),
                 address=address,
                 caller_address=options.caller_address or connection.caller_address,
                 interface="",
                 silence=options.silence,
                 explain=functools.partial(self._explain, machine, connection, program),
             )
-            known = {other.identity: other.machine.name for other in self._places.values()}
-            place.identity = host.facts.identity
-            if place.identity and place.identity in known:
+            known = {other.identity: other.machine.name for other in self._reservations.values()}
+            reservation.identity = host.facts.identity
+            if reservation.identity and reservation.identity in known:
                 host.close()
-                other = known[place.identity]
+                other = known[reservation.identity]
                 raise HostError(f"it is the same machine as {other}. Name each machine once, with all its slots")
         except BaseException:
             connection.close()
@@ -246,9 +241,6 @@ class SshProvider(HostProvider):
         return await self._connections.open(
             machine.destination, on_late=lambda text: self.job.tell(f"{machine.name}: {text}")
         )
-
-    async def _hold(self, connection: SshConnection) -> None:
-        """Do what keeps a machine there as long as it is connected to."""
 
     def _address(self, machine: Machine, connection: SshConnection) -> str:
         """Return where the other hosts reach a machine."""
@@ -263,7 +255,7 @@ class SshProvider(HostProvider):
         return address
 
     @functools.cached_property
-    def _program(self) -> starting.Program:
+    def _program(self) -> OurProgram:
         """Return the agent, and the environment that it runs in."""
         python, others, environment = self._options.python, [], None
         if python is None:
@@ -275,11 +267,11 @@ class SshProvider(HostProvider):
                 raise HostError(f"no environment can be made there: {error}") from None
             if self._options.requirements is None:
                 others = _larger_environments(**content)
-        return starting.Program(
+        return OurProgram(
             code=shipping.code(), python=python, others=others, words=("agent", "host"), environment=environment
         )
 
-    async def _explain(self, machine: Machine, connection: SshConnection, agent: RunningProgram, reason: str) -> str:
+    async def _explain(self, machine: Machine, connection: SshConnection, agent: ChildProcess, reason: str) -> str:
         """Return why a machine is gone.
 
         That is what ended the connection, if that was not the end of the agent; else what the agent complained of.
@@ -291,15 +283,12 @@ class SshProvider(HostProvider):
         connection.close()
         return text
 
-    def _root(self, host: str) -> str:
-        """Return a folder for a host that no agent has had: one that is cut off may still remove its own."""
-        count = self._starts[host] = self._starts.get(host, 0) + 1
-        job = self.spec.name if count == 1 else f"{self.spec.name}.{count}"
-        return f"{job}/hosts/{host}"
-
     async def bridge(self, host: Host, other: Host, port: int) -> int:
         """Lead connections to a port of a host's loopback address to one of another host, through both ssh."""
-        near, far = (place.connection if (place := self._places.get(one.name)) else None for one in (host, other))
+        near, far = (
+            reservation.connection if (reservation := self._reservations.get(one.name)) else None
+            for one in (host, other)
+        )
         if near is None or far is None:
             raise HostError("the connection to one of the two hosts was lost")
         self._bridges += 1
@@ -307,20 +296,20 @@ class SshProvider(HostProvider):
         await far.forward(here, f"{other.address}:{port}")
         return await near.forward_back(here)
 
-    def _give_up(self, host: str, place: Place) -> None:
+    def _give_up(self, host: str, reservation: Reservation) -> None:
         """Let others have a host's machine; the connection ends with the host's agent."""
-        if self._places.get(host) is place:  # it is not after close()
-            del self._places[host]
-            self._pool.give_back(place.machine)
+        if self._reservations.get(host) is reservation:  # it is not after close()
+            del self._reservations[host]
+            self._pool.give_back(reservation.machine)
 
     def release(self, host: Host) -> None:
         """Let others have the machine."""
-        self._give_up(host.name, self._places[host.name])
-        self._found.pop(host.name, None)
+        self._give_up(host.name, self._reservations[host.name])
+        self._located.forget(host.name)
 
     def close(self) -> None:
         """Close all connections, at which everything ends on the machines."""
-        self._places.clear()
+        self._reservations.clear()
         self._pool.close()
         self._connections.close()
 
@@ -333,9 +322,7 @@ class SshProvider(HostProvider):
 
     def locate(self, name: str, place: str) -> None:
         """Say which machine is to be a host's; it is the name that discovery has for it."""
-        self._found[name] = place
-        if (unfound := self._unfound.pop(name, None)) is not None:
-            unfound.set()
+        self._located.locate(name, place)
 
 
 def _discovers(spec: TrainingJobSpec) -> bool:

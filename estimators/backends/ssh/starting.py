@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from estimators.backends.hosts import shipping
-from estimators.backends.hosts.provider import HostError
-from estimators.backends.ssh import child
-from estimators.backends.ssh.connection import NotStarted, RunningProgram, SshConnection
+from estimators.backends.hosts.child import ChildProcess
+from estimators.backends.hosts.provider import HostError, Say
+from estimators.backends.ssh.connection import NotStarted, SshConnection
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Program:
-    """What is started.
+class OurProgram:
+    """A program of ours for a machine.
 
     Attributes:
         code: Our packages that it needs.
@@ -36,16 +38,13 @@ class Program:
     script: str = shipping.START
 
 
-async def start(connection: SshConnection, program: Program, say: Callable[[str], None]) -> tuple[RunningProgram, str]:
+async def start(connection: SshConnection, program: OurProgram, say: Say) -> ChildProcess:
     """Start a program. Its code and its environment are each brought once.
 
     Args:
         connection: The machine.
-        program: What is started there.
+        program: The program to start there.
         say: Told what an environment is being made with.
-
-    Returns:
-        The program, and the interpreter that it runs on.
 
     Raises:
         HostError: it cannot be started; with the reason.
@@ -53,25 +52,25 @@ async def start(connection: SshConnection, program: Program, say: Callable[[str]
     try:
         for python in (program.python, *program.others):
             try:
-                return await _start_with_code(connection, program, python), python
+                return await _start_with_code(connection, program, python)
             except NotStarted as error:
-                if error.finished.code != shipping.NO_PYTHON:
+                if error.code != shipping.NO_PYTHON:
                     raise
         if program.environment is None:
             raise HostError(f"{program.python} does not exist there. Name an interpreter that exists")
         await _prepare(connection, program.environment, say)
-        return await _start_with_code(connection, program, program.python), program.python
+        return await _start_with_code(connection, program, program.python)
     except NotStarted as error:
         raise HostError(connection.ended or f"the agent could not be started: {error}") from None
 
 
-async def _start_with_code(connection: SshConnection, program: Program, python: str) -> RunningProgram:
+async def _start_with_code(connection: SshConnection, program: OurProgram, python: str) -> ChildProcess:
     """Start a program, and bring its code where that is not there."""
     words = [program.code.name, python, *program.words]
     try:
         return await connection.start(words, script=program.script)
     except NotStarted as error:
-        if error.finished.code != shipping.NO_CODE:
+        if error.code != shipping.NO_CODE:
             raise
     sent = await connection.run(["sh", "-c", shipping.TAKE_CODE, "sh", program.code.name], program.code.archive())
     if sent.code != 0:
@@ -79,11 +78,17 @@ async def _start_with_code(connection: SshConnection, program: Program, python: 
     return await connection.start(words, script=program.script)
 
 
-async def _prepare(connection: SshConnection, environment: dict[str, Any], say: Callable[[str], None]) -> None:
+async def _prepare(connection: SshConnection, environment: dict[str, Any], say: Say) -> None:
     """Have the environment made there by a program of its own, as that takes long."""
-    asked = json.dumps({"words": connection.words, **environment}).encode()
-    argv = [sys.executable, "-m", "estimators.backends.hosts.environment"]
-    made = await child.run(connection.loop, argv, asked, say)
-    if made.code != 0:
-        lines = made.errors.strip().splitlines()
-        raise HostError(connection.ended or (lines[-1] if lines else f"preparation exited with code {made.code}"))
+    made = ChildProcess(connection.loop, [sys.executable, "-m", "estimators.backends.hosts.environment"])
+    try:
+        os.write(made.input, json.dumps({"words": connection.words, **environment}).encode())
+        made.close_input()
+        with contextlib.suppress(EOFError):
+            while True:
+                say((await made.line()).decode("utf-8", "replace").rstrip("\n"))
+        if (code := await made.wait()) != 0:
+            raise HostError(connection.ended or made.complaint or f"preparation exited with code {code}")
+    finally:
+        made.kill()
+        made.close()

@@ -251,7 +251,7 @@ def test_an_environment_is_made_once_without_root_index_or_network(
     steps = [entry["StatusMessage"] for entry in first.describe()["SecondaryStatusTransitions"]]
     assert any("its environment is ready after" in step for step in steps), steps
     shown = "".join(line.data.decode() for line in first.log_lines())
-    assert re.search(r"asking its package index\r(.*\r)*.*its environment is ready after \d+ s\r", shown)
+    assert re.search(r"from its package index\r(.*\r)*.*its environment is ready after \d+ s\r", shown)
     assert re.search(r"\rstarting, after \d+ s of waiting\n", shown)
     again = make.run(script, hosts=2, options=wanted)
     steps = [entry["StatusMessage"] for entry in again.describe()["SecondaryStatusTransitions"]]

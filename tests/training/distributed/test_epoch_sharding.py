@@ -42,16 +42,13 @@ def test_the_data_are_dealt_as_the_ledger_says(
     for rank in range(size):
         shard = data.training_shard(
             remaining(make(), shuffle=records, seed=3, epoch=2, position=position),
+            data.Options(parse=lambda record: (record, record), seed=3),
             rank=rank,
             size=size,
             local_rank=0,
             local_size=1,
             batch_size=per_step // size,
             left_over=per_step % size,
-            parse=lambda record: (record, record),
-            shuffle=None,
-            seed=3,
-            repeat=False,
         )
         steps = [
             [int(x) for x, weight in zip(x, weights[0] if weights else np.ones(len(x)), strict=True) if weight]

@@ -17,9 +17,8 @@ from sshd import Keys, Server, free_port, key
 
 from container.system.asyncio_loop import AsyncioLoop, gather
 from estimators.backends.hosts.provider import HostError
-from estimators.backends.ssh.child import Finished
 from estimators.backends.ssh.command import Destination, SshSettings
-from estimators.backends.ssh.connection import Connections, NotStarted, SshConnection
+from estimators.backends.ssh.connection import Connections, Finished, NotStarted, SshConnection
 
 pytestmark = pytest.mark.leaves("files")
 
@@ -75,7 +74,7 @@ def run(wait: Wait) -> Run:
     return lambda connection, *argv, source=b"": wait(connection.run(argv, source))
 
 
-def test_words_arrive_as_they_are(connect: Open, run: Run, there: Destination, settings: SshSettings) -> None:
+def test_words_and_bytes_arrive_as_they_are(connect: Open, run: Run, there: Destination, settings: SshSettings) -> None:
     connection = connect(there, settings)
     words = ["a b", "it's", '"$HOME"', "`id`", "*", "", "ü", "a\nb", "!x"]
     done = run(connection, "printf", "%s|", *words)
@@ -83,10 +82,6 @@ def test_words_arrive_as_they_are(connect: Open, run: Run, there: Destination, s
     failed = run(connection, "sh", "-c", "echo why >&2; exit 3")
     assert (failed.code, failed.last_line) == (3, "why")
     assert run(connection, "no-such-program").code == 127
-
-
-def test_bytes_go_in(connect: Open, run: Run, there: Destination, settings: SshSettings) -> None:
-    connection = connect(there, settings)
     for source in (os.urandom(3 << 20), b""):
         assert run(connection, "cat", source=source).output == source
 
@@ -112,20 +107,15 @@ def test_a_program_is_spoken_to_and_ends_with_its_input(
     )
     words += f"\nopen({str(tmp_path / 'over')!r}, 'w')"
     program = wait(connection.start([sys.executable, "-c", words]))
-    os.set_blocking(program.read, True)
-    os.write(program.write, b"hello\n")
-    assert os.read(program.read, 6) + os.read(program.read, 100) in (b"first\nHELLO\n",)
-    os.close(program.write)
+    os.set_blocking(program.output, True)
+    os.write(program.input, b"hello\n")
+    assert os.read(program.output, 6) + os.read(program.output, 100) in (b"first\nHELLO\n",)
+    program.close_input()
     wait.until((tmp_path / "over").exists)
-    os.close(program.read)
+    program.close()
     wait.until(lambda: connection.ended)  # with the last one
-
-
-def test_a_program_that_is_not_there_ends(connect: Open, wait: Wait, there: Destination, settings: SshSettings) -> None:
-    connection = connect(there, settings)
-    program = wait(connection.start(["/no/such/program"]))
-    ended = wait(program.process.wait())
-    assert ended.code in (126, 127) and "not found" in ended.errors and "not found" in program.complaint
+    program = wait(connect(there, settings).start(["/no/such/program"]))
+    assert wait(program.wait()) in (126, 127) and "not found" in program.complaint
     program.close()
     with pytest.raises(NotStarted, match="no word of it"):
         wait(connect(there, settings).start([], script="echo 'no word of it' >&2; exit 1"))
@@ -139,8 +129,8 @@ def test_what_a_shell_prints_at_its_start_is_not_the_programs(
     try:
         connection = connect(Destination(host=server.address, port=server.port), settings)
         program = wait(connection.start(["echo", "mine"]))
-        os.set_blocking(program.read, True)
-        assert os.read(program.read, 100) == b"mine\n"
+        os.set_blocking(program.output, True)
+        assert os.read(program.output, 100) == b"mine\n"
         program.close()
     finally:
         server.close()
@@ -165,7 +155,16 @@ def test_a_start_that_is_cancelled_leaves_nothing(
     assert connection.ended is None
 
 
-def test_a_key_that_changed_is_refused(connect: Open, run: Run, keys: Keys, settings: SshSettings) -> None:
+def test_only_a_known_host_key_is_taken(
+    connect: Open, run: Run, there: Destination, keys: Keys, settings: SshSettings, tmp_path: Path
+) -> None:
+    strict = SshSettings(known_hosts=tmp_path / "strict", config=settings.config, strict=True)
+    with pytest.raises(HostError, match="is not known"):
+        connect(there, strict)
+    public = next(keys.folder.glob(f"host-{there.host}-*.pub")).read_text()
+    strict.known_hosts.write_text(f"i-0123 {public}")
+    named = Destination(host=there.host, port=there.port, options={"HostKeyAlias": "i-0123"})
+    assert run(connect(named, strict), "true").code == 0
     server = Server(keys, "127.0.0.4")
     there = Destination(host=server.address, port=server.port)
     assert run(connect(there, settings), "true").code == 0
@@ -186,31 +185,19 @@ def test_a_key_that_changed_is_refused(connect: Open, run: Run, keys: Keys, sett
         server.close()
 
 
-def test_strict_takes_no_key_that_is_not_known(
-    connect: Open, run: Run, there: Destination, settings: SshSettings, keys: Keys
-) -> None:
-    strict = SshSettings(known_hosts=settings.known_hosts, config=settings.config, strict=True)
-    with pytest.raises(HostError, match="is not known"):
-        connect(there, strict)
-    public = next(keys.folder.glob(f"host-{there.host}-*.pub")).read_text()
-    settings.known_hosts.write_text(f"i-0123 {public}")
-    named = Destination(host=there.host, port=there.port, options={"HostKeyAlias": "i-0123"})
-    assert run(connect(named, strict), "true").code == 0
-
-
-def test_a_refused_login_says_what_to_do(
-    connect: Open, there: Destination, settings: SshSettings, tmp_path: Path
+def test_a_login_that_fails_says_what_to_do(
+    connect: Open, there: Destination, settings: SshSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "config").write_text(f"Host *\n  IdentitiesOnly yes\n  IdentityFile {key(tmp_path / 'other')}\n")
     with pytest.raises(HostError, match=r"the login was refused .*ssh-copy-id"):
         connect(there, SshSettings(known_hosts=settings.known_hosts, config=tmp_path / "config"))
-
-
-def test_nobody_there_is_told_apart(connect: Open, settings: SshSettings) -> None:
     with pytest.raises(HostError, match="nothing listens"):
         connect(Destination(host="127.0.0.5", port=free_port("127.0.0.5")), settings)
     with pytest.raises(HostError, match="the name cannot be resolved"):
         connect(Destination(host="no-such-host.invalid"), settings)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(HostError, match="openssh-client"):
+        connect(there, settings)
 
 
 def test_the_configuration_counts(
@@ -232,25 +219,18 @@ def test_the_configuration_counts(
         connect(Destination(host="lab"), own)
 
 
-def test_many_logins_at_once_come_through_a_narrow_door(wait: Wait, keys: Keys, settings: SshSettings) -> None:
+def test_a_login_that_is_dropped_or_comes_too_early_is_tried_again(
+    wait: Wait, keys: Keys, settings: SshSettings
+) -> None:
     """sshd drops logins at random from the second on, and all from the fourth."""
     server = Server(keys, "127.0.0.6", more="MaxStartups 2:50:4")
     connections = Connections(wait.loop, settings)
     there = Destination(host=server.address, port=server.port)
     try:
         assert len(wait(gather(*(connections.open(there) for _ in range(12))))) == 12
-    finally:
-        connections.close()
         server.close()
-
-
-def test_patience_waits_for_a_machine_that_starts(wait: Wait, keys: Keys, settings: SshSettings) -> None:
-    server = Server(keys, "127.0.0.7")
-    server.close()
-    connections = Connections(wait.loop, settings)
-    wait.loop.call_later(0.5, server.start)
-    try:
-        wait(connections.open(Destination(host=server.address, port=server.port), patience=60))
+        wait.loop.call_later(0.5, server.start)
+        wait(connections.open(there, patience=60))
     finally:
         connections.close()
         server.close()
@@ -267,14 +247,6 @@ def test_a_connection_that_breaks_is_told_and_so_is_the_end_of_what_ran(
     assert connection.ended != "the connection was closed"
 
 
-def test_without_its_master_nothing_connects_by_itself(
-    connect: Open, run: Run, there: Destination, settings: SshSettings
-) -> None:
-    connection = connect(there, settings)
-    connection._socket.unlink()
-    assert run(connection, "true").code == 255
-
-
 @pytest.mark.soak
 def test_a_link_that_hangs_is_noticed_in_15_s(connect: Open, wait: Wait, keys: Keys, settings: SshSettings) -> None:
     server = Server(keys, "127.0.0.9")
@@ -288,20 +260,15 @@ def test_a_link_that_hangs_is_noticed_in_15_s(connect: Open, wait: Wait, keys: K
         server.close()
 
 
-def test_nothing_is_left_of_it_here(
+def test_nothing_connects_without_its_master_and_nothing_is_left_of_it_here(
     wait: Wait, there: Destination, settings: SshSettings, own_temporary_folder: Path
 ) -> None:
     connections = Connections(wait.loop, settings)
-    master = wait(connections.open(there))._master
+    connection = wait(connections.open(there))
+    connection._socket.unlink()
+    assert wait(connection.run(["true"])).code == 255
+    master = connection._master
     assert master is not None
     connections.close()
     wait.until(lambda: not Path(f"/proc/{master.pid}").exists())
     assert list(own_temporary_folder.glob("fleetfit-????????")) == []
-
-
-def test_a_machine_without_ssh_is_told(
-    connect: Open, there: Destination, settings: SshSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(HostError, match="openssh-client"):
-        connect(there, settings)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
-import platform
 import subprocess
 import sys
 import zipfile
@@ -28,40 +26,6 @@ def wanted() -> PythonEnvironment:
     return PythonEnvironment.of(["greeting==1.0"])
 
 
-def test_an_environment_is_named_by_what_is_in_it(wanted: PythonEnvironment) -> None:
-    assert PythonEnvironment.of(["greeting==1.0"]) == wanted
-    assert PythonEnvironment.of(["greeting==1.1"]).name != wanted.name
-    assert wanted.python == f"3.{sys.version_info[1]}" and wanted.processor == platform.machine()
-
-
-def test_another_processor_or_python_is_refused_by_name(shell: Shell, wanted: PythonEnvironment) -> None:
-    with pytest.raises(HostError, match=f"its processor is {platform.machine()}, .* are for sparc64"):
-        prepare(shell, dataclasses.replace(wanted, processor="sparc64"), print)
-    with pytest.raises(HostError, match=r"it has Python 3\..*, but .* are for 3\.99\. Install python3\.99 there"):
-        prepare(shell, dataclasses.replace(wanted, python="3.99"), print)
-
-
-def test_one_that_is_there_is_taken(shell: Shell, wanted: PythonEnvironment, tmp_path: Path) -> None:
-    python = tmp_path / ".cache" / "fleetfit" / "hosts" / wanted.name / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.symlink_to(sys.executable)
-    said: list[str] = []
-    prepare(shell, wanted, said.append)
-    assert said == ["its environment exists"]
-
-
-def test_a_full_disk_is_told_before_anything_is_sent(
-    shell: Shell, wanted: PythonEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wheels = tmp_path / "wheels"
-    wheels.mkdir()
-    with (wheels / "greeting-1.0-py3-none-any.whl").open("wb") as file:
-        file.truncate(8 << 40)
-    monkeypatch.setattr(environment.wheelhouse, "fetch", lambda *arguments, **options: wheels)
-    with pytest.raises(HostError, match="MiB free, but the environment needs"):
-        prepare(shell, wanted, print)
-
-
 def test_a_step_that_fails_leaves_nothing_half_made(
     shell: Shell, wanted: PythonEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,7 +40,7 @@ def test_a_step_that_fails_leaves_nothing_half_made(
     assert [path.name for path in hosts.iterdir() if "env-" in path.name and "wheels" not in path.name] == []
 
 
-def test_an_index_that_does_not_serve_is_not_asked_again_for_a_day(
+def test_a_host_without_an_index_gets_the_wheels(
     shell: Shell, wanted: PythonEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheels = tmp_path / "wheels"
@@ -90,16 +54,13 @@ def test_an_index_that_does_not_serve_is_not_asked_again_for_a_day(
     monkeypatch.setenv("UV_OFFLINE", "1")  # the host has no index
     said: list[str] = []
     prepare(shell, wanted, said.append)
-    refused = next(text for text in said if "its package index does not serve the packages" in text)
-    assert said[1:3] == ["asking its package index", refused]
-    again: list[str] = []
-    prepare(shell, dataclasses.replace(wanted, name=f"{wanted.name}-2"), again.append)
-    assert "asking its package index" not in again
-    assert any("less than a day ago, the index did not answer" in text for text in again)
-    assert again[-1].startswith("its environment is ready")
+    assert said[1].startswith("installing 1 packages from its package index")
+    assert said[2].startswith("its package index does not serve the packages") and said[-1].startswith(
+        "its environment"
+    )
     hosts = tmp_path / ".cache" / "fleetfit" / "hosts"
-    installed = list(hosts.glob("env-*/lib/python3*/site-packages/greeting.py"))
-    assert len(installed) == 2 and all(path.stat().st_nlink > 1 for path in installed)  # no copies
+    [installed] = hosts.glob("env-*/lib/python3*/site-packages/greeting.py")
+    assert installed.stat().st_nlink > 1  # no copy
 
 
 def test_whoever_has_asked_is_killed_and_nothing_goes_on(tmp_path: Path, wanted: PythonEnvironment) -> None:

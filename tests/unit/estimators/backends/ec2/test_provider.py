@@ -11,13 +11,11 @@ import pytest
 from values import ValueHost, VirtualLoop
 
 from container.contract import hyperparameters as codec
-from estimators.backends.ec2 import prices
-from estimators.backends.ec2.api import Instance
 from estimators.backends.ec2.fleet import NoInstance, Slot
 from estimators.backends.ec2.provider import Ec2Provider
-from estimators.backends.ec2.requests import Lifecycle
+from estimators.backends.ec2.requests import Instance, Lifecycle
 from estimators.backends.hosts.provider import Host, HostError, HostLost, HostUnavailable, ProvidedJob
-from estimators.backends.ssh.provider import Place
+from estimators.backends.ssh.provider import Reservation
 from estimators.job.request import Algorithm, OutputConfig, Resources, RunOptions, TrainingJobSpec
 
 
@@ -34,9 +32,10 @@ class Fleet:
         self.slots: list[Slot] = []
         self.dropped: list[Slot] = []
         self.left = False
+        self.alias = "fleetfit-1"
 
     def want(self) -> Slot:
-        self.slots.append(Slot(self._loop))
+        self.slots.append(Slot(self._loop.create_future(), self._loop.create_future()))
         self.slots[-1].id = f"i-{len(self.slots)}"
         return self.slots[-1]
 
@@ -60,9 +59,6 @@ class Fleet:
         self.dropped.append(slot)
         return self.left
 
-    def cost(self) -> prices.Cost:
-        return prices.Cost(total=0.0, on_demand=None, host_s=0.0)
-
     def close(self) -> None: ...
 
 
@@ -71,8 +67,8 @@ class Provider(Ec2Provider):
 
     starts: dict[str, Any]
 
-    async def _start(self, name: str, place: Place) -> Host:  # type: ignore[override]
-        found = await self.starts.setdefault(place.machine.name, self.loop.create_future())
+    async def _start(self, name: str, reservation: Reservation) -> Host:  # type: ignore[override]
+        found = await self.starts.setdefault(reservation.machine.name, self.loop.create_future())
         if isinstance(found, str):
             raise HostUnavailable(found)
         return ValueHost(name)
@@ -105,6 +101,7 @@ class World:
         )
         self.provider.starts = {}
         self.fleet = Fleet(self.loop)
+        self.provider._fleet.close()
         self.provider._fleet = self.fleet  # type: ignore[assignment]
 
     def acquire(self) -> asyncio.Task[Any]:

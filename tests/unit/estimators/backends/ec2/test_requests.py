@@ -9,51 +9,66 @@ from typing import Any
 import pytest
 
 from estimators.backends.ec2 import requests
-from estimators.backends.ec2.requests import Answer, ErrorMeaning, Launched, Lifecycle, Pool, Search, Shortage, Wanted
+from estimators.backends.ec2.options import Ec2Options
+from estimators.backends.ec2.requests import Answer, Search, Shortage
 
 PLACES = (("eu-west-1a", "subnet-a"), ("eu-west-1b", "subnet-b"))
-POOLS = requests.pools(("g5.xlarge", "g4dn.2xlarge"), PLACES)
 TAGS = {"fleetfit:job": "job"}
 
 
-def request(**wanted: Any) -> dict[str, Any]:
-    return requests.fleet_request(Wanted(**wanted), POOLS, template="lt-1", tags=TAGS, token="token-1")
+def search(**wanted: Any) -> list[dict[str, Any]]:
+    """The requests of one pass."""
+    given = {"types": ("g5.xlarge", "g4dn.2xlarge"), "places": PLACES, "spot": True, **wanted}
+    return Search(**given).requests("lt-1", TAGS)
+
+
+def template(**options: Any) -> dict[str, Any]:
+    return requests.template_data(
+        Ec2Options(**options),
+        image="ami-1",
+        root_device="/dev/sda1",
+        name="k",
+        group="sg-1",
+        user_data="text",
+        tags=TAGS,
+    )
 
 
 def test_elastic_hosts_on_spot_capacity_come_from_all_pools() -> None:
-    assert request(hosts=3) == {
-        "Type": "instant",
-        "ClientToken": "token-1",
-        "LaunchTemplateConfigs": [
-            {
-                "LaunchTemplateSpecification": {"LaunchTemplateId": "lt-1", "Version": "1"},
-                "Overrides": [
-                    {"InstanceType": "g5.xlarge", "SubnetId": "subnet-a"},
-                    {"InstanceType": "g5.xlarge", "SubnetId": "subnet-b"},
-                    {"InstanceType": "g4dn.2xlarge", "SubnetId": "subnet-a"},
-                    {"InstanceType": "g4dn.2xlarge", "SubnetId": "subnet-b"},
-                ],
-            }
-        ],
-        "TargetCapacitySpecification": {
-            "TotalTargetCapacity": 3,
-            "OnDemandTargetCapacity": 0,
-            "SpotTargetCapacity": 3,
-            "DefaultTargetCapacityType": "spot",
-        },
-        "SpotOptions": {
-            "AllocationStrategy": "price-capacity-optimized",
-            "InstanceInterruptionBehavior": "terminate",
-        },
-        "TagSpecifications": [
-            {"ResourceType": "fleet", "Tags": [{"Key": "fleetfit:job", "Value": "job"}]},
-            {"ResourceType": "instance", "Tags": [{"Key": "fleetfit:job", "Value": "job"}]},
-        ],
-    }
+    assert search(hosts=3) == [
+        {
+            "Type": "instant",
+            "LaunchTemplateConfigs": [
+                {
+                    "LaunchTemplateSpecification": {"LaunchTemplateId": "lt-1", "Version": "1"},
+                    "Overrides": [
+                        {"InstanceType": "g5.xlarge", "SubnetId": "subnet-a"},
+                        {"InstanceType": "g5.xlarge", "SubnetId": "subnet-b"},
+                        {"InstanceType": "g4dn.2xlarge", "SubnetId": "subnet-a"},
+                        {"InstanceType": "g4dn.2xlarge", "SubnetId": "subnet-b"},
+                    ],
+                }
+            ],
+            "TargetCapacitySpecification": {
+                "TotalTargetCapacity": 3,
+                "OnDemandTargetCapacity": 0,
+                "SpotTargetCapacity": 3,
+                "DefaultTargetCapacityType": "spot",
+            },
+            "SpotOptions": {
+                "AllocationStrategy": "price-capacity-optimized",
+                "InstanceInterruptionBehavior": "terminate",
+            },
+            "TagSpecifications": [
+                {"ResourceType": "fleet", "Tags": [{"Key": "fleetfit:job", "Value": "job"}]},
+                {"ResourceType": "instance", "Tags": [{"Key": "fleetfit:job", "Value": "job"}]},
+            ],
+        }
+    ]
 
 
 def test_a_gang_is_all_or_none_in_one_zone() -> None:
-    asked = request(hosts=4, together=True, one_type=True, max_total_price=3.5)
+    asked, *_ = search(hosts=4, together=True, max_total_price=3.5)
     assert asked["SpotOptions"] == {
         "AllocationStrategy": "price-capacity-optimized",
         "InstanceInterruptionBehavior": "terminate",
@@ -65,7 +80,7 @@ def test_a_gang_is_all_or_none_in_one_zone() -> None:
 
 
 def test_a_base_of_hosts_is_on_demand() -> None:
-    asked = request(hosts=4, on_demand=1)
+    [asked] = search(hosts=4, on_demand_base=1)
     assert asked["TargetCapacitySpecification"] == {
         "TotalTargetCapacity": 4,
         "OnDemandTargetCapacity": 1,
@@ -73,7 +88,7 @@ def test_a_base_of_hosts_is_on_demand() -> None:
         "DefaultTargetCapacityType": "spot",
     }
     assert asked["OnDemandOptions"] == {"AllocationStrategy": "lowest-price"}
-    assert "SpotOptions" not in request(hosts=2, on_demand=2)
+    assert "SpotOptions" not in search(hosts=2, spot=False)[0]
 
 
 def test_every_request_is_one_that_botocore_takes() -> None:
@@ -84,12 +99,9 @@ def test_every_request_is_one_that_botocore_takes() -> None:
         "ec2", region_name="eu-west-1", aws_access_key_id="none", aws_secret_access_key="none"
     )
     model = client.meta.service_model
-    data = requests.template_data(
-        image="ami-1", key_name="k", groups=["sg-1"], user_data="x", tags=TAGS,
-        root_device="/dev/sda1", volume_gb=50, instance_profile="arn:aws:iam::1:instance-profile/p",
-    )  # fmt: skip
+    data = template(volume_gb=50, instance_profile="arn:aws:iam::1:instance-profile/p")
     cases = [
-        ("CreateFleet", request(hosts=4, on_demand=1, together=True, max_total_price=2.0)),
+        ("CreateFleet", search(hosts=4, on_demand_base=1, together=True, max_total_price=2.0)[0]),
         ("CreateLaunchTemplate", {"LaunchTemplateName": "name", "LaunchTemplateData": data}),
     ]
     for operation, arguments in cases:
@@ -105,7 +117,7 @@ def test_a_success_may_hold_less_than_was_asked_for_with_the_reasons() -> None:
         "ErrorCode": "InsufficientInstanceCapacity",
         "ErrorMessage": "We currently do not have sufficient capacity.",
     }
-    answer = requests.read_answer(
+    answer = Answer.of(
         {
             "FleetId": "fleet-1",
             "Instances": [
@@ -115,18 +127,14 @@ def test_a_success_may_hold_less_than_was_asked_for_with_the_reasons() -> None:
             "Errors": [error, error],
         }
     )
-    assert answer.launched == (
-        Launched(id="i-1", type="g5.xlarge", lifecycle=Lifecycle.SPOT),
-        Launched(id="i-2", type="g5.xlarge", lifecycle=Lifecycle.SPOT),
-        Launched(id="i-3", type="g5.xlarge", lifecycle=Lifecycle.ON_DEMAND),
-    )
+    assert answer.launched == ("i-1", "i-2", "i-3")
     assert [str(shortage) for shortage in answer.shortages] == ["g5.xlarge in eu-west-1b: InsufficientInstanceCapacity"]
     assert answer.hopeless is None
 
 
 @pytest.mark.parametrize("response", [{}, {"Instances": None, "Errors": None}, {"Errors": [{}]}, {"Instances": [{}]}])
 def test_an_empty_answer_is_read_too(response: dict[str, Any]) -> None:
-    assert requests.read_answer(response).launched == ()
+    assert Answer.of(response).launched == ()
 
 
 @pytest.mark.parametrize(
@@ -142,43 +150,70 @@ def test_an_empty_answer_is_read_too(response: dict[str, Any]) -> None:
 def test_what_waiting_does_not_end_is_told_at_once(codes: list[str], hopeless: str | None) -> None:
     answer = Answer(shortages=tuple(Shortage(code=code, text="") for code in codes))
     assert (answer.hopeless.code if answer.hopeless else None) == hopeless
-    assert requests.kind_of("RequestLimitExceeded") is ErrorMeaning.PASSES
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "InsufficientInstanceCapacity", "InsufficientHostCapacity", "InsufficientReservedInstanceCapacity",
+        "InsufficientCapacity", "InsufficientCapacityOnHost", "InsufficientFreeAddressesInSubnet",
+        "UnfulfillableCapacity", "SpotMaxPriceTooLow", "SpotMinPriceTooLow", "MaxSpotFleetRequestCountExceeded",
+        "RequestLimitExceeded", "Throttling", "ThrottlingException", "RequestThrottled", "ResourceCountLimitExceeded",
+        "RequestResourceCountExceeded", "EC2ThrottledException", "SlowDown", "ConcurrentRequestLimitExceeded",
+        "InternalError", "InternalFailure", "ServiceUnavailable", "Unavailable", "Server.InternalError",
+    ],
+)  # fmt: skip
+def test_what_ends_by_itself_is_waited_for(code: str) -> None:
+    assert Shortage(code=code, text="").passes
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "VcpuLimitExceeded", "InstanceLimitExceeded", "MaxSpotInstanceCountExceeded",
+        "SpotInstanceCountLimitExceeded", "AddressLimitExceeded", "VolumeLimitExceeded",
+    ],
+)  # fmt: skip
+def test_a_limit_of_the_account_does_not_end_by_itself(code: str) -> None:
+    shortage = Shortage(code=code, text="No.")
+    assert not shortage.passes and "Service Quotas" in shortage.explain()
 
 
 @pytest.mark.parametrize(
     ("code", "remedy"),
     [
-        ("VcpuLimitExceeded", "Service Quotas"),
         ("InvalidAMIID.NotFound", "'ami'"),
         ("UnauthorizedOperation", "docs/ec2.md"),
     ],
 )
 def test_what_is_told_has_a_remedy(code: str, remedy: str) -> None:
-    assert remedy in requests.explain(Shortage(code=code, text="No."))
+    assert remedy in Shortage(code=code, text="No.").explain()
 
 
 def test_a_gang_looks_for_one_type_then_for_several_then_on_demand() -> None:
-    search = Search(hosts=2, types=("a.b", "c.d"), places=PLACES, spot=True, together=True, fallback=True)
-    assert [(wanted.one_type, wanted.on_demand) for wanted, _ in search.rounds()] == [
-        (True, 0),
-        (False, 0),
-        (False, 2),
+    found = search(hosts=2, together=True, fallback=True)
+    assert [one.get("SpotOptions", one.get("OnDemandOptions"))["SingleInstanceType"] for one in found] == [
+        True,
+        False,
+        False,
     ]
-    assert all(len(found) == 4 for _, found in search.rounds())
+    assert [one["TargetCapacitySpecification"]["OnDemandTargetCapacity"] for one in found] == [0, 0, 2]
+    assert all(len(one["LaunchTemplateConfigs"][0]["Overrides"]) == 4 for one in found)
 
 
 def test_a_gang_of_both_kinds_looks_zone_by_zone() -> None:
-    search = Search(hosts=3, types=("a.b",), places=PLACES, spot=True, on_demand_base=1, together=True)
-    assert [pools for _, pools in search.rounds()] == [
-        (Pool(type="a.b", zone="eu-west-1a", subnet="subnet-a"),),
-        (Pool(type="a.b", zone="eu-west-1b", subnet="subnet-b"),),
+    found = search(hosts=3, types=("a.b",), on_demand_base=1, together=True)
+    assert [one["LaunchTemplateConfigs"][0]["Overrides"] for one in found] == [
+        [{"InstanceType": "a.b", "SubnetId": "subnet-a"}],
+        [{"InstanceType": "a.b", "SubnetId": "subnet-b"}],
     ]
 
 
 @pytest.mark.parametrize(("spot", "base", "on_demand"), [(False, 0, 2), (True, 0, 0), (True, 1, 1), (True, 5, 2)])
 def test_how_many_hosts_are_on_demand(spot: bool, base: int, on_demand: int) -> None:
-    [(wanted, _)] = Search(hosts=2, types=("a.b",), places=PLACES, spot=spot, on_demand_base=base).rounds()
-    assert (wanted.hosts, wanted.on_demand) == (2, on_demand)
+    [found] = search(hosts=2, types=("a.b",), spot=spot, on_demand_base=base)
+    capacity = found["TargetCapacitySpecification"]
+    assert (capacity["TotalTargetCapacity"], capacity["OnDemandTargetCapacity"]) == (2, on_demand)
 
 
 def test_waits_grow_to_a_bound_and_do_not_keep_step() -> None:
@@ -196,7 +231,7 @@ def test_a_host_has_its_key_and_its_timer_before_sshd_runs() -> None:
 
 
 def test_hosts_terminate_when_they_shut_down_and_want_imdsv2() -> None:
-    data = requests.template_data(image="ami-1", key_name="k", groups=["sg-1"], user_data="text", tags=TAGS)
+    data = template()
     assert data["InstanceInitiatedShutdownBehavior"] == "terminate"
     assert data["MetadataOptions"] == {
         "HttpTokens": "required",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -16,7 +15,7 @@ from values import ValueHost, VirtualLoop
 from container.contract import hyperparameters as codec
 from container.contract.strategies import ElasticHorovod
 from estimators.backends.hosts.provider import HostUnavailable, ProvidedJob
-from estimators.backends.slurm import programs
+from estimators.backends.slurm import allocations
 from estimators.backends.slurm import provider as slurm
 from estimators.job.request import Algorithm, Resources, RunOptions, TrainingJobSpec
 
@@ -25,32 +24,45 @@ PREEMPTED = b"*** STEP 7.0 ON n1 CANCELLED AT 2026-11-27T03:00:00 DUE TO PREEMPT
 
 
 class Program:
-    """A program that was started, as the test plays it."""
+    """A program that was started, as the test plays it; see :class:`estimators.backends.hosts.child.ChildProcess`."""
 
-    def __init__(self, argv: Sequence[str], errors: bool) -> None:
+    input = output = -1
+
+    def __init__(self, argv: Sequence[str]) -> None:
         self.argv = list(argv)
-        self._input, write = os.pipe()
-        os.set_blocking(self._input, False)
-        outputs = [os.pipe() for _ in range(2 if errors else 1)]
-        self.ours = [write, *(read for read, _ in outputs)]
-        self._theirs = [write for _, write in outputs]
+        self.errors = bytearray()
+        self._sent = b""
+        self._lines: asyncio.Queue[bytes] = asyncio.Queue()
+        self._ended = asyncio.Event()
+
+    def send(self, data: bytes) -> None:
+        self._sent += data
 
     def read(self) -> list[dict[str, Any]]:
         """What it was told since the last time."""
-        try:
-            return [json.loads(line) for line in os.read(self._input, 1 << 20).splitlines()]
-        except BlockingIOError:
-            return []
+        sent, self._sent = self._sent, b""
+        return [json.loads(line) for line in sent.splitlines()]
 
     def say(self, data: bytes) -> None:
-        """Print to the last of its outputs."""
-        os.write(self._theirs[-1], data)
+        """Print a line; of srun, to its standard error."""
+        self.errors += data
+        self._lines.put_nowait(data)
 
     def end(self) -> None:
-        """End it, if it has not ended."""
-        ends, self._theirs = [self._input, *self._theirs] if self._theirs else [], []
-        for fd in ends:
-            os.close(fd)
+        """End it."""
+        self._ended.set()
+        self._lines.put_nowait(b"")
+
+    async def line(self) -> bytes:
+        if not (line := await self._lines.get()):
+            raise EOFError
+        return line
+
+    async def wait(self) -> int:
+        await self._ended.wait()
+        return 0
+
+    def close(self) -> None: ...
 
 
 class Slurm:
@@ -89,18 +101,13 @@ class Slurm:
         )
         self.provider = slurm.SlurmProvider(job)
 
-    def start_program(
-        self, loop: Any, argv: Sequence[str], env: Any, protected: set[int], *, errors: bool = False
-    ) -> list[int]:
-        """See :func:`estimators.backends.slurm.programs.start`."""
-        program = Program(argv, errors)
-        (self.sruns if errors else self.keepers).append(program)
-        return program.ours
+    def start_program(self, loop: Any, argv: Sequence[str], **more: Any) -> Program:
+        program = Program(argv)
+        (self.sruns if "srun" in argv else self.keepers).append(program)
+        return program
 
     async def connect(self, loop: Any, name: str, read: int, write: int, **more: Any) -> ValueHost:
         """See :meth:`estimators.backends.hosts.remote.RemoteHost.connect`."""
-        os.close(read)
-        os.close(write)
         host = ValueHost(name)
         host.facts = dataclasses.replace(host.facts, python_version=self.python_version)
         self.agents[name] = more
@@ -151,7 +158,8 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Slurm]]:
 
     def one(**options: Any) -> Slurm:
         made.append(Slurm(**options))
-        monkeypatch.setattr(programs, "start", made[-1].start_program)
+        monkeypatch.setattr(allocations, "ChildProcess", made[-1].start_program)
+        monkeypatch.setattr(slurm, "ChildProcess", made[-1].start_program)
         monkeypatch.setattr(slurm.RemoteHost, "connect", made[-1].connect)
         return made[-1]
 

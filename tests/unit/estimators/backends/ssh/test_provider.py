@@ -16,7 +16,7 @@ from container.contract import hyperparameters as codec
 from container.contract.strategies import MPI, Distribution, ElasticHorovod
 from estimators.backends.hosts.provider import Host, HostError, HostUnavailable, ProvidedJob
 from estimators.backends.ssh import machines
-from estimators.backends.ssh.provider import Place, SshProvider
+from estimators.backends.ssh.provider import Reservation, SshProvider
 from estimators.job.request import Algorithm, OutputConfig, Resources, RunOptions, TrainingJobSpec
 
 
@@ -35,16 +35,16 @@ class Provider(SshProvider):
         self.hangs: set[str] = set()
         self.tried: list[str] = []
 
-    async def _start(self, name: str, place: Place) -> Host:  # type: ignore[override]
-        self.tried.append(place.machine.name)
-        if place.machine.name in self.hangs:
+    async def _start(self, name: str, reservation: Reservation) -> Host:  # type: ignore[override]
+        self.tried.append(reservation.machine.name)
+        if reservation.machine.name in self.hangs:
             await asyncio.Event().wait()
-        if place.machine.name in self.fails:
-            raise HostError(self.fails[place.machine.name])
+        if reservation.machine.name in self.fails:
+            raise HostError(self.fails[reservation.machine.name])
         return ValueHost(name)
 
     def machine_of(self, host: str) -> str | None:
-        return self._places[host].machine.name if host in self._places else None
+        return self._reservations[host].machine.name if host in self._reservations else None
 
 
 class World:

@@ -1,0 +1,284 @@
+"""What a fleet does with EC2's answers: waits, launches, ends and costs, on a clock that the test moves."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import EndpointConnectionError
+from values import VirtualLoop
+
+from container.contract import hyperparameters as codec
+from container.contract.strategies import MPI, Distribution, ElasticHorovod
+from estimators.backends.ec2.api import Made
+from estimators.backends.ec2.fleet import Ec2Fleet, Slot
+from estimators.backends.ec2.options import Ec2Options
+from estimators.backends.ec2.prices import Prices
+from estimators.backends.ec2.requests import Answer, Instance, Lifecycle, Shortage
+from estimators.backends.hosts.provider import HostError, ProvidedJob
+from estimators.job.request import Algorithm, OutputConfig, Resources, RunOptions, TrainingJobSpec
+
+NONE = Answer(shortages=(Shortage(code="InsufficientInstanceCapacity", text="", type="c5.large", zone="a"),))
+
+
+class Api:
+    """EC2, as the test says.
+
+    Attributes:
+        answers: The next answers to a request; by default it is fulfilled.
+        asked: The requests so far.
+        instances: The instances that there are.
+    """
+
+    def __init__(self) -> None:
+        self.answers: list[Answer] = []
+        self.asked: list[dict[str, Any]] = []
+        self.instances: dict[str, Instance] = {}
+        self.away = False
+
+    def launch(self, request: dict[str, Any], token: str) -> Answer:
+        self.asked.append(request)
+        if self.answers:
+            return self.answers.pop(0)
+        count = request["TargetCapacitySpecification"]["TotalTargetCapacity"]
+        return Answer(launched=tuple(self.add() for _ in range(count)))
+
+    def add(self, zone: str = "a") -> str:
+        """Launch an instance."""
+        name = f"i-{len(self.instances) + 1}"
+        self.instances[name] = Instance(
+            id=name,
+            type="c5.large",
+            zone=zone,
+            state="running",
+            lifecycle=Lifecycle.SPOT,
+            launched=time.time(),
+            private_address="10.0.0.1",
+        )
+        return name
+
+    def describe(self, fleet: str) -> list[Instance]:
+        if self.away:
+            raise EndpointConnectionError(endpoint_url="ec2")
+        return list(self.instances.values())
+
+    def terminate(self, ids: list[str]) -> None:
+        for one in ids:
+            self.end(one, "Client.UserInitiatedShutdown")
+
+    def end(self, name: str, reason: str) -> None:
+        known = vars(self.instances[name])
+        self.instances[name] = Instance(**{**known, "state": "terminated", "reason": reason})
+
+    def prices(self, types: tuple[str, ...], **more: Any) -> Prices:
+        return Prices(on_demand={"c5.large": 0.1}, spot={("c5.large", "a"): [(0.0, 0.04)]})
+
+    @property
+    def running(self) -> list[str]:
+        return [one.id for one in self.instances.values() if not one.gone]
+
+
+class Fleet(Ec2Fleet):
+    """A fleet whose requests are answered at once."""
+
+    api: Api
+
+    async def prepare(self) -> Any:
+        return self.api, Made(template="lt-1", places=(("a", "subnet-a"), ("b", "subnet-b")))
+
+    async def _call(self, work: Any, *arguments: Any, **more: Any) -> Any:
+        await asyncio.sleep(0)
+        return work(*arguments, **more)
+
+
+class World:
+    """A fleet, and who waits for instances of it."""
+
+    def __init__(self, strategy: Distribution | None = None, **options: Any) -> None:
+        self.loop = VirtualLoop()
+        self.said: list[str] = []
+        self.limits: list[str] = []
+        self.noted: list[Any] = []
+        spec = TrainingJobSpec(
+            name="job-1",
+            algorithm=Algorithm(),
+            hyperparameters=codec.encode({codec.PROGRAM: "train.py", **(strategy or MPI()).to_hyperparameters()}),
+            output=OutputConfig(path="/nowhere"),
+            resources=Resources(instance_type="ec2.c5.large", instance_count=2),
+            spot=True,
+        )
+        job = ProvidedJob(
+            loop=self.loop,
+            spec=spec,
+            options=RunOptions(backend="ec2"),
+            found={},
+            protected=set(),
+            tell=self.said.append,
+            limit=self.limits.append,
+            note=self.noted.append,
+        )
+        self.fleet = Fleet(job, Ec2Options(**options))
+        self.api = self.fleet.api = Api()
+        self.failed: dict[str, str] = {}
+
+    def want(self, *hosts: str) -> list[Slot]:
+        """Have instances launched for hosts."""
+        slots = [self.fleet.want() for _ in hosts]
+        for host, slot in zip(hosts, slots, strict=True):
+            self.loop.start(self._boot(host, slot))
+        self.loop.advance()
+        return slots
+
+    async def _boot(self, host: str, slot: Slot) -> None:
+        try:
+            await slot.boot()
+        except HostError as error:
+            self.failed[host] = str(error)
+
+    def close(self) -> None:
+        self.fleet.close()
+        self.loop.close()
+
+
+NewWorld = Callable[..., World]
+
+
+@pytest.fixture
+def new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NewWorld]:
+    """Makes a fleet."""
+    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path))
+    made: list[World] = []
+
+    def make(strategy: Distribution | None = None, **options: Any) -> World:
+        made.append(World(strategy, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_hosts_that_want_instances_at_once_are_asked_for_together(new: NewWorld) -> None:
+    world = new()
+    slots = world.want("algo-1", "algo-2")
+    assert len(world.api.asked) == 1 and [slot.id for slot in slots] == ["i-1", "i-2"]
+    assert all(slot.runs for slot in slots)
+
+
+def test_capacity_that_comes_later_is_taken(new: NewWorld) -> None:
+    world = new()
+    world.api.answers = [NONE, NONE]
+    slots = world.want("algo-1", "algo-2")
+    assert world.said[-1].startswith("EC2 has no capacity (c5.large in a: InsufficientInstanceCapacity); trying again")
+    world.loop.advance(30.0)
+    assert len(world.api.asked) == 3 and all(slot.runs for slot in slots)
+
+
+@pytest.mark.parametrize(("strategy", "waits"), [(MPI(), False), (ElasticHorovod(), True)])
+def test_without_capacity_a_gang_fails_and_others_that_train_wait(
+    strategy: Distribution, waits: bool, new: NewWorld
+) -> None:
+    world = new(strategy, capacity_timeout=60.0)
+    world.want("algo-1")
+    world.api.answers = [NONE] * 20
+    world.want("algo-2")
+    world.loop.advance(300.0)
+    assert ("algo-2" not in world.failed) is waits
+    if not waits:
+        assert world.failed["algo-2"].startswith("EC2 had no capacity within 60 s")
+
+
+def test_a_shortage_that_does_not_pass_fails_all_at_once(new: NewWorld) -> None:
+    world = new()
+    world.api.answers = [Answer(shortages=(Shortage(code="VcpuLimitExceeded", text="No."),))]
+    world.want("algo-1", "algo-2")
+    assert set(world.failed) == {"algo-1", "algo-2"} and "Service Quotas" in world.failed["algo-1"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("Server.SpotInstanceTermination", "EC2 has taken the instance back"),
+        ("Client.InstanceInitiatedShutdown", "it has ended (Client.InstanceInitiatedShutdown)"),
+    ],
+)
+def test_an_instance_that_is_gone_is_told_with_the_reason(reason: str, said: str, new: NewWorld) -> None:
+    world = new()
+    [slot] = world.want("algo-1")
+    world.api.end("i-1", reason)
+    world.loop.advance(11.0)
+    assert str(slot.over.result()) == said
+
+
+def test_one_that_ec2_does_not_list_is_waited_for_a_minute(new: NewWorld) -> None:
+    world = new()
+    world.api.answers = [Answer(launched=("i-9",))]
+    [slot] = world.want("algo-1")
+    world.loop.advance(50.0)
+    assert slot.booting
+    world.loop.advance(15.0)
+    assert str(slot.over.result()) == "EC2 no longer lists the instance"
+
+
+def test_a_replacement_comes_to_the_others_of_its_gang(new: NewWorld) -> None:
+    world = new()
+    _, slot = world.want("algo-1", "algo-2")
+    world.fleet.drop(slot)
+    world.loop.advance(1.0)
+    assert world.api.running == ["i-1"]
+    world.want("algo-2")
+    [pool] = world.api.asked[-1]["LaunchTemplateConfigs"][0]["Overrides"]
+    assert pool["SubnetId"] == "subnet-a"
+
+
+def test_an_instance_that_nobody_has_is_ended_also_after_ec2_was_away(new: NewWorld) -> None:
+    world = new()
+    world.want("algo-1")
+    world.api.away = True
+    world.api.add()
+    world.loop.advance(30.0)
+    assert world.api.running == ["i-1", "i-2"]
+    world.api.away = False
+    world.loop.advance(11.0)
+    assert world.api.running == ["i-1"]
+
+
+def test_a_host_that_is_not_needed_any_more_while_it_is_asked_for_keeps_nothing(new: NewWorld) -> None:
+    world = new()
+    slots = [world.fleet.want() for _ in range(2)]
+    world.loop.call_soon(lambda: world.loop.call_soon(lambda: world.fleet.drop(slots[1]) and None))
+    world.loop.advance(1.0)
+    assert world.api.asked[0]["TargetCapacitySpecification"]["TotalTargetCapacity"] == 2
+    assert world.api.running == ["i-1"]
+
+
+def test_in_its_first_hour_a_host_with_notice_is_left_for_ec2_to_end(new: NewWorld) -> None:
+    world = new()
+    first, second = world.want("algo-1", "algo-2")
+    first.noticed = True
+    assert world.fleet.drop(first) and not world.fleet.drop(second)
+    world.loop.advance(11.0)
+    assert world.api.running == ["i-1"]
+    world.api.end("i-1", "Server.SpotInstanceTermination")
+    world.loop.advance(11.0)
+    world.fleet.close()
+    cost = world.noted[-1]["cost"]
+    assert cost["complete"] and cost["total"] == pytest.approx(0.04 / 60)  # the other one's least minute
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"budget": 1e-9}, "its cost of $0.00 has reached the budget of $0.00."),
+        ({"max_price_per_hour": 0.01}, "its hosts cost $0.04 an hour, and max_price_per_hour is $0.01."),
+    ],
+)
+def test_what_costs_too_much_is_told_once(options: dict[str, float], said: str, new: NewWorld) -> None:
+    world = new(**options)
+    world.want("algo-1")
+    world.loop.advance(60.0)
+    assert world.limits == [f"The job was stopped: {said}"]
