@@ -234,7 +234,7 @@ class _Probe:
         while b"\n" not in self._unread:
             data = await read(self._connections.loop, program.read)
             if not data:
-                raise HostError("the check on the host ended early. See whether python3 works there")
+                raise HostError("the check on the host ended early. Check whether python3 works there")
             self._unread += data
         line, _, self._unread = self._unread.partition(b"\n")
         said: dict[str, Any] = json.loads(line)
