@@ -26,7 +26,7 @@ def parse_arguments() -> argparse.Namespace:
     """Hyperparameters come as arguments; folders come from SageMaker's environment."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--batch-size", type=int, default=64, help="records per step of all ranks together")
+    parser.add_argument("--batch-size", type=int, default=64, help="number of records in one step of all ranks")
     parser.add_argument("--learning-rate", type=float, default=0.001, help="learning rate of one rank")
     parser.add_argument("--on-resize", choices=["scale_rate", "keep_global_batch"], default="scale_rate")
     parser.add_argument("--commit-every", type=int, help="steps between commits (default: chosen by their cost)")

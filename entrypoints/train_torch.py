@@ -25,7 +25,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Hyperparameters come as arguments; folders come from SageMaker's environment."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--batch-size", type=int, default=64, help="records per step of all ranks together")
+    parser.add_argument("--batch-size", type=int, default=64, help="number of records in one step of all ranks")
     parser.add_argument("--learning-rate", type=float, default=0.001, help="learning rate of one rank")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--train", type=Path, default=os.environ.get("SM_CHANNEL_TRAIN", "data/digits/train"))

@@ -726,7 +726,7 @@ def _count(what: str, value: Any, low: int = 1, high: int = _MOST) -> None:
 
 def _range(value: Any, low: int, high: int) -> str:
     above = isinstance(value, int | float) and value > high
-    return f"{low} to {high:,}" if above else f"{low} or more"
+    return f"{low} to {high:,}" if above else f"at least {low}"
 
 
 def _amount(what: str, value: Any) -> None:

@@ -62,7 +62,7 @@ class FakeOutcome:
     def __post_init__(self) -> None:
         seconds = self.seconds
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
-            raise ConfigurationError(f"FakeOutcome(seconds=…) must be a number, 0 or more; got {seconds!r}.")
+            raise ConfigurationError(f"FakeOutcome(seconds=…) must be a number, at least 0; got {seconds!r}.")
         if isinstance(self.exit_code, bool) or not isinstance(self.exit_code, int):
             raise ConfigurationError(f"FakeOutcome(exit_code=…) must be a whole number, got {self.exit_code!r}.")
         if isinstance(self.lines, str):

@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigurationError(f"--seconds must be over 0, got {args.seconds:g}.")
     counts = sorted(set(args.processes or _COUNTS))
     if counts[0] < 2:
-        raise ConfigurationError("--processes must be 2 or more: a single process is always measured.")
+        raise ConfigurationError("--processes must be at least 2: a single process is always measured.")
     shared = fleets.capabilities(args.instance_type).shared_machine
     runs = 1 + len(counts) * len(strategies) + (0 if args.no_check else len(strategies))
     console.say(f"{runs} short runs, one after another. The calibration is saved before the check.")

@@ -116,7 +116,7 @@ class Selection:
 
     def __post_init__(self) -> None:
         if self.keep is not None and self.keep < 0:
-            raise ConfigurationError(f"keep must be a number of jobs, 0 or more; got {self.keep!r}.")
+            raise ConfigurationError(f"keep must be a number of jobs, at least 0; got {self.keep!r}.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -93,8 +93,8 @@ def add(subparsers: Any) -> None:
     named = run.add_mutually_exclusive_group()
     named.add_argument(
         "-H", "--hosts", metavar="H:N,…",
-        help="hosts, each with its number of processes. A host is a process group on this machine; with -t ssh, it is "
-        "a machine",
+        help="hosts, each with its number of processes. By default, a host is a process group on this machine. With "
+        "-t ssh, a host is a machine",
     )  # fmt: skip
     named.add_argument("-hostfile", "--hostfile", metavar="FILE", help="file with a line `HOST slots=N` for each host")
     controller = run.add_mutually_exclusive_group()

@@ -54,7 +54,7 @@ def add(subparsers: Any) -> None:
     push.add_argument("image", nargs="?", metavar="IMAGE", help="image to push (default: fleetfit-training)")
     push.add_argument("--repository", metavar="NAME", help="the repository's name (default: fleetfit-training)")
     push.add_argument(
-        "--tag", metavar="TAG", help="tag in the registry (default: latest; gpu for an image built with --gpu)"
+        "--tag", metavar="TAG", help="tag in the registry (default: latest, or gpu if the image was built with --gpu)"
     )
     push.add_argument("--region", metavar="NAME", help="AWS region (default: AWS_REGION, or the profile's region)")
     push.add_argument("--profile", metavar="NAME", help="profile of the AWS configuration files")

@@ -245,7 +245,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--max-wait",
         type=parsing.duration,
         metavar="TIME",
-        help="stop the job after this time, which includes the time spent waiting for hosts",
+        help="stop the job after this time, which includes the time in which the job waits for hosts",
     )
     failures.add_argument(
         "--spot-market", metavar="NAME=VALUE", action="append", default=[],

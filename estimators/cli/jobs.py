@@ -55,9 +55,9 @@ def add(subparsers: Any) -> None:
     what.add_argument(
         "--reproduce", nargs="?", const="commands", metavar="PART",
         choices=("commands", "patch", "requirements", "conda", "cell", "session", "function"),
-        help=("print one part of the job's provenance. PART is commands (default; they run the job again), patch (the "
-            "uncommitted changes), requirements, conda, cell (the notebook cell that started the job), session (all "
-            "cells up to this cell) or function (the source of the entry point)"),
+        help=("print one part of the job's provenance. PART is commands (the default: commands that run the job "
+            "again), patch (the uncommitted changes), requirements, conda, cell (the notebook cell that started the "
+            "job), session (all cells up to this cell) or function (the source of the entry point)"),
     )  # fmt: skip
     what.add_argument(
         "--as-file", action="store_true", help="print a job file that runs the job again (docs/job-files.md)"

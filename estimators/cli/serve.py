@@ -69,8 +69,8 @@ def add(subparsers: Any) -> None:
     )  # fmt: skip
     command.add_argument(
         "--max-jobs", type=parsing.count, metavar="N",
-        help="maximum number of jobs that run at once (default: 1); with --queue, maximum number of jobs that run or "
-        "wait in the queue (default: 16)",
+        help="without --queue: maximum number of jobs that run at once (default: 1); with --queue: maximum number of "
+        "jobs that run or wait in the queue (default: 16)",
     )  # fmt: skip
     command.add_argument(
         "--queue", metavar="NAME",

@@ -62,7 +62,7 @@ def add(subparsers: Any) -> None:
         help="run the script as one process in the foreground, with the job's environment, so that pdb works",
     )
     run.add_argument("--dry-run", action="store_true", help="show the plan and start nothing")
-    run.add_argument("--json", action="store_true", help="print the result as JSON; with --dry-run, the plan as JSON")
+    run.add_argument("--json", action="store_true", help="print the result as JSON, or the plan if --dry-run is given")
     train.set_defaults(run=run_train)
 
     plan = subparsers.add_parser(

@@ -108,7 +108,7 @@ def add(subparsers: Any) -> None:
     ends.add_argument("--max-time", type=parsing.duration, metavar="TIME", help="stop the search after this time")
     ends.add_argument(
         "--fleet", type=parsing.count, metavar="N",
-        help="let elastic trials share N hosts, of which better trials get more; needs --max-time",
+        help="let elastic trials share N hosts; better trials get more hosts; needs --max-time",
     )  # fmt: skip
     ends.add_argument("--repeats", action="store_true", help="allow several trials with the same hyperparameters")
     ends.add_argument("--max-failures", type=parsing.count, metavar="N", help="end the search after N failed trials")

@@ -61,11 +61,11 @@ def compare(
     """
     things, given = _things(what, names)
     if isinstance(repeat, bool) or not isinstance(repeat, int) or repeat < 1:
-        raise ConfigurationError(f"compare(repeat=…) must be a whole number, 1 or more; got {repeat!r}.")
+        raise ConfigurationError(f"compare(repeat=…) must be a whole number, at least 1; got {repeat!r}.")
     for instance_type, price in (prices or {}).items():
         if isinstance(price, bool) or not isinstance(price, int | float) or not price >= 0:
             raise ConfigurationError(
-                f"compare(prices=…): the price of {instance_type!r} must be 0 or more; got {price!r}."
+                f"compare(prices=…): the price of {instance_type!r} must be at least 0; got {price!r}."
             )
     for thing in things:
         if isinstance(thing, Estimator):

@@ -150,7 +150,7 @@ class Estimator:
         if len(args) > len(self._positional):
             raise TypeError(
                 f"{name}() takes at most {len(self._positional)} positional arguments "
-                f"({', '.join(self._positional)}), got {len(args)}. Pass the others by name."
+                f"({', '.join(self._positional)}), got {len(args)}. Pass the other arguments by name."
             )
         for argument, value in zip(self._positional, args, strict=False):
             if argument in arguments:

@@ -84,7 +84,7 @@ class RandomResize(Callback):
     ) -> None:
         if step < 1 or not 1 <= min < max or interval <= 0:
             raise ConfigurationError(
-                f"RandomResize(step={step}, interval={interval:g}, min={min}, max={max}): step must be 1 or more, "
+                f"RandomResize(step={step}, interval={interval:g}, min={min}, max={max}): step must be at least 1, "
                 "interval above 0, and 1 <= min < max."
             )
         self._step, self._interval, self._least, self._most = step, interval, min, max

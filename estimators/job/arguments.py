@@ -120,7 +120,7 @@ ARGUMENTS: tuple[Argument, ...] = (
         name="source_dir",
         treatment=_CHANGED,
         note="code on S3 (a .tar.gz) works only for jobs on SageMaker. fleetfit does not send .env and files that "
-        "match .fleetfitignore (if missing: .gitignore)",
+        "match .fleetfitignore (or .gitignore, if there is no .fleetfitignore)",
     ),
     Argument(
         name="dependencies",
@@ -325,7 +325,8 @@ ARGUMENTS: tuple[Argument, ...] = (
         treatment=_CHANGED,
         v1_name="distributions",
         note="also a strategy object, such as MPI(processes_per_host=2). smdistributed and pytorchxla are not "
-        "available. Refused: unknown keys, two strategies, a missing 'enabled', strategies for another framework",
+        "available. The estimator refuses unknown keys, two strategies, a missing 'enabled', and strategies for a "
+        "framework that is not its own",
     ),
     Argument(name="base_job_name", treatment=_CARRIED),
     Argument(
@@ -338,9 +339,9 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="arguments",
         treatment=_OWN,
-        note="more command-line arguments for the script, passed unchanged after the hyperparameters, for example "
-        "['--fp16', '--layers', '64', '32']. Use arguments for flags, options with several values, and values with a "
-        "dash at the start",
+        note="more command-line arguments for the script, for example ['--fp16', '--layers', '64', '32']. The script "
+        "gets these arguments unchanged, after the hyperparameters. Use arguments for flags, options with several "
+        "values, and values with a dash at the start",
     ),
     Argument(
         name="hang_timeout",

@@ -28,9 +28,9 @@ def is_seconds(value: Any) -> bool:
 
 
 def range_text(value: Any, low: int = 0, high: int = MAX_SECONDS) -> str:
-    """What a number may be, for the error about one that is not: ``0 or more``; the most only where it is passed."""
+    """What a number may be, for the error about one that is not: ``at least 0``; the most only where it is passed."""
     above = isinstance(value, int | float) and value > high
-    return f"{low:,} to {high:,}" if above else f"{low:,} or more"
+    return f"{low:,} to {high:,}" if above else f"at least {low:,}"
 
 
 def items_of(name: str, value: Any, example: str = "") -> list[Any]:

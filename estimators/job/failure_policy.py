@@ -94,7 +94,7 @@ class FailurePolicy:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
                 raise ConfigurationError(
-                    f"FailurePolicy({name}=…) must be a whole number, {least} or more, or None; got {shown(value)}."
+                    f"FailurePolicy({name}=…) must be a whole number, at least {least}, or None; got {shown(value)}."
                 )
         given: Any = self.cooldown
         if isinstance(given, str) or not isinstance(given, Sequence) or len(given) != 2:

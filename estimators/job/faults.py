@@ -63,7 +63,7 @@ class Fault:
         value = getattr(self, name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
             raise ConfigurationError(
-                f"{type(self).__name__}({name}=…) must be a whole number, {least} or more; got {shown(value)}."
+                f"{type(self).__name__}({name}=…) must be a whole number, at least {least}; got {shown(value)}."
             )
 
     def _check_seconds(self, name: str) -> None:

@@ -168,8 +168,8 @@ def check_priority(value: object) -> int:
     """
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) > MOST_URGENT:
         raise ConfigurationError(
-            f"RunOptions(priority=…) must be a whole number from -{MOST_URGENT} to {MOST_URGENT} (the highest "
-            f"runs first); got {shown(value)}."
+            f"RunOptions(priority=…) must be a whole number from -{MOST_URGENT} to {MOST_URGENT} (jobs "
+            f"with the highest number start first); got {shown(value)}."
         )
     return value
 
@@ -187,6 +187,6 @@ def check_needs(value: object) -> dict[str, float]:
             raise ConfigurationError(unknown("RunOptions(needs=…)", name, NAMES))
         if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount < 1e9:
             raise ConfigurationError(
-                f"RunOptions(needs={{{name!r}: …}}) must be a number, 0 or more; got {shown(amount)}."
+                f"RunOptions(needs={{{name!r}: …}}) must be a number, at least 0; got {shown(amount)}."
             )
     return {name: float(amount) for name, amount in value.items()}

@@ -393,7 +393,7 @@ def _check_session(session: Any) -> None:
     if session is None or hasattr(session, "boto_region_name") or hasattr(session, "region_name"):
         return
     raise ConfigurationError(
-        "sagemaker_session must be a boto3 session (boto3.Session()) or one of the SageMaker SDK, "
+        "sagemaker_session must be a boto3 session (boto3.Session()) or a session of the SageMaker SDK, "
         f"got {shown(session)}."
     )
 

@@ -49,7 +49,7 @@ def parser(here: Path | None = None) -> argparse.ArgumentParser:
     made.add_argument(
         "--small-torch",
         action="store_true",
-        help="also install PyTorch; on a machine without a GPU, only if there is a build without CUDA",
+        help="also install PyTorch; without a GPU, PyTorch is installed only if there is a build without CUDA",
     )
     made.add_argument(
         "--newest", action="store_true", help="install the newest versions instead of those in constraints.txt"

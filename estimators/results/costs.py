@@ -58,7 +58,7 @@ def cost_of(
         ValueError: a price below 0.
     """
     if per_hour is not None and not per_hour >= 0:
-        raise ValueError(f"a price per hour must be 0 or more, got {per_hour!r}.")
+        raise ValueError(f"a price per hour must be at least 0, got {per_hour!r}.")
     source = "given by the user"
     known = instances.describe(instance_type)
     spot = known.spot if known is not None else None

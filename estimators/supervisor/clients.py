@@ -71,7 +71,7 @@ class Clients:
         if operation == "stop":
             grace = message.get("grace")
             if grace is not None and (isinstance(grace, bool) or not isinstance(grace, int | float) or not grace >= 0):
-                return {"ok": False, "error": f"grace must be seconds, 0 or more, or null; got {grace!r}."}
+                return {"ok": False, "error": f"grace must be seconds, at least 0, or null; got {grace!r}."}
             self._stop(grace, str(message.get("reason") or "requested by a client"))
             return {"ok": True}
         if (elastic := self._elastic()) is not None:

@@ -132,7 +132,7 @@ class PopulationConfig:
         _count("PopulationConfig(size=…)", self.size)
         _count("PopulationConfig(interval=…)", self.interval)
         if self.size < 2:
-            raise ConfigurationError("PopulationConfig(size=…) must be 2 or more.")
+            raise ConfigurationError("PopulationConfig(size=…) must be at least 2.")
         tuning_ranges.check_name(self.resource)
         for name, most in (("quantile", 0.5), ("resample_probability", 1.0)):
             value = getattr(self, name)
@@ -290,10 +290,10 @@ class TuningSpec:
                 _count(name, getattr(self, name))
         _count("min_resource", self.min_resource)
         if not isinstance(self.reduction_factor, int) or self.reduction_factor < 2:
-            raise ConfigurationError(f"reduction_factor must be 2 or more; got {shown(self.reduction_factor)}.")
+            raise ConfigurationError(f"reduction_factor must be at least 2; got {shown(self.reduction_factor)}.")
         seed = self.random_seed
         if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 1 << 31):
-            raise ConfigurationError(f"random_seed must be a whole number, 0 or more; got {shown(seed)}.")
+            raise ConfigurationError(f"random_seed must be a whole number, at least 0; got {shown(seed)}.")
         if self.max_resource is not None and self.max_resource < self.min_resource:
             raise ConfigurationError(f"max_resource={self.max_resource} is less than min_resource={self.min_resource}.")
         if self.prunes and self.strategy in ("Hyperband", "ASHA") and self.early_stopping_type == "Auto":
@@ -517,4 +517,4 @@ def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
 
 def _count(name: str, value: Any) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigurationError(f"{name} must be a whole number, 1 or more; got {shown(value)}.")
+        raise ConfigurationError(f"{name} must be a whole number, at least 1; got {shown(value)}.")

@@ -31,7 +31,7 @@ class SharedFleetConfig:
     def __post_init__(self) -> None:
         if isinstance(self.hosts, bool) or not isinstance(self.hosts, int) or self.hosts < 1:
             raise ConfigurationError(
-                f"SharedFleetConfig(hosts=…) must be a whole number, 1 or more; got {shown(self.hosts)}."
+                f"SharedFleetConfig(hosts=…) must be a whole number, at least 1; got {shown(self.hosts)}."
             )
         explore = self.explore
         if isinstance(explore, bool) or not isinstance(explore, int | float) or not 0 < explore < 1:

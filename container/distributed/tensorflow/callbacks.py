@@ -460,7 +460,7 @@ def callbacks_for(
         ValueError: an option out of range.
     """
     if not isinstance(warmup_epochs, int | float) or not 0 <= warmup_epochs < math.inf:
-        raise ValueError(f"warmup_epochs must be a number of epochs, 0 or more; got {warmup_epochs!r}.")
+        raise ValueError(f"warmup_epochs must be a number of epochs, at least 0; got {warmup_epochs!r}.")
     if checkpointer is not None and not hasattr(checkpointer, "callback"):
         raise TypeError(f"callbacks(checkpointer=…) takes a Checkpointer, got {checkpointer!r}.")
     saving = None

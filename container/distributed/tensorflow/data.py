@@ -90,7 +90,7 @@ def per_rank_batch(global_batch_size: Any, size: int) -> int:
     """
     whole = isinstance(global_batch_size, numbers.Integral) and not isinstance(global_batch_size, bool)
     if not whole or global_batch_size < 1:
-        raise ValueError(f"global_batch_size must be a whole number, 1 or more; got {global_batch_size!r}.")
+        raise ValueError(f"global_batch_size must be a whole number, at least 1; got {global_batch_size!r}.")
     if global_batch_size % size:
         below = global_batch_size // size * size
         nearest = " or ".join(str(value) for value in (below, below + size) if value)

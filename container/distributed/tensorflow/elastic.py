@@ -342,7 +342,7 @@ class ElasticCluster(Cluster):
         if commit_every is not None and (
             isinstance(commit_every, bool) or not isinstance(commit_every, int) or commit_every < 1
         ):
-            raise ValueError(f"commit_every must be a number of steps, 1 or more, or None; got {commit_every!r}.")
+            raise ValueError(f"commit_every must be a number of steps, at least 1, or None; got {commit_every!r}.")
         if any(channel.holds != "all" for channel in data_partition.channels_of(make_dataset())):
             raise RefusedError(
                 "elastic training needs all records on every rank, because each resize redistributes the records. "

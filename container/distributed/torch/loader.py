@@ -182,7 +182,7 @@ class Loader:
         """
         if state["records"] != self._records:
             raise ValueError(
-                f"the saved position is of a dataset with {_counted(state['records'])}, but this dataset has "
+                f"the saved position belongs to a dataset with {_counted(state['records'])}, but this dataset has "
                 f"{_counted(self._records)}."
             )
         self.epoch, self.position, self._seed = state["epoch"], state["position"], state["seed"]

@@ -127,7 +127,7 @@ class Driver(cluster_program.Program):
             with open(session["path"], encoding="utf-8") as file:
                 way = json.load(file)
         except (OSError, ValueError, KeyError):
-            raise ValueError("the process with the Spark session, in which fit() was called, has ended") from None
+            raise ValueError("the process that called fit(), which has the Spark session, has ended") from None
         os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"] = str(way["port"]), way["secret"]
         os.environ["PYSPARK_PIN_THREAD"] = str(way["pinned"]).lower()
         os.environ["PYSPARK_PYTHON"] = way["python"]
@@ -140,7 +140,7 @@ class Driver(cluster_program.Program):
         jvm = gateway.jvm
         active = getattr(jvm, "org.apache.spark.SparkContext$").__getattr__("MODULE$").getActive()
         if not active.isDefined() or active.get().applicationId() != session["application"]:
-            raise ValueError("the Spark session in which fit() was called has been stopped")
+            raise ValueError("the Spark session of the process that called fit() has been stopped")
         java = jvm.org.apache.spark.api.java.JavaSparkContext(active.get())
         conf = SparkConf(_jvm=jvm, _jconf=java.getConf())
         self._context = SparkContext(conf=conf, gateway=gateway, jsc=java)

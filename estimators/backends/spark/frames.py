@@ -78,7 +78,7 @@ def check(frame: Any, file_format: str, shards: int | None) -> None:
     if file_format not in FORMATS:
         raise ConfigurationError(unknown("from_spark(format=…)", file_format, tuple(FORMATS)))
     if shards is not None and (isinstance(shards, bool) or not isinstance(shards, int) or shards < 1):
-        raise ConfigurationError(f"from_spark(shards=…) must be a whole number, 1 or more, got {shown(shards)}.")
+        raise ConfigurationError(f"from_spark(shards=…) must be a whole number, at least 1, got {shown(shards)}.")
     if ".connect." in type(frame).__module__:
         raise UnsupportedError(
             "a DataFrame of Spark Connect cannot be a channel. Use a DataFrame of a classic session."

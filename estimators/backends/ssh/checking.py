@@ -164,7 +164,7 @@ async def _attempt(report: Report, seconds: float, step: Coroutine[Any, Any, Non
     except asyncio.TimeoutError:
         report.problem = f"it did not answer within {seconds:g} s"
     except (EOFError, BrokenPipeError):
-        report.problem = "the check on the host ended early. See whether python3 works there"
+        report.problem = "the check on the host ended early. Check whether python3 works there"
     except NotStarted as error:
         report.problem = "it has no python3 in its PATH. Install Python" if error.code == 127 else str(error)
     except HostError as error:

@@ -133,11 +133,13 @@ def parse_file(text: str, where: str) -> tuple[Machine, ...]:
         for word in words[1:]:
             name, equals, value = word.partition("=")
             if not equals or name not in ("slots", "max_slots", "max-slots", "address"):
-                raise ConfigurationError(f"{place}: {cut(word, 80)!r} is not slots=N, max_slots=N or address=ADDRESS.")
+                raise ConfigurationError(
+                    f"{place}: {cut(word, 80)!r} is neither slots=N, max_slots=N nor address=ADDRESS."
+                )
             if name == "address":
                 machine = dataclasses.replace(machine, address=value)
             elif not value.isdecimal() or int(value) == 0:
-                raise ConfigurationError(f"{place}: {cut(word, 80)!r}: the number must be 1 or more.")
+                raise ConfigurationError(f"{place}: {cut(word, 80)!r}: the number must be at least 1.")
             elif name == "slots":
                 machine = dataclasses.replace(machine, slots=int(value))
         machines.append(machine)

@@ -278,7 +278,9 @@ def fit(observations: Iterable[Observation], *, instance_type: str, cores: int |
     steps = list(observations)
     alone = _alone(steps)
     if not alone:
-        raise ConfigurationError("a calibration needs a completed run of one process that reports its steps.")
+        raise ConfigurationError(
+            "a calibration needs a completed run of one process, and the run must report its steps."
+        )
     together = [one for one in steps if one.processes > 1 and one.gradient_bytes in alone]
     if not together:
         raise ConfigurationError("a calibration needs completed runs of several processes.")

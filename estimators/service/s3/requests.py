@@ -70,7 +70,7 @@ class Request:
         """
         text = self.query.get(name) or str(default)
         if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or not least <= int(text):
-            raise ServiceError("InvalidArgument", f"{name} must be a number, {least} or more.")
+            raise ServiceError("InvalidArgument", f"{name} must be a number, at least {least}.")
         return min(int(text), most)
 
 

@@ -55,7 +55,7 @@ class S3Server:
         self.secret = secret or secrets.token_hex(20)
         for what, value, least in (("key", self.key, 3), ("secret", self.secret, 8)):
             if len(value) < least or not re.fullmatch(r"[A-Za-z0-9+/_=.-]+", value):
-                raise ConfigurationError(f"the {what} must have {least} or more letters, digits and '+/_=.-'.")
+                raise ConfigurationError(f"the {what} must have at least {least} letters, digits and '+/_=.-'.")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:

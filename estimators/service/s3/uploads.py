@@ -167,7 +167,7 @@ def complete(upload: Upload, wanted: Sequence[tuple[int, str]], target: BinaryIO
                 raise ServiceError(
                     "EntityTooSmall",
                     f"Your proposed upload is smaller than the minimum allowed size: part {number} has {size} bytes; "
-                    f"every part but the last must have {_LEAST} or more.",
+                    f"every part but the last must have at least {_LEAST}.",
                 )
             objects.copy(source, target, 0, size)
         digests += bytes.fromhex(part.etag)

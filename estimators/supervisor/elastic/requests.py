@@ -28,7 +28,7 @@ def answer(controller: ElasticController, message: dict[str, Any]) -> dict[str, 
         if operation == "add_hosts":
             count = message.get("count")
             if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-                raise ValueError(f"add_hosts() takes a whole number, 1 or more; got {count!r}.")
+                raise ValueError(f"add_hosts() takes a whole number, at least 1; got {count!r}.")
             return {"ok": True, "hosts": controller.add_hosts(count)}
         if operation == "kill_rank":
             controller.signal_worker(int(message["rank"]), int(message.get("signal", signal.SIGKILL)))
@@ -39,7 +39,7 @@ def answer(controller: ElasticController, message: dict[str, Any]) -> dict[str, 
         else:
             seconds = message.get("notice_s")
             if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
-                raise ValueError(f"interrupt(notice_s=…) must be seconds, 0 or more; got {seconds!r}.")
+                raise ValueError(f"interrupt(notice_s=…) must be seconds, at least 0; got {seconds!r}.")
             controller.interrupt(host, float(seconds))
     except (ValueError, KeyError, TypeError) as error:
         return {"ok": False, "error": str(error)}

@@ -143,7 +143,7 @@ def test_clean_asks_and_says_what_it_frees(ask: Callable[..., tuple[int, str, st
         (["clean", "--kep", "3"], "Did you mean '--keep'?"),
         (["clean", "--free", "much"], "20G"),
         (["train", "train.py", "epochs", "3"], "behind `--`"),
-        (["train", "train.py", "--hosts", "0"], "1 or more"),
+        (["train", "train.py", "--hosts", "0"], "at least 1"),
         (["train", "train.py", "--hosts", "9" * 5000], "5,000 digits; at most 18"),
         (["train", "train.py", "--hosts", "1000000"], "1 to 1,024"),
         (["train", "train.py", "--stop-grace", "9" * 18], "0 to 315,360,000"),
@@ -221,7 +221,7 @@ def test_install_hands_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_usage_errors_say_what_there_is_to_install_and_end_with_one_stop(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["train", "train.py", "-n", "0"]) == Exit.USAGE
-    assert "1 or more; got '0'. See `fleetfit train --help`." in capsys.readouterr().err
+    assert "at least 1; got '0'. See `fleetfit train --help`." in capsys.readouterr().err
     assert {*packages.extras()} <= {*upkeep.EXTRAS, "tensorflow", "horovod"}
     assert cli.main(["install", "plost"]) == Exit.USAGE
     assert "Did you mean 'plots'?" in capsys.readouterr().err

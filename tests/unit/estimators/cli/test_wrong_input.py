@@ -14,8 +14,8 @@ from estimators.cli.main import main
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
-        (["train", "ok.py", "--hosts", "-1"], "argument -n/--hosts: must be a whole number, 1 or more; got '-1'."),
-        (["train", "ok.py", "--hosts", "two"], "argument -n/--hosts: must be a whole number, 1 or more; got 'two'."),
+        (["train", "ok.py", "--hosts", "-1"], "argument -n/--hosts: must be a whole number, at least 1; got '-1'."),
+        (["train", "ok.py", "--hosts", "two"], "argument -n/--hosts: must be a whole number, at least 1; got 'two'."),
         (["train", "ok.py", "--hots", "2"], "unrecognized arguments: --hots 2. Did you mean '--hosts'?"),
         (["train"], "SCRIPT is missing: name the entry point, or a job file with -f."),
         (["trian", "ok.py"], "Did you mean 'train'?"),
@@ -60,7 +60,7 @@ def test_a_wrong_call_is_told_what_was_meant(call: Callable[[], object], answer:
         ("set backend_options={'python': '/x'}", "set --backend-option python='/x'"),
         ("set RunOptions(spot_market=SpotMarket(…)).", "set RunOptions(spot_market=SpotMarket(…))."),
         ("MPI(processes_per_host=4) uses them", "--strategy mpi --processes 4 uses them"),
-        ("MPI(processes_per_host=…) must be 1 or more", "--processes must be 1 or more"),
+        ("MPI(processes_per_host=…) must be at least 1", "--processes must be at least 1"),
         ("give it distribution='FullyReplicated'", "give it distribution='FullyReplicated'"),
         ("source_dir='x' (--source-dir x) sends it", "source_dir='x' (--source-dir x) sends it"),
         ("write model_dir=False to pass it", "write model_dir=False to pass it"),

@@ -55,8 +55,8 @@ def test_they_go_through_json_and_the_command_line() -> None:
     [
         (lambda: Kill(rank=1), "exactly one of at_step, at_s and at_line; got none"),
         (lambda: Kill(rank=1, at_step=1, at_s=1), "got at_step and at_s"),
-        (lambda: Kill(rank=-1, at_s=1), "rank=…) must be a whole number, 0 or more"),
-        (lambda: Kill(rank=1, at_step=0), "at_step=…) must be a whole number, 1 or more"),
+        (lambda: Kill(rank=-1, at_s=1), "rank=…) must be a whole number, at least 0"),
+        (lambda: Kill(rank=1, at_step=0), "at_step=…) must be a whole number, at least 1"),
         (lambda: Kill(rank=1, at_s=1, signal="SIGKIL"), "Did you mean 'SIGKILL'?"),
         (lambda: Kill(rank=1, at_s=1, signal=0), "a signal's name or number"),
         (lambda: Kill(rank=1, at_line="("), "is not a regular expression"),

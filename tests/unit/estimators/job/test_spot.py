@@ -103,7 +103,7 @@ def test_a_bill_does_not_depend_on_how_the_time_is_cut(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"rate": -1}, "SpotMarket(rate=…) must be a number, 0 or more; got -1"),
+        ({"rate": -1}, "SpotMarket(rate=…) must be a number, at least 0; got -1"),
         ({"notice_s": "2m"}, "notice_s"),
         ({"trace": [(20,)]}, "each item must be (seconds, host) or (seconds, host, return_after_s)"),
         ({"trace": "algo-2"}, "must be a list"),

@@ -156,7 +156,7 @@ def test_from_a_result_of_one_process() -> None:
         ("vgg16", {}, "needs compute_s="),
         ("vgg16", {"compute_s": 0}, "over 0"),
         ("vgg16", {"compute_s": 1, "hosts": 2}, "bandwidth_gbps="),
-        ("vgg16", {"compute_s": 1, "hosts": 0}, "1 or more"),
+        ("vgg16", {"compute_s": 1, "hosts": 0}, "at least 1"),
         ("vgg16", {"compute_s": 1, "device": "tpu"}, "cpu"),
         ("vgg16", {"compute_s": 1, "strategies": ["mpii"]}, "mpi"),
         ("vgg16", {"compute_s": 1, "hosts": 2, "bandwidth_gbps": -1}, "over 0"),
@@ -422,4 +422,4 @@ def test_the_command_tells_what_it_found_and_how_far_off_it_is_for_other_runs(
     assert main([*arguments, "--no-check", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["unseen"] == []
     assert main([*arguments, "--processes", "1"]) != 0
-    assert "2 or more" in capsys.readouterr().err
+    assert "at least 2" in capsys.readouterr().err

@@ -114,10 +114,10 @@ def test_names_tell_runs_apart() -> None:
     [
         ((), {}, "none was given"),
         ((3,), {}, "takes estimators"),
-        ((result(),), {"repeat": 0}, "1 or more"),
+        ((result(),), {"repeat": 0}, "at least 1"),
         ((result(),), {"names": "mpi"}, "needs a list of 1 names"),
         ((result(),), {"inputs": {"train": "x"}}, "is for estimators"),
-        ((result(),), {"prices": {"ml.m5.large": -1}}, "0 or more"),
+        ((result(),), {"prices": {"ml.m5.large": -1}}, "at least 0"),
         (({"a": result()},), {"names": ["b"]}, "already gives the names"),
     ],
 )

@@ -103,7 +103,7 @@ def test_cost_and_savings_as_sagemaker_reckons_them() -> None:
     own = found.cost(per_hour=36.0)
     assert own is not None and own.total == pytest.approx(0.8) and own.source == "given by the user"
     assert result(instance_type="local_process").cost() is None
-    with pytest.raises(ValueError, match="0 or more"):
+    with pytest.raises(ValueError, match="at least 0"):
         found.cost(per_hour=-1)
 
 

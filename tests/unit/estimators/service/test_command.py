@@ -21,7 +21,7 @@ from estimators.service.settings import EndpointFiles, Keys
     ("words", "status", "said"),
     [
         (["--port", "70000"], 2, "not a port"),
-        (["--max-jobs", "0"], 2, "1 or more"),
+        (["--max-jobs", "0"], 2, "at least 1"),
         (["--backend", "dokcer"], 2, "Did you mean 'docker'"),
         (["--image-map", "mine"], 2, "PATTERN=IMAGE"),
         (["--without", "VpcConfg"], 2, "Did you mean 'VpcConfig'"),

@@ -120,12 +120,12 @@ def test_an_exception_and_its_place_are_read_from_the_traceback() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"max_failures": -1}, "max_failures=…) must be a whole number, 0 or more, or None; got -1"),
-        ({"min_hosts": 0}, "min_hosts=…) must be a whole number, 1 or more"),
+        ({"max_failures": -1}, "max_failures=…) must be a whole number, at least 0, or None; got -1"),
+        ({"min_hosts": 0}, "min_hosts=…) must be a whole number, at least 1"),
         ({"max_preemptions": True}, "max_preemptions"),
         ({"cooldown": 3}, "must be two numbers of seconds"),
         ({"cooldown": (3, 1)}, "the longest pause, 1 s, is shorter than the first, 3 s"),
-        ({"cooldown": (-1, 1)}, "each pause must be a number of seconds, 0 or more; got -1"),
+        ({"cooldown": (-1, 1)}, "each pause must be a number of seconds, at least 0; got -1"),
         ({"max_failure": 1}, "Did you mean 'max_failures'?"),
     ],
 )

@@ -67,7 +67,7 @@ class Frame:
     [
         ({"dataframe": [1, 2]}, "is not a DataFrame of Spark"),
         ({"format": "csv"}, r"format=….*'csv'.*tfrecord"),
-        ({"shards": 0}, "shards=….*1 or more, got 0"),
+        ({"shards": 0}, "shards=….*at least 1, got 0"),
         ({"shards": True}, "whole number"),
         ({}, "executors are on other machines. Set the session's spark.fleetfit.store"),
         ({"path": "s3://bucket/frames"}, "'s3://bucket/frames', which is not a folder"),

@@ -45,12 +45,12 @@ def test_a_file_is_openmpis_horovods_or_a_list() -> None:
     ("text", "said"),
     [
         ("h1 slots=x", "line 1: 'slots=x'"),
-        ("h1\nh2 cpu=4", "line 2: 'cpu=4' is not slots=N"),
-        ("h1 slots=0", "must be 1 or more"),
+        ("h1\nh2 cpu=4", "line 2: 'cpu=4' is neither slots=N"),
+        ("h1 slots=0", "must be at least 1"),
         ("h1\nh1", "twice"),
         ("-oProxyCommand=x", "is not the name or address of a host"),
         ("h1:0", "no slots"),
-        ("a b c", "is not slots=N"),
+        ("a b c", "is neither slots=N"),
     ],
 )
 def test_a_wrong_line_is_named(text: str, said: str) -> None:
