@@ -21,4 +21,4 @@ def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     monkeypatch.setenv("FLEETFIT_S3_SECRET", "short")
     assert main(["s3", str(tmp_path)]) == 2
     said = capsys.readouterr().err
-    assert "8 or more" in said and "short" not in said
+    assert "at least 8" in said and "short" not in said
