@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from types import SimpleNamespace
 from typing import Any
 
 from container.contract.plan import Role
@@ -12,16 +13,17 @@ from container.toolkit import resources
 from container.toolkit.process_group import Member
 
 
-def test_looking_costs_little(loop: Loop) -> None:
-    """What one look takes, and how long it is then to the next."""
-    waits, told = [], []
+def test_a_look_is_followed_by_a_wait_that_is_much_longer_than_the_look(loop: Loop) -> None:
+    waits: list[float] = []
+    told: list[tuple[int | None, dict[str, Any]]] = []
     member = Member("rank 0", Role.RANK, rank=0, pid=os.getpid(), started_at=time.monotonic() - 1)
 
     def call_later(seconds: float, callback: Any) -> None:
         waits.append(seconds)
 
     loop.call_later = call_later  # type: ignore[method-assign, assignment]
-    sampler = resources.ResourceSampler(loop, lambda: [member], lambda rank, values: told.append((rank, values)))
+    host: Any = SimpleNamespace(members=[member], tell=lambda kind, rank, **values: told.append((rank, values)))
+    sampler = resources.ResourceSampler(loop, host)
     sampler.start()
     costs = []
     for _ in range(20):

@@ -68,7 +68,7 @@ def test_files_that_cannot_be_had_are_said(
 
     monkeypatch.setattr("estimators.service.settings.write_private", full)
     assert main(["serve", "--no-profile", "--port", "0", "--s3-port", "0"]) == 2
-    assert "No space left on device. Correct that" in capsys.readouterr().err
+    assert "No space left on device. Correct the cause" in capsys.readouterr().err
 
 
 def test_the_endpoint_is_on_loopback() -> None:
