@@ -84,7 +84,9 @@ def test_who_cannot_say_where_it_is_lives_on_and_is_named(make: clusters.Make) -
     assert job.failure is not None
     assert "no rank has printed or reported anything for 3 s" in job.failure.message
     first, *others = str(job.failure.places).splitlines()
-    assert first.startswith("algo-1, rank 0: it has no stack to show: Python has already shut down in this process and")
+    assert first.startswith(
+        "algo-1, rank 0: it has no stack to show. Either Python has already shut down in this process and"
+    )
     assert others == [
         "algo-1, rank 1: it has no stack to show: the process is not Python but sleep",
         "algo-1, rank 2: it is stopped (SIGSTOP); SIGCONT resumes it",

@@ -34,12 +34,18 @@ def test_a_printed_one_is_warned_of(make: clusters.Make) -> None:
     assert job.metrics()["value"].tolist() == [0.5]
 
 
-@pytest.mark.parametrize("script", [PRINTED, REPORTED], ids=["printed", "reported"])
+WAITS = "\nimport sys, time\nsys.stdout.flush()\ntime.sleep(600)\n"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [PRINTED + WAITS, REPORTED + WAITS, PRINTED + "raise SystemExit(3)\n"],
+    ids=["printed", "reported", "exits"],
+)
 def test_the_job_fails_where_that_was_asked_for(script: str, make: clusters.Make) -> None:
-    """At once, while the script goes on; and it is not tried again."""
-    waits = script + "\nimport sys, time\nsys.stdout.flush()\ntime.sleep(600)\n"
+    """At once, while the script goes on, and without another attempt: the metric is the cause, whatever the end."""
     with pytest.raises(TrainingJobError, match=r"metric 'loss' is not a number \(NaN\) at") as raised:
-        make.run(waits, metric_definitions=REGEX, options={"on_nan": "fail"}, max_retry_attempts=3)
+        make.run(script, metric_definitions=REGEX, options={"on_nan": "fail"}, max_retry_attempts=3)
     job = raised.value.job
     assert job.status == "Failed" and "on_nan='fail'" in job.describe()["FailureReason"]
     assert job.result().attempts == 1

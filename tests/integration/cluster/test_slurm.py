@@ -242,7 +242,7 @@ def test_what_slurm_would_not_start_is_refused_by_name(
 ) -> None:
     for options, hosts, said in (
         ({"partition": "trian"}, 1, "Did you mean 'train'"),
-        ({"partition": "short"}, 2, "partition 'short' gives a job at most 1 nodes; ask for fewer"),
+        ({"partition": "short"}, 2, "partition 'short' gives a job at most 1 nodes. Ask for fewer"),
         ({"partition": "short", "time": "2:00:00"}, 1, "allows at most 00:05:00"),
         ({"partition": "closed"}, 1, "accepts no jobs now"),
         ({"gres": "gpu:1"}, 1, "sbatch refuses such an allocation: Invalid generic resource"),
@@ -274,7 +274,7 @@ def test_what_slurm_would_not_start_is_refused_by_name(
     assert clusters.await_terminal(job) == "Failed"
     text = str(job.describe()["FailureReason"])
     assert "/usr/bin/python3 has no fleetfit" in text
-    assert "name the interpreter of this environment with backend_options={'python': …}" in text
+    assert "Name the interpreter of this environment with backend_options={'python': …}" in text
 
 
 @pytest.mark.tensorflow

@@ -103,7 +103,7 @@ def test_a_machine_that_will_not_do_leaves_its_place_to_another(
     assert job.status == "Completed"
     assert len(clusters.reports(job)) == 2
     text = reason(make, hosts=2, options=changed(make, hosts=[first, "again"], ssh_config=str(config)))
-    assert "is the same machine as" in text and "name each machine once, with all its slots" in text
+    assert "is the same machine as" in text and "Name each machine once, with all its slots" in text
 
 
 def test_what_is_in_the_way_on_a_machine_is_told(make: clusters.Make, fleet: fleets.Fleet) -> None:

@@ -114,7 +114,7 @@ def test_one_rank_saves_while_the_others_end_at_once(
     assert caller.wait() == 0
     if how == "Ctrl-C":
         said = caller.output.read_text()
-        assert "stopping training job job-1: it has 5 s to save" in said
+        assert "stopping training job job-1: the script has 5 s to save" in said
         assert said.rstrip().endswith("interrupted; Stopped")
     for rank in range(shape.size):
         took = float(make.marked(f"saved-{rank}")) - float(make.marked(f"told-{rank}"))
