@@ -79,8 +79,7 @@ NOT_ON_RAY = frozenset(
 PROCESS_ONLY = frozenset(
     {
         # The record's own paths, shared memory of this machine, and a library that is preloaded from the test's folder.
-        "test_ranks.test_each_hosts_paths_are_its_own",
-        "test_ranks.test_the_script_launcher_runs_once_on_each_host",
+        "test_ranks.test_each_hosts_paths_are_its_own_and_prefixes_name_the_rank_with_all_its_digits",
         "test_restarts.test_the_code_of_a_job_that_is_over_is_kept_once",
         "test_stop.test_an_mpirun_that_takes_long_to_go_is_told_all_the_same",
         "test_orphans.test_the_next_job_removes_what_a_job_that_was_killed_as_a_whole_left",

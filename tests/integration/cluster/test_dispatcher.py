@@ -19,7 +19,7 @@ import fleet as fleets
 import places
 import pytest
 
-from estimators import Estimator, RunOptions
+from estimators import Estimator, TrainingJob
 from estimators.cli import Exit
 from estimators.cli import main as cli
 
@@ -73,28 +73,19 @@ def follower(job: Any) -> int:
 
 
 @pytest.mark.landing
-def test_logs_metrics_and_the_model_come_here(make: clusters.Make, dispatcher: fleets.Machine) -> None:
+@pytest.mark.leaves("folders")
+def test_the_job_goes_on_without_its_caller_and_all_of_it_comes_here(
+    make: clusters.Make, dispatcher: fleets.Machine
+) -> None:
     job = make.start(STEPS, hosts=2, ready=2, metric_definitions=LOSS)
     assert job.dispatcher == dispatcher.address
     there = dispatcher.processes()
     assert any(re.search(r"--record /tmp/home-\d+/\.fleetfit/jobs/", line) for line in there), there
-    assert not clusters.below(follower(job)) or all("ssh" in p.argv[0] for p in clusters.below(follower(job)))
-    make.mark("go")
-    job.wait(logs=False)
-    assert job.status == "Completed"
-    assert {line.text for line in job.log_lines() if line.text.startswith("rank")} == {
-        "rank 0 says hello",
-        "rank 1 says hello",
-    }
-    assert list(job.metrics()["value"]) == [0.5, 0.5]
-    assert job.model_data is not None and Path(job.model_data).is_file()
-    assert Path(job.model_data).is_relative_to(job.record.path)
-    clusters.until(lambda: not dispatcher.processes())
-
-
-@pytest.mark.leaves("folders")
-def test_the_job_goes_on_without_its_caller_and_is_found_again(make: clusters.Make, dispatcher: fleets.Machine) -> None:
-    job = make.start(STEPS, hosts=2, ready=2, metric_definitions=LOSS)
+    here = clusters.below(follower(job))
+    assert here and all("ssh" in process.argv[0] for process in here), here
+    next(process for process in here if "ControlMaster=yes" in process.argv).kill()  # the link is cut for a while
+    clusters.until(lambda: (job.record.stored_status() or {})["Fleetfit"].get("unreached"))
+    clusters.until(lambda: not (job.record.stored_status() or {})["Fleetfit"].get("unreached"))
     clusters.until(lambda: len(list(job.log_lines())) >= 4)
     os.kill(follower(job), signal.SIGKILL)
     clusters.until(lambda: not job.record.is_supervised())
@@ -105,33 +96,53 @@ def test_the_job_goes_on_without_its_caller_and_is_found_again(make: clusters.Ma
     again = Estimator.attach(job.name).latest_training_job
     assert again is not None
     again.wait(logs=False)
-    assert again.status == "Completed" and again.model_data is not None
+    assert again.status == "Completed"
     # What was here already has not come twice.
-    assert len([line for line in again.log_lines() if line.text.startswith("rank")]) == 2
+    lines = sorted(line.text for line in again.log_lines() if line.text.startswith("rank"))
+    assert lines == ["rank 0 says hello", "rank 1 says hello"]
+    assert list(again.metrics()["value"]) == [0.5, 0.5]
+    assert again.model_data is not None and Path(again.model_data).is_file()
+    assert Path(again.model_data).is_relative_to(job.record.path)
     kinds = [event.kind for event in again.record.events() if event.data.get("name") == "job_created"]
     assert kinds == ["phase"]
 
 
-def test_a_third_machine_sees_the_job_and_stops_it(
+def test_the_command_line_starts_it_and_other_machines_see_and_stop_it(
     make: clusters.Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = make.start(STEPS, hosts=1, ready=1)
-    options = RunOptions.from_dict(job.record.read_options())
-    assert options.dispatcher is not None
-    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "elsewhere"))
-    reached = {"dispatcher": options.dispatcher, "dispatcher_options": options.dispatcher_options}
-    with pytest.raises(Exception, match="there is no training job 'no-such-job'"):
-        Estimator.attach("no-such-job", **reached)
-    assert not (tmp_path / "elsewhere" / "jobs" / "no-such-job").exists()
-    other = Estimator.attach(job.name, **reached).latest_training_job
-    assert other is not None and other.record.path != job.record.path
-    assert other.describe()["ResourceConfig"]["InstanceType"] == "ssh"
-    other.stop(wait=True)
-    assert other.status == "Stopped"
+    estimator = make(STEPS)
+    place, reached = make._options["dispatcher"], make._options["dispatcher_options"]
+    there = ["--dispatcher", place, *(f"--dispatcher-option={name}={value}" for name, value in reached.items())]
+    here = [f"--backend-option={name}={json.dumps(value)}" for name, value in make._options["backend_options"].items()]
+    words = ["train", "train.py", "--source-dir", str(estimator.settings.source_dir), "--no-wait", "-t", "ssh"]
+    assert cli.main([*words, "--name", "by-hand", f"--env=MARKS={make.marks}", *here, *there]) == 0
+    job = TrainingJob.attach("by-hand")
+    make.await_ready(1, job)
+    environment = {**os.environ, "FLEETFIT_HOME": str(tmp_path / "elsewhere")}
+    words = [sys.executable, "-m", "estimators.cli.main"]
+    attached = subprocess.Popen(
+        [*words, "attach", "by-hand", *there], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    assert attached.stdout is not None
+    for line in attached.stdout:
+        if "rank 0 says hello" in line:
+            break
+    with monkeypatch.context() as third:
+        third.setenv("FLEETFIT_HOME", str(tmp_path / "third"))
+        with pytest.raises(Exception, match="there is no training job 'no-such-job'"):
+            Estimator.attach("no-such-job", dispatcher=place, dispatcher_options=reached)
+        assert not (tmp_path / "third" / "jobs" / "no-such-job").exists()
+        other = Estimator.attach("by-hand", dispatcher=place, dispatcher_options=reached).latest_training_job
+        assert other is not None and other.record.path != job.record.path
+        assert other.describe()["ResourceConfig"]["InstanceType"] == "ssh"
+        assert cli.main(["stop", "by-hand", "--wait"]) == 0
+        assert other.status == "Stopped"
     assert [line.text for line in other.log_lines() if line.text == "saving"] == ["saving"]
-    clusters.await_terminal(job)
-    assert job.status == "Stopped"
-    clusters.kill_everything_of(tmp_path / "elsewhere")
+    assert "saving" in attached.stdout.read()
+    assert attached.wait() == Exit.STOPPED
+    assert clusters.await_terminal(job) == "Stopped"
+    for home in ("elsewhere", "third"):
+        clusters.kill_everything_of(tmp_path / home)
 
 
 def test_loss_of_the_dispatcher_ends_the_job_and_leaves_no_process(
@@ -169,61 +180,18 @@ def test_processes_of_the_dispatcher_itself_get_their_data_from_here(
     assert {report["text"] for report in clusters.reports(job).values()} == {"here"}
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"dispatcher": "no-such-host.invalid"}, "the name cannot be resolved"),
-        ({"python": "/no/such/python"}, "/no/such/python does not exist there"),
-    ],
-)
-def test_a_dispatcher_that_cannot_be_is_named_with_the_reason(
-    change: dict[str, str], said: str, make: clusters.Make
+def test_a_dispatcher_that_cannot_be_or_refuses_the_job_is_named_with_the_reason(
+    make: clusters.Make, dispatcher: fleets.Machine
 ) -> None:
-    place = change.pop("dispatcher", make._options["dispatcher"])
-    options = {**make._options["dispatcher_options"], **change}
-    with pytest.raises(Exception, match=said):
-        make.start("pass", options={"dispatcher": place, "dispatcher_options": options})
-
-
-def test_a_job_that_the_dispatcher_refuses_says_why(make: clusters.Make, dispatcher: fleets.Machine) -> None:
-    with pytest.raises(Exception, match="instance_count=4, but the fleet has 3 machines"):
-        make.start("pass", hosts=4)
+    options = make._options["dispatcher_options"]
+    for change, hosts, said in (
+        ({"dispatcher": "no-such-host.invalid"}, 1, "the name cannot be resolved"),
+        ({"dispatcher_options": {**options, "python": "/no/such/python"}}, 1, "/no/such/python does not exist there"),
+        ({}, 4, "instance_count=4, but the fleet has 3 machines"),
+    ):
+        with pytest.raises(Exception, match=said):
+            make.start("pass", hosts=hosts, options={**make._options, **change})
     assert not list((dispatcher.temporary / "home").rglob("request.json"))
-
-
-def test_the_command_line_starts_attaches_and_stops(
-    make: clusters.Make, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    estimator = make(STEPS)
-    place, reached = make._options["dispatcher"], make._options["dispatcher_options"]
-    there = ["--dispatcher", place, *(f"--dispatcher-option={name}={value}" for name, value in reached.items())]
-    here = [f"--backend-option={name}={json.dumps(value)}" for name, value in make._options["backend_options"].items()]
-    words = ["train", "train.py", "--source-dir", str(estimator.settings.source_dir), "--no-wait", "-t", "ssh"]
-    assert cli.main([*words, "--name", "by-hand", f"--env=MARKS={make.marks}", *here, *there]) == 0
-    make.await_ready(1)
-    environment = {**os.environ, "FLEETFIT_HOME": str(tmp_path / "elsewhere")}
-    words = [sys.executable, "-m", "estimators.cli.main"]
-    attached = subprocess.Popen(
-        [*words, "attach", "by-hand", *there], env=environment, stdout=subprocess.PIPE, text=True
-    )
-    assert attached.stdout is not None
-    for line in attached.stdout:
-        if "rank 0 says hello" in line:
-            break
-    assert cli.main(["stop", "by-hand", "--wait"]) == 0
-    assert "saving" in attached.stdout.read()
-    assert attached.wait() == Exit.STOPPED
-    clusters.kill_everything_of(tmp_path / "elsewhere")
-
-
-def test_a_link_that_is_cut_for_a_while_loses_nothing(make: clusters.Make, dispatcher: fleets.Machine) -> None:
-    job = make.start(STEPS, hosts=1, ready=1)
-    next(process for process in clusters.below(follower(job)) if "ControlMaster=yes" in process.argv).kill()
-    clusters.until(lambda: (job.record.stored_status() or {})["Fleetfit"].get("unreached"))
-    make.mark("go")
-    job.wait(logs=False)
-    assert job.status == "Completed"
-    assert len([line for line in job.log_lines() if line.text.startswith("rank")]) == 1
 
 
 def test_a_job_that_is_stopped_before_the_dispatcher_has_it_is_over(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import clusters
 import ec2_machines
@@ -30,12 +29,6 @@ time.sleep(300)
 def make(ec2: ec2_machines.Machines, tmp_path: Path, home: Path) -> clusters.Make:
     """Makes estimators whose jobs run on instances."""
     return places.on_ec2(ec2, tmp_path, home)
-
-
-def reason(job: Any) -> str:
-    clusters.await_terminal(job)
-    assert job.status == "Failed"
-    return str(job.describe()["FailureReason"])
 
 
 @pytest.mark.landing
@@ -139,43 +132,6 @@ def test_a_notice_has_the_ranks_save_and_the_job_goes_on_elsewhere(
     assert len([path for path in make.marks.iterdir() if path.name.startswith("saved-")]) == 2
     assert ec2.server.count("CreateFleet") == 2
     assert "is interrupted: the job has 120 s to save" in clusters.all_text(job) or job.result().endings
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("how", ["dies", "silent"])
-def test_an_instance_that_does_not_start_is_replaced(
-    how: str, ec2: ec2_machines.Machines, tmp_path: Path, home: Path
-) -> None:
-    ec2.boots[:] = [how]
-    make = places.on_ec2(ec2, tmp_path, home, boot_timeout=300 if how == "dies" else 10)
-    job = make.run("print('done')", hosts=2)
-    assert job.status == "Completed", job.describe().get("FailureReason")
-    # A machine that is slow, as this one may be, is taken for one that does not answer.
-    assert len(ec2.server.instances) >= 3 if how == "silent" else len(ec2.server.instances) == 3
-
-
-def test_capacity_is_waited_for_and_without_it_the_reason_is_said(
-    ec2: ec2_machines.Machines, tmp_path: Path, home: Path
-) -> None:
-    for zone in ec2.server.subnets:
-        ec2.server.capacity["c5.large", zone] = 0
-    make = places.on_ec2(ec2, tmp_path, home, capacity_timeout=0)
-    text = reason(make("pass").fit(wait=False))
-    assert "EC2 had no capacity" in text and "c5.large in eu-west-1a: InsufficientInstanceCapacity" in text
-    ec2.server.refuse("CreateFleet", "UnauthorizedOperation", status=403)
-    ec2.server.capacity.clear()
-    assert "docs/ec2.md lists the permissions" in reason(make("pass").fit(wait=False))
-    assert ec2.server.running() == []
-
-
-@pytest.mark.leaves("folders")
-def test_a_job_that_has_spent_its_budget_is_stopped(ec2: ec2_machines.Machines, tmp_path: Path, home: Path) -> None:
-    make = places.on_ec2(ec2, tmp_path, home, budget=0.0001)
-    job = make.start(WAITS, ready=0)
-    clusters.await_terminal(job)
-    described = job.describe()
-    assert (job.status, described["SecondaryStatus"]) == ("Stopped", "MaxRuntimeExceeded")
-    assert "the budget of $0.00" in str(described["SecondaryStatusTransitions"])
 
 
 @pytest.mark.parametrize("how", [pytest.param("killed", marks=pytest.mark.leaves("folders")), "stopped"])

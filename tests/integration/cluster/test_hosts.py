@@ -16,7 +16,7 @@ import pytest
 import sshd
 from run_documents import run_document
 
-from estimators.backends.ssh import checking, machines
+from estimators.backends.ssh import machines
 from estimators.cli.main import main
 
 pytestmark = pytest.mark.skipif(not fleets.possible(), reason="network namespaces need root and iproute2")
@@ -37,26 +37,9 @@ def run(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     return status, told.out or told.err
 
 
-def test_hosts_are_added_listed_and_removed(
-    home: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(machines.VARIABLE, raising=False)
-    assert run(capfd, "add", "node-1", "ann@node-2:2", "--slots", "4")[0] == 0
-    assert run(capfd, "add", "node-3")[1].startswith("fleetfit: the fleet has 3 hosts: node-1, node-2, node-3")
-    assert run(capfd, "list")[1] == "node-1  slots=4\nann@node-2  slots=2\nnode-3\n"
-    status, text = run(capfd, "remove", "node-22")
-    assert status != 0 and "Did you mean 'node-2'" in text
-    assert run(capfd, "remove", "node-2", "node-1")[0] == 0
-    assert json.loads(run(capfd, "list", "--json")[1]) == [
-        {"host": "node-3", "user": None, "slots": None, "address": None}
-    ]
-    status, text = run(capfd, "add", "-oProxyCommand=x")
-    assert status != 0
-
-
 @pytest.mark.leaves("files")
 def test_a_check_tells_what_they_are_and_who_reaches_whom(
-    config: str, fleet: fleets.Fleet, home: Path, capfd: pytest.CaptureFixture[str]
+    config: str, fleet: fleets.Fleet, home: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hosts = [machine.address for machine in fleet.machines[:3]]
     status, text = run(capfd, "check", "--ssh-config", config, *hosts)
@@ -77,30 +60,7 @@ def test_a_check_tells_what_they_are_and_who_reaches_whom(
     assert list(told[hosts[1]]["unreachable"]) == [hosts[2]]
     assert "the name cannot be resolved" in told["no-such-host.invalid"]["warnings"][0]
     assert told[hosts[0]]["warnings"] == [] and abs(told[hosts[0]]["clock_s"]) < 1
-
-
-def test_what_is_in_the_way_is_told_with_its_remedy() -> None:
-    (machine,) = machines.parse_list(["a"], "x")
-    facts = {
-        "hostname": "a", "knows_itself": False, "processor": "x86_64", "pythons": {"3.9.2": "/usr/bin/python3"},
-        "cpus": 1, "gpus": 0, "disk": 1, "temporary": 1, "port": 1, "problem": "",
-    }  # fmt: skip
-    told = checking.Report(machine=machine, facts=facts, clock=-3600.2, unreachable={"b": "timed out"}).warnings()
-    words = [
-        "Python 3.10 or newer is missing (installed: 3.9.2)",
-        "3600.2 s behind",
-        "free for env",
-        "free for jobs",
-        "own name",
-        "reach b",
-    ]
-    assert [word for word, text in zip(words, told, strict=True) if word not in text] == []
-
-
-@pytest.mark.leaves("files")
-def test_doctor_looks_at_the_hosts_when_asked(
-    config: str, fleet: fleets.Fleet, home: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    # The doctor looks at those of the environment, when asked.
     monkeypatch.setenv(machines.VARIABLE, "no-such-host.invalid")
     main(["doctor", "--hosts", "--json"])
     found = {one["name"]: one for one in json.loads(capfd.readouterr().out)["backends"]}

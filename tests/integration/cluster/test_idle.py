@@ -75,26 +75,40 @@ def read(stream: socket.socket) -> bytes:
     return said
 
 
-def test_jobs_run_one_after_another_each_with_its_own_variables(
+def listens(place: Path) -> bool:
+    with contextlib.suppress(OSError):
+        sockets.connect(place / kept.SOCKET).close()
+        return True
+    return False
+
+
+def test_it_serves_one_job_after_another_however_each_ends(
     tmp_path: Path, place: Path, idle: subprocess.Popen[bytes]
 ) -> None:
+    clusters.until(lambda: listens(place))
+    run_nothing = encode({"op": "run", "environment": {}})  # with no descriptor
+    for nonsense in (b"", b"\0\0", b"{}\n", b"nothing\n", b"\xff\xff\xff\xff\n", run_nothing, run_nothing[:-1]):
+        with sockets.connect(place / kept.SOCKET) as connection:
+            connection.sendall(nonsense)
+            connection.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(ConnectionResetError):
+                assert connection.recv(1) == b"", f"{nonsense!r} is taken for a job"
     first, second = (tree(tmp_path / name, SCRIPT) for name in ("first", "second"))
     said, code = run(place, first, OF_JOB_1="1")
     assert (printed(said)[0].partition("]")[0], code) == ("['OF_JOB_1'", 0)
     said, code = run(place, second, OF_JOB_2="1", OF_JOB_CODE="3")
     assert (printed(said)[0].partition("]")[0], code) == ("['OF_JOB_2', 'OF_JOB_CODE'", 1)
     assert (second / "output" / "failure").exists() and (first / "output" / "success").exists()
-    assert idle.poll() is None and listens(place)
-
-
-def test_a_toolkit_that_is_killed_and_a_first_process_that_is(
-    tmp_path: Path, place: Path, idle: subprocess.Popen[bytes]
-) -> None:
-    with start(place, tree(tmp_path / "first", WAITING)) as (stream, control):
+    with start(place, tree(tmp_path / "killed", WAITING)) as (stream, control):
         await_word(stream)
         clusters.below(idle.pid)[0].kill()  # its child, the toolkit
         assert kept.exit_code(control) == 128 + signal.SIGKILL
-    with start(place, tree(tmp_path / "second", WAITING)) as (stream, control):
+    with start(place, tree(tmp_path / "hung up", WAITING)) as (stream, control):
+        await_word(stream)
+        stream.close()  # as when the supervisor was killed
+        assert kept.exit_code(control) not in (None, 0)
+    clusters.until(lambda: not clusters.below(idle.pid))
+    with start(place, tree(tmp_path / "last", WAITING)) as (stream, control):
         idle.kill()
         assert kept.exit_code(control) is None
 
@@ -119,33 +133,3 @@ def test_sigterm_to_the_first_process_gives_the_script_its_time(
         assert kept.exit_code(control) == 128 + signal.SIGTERM
     assert idle.wait(30) == 0
     assert not listens(place)
-
-
-def test_the_end_of_the_connection_ends_the_job(tmp_path: Path, place: Path, idle: subprocess.Popen[bytes]) -> None:
-    with start(place, tree(tmp_path, WAITING)) as (stream, control):
-        await_word(stream)
-        stream.close()  # as when the supervisor was killed
-        assert kept.exit_code(control) not in (None, 0)
-    clusters.until(lambda: not clusters.below(idle.pid))
-
-
-def test_nonsense_is_not_a_job(tmp_path: Path, place: Path, idle: subprocess.Popen[bytes]) -> None:
-    clusters.until(lambda: listens(place))
-    run_nothing = encode({"op": "run", "environment": {}})  # with no descriptor
-    for nonsense in (b"", b"\0\0", b"{}\n", b"nothing\n", b"\xff\xff\xff\xff\n", run_nothing, run_nothing[:-1]):
-        with sockets.connect(place / kept.SOCKET) as connection:
-            connection.sendall(nonsense)
-            connection.shutdown(socket.SHUT_WR)
-            with contextlib.suppress(ConnectionResetError):
-                assert connection.recv(1) == b""
-    assert run(place, tree(tmp_path, "pass"))[1] == 0
-    idle.terminate()
-    assert idle.wait(30) == 0
-    assert not listens(place)
-
-
-def listens(place: Path) -> bool:
-    with contextlib.suppress(OSError):
-        sockets.connect(place / kept.SOCKET).close()
-        return True
-    return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import clusters
 import pytest
@@ -66,56 +67,65 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("code", ENDS.values(), ids=ENDS)
-def test_it_ends_as_without_one(code: str, make: clusters.Make) -> None:
-    ends = []
+def test_it_ends_as_without_one(make: clusters.Make) -> None:
+    """In as many attempts as there are ends."""
+    acts = (f"if attempt == {number}:\n{textwrap.indent(code, '    ')}\n" for number, code in enumerate(ENDS.values()))
+    script = "import slowly\nimport os\nattempt = int(os.environ['FLEETFIT_ATTEMPT'])\n" + "".join(acts)
+    policy = FailurePolicy(max_failures=len(ENDS), cooldown=(0, 0))
+    found = []
     for fork in ("1", "0"):
-        job = make.start(f"import slowly\n{code}\n", environment={"FLEETFIT_FORK": fork})
+        job = make.start(script, environment={"FLEETFIT_FORK": fork}, options={"failure_policy": policy})
         assert clusters.await_terminal(job) == "Failed" and job.failure is not None
         assert bool(told(job, "imported")) == (fork == "1")
-        # A job fails by an exception when it is told of, which may be before the process has ended.
-        reason = str(job.describe()["FailureReason"]).replace(" (exited with code 1)", "")
-        printed = [] if job.failure.traceback else clusters.printed(job)
-        ends.append([text.replace(job.name, "JOB") for text in (reason, job.failure.traceback or "", *printed)])
-    assert ends[0] == ends[1]
+        failures = [one["failure"] for one in job.describe()["Fleetfit"]["attempts"]][: len(ENDS) - 1]
+        ends = {}
+        for number, (name, failure) in enumerate(zip(ENDS, [*failures, job.failure.to_dict()], strict=True)):
+            # An attempt fails by an exception when it is told of, which may be before the process has ended.
+            reason = failure["message"].replace(" (exited with code 1)", "")
+            lines = [line.text for line in job.log_lines() if line.attempt == number and line.rank is not None]
+            traceback = failure.get("traceback")
+            ends[name] = [text.replace(job.name, "JOB") for text in (reason, *([traceback] if traceback else lines))]
+        found.append(ends)
+    assert found[0] == found[1]
 
 
-#: What a module does at its import -> why no rank is forked from who has imported it.
+KILLED = """
+import os, signal
+PID = os.getpid()
+if "OMPI_COMM_WORLD_RANK" not in os.environ:
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+#: What is in the module, under what it is told why no rank was forked from who has imported it, and why.
 UNFIT = {
-    "import threading, time\nthreading.Thread(target=time.sleep, args=(9,), daemon=True).start()": "threads",
-    "import subprocess\nHELPER = subprocess.Popen(['sleep', '9'])": "processes",
-    "import socket\nPAIR = socket.socketpair()": "a socket",
-    "import signal\nsignal.setitimer(signal.ITIMER_REAL, 100)": "a timer",
-    "import helper": "helper",
+    "threads": (
+        SLOWLY + "import threading, time\nthreading.Thread(target=time.sleep, args=(9,), daemon=True).start()",
+        "unfit",
+        "threads",
+    ),
+    "processes": (SLOWLY + "import subprocess\nHELPER = subprocess.Popen(['sleep', '9'])", "unfit", "processes"),
+    "socket": (SLOWLY + "import socket\nPAIR = socket.socketpair()", "unfit", "a socket"),
+    "timer": (SLOWLY + "import signal\nsignal.setitimer(signal.ITIMER_REAL, 100)", "unfit", "a timer"),
+    "the script's": (SLOWLY + "import helper", "unfit", "helper"),
+    "variables": (SLOWLY + "RANK = os.environ.get('OMPI_COMM_WORLD_RANK')", "refused", "OMPI_COMM_WORLD_RANK differs"),
+    "path": (SLOWLY, "unfit", "train.py has 'sys.path'"),  # which the script changes before it imports the module
+    "killed": (KILLED, None, ""),
 }
 
 
-@pytest.mark.parametrize(("act", "why"), UNFIT.items(), ids=UNFIT.values())
-def test_a_module_that_a_fork_would_break_is_imported_by_each_rank(
-    act: str, why: str, make: clusters.Make, library: Path
+@pytest.mark.parametrize(("module", "kind", "why"), UNFIT.values(), ids=UNFIT)
+def test_where_no_rank_can_be_forked_each_imports_by_itself_and_is_told_why(
+    module: str, kind: str | None, why: str, make: clusters.Make, library: Path
 ) -> None:
-    (library / "slowly.py").write_text(f"{SLOWLY}\n{act}\n")
-    script = "import slowly\nimport aid, os\naid.report(forked=slowly.PID != os.getpid())\n"
+    for name in ("slowly", "jax"):  # the one is taken where it is imported first, the other one anywhere
+        (library / f"{name}.py").write_text(module)
+    imports = "import sys\nsys.path.append('lib')\nimport jax as slowly\n" if "path" in why else "import slowly\n"
+    script = f"{imports}import aid, os\naid.report(forked=slowly.PID != os.getpid())\n"
     job = make.run(script, files={"helper.py": ""}, hosts=2, processes=1)
     assert [said["forked"] for said in clusters.reports(job).values()] == [False, False]
-    said = told(job, "unfit")
-    assert why in said[0] and len(set(said)) == 1, said
-
-
-def test_a_rank_whose_variables_were_looked_at_imports_by_itself(make: clusters.Make, library: Path) -> None:
-    (library / "slowly.py").write_text(SLOWLY + 'RANK = os.environ.get("OMPI_COMM_WORLD_RANK")\n')
-    script = "import slowly\nimport aid\naid.report(rank=slowly.RANK)\n"
-    job = make.run(script, processes=2)
-    assert {rank: said["rank"] for rank, said in clusters.reports(job).items()} == {0: "0", 1: "1"}
-    assert told(job, "refused") == ["OMPI_COMM_WORLD_RANK differs"] * 2
-    assert job.describe()["Fleetfit"]["importer"] == ["OMPI_COMM_WORLD_RANK differs"]
-
-
-def test_what_a_module_sets_is_set_in_the_rank(make: clusters.Make, library: Path) -> None:
-    (library / "slowly.py").write_text(SLOWLY + 'os.environ["SET"] = os.environ.get("FIRST", "") + "!"\n')
-    script = 'import os\nos.environ["FIRST"] = "1"\nimport slowly\nimport aid\naid.report(set=os.environ["SET"])\n'
-    job = make.run(script)
-    assert clusters.reports(job)[0]["set"] == "1!" and told(job, "imported")
+    if kind is not None:
+        said = told(job, kind)
+        assert why in said[0] and len(set(said)) == 1, said
+        assert job.describe()["Fleetfit"]["importer"] == [said[0]]
 
 
 #: A package that is imported wherever a script imports it, and one that changes what that reads in a way that no source
@@ -160,85 +170,30 @@ def test_a_script_that_changes_what_was_read_already_is_told_of_it(
         assert why in reason and "FLEETFIT_FORK" in reason
 
 
-def test_what_a_script_imports_late_is_its_own_from_there_on(make: clusters.Make, library: Path) -> None:
+def test_what_a_script_sets_first_and_imports_late_is_as_without_one(make: clusters.Make, library: Path) -> None:
     """With what the package has printed and set; a package that it does not import is not there."""
+    (library / "slowly.py").write_text(SLOWLY + 'os.environ["SET"] = os.environ.get("FIRST", "") + "!"\n')
     (library / "jax.py").write_text(JAX)
     (library / "keras.py").write_text(JAX.replace("jax", "keras").replace("OF_JAX", "OF_KERAS"))
     script = """
-    import os, sys
+    import os
+    os.environ["FIRST"] = "1"
+    import slowly
+    import sys
     import aid
     def main():
-        print("first", "jax" in sys.modules, "OF_JAX" in os.environ, flush=True)
+        print("first", "jax" in sys.modules, "OF_JAX" in os.environ, os.environ["SET"], flush=True)
         import jax
-        print("then", "jax" in sys.modules, "keras" in sys.modules, os.environ["OF_JAX"], flush=True)
+        print("then", "jax" in sys.modules, "keras" in sys.modules, os.environ["OF_JAX"], jax.FIRST, flush=True)
         aid.report(forked=jax.PID != os.getpid())
     if len(sys.argv) > 3:
         import keras
     main()
     """
     job = make.run(script)
-    assert clusters.reports(job)[0]["forked"] and {"jax", "keras"} <= set(told(job, "imported")[0])
+    assert clusters.reports(job)[0]["forked"] and {"slowly", "jax", "keras"} <= set(told(job, "imported")[0])
     lines = [line for line in clusters.printed(job) if not line.startswith("report")]
-    assert lines == ["first False False", "jax was imported", "then True False 1"], lines
-
-
-def test_a_script_that_may_change_its_imports_is_told_why_it_was_not_forked(make: clusters.Make, library: Path) -> None:
-    (library / "jax.py").write_text(JAX)
-    script = """
-    import os, sys
-    sys.path.append("lib")
-    import aid
-    import jax
-    aid.report(forked=jax.PID != os.getpid())
-    """
-    job = make.run(script, environment={})
-    assert not clusters.reports(job)[0]["forked"]
-    assert told(job, "unfit") == ["train.py has 'sys.path'"]
-    assert job.describe()["Fleetfit"]["importer"] == ["train.py has 'sys.path'"]
-
-
-GOING = """
-import slowly
-import os, subprocess, time
-import aid
-helper = subprocess.Popen(["sleep", "300"])
-aid.mark(f"ready-{aid.RANK}")
-time.sleep(300)
-"""
-
-
-@pytest.mark.parametrize("kind", ["importer", "wrapper", "rank", "toolkit"])
-def test_after_sigkill_of_one_process_nothing_is_left(kind: str, make: clusters.Make) -> None:
-    job = make.start(GOING, hosts=2, processes=1, ready=2)
-    snapshot = clusters.Snapshot(job)
-    kinds = [one.kind for one in snapshot.members]
-    assert (kinds.count("root"), kinds.count("importer")) == (1, 2)
-    snapshot.find("root").kill()  # which nobody needs any more
-    snapshot.find(kind, "algo-2").kill()
-    snapshot.await_end()
-    assert clusters.await_terminal(job) == "Failed"
-    reason = job.describe()["FailureReason"]
-    assert "algo-2" in reason
-    if kind == "importer":
-        assert "was killed together with the process that imports modules for" in reason and "batch size" not in reason
-    snapshot.await_tidy()
-
-
-def test_sigterm_reaches_the_script(make: clusters.Make) -> None:
-    script = """
-    import slowly
-    import signal, sys, time
-    import aid
-    signal.signal(signal.SIGTERM, lambda *given: sys.exit(print("saved", flush=True)))
-    aid.mark(f"ready-{aid.RANK}")
-    time.sleep(300)
-    """
-    job = make.start(script, hosts=2, processes=1, ready=2)
-    snapshot = clusters.Snapshot(job)
-    job.stop()
-    assert clusters.await_terminal(job) == "Stopped"
-    snapshot.await_end()
-    assert clusters.printed(job).count("saved") == 2
+    assert lines == ["slowly was imported", "first False False 1!", "jax was imported", "then True False 1 1"], lines
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -277,40 +232,30 @@ def test_imports_that_take_long_are_no_hang_and_no_late_start(make: clusters.Mak
     assert started < imported  # the time is the import's, and not the launch's
 
 
-def test_an_import_that_hangs_is_told_for_each_rank(make: clusters.Make, library: Path) -> None:
-    (library / "slowly.py").write_text("import time\ndef wait_for_ever():\n    time.sleep(300)\nwait_for_ever()\n")
-    job = clusters.fit(make("import slowly\n", processes=2, hang_timeout=2.0), wait=False)
+HANGS = "import time\ndef wait_for_ever():\n    time.sleep(300)\nwait_for_ever()\n"
+STOPS = "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)\n"
+
+
+@pytest.mark.parametrize("module", [HANGS, STOPS], ids=["hangs", "is stopped"])
+def test_an_importer_that_does_not_get_on_is_told(module: str, make: clusters.Make, library: Path) -> None:
+    (library / "slowly.py").write_text(module)
+    limits: dict[str, Any] = {"hang_timeout": 2.0} if module is HANGS else {"options": {"start_timeout": 2.0}}
+    job = clusters.fit(make("import slowly\n", processes=2, **limits), wait=False)
     assert clusters.await_terminal(job) == "Failed" and job.failure is not None
-    lines = str(job.failure.places).splitlines()
-    assert [line.partition(":")[0] for line in lines] == ["algo-1, rank 0", "algo-1, rank 1"]
-    assert all("importing" in line for line in lines)
-
-
-def test_an_importer_that_is_stopped_while_it_imports_is_told(make: clusters.Make, library: Path) -> None:
-    (library / "slowly.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)\n")
-    job = clusters.fit(make("import slowly\n", processes=2, options={"start_timeout": 2.0}), wait=False)
-    assert clusters.await_terminal(job) == "Failed"
-    said = "the process that imports modules for rank 0, rank 1 has imported nothing for 2 s: it is stopped (SIGSTOP)"
-    assert said in job.describe()["FailureReason"]
-
-
-def test_an_importer_that_is_killed_while_it_imports_is_done_without(make: clusters.Make, library: Path) -> None:
-    (library / "slowly.py").write_text(
-        textwrap.dedent("""
-        import os, signal
-        PID = os.getpid()
-        if "OMPI_COMM_WORLD_RANK" not in os.environ:
-            os.kill(os.getpid(), signal.SIGKILL)
-        """)
-    )
-    job = make.run("import slowly\nimport aid, os\naid.report(forked=slowly.PID != os.getpid())\n", processes=2)
-    assert {said["forked"] for said in clusters.reports(job).values()} == {False}
+    if module is HANGS:
+        lines = str(job.failure.places).splitlines()
+        assert [line.partition(":")[0] for line in lines] == ["algo-1, rank 0", "algo-1, rank 1"]
+        assert all("importing" in line for line in lines)
+    else:
+        said = "for rank 0, rank 1 has imported nothing for 2 s: it is stopped (SIGSTOP)"
+        assert f"the process that imports modules {said}" in job.describe()["FailureReason"]
 
 
 def test_one_importer_serves_all_hosts_of_the_machine_and_the_next_attempt(make: clusters.Make) -> None:
+    """And signals reach the scripts that were forked."""
     script = """
     import slowly
-    import os, sys
+    import os, signal, sys, time
     import aid
     first = os.environ["FLEETFIT_ATTEMPT"] == "0"
     print("where", slowly.PID, sys.argv, os.getcwd() == os.path.dirname(os.path.abspath(__file__)), flush=True)
@@ -318,13 +263,18 @@ def test_one_importer_serves_all_hosts_of_the_machine_and_the_next_attempt(make:
     if first and aid.RANK == 1:
         aid.wait_for("there-0")
         os._exit(3)
-    if first:
-        import time
-        time.sleep(300)
+    if not first:
+        signal.signal(signal.SIGTERM, lambda *given: sys.exit(print("saved", flush=True)))
+        aid.mark(f"ready-{aid.RANK}")
+    time.sleep(300)
     """
-    job = make.run(
-        script, hosts=2, processes=1, options={"failure_policy": FailurePolicy(max_failures=1, cooldown=(0, 0))}
-    )
+    policy = FailurePolicy(max_failures=1, cooldown=(0, 0))
+    job = make.start(script, hosts=2, processes=1, ready=2, options={"failure_policy": policy})
+    snapshot = clusters.Snapshot(job)
+    job.stop()
+    assert clusters.await_terminal(job) == "Stopped"
+    snapshot.await_end()
+    assert clusters.printed(job).count("saved") == 2
     lines = [line.text for line in job.log_lines() if line.text.startswith("where ")]
     assert len(lines) == 4 and len({line.split()[1] for line in lines}) == 1
     assert all(line.endswith("True") for line in lines)

@@ -65,7 +65,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python
 
 
-def test_the_wheel_holds_our_three_packages_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_holds_our_three_packages_and_nothing_else(wheel: Path, installed: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"container", "estimators", "fleetfit"}
@@ -73,9 +73,6 @@ def test_the_wheel_holds_our_three_packages_and_nothing_else(wheel: Path) -> Non
     assert {str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern)} <= set(names)
     assert {"container/py.typed", "estimators/py.typed", "fleetfit/py.typed"} <= set(names)
     assert any(name.endswith("entry_points.txt") for name in names)
-
-
-def test_the_projects_name_has_the_same_names(installed: Path, tmp_path: Path) -> None:
     program = (
         "import estimators, fleetfit\nfrom fleetfit import MPI, TensorFlow\nprint(TensorFlow is estimators.TensorFlow)"
     )
@@ -110,7 +107,7 @@ def code(folder: Path, script: str) -> Path:
 
 
 def test_the_installed_wheel_runs_a_job_from_a_folder_full_of_traps(installed: Path, tmp_path: Path) -> None:
-    """Our processes import none of what lies in the caller's working directory."""
+    """Our processes import none of what lies in the caller's working directory; nor does the command line."""
     beside = Path(sys.executable).parent
     source = code(
         tmp_path / "code",
@@ -145,15 +142,9 @@ def test_the_installed_wheel_runs_a_job_from_a_folder_full_of_traps(installed: P
         assert said["total"] == 2
         assert said["container"].startswith(site) and said["estimators"].startswith(site)
     assert "TRAP" not in job.record.supervisor_log.read_text()
-
-
-def test_the_command_line_from_a_folder_full_of_traps(installed: Path, tmp_path: Path) -> None:
-    source = code(tmp_path / "code", "print('trained')")
-    fleetfit = installed.parent / "fleetfit"
-    assert fleetfit.exists()
     done = subprocess.run(
-        [str(fleetfit), "train", str(source / "train.py")],
-        cwd=traps(tmp_path / "work"),
+        [str(installed.parent / "fleetfit"), "train", str(code(tmp_path / "other", "print('trained')") / "train.py")],
+        cwd=tmp_path / "work",
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
         capture_output=True,
         text=True,
@@ -164,27 +155,13 @@ def test_the_command_line_from_a_folder_full_of_traps(installed: Path, tmp_path:
     assert "TRAP" not in done.stderr + done.stdout
 
 
-@pytest.mark.parametrize("name", ["container.py", "estimators.py", "container", "estimators"])
-def test_our_own_names_in_the_source_are_refused(name: str, make: clusters.Make) -> None:
-    estimator = make("print('x')")
-    path = Path(estimator.settings.source_dir or "") / name
-    if name.endswith(".py"):
-        path.write_text("")
-    else:
-        path.mkdir()
-        (path / "__init__.py").write_text("")
-    with pytest.raises(ValueError, match=name):
-        estimator.fit()
-
-
 def test_names_of_the_standard_library_in_the_source_do_no_harm_to_ours(make: clusters.Make) -> None:
     """The script sees its own ``json``, as when it is run by hand; our wrapper and toolkit never do."""
     files = dict.fromkeys(("socket.py", "json.py", "traceback.py", "select.py", "signal.py", "logging.py"), TRAP)
-    job = make.run("print('ran')", hosts=2, processes=1, files=files)
-    assert clusters.printed(job) == ["ran", "ran"]
     with pytest.raises(TrainingJobError) as caught:
-        make.run("import time\nraise ValueError('boom')", processes=1, files=files)
+        make.run("print('ran', flush=True)\nraise ValueError('boom')", processes=1, files=files)
     assert (caught.value.rank, caught.value.exit_code) == (0, 1)
     assert str(caught.value).endswith("ValueError: boom")
-    job = make.run("import json\nprint(json.mine)", files={"json.py": "mine = 'the script’s own'\n"})
-    assert clusters.printed(job) == ["the script’s own"]
+    assert clusters.printed(caught.value.job)[0] == "ran"  # type: ignore[arg-type]
+    job = make.run("import json\nprint(json.mine)", hosts=2, files={"json.py": "mine = 'the script’s own'\n"})
+    assert clusters.printed(job) == ["the script’s own"] * 2

@@ -13,6 +13,7 @@ import pytest
 
 from estimators import TrainingJob
 from estimators.backends.hosts import kept
+from estimators.records.record import job_names
 
 jupyter_client = pytest.importorskip("jupyter_client")
 pytest.importorskip("ipykernel")
@@ -109,15 +110,20 @@ def setup(kernel: Kernel, make: clusters.Make, script: str, **settings: Any) -> 
 
 
 @pytest.mark.landing
-def test_fit_streams_in_the_cell(kernel: Kernel, make: clusters.Make) -> None:
+def test_cells_show_jobs_their_ends_and_their_failures(kernel: Kernel, make: clusters.Make) -> None:
     setup(
         kernel,
         make,
         """
+        import os
         import aid
         print("first")
         aid.wait_for("seen")
         print("second")
+        if os.environ["TRAINING_JOB_NAME"] == "job-3" and aid.RANK == 1:
+            raise ValueError("no data")
+        if os.environ["TRAINING_JOB_NAME"] != "job-1":
+            aid.wait_for("go")
         """,
     )
 
@@ -137,8 +143,32 @@ def test_fit_streams_in_the_cell(kernel: Kernel, make: clusters.Make) -> None:
     plan = kernel.run("estimator.plan()")
     assert "mpirun" in plan.html and plan.error == ""
 
+    cell = kernel.run("job = estimator.fit(job_name='job-2', wait=False)\nprint(job.status)")
+    assert cell.text == "InProgress\n"  # nobody waits for it
+    make.mark("go")
+    assert kernel.run("job.wait(logs=False)\nprint(job.status)").text == "Completed\n"
+    assert kernel.run("job.logs(all=True)").plain.count("second") == 2
 
-def test_an_interrupt_of_the_kernel_stops_the_job_and_not_the_kernel(kernel: Kernel, make: clusters.Make) -> None:
+    (make.marks / "go").unlink()
+    cell = kernel.run("estimator.fit(job_name='job-3')")
+    assert cell.error == "TrainingJobError"
+    assert cell.message.endswith("ValueError: no data")
+    assert "algo-2, rank 1" in cell.message
+    # The cell and the message, whose last words are the script's traceback; nothing of fleetfit's own.
+    assert "estimator.fit(" in cell.frames and "estimators/" not in cell.frames
+    assert cell.frames.rstrip().endswith("ValueError: no data")
+    assert "flex:none;overflow:visible" in cell.pane  # the pane scrolls, and not the text in it
+
+    cell = kernel.run("def helper():\n    return TensorFlow(entry_pont='train.py')\nhelper()")
+    assert cell.error == "ArgumentNameError"
+    assert "entry_pont='train.py'" in cell.frames and "helper()" in cell.frames
+    assert "Did you mean 'entry_point'?" in cell.frames
+    assert len(cell.frames.splitlines()) < 20 and "estimators/" not in cell.frames
+
+
+def test_an_interrupt_stops_the_job_and_not_the_kernel_whose_end_stops_it_too(
+    kernel: Kernel, make: clusters.Make
+) -> None:
     setup(
         kernel,
         make,
@@ -168,44 +198,14 @@ def test_an_interrupt_of_the_kernel_stops_the_job_and_not_the_kernel(kernel: Ker
     assert snapshot.left() == []
     after = kernel.run("print(kept, estimator.latest_training_job.status)")
     assert after.text == "42 Stopped\n"
-
-
-def test_a_failure_is_the_cells_exception(kernel: Kernel, make: clusters.Make) -> None:
-    setup(kernel, make, "import aid\nif aid.RANK == 1:\n    raise ValueError('no data')\naid.wait_for('never')")
-    cell = kernel.run("estimator.fit()")
-    assert cell.error == "TrainingJobError"
-    assert cell.message.endswith("ValueError: no data")
-    assert "algo-2, rank 1" in cell.message
-    # The cell and the message, whose last words are the script's traceback; nothing of fleetfit's own.
-    assert "estimator.fit()" in cell.frames and "estimators/" not in cell.frames
-    assert cell.frames.rstrip().endswith("ValueError: no data")
-    assert "flex:none;overflow:visible" in cell.pane  # the pane scrolls, and not the text in it
-
-    cell = kernel.run("def helper():\n    return TensorFlow(entry_pont='train.py')\nhelper()")
-    assert cell.error == "ArgumentNameError"
-    assert "entry_pont='train.py'" in cell.frames and "helper()" in cell.frames
-    assert "Did you mean 'entry_point'?" in cell.frames
-    assert len(cell.frames.splitlines()) < 20 and "estimators/" not in cell.frames
-
-
-def test_a_kernel_that_is_killed_takes_its_job_with_it(kernel: Kernel, make: clusters.Make) -> None:
-    setup(kernel, make, "import aid, time\naid.mark(f'ready-{aid.RANK}')\ntime.sleep(300)")
-    kernel.send("estimator.fit(job_name='job-1')")
-    make.await_ready(2)
-    job = TrainingJob.attach("job-1")
+    kernel.send("estimator.fit(job_name='job-2')")
+    clusters.until(lambda: "job-2" in job_names())
+    job = TrainingJob.attach("job-2")
+    clusters.until(lambda: clusters.printed(job).count("ready") == 2)
     snapshot = clusters.Snapshot(job)
     kernel._manager.shutdown_kernel(now=True)
     snapshot.await_end()
     assert clusters.await_terminal(job) == "Stopped"
-
-
-def test_a_job_that_nobody_waits_for_leaves_the_cell_at_once(kernel: Kernel, make: clusters.Make) -> None:
-    setup(kernel, make, "import aid\naid.wait_for('go')\nprint('later')")
-    cell = kernel.run("job = estimator.fit(job_name='job-1', wait=False)\nprint(job.status)")
-    assert cell.text == "InProgress\n"
-    make.mark("go")
-    assert kernel.run("job.wait(logs=False)\nprint(job.status)").text == "Completed\n"
-    assert kernel.run("job.logs(all=True)").plain.count("later") == 2
 
 
 def test_what_a_cell_has_imported_is_kept_as_long_as_the_kernel(

@@ -88,26 +88,44 @@ def test_the_next_job_finds_its_imports_done_and_nothing_else(make: clusters.Mak
         assert said["random"] != before[rank]["random"]
 
 
-def test_what_was_changed_since_is_imported_anew(make: clusters.Make, library: Path) -> None:
-    first = make.run(REPORT, **KEEP)
-    assert pid_of(make.run(REPORT, **KEEP)) == pid_of(first)
-    (library / "slowly.py").write_text(f"{SLOWLY}\nCHANGED = True\n")
-    script = f"{REPORT}assert slowly.CHANGED\n"
-    changed = make.run(script, **KEEP)
-    assert pid_of(changed) != pid_of(first)
-    gone_now = pid_of(first)
-    clusters.until(lambda: clusters.process(gone_now) is None)
-    (library / "numpy_is_not_this.py").write_text("")  # a module that could be found in place of another
-    assert pid_of(make.run(script, **KEEP)) != pid_of(changed)
+def test_what_has_changed_since_is_imported_anew_and_once(make: clusters.Make, library: Path) -> None:
+    def change() -> None:
+        (library / "slowly.py").write_text(f'{SLOWLY}\nREAD = os.environ.get("READ")\n')
 
+    def shadow() -> None:
+        (library / "numpy_is_not_this.py").write_text("")  # could be found in place of another
 
-def test_what_all_hosts_of_a_job_must_import_anew_is_imported_once(make: clusters.Make, library: Path) -> None:
-    settings: dict[str, Any] = {"hosts": 2, "processes": 1, **KEEP}
-    first = make.run(REPORT, **settings)
-    (library / "slowly.py").write_text(f"{SLOWLY}\nCHANGED = True\n")
-    changed = make.run(REPORT, **settings)
-    assert {one["pid"] for one in clusters.reports(changed).values()} == {pid_of(changed)} != {pid_of(first)}
-    assert told(changed, "unfit") + told(changed, "refused") == []
+    def kill() -> None:
+        os.kill(last, signal.SIGKILL)
+
+    last = 0
+    for what, act, anew, variables in (
+        ("at first", None, True, {}),
+        ("nothing", None, False, {}),
+        ("a module", change, True, {}),
+        ("a variable that nobody has read", None, False, {"LATE": "1"}),
+        ("a variable that was read", None, True, {"READ": "1"}),
+        ("TensorFlow's log", None, True, {"TF_CPP_MIN_LOG_LEVEL": "1"}),
+        ("what could be found", shadow, True, {}),
+        ("it was killed", kill, True, {}),
+    ):
+        if act is not None:
+            act()
+        script = (
+            f"{REPORT}import os\naid.report(pid=slowly.PID, read=getattr(slowly, 'READ', ''), env=dict(os.environ))\n"
+        )
+        environment = {"FLEETFIT_FORK": "1", **variables}
+        job = make.run(script, hosts=2, processes=1, environment=environment, **KEEP)
+        first, second = clusters.reports(job).values()
+        assert first["pid"] == second["pid"], f"{what}: each host has imported it"
+        assert (first["pid"] != last) == anew, what
+        assert variables.items() <= first["env"].items() and (first["read"] or "") == variables.get("READ", ""), what
+        assert told(job, "unfit") + told(job, "refused") == [], what
+        if what == "a module":
+            clusters.until(lambda pid=last: clusters.process(pid) is None)
+        last = first["pid"]
+    # A project has its own modules.
+    assert pid_of(make.run(REPORT, files={"numpy.py": ""}, **KEEP)) != last
 
 
 @pytest.mark.leaves("folders")
@@ -127,37 +145,16 @@ def test_jobs_of_several_homes_share_a_folder_that_the_environment_names(
     assert kept.find(home()) == []
 
 
-def test_a_project_with_a_module_of_that_name_has_its_own(make: clusters.Make) -> None:
-    first = make.run(REPORT, **KEEP)
-    second = make.run("import slowly\nimport aid\naid.report(pid=slowly.PID)\n", files={"numpy.py": ""}, **KEEP)
-    assert pid_of(second) != pid_of(first)
-
-
-def test_only_variables_that_were_read_have_it_import_anew(make: clusters.Make, library: Path) -> None:
-    (library / "slowly.py").write_text(SLOWLY + 'READ = os.environ.get("READ")\n')
-    script = "import slowly\nimport aid, os\naid.report(pid=slowly.PID, seen=[slowly.READ, os.environ.get('LATE')])\n"
-    found = []
-    for variables in ({"LATE": "1"}, {"LATE": "2"}, {"READ": "1"}, {"TF_CPP_MIN_LOG_LEVEL": "1"}):
-        job = make.run(script, environment={"FLEETFIT_FORK": "1", **variables}, **KEEP)
-        assert clusters.reports(job)[0]["seen"] == [variables.get("READ"), variables.get("LATE")]
-        found.append(pid_of(job))
-    assert found[0] == found[1] and len(set(found)) == 3
-
-
-def test_a_job_that_failed_leaves_its_imports_and_one_without_leaves_none(make: clusters.Make) -> None:
-    job = make.start(f"{REPORT}raise SystemExit(3)\n", **KEEP)
+def test_attempts_share_it_and_what_a_job_that_failed_leaves_is_for_those_who_ask(make: clusters.Make) -> None:
+    policy = FailurePolicy(max_failures=1, cooldown=(0, 0))
+    job = make.start(f"{REPORT}raise SystemExit(3)\n", options={"failure_policy": policy}, **KEEP)
     assert clusters.await_terminal(job) == "Failed"
     (one,) = kept.find(home())
-    assert pid_of(make.run(REPORT)) != one.pid  # it does not ask for what is kept
+    pids = [json.loads(line.text[7:])["pid"] for line in job.log_lines() if line.text.startswith("report ")]
+    assert pids == [one.pid] * 2
+    assert pid_of(make.run(REPORT)) != one.pid
     assert [again.pid for again in kept.find(home())] == [one.pid]
-
-
-def test_nothing_is_kept_beyond_its_time(make: clusters.Make) -> None:
-    job = make.run(REPORT, keep_alive_period_in_seconds=1)
-    pid = pid_of(job)
-    gone(pid)
-    place = kept.find(home())
-    assert place == [] and clusters.process(pid) is None
+    assert pid_of(make.run(REPORT, **KEEP)) == one.pid
 
 
 GOING = """
@@ -170,30 +167,35 @@ time.sleep(300)
 """
 
 
-@pytest.mark.parametrize("kind", ["supervisor", "toolkit", "importer", "root"])
-def test_after_sigkill_of_one_process_nothing_is_kept(kind: str, make: clusters.Make) -> None:
-    job = make.start(GOING, hosts=2, processes=1, ready=2, **KEEP)
+@pytest.mark.parametrize("kind", ["supervisor", "toolkit", "importer", "wrapper", "rank", "root"])
+def test_after_sigkill_of_one_process_nothing_is_left_or_kept(kind: str, make: clusters.Make) -> None:
+    keeps = kind in ("supervisor", "toolkit", "root")  # what a job that has failed has imported would stay
+    job = make.start(GOING, hosts=2, processes=1, ready=2, **(KEEP if keeps else {}))
     snapshot = clusters.Snapshot(job)
-    (one,) = kept.find(home())
-    assert one.until is None
-    killed = snapshot.supervisor if kind == "supervisor" else snapshot.find(kind) if kind != "root" else None
-    if killed is not None:
-        killed.kill()
-    else:
-        os.kill(one.pid, signal.SIGKILL)
+    root = snapshot.find("root")
+    assert [(one.pid, one.until) for one in kept.find(home())] == ([(root.pid, None)] if keeps else [])
+    assert [member.kind for member in snapshot.members].count("importer") == 2
+    if kind == "supervisor":
+        snapshot.supervisor.kill()
+    elif kind == "root":  # which nobody needs any more
+        root.kill()
         job.stop(grace=0)
+    else:
+        snapshot.find(kind, "algo-2").kill()
     snapshot.await_end()
-    gone(one.pid)
+    assert clusters.await_terminal(job) == ("Stopped" if kind == "root" else "Failed")
+    reason = str(job.describe().get("FailureReason"))
+    assert "algo-2" in reason or kind in ("supervisor", "root")
+    if kind == "importer":
+        assert "was killed together with the process that imports modules for" in reason and "batch size" not in reason
+    snapshot.await_tidy()
+    gone(root.pid)
     clusters.until(lambda: not folders.of_importers(kept.whose(home())).exists())
 
 
-def test_one_that_is_killed_while_it_is_kept_is_done_without(make: clusters.Make) -> None:
-    first = make.run(REPORT, **KEEP)
-    os.kill(pid_of(first), signal.SIGKILL)
-    assert pid_of(make.run(REPORT, **KEEP)) != pid_of(first)
-
-
-def test_list_and_doctor_show_it_and_clean_ends_it(make: clusters.Make, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_and_doctor_show_it_and_clean_or_its_time_end_it(
+    make: clusters.Make, capsys: pytest.CaptureFixture[str]
+) -> None:
     pid = pid_of(make.run(REPORT, **KEEP))
     for command in ("list", "doctor"):
         with contextlib.suppress(SystemExit):
@@ -205,12 +207,4 @@ def test_list_and_doctor_show_it_and_clean_ends_it(make: clusters.Make, capsys: 
     assert [removal.error for removal in clean.remove(items)] == [None]
     gone(pid)
     assert not folders.of_importers(kept.whose(home())).exists()
-
-
-def test_the_next_attempt_and_the_next_job_share_it(make: clusters.Make) -> None:
-    script = (
-        "import slowly\nimport aid, os\naid.report(pid=slowly.PID)\nos._exit(os.environ['FLEETFIT_ATTEMPT'] == '0')"
-    )
-    policy = FailurePolicy(max_failures=1, cooldown=(0, 0))
-    job = make.run(script, options={"failure_policy": policy}, **KEEP)
-    assert pid_of(make.run(REPORT, **KEEP)) == pid_of(job)
+    gone(pid_of(make.run(REPORT, keep_alive_period_in_seconds=1)))

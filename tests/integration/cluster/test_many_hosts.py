@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import harness, scale
-from container.contract.failures import Cause
-from estimators import TrainingJob, TrainingJobError
+from estimators import TrainingJob
 from estimators.job import fleets
 
 HOSTS = 64
@@ -58,19 +57,3 @@ def test_every_line_of_every_host_is_kept_in_order(sockets: list[str], tmp_path:
     assert sorted(rank for rank in printed if rank is not None) == list(range(HOSTS * 8))
     expected = [f"line {number}" for number in range(20)]
     assert all(lines == expected for lines in printed.values())
-
-
-def test_a_host_of_many_that_is_lost_is_named(sockets: list[str], tmp_path: Path) -> None:
-    lost = f"algo-{HOSTS - 1}"
-    job = scale.fit(tmp_path, sockets, HOSTS, lines=1, lose=lost, mark=str(tmp_path / "lost"))
-    with pytest.raises(TrainingJobError) as caught:
-        job.wait(logs=False)
-    failure = caught.value.failure
-    assert failure is not None and (failure.cause, failure.host) == (Cause.HOST_LOST, lost)
-
-
-def test_the_fit_of_a_growth() -> None:
-    sizes = [128, 512, 1024]
-    assert scale.growth(sizes, [float(size) for size in sizes]) == pytest.approx(1.0)
-    assert scale.growth(sizes, [float(size**2) for size in sizes]) == pytest.approx(2.0)
-    assert scale.growth(sizes, [3.0, 3.0, 3.0]) == pytest.approx(0.0)

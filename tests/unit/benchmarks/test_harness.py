@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import harness
+from benchmarks import harness, scale
 from benchmarks.harness import Bar, Estimate
 
 
@@ -85,3 +85,10 @@ def test_the_share_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = iter([(100.0, 30.0), (110.0, 32.5)])  # of all cores together, and of others
     monkeypatch.setattr(harness.OthersShare, "_seconds", staticmethod(lambda: next(seconds)))
     assert harness.OthersShare()() == 0.25
+
+
+def test_the_fit_of_a_growth() -> None:
+    sizes = [128, 512, 1024]
+    assert scale.growth(sizes, [float(size) for size in sizes]) == pytest.approx(1.0)
+    assert scale.growth(sizes, [float(size**2) for size in sizes]) == pytest.approx(2.0)
+    assert scale.growth(sizes, [3.0, 3.0, 3.0]) == pytest.approx(0.0)

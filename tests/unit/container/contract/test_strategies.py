@@ -102,6 +102,8 @@ def test_sagemakers_dicts(given_as: Any, expected: Any) -> None:
         ({"parameter_server": {"enabled": True, "script_on": "chief"}}, ["needs cluster_spec='coordinator'"]),
         ({"collective_all_reduce": {"enabled": True, "communication": "rings"}}, ["Did you mean 'ring'?"]),
         ({"collective_all_reduce": {"enabled": True, "bytes_per_pack": -1}}, ["bytes_per_pack", "-1"]),
+        ({"collective_all_reduce": {"enabled": True, "processes_per_host": -1}}, ["processes_per_host", "-1"]),
+        ({"collective_all_reduce": {"enabled": True, "processes_per_host": "two"}}, ["processes_per_host", "'two'"]),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused_with_the_remedy(given_as: Any, words: list[str]) -> None:

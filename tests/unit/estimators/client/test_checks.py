@@ -194,3 +194,13 @@ def test_a_script_for_what_horovod_is_not_built_for_is_refused(
     (tmp_path / "horovod").mkdir()
     (tmp_path / "horovod" / "__init__.py").touch()
     check("train.py")
+
+
+def test_a_script_that_does_not_compile_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("def f(:\n    pass\n")
+    with pytest.raises(
+        ConfigurationError, match=r'compile, so nothing was started:\n  File "train.py", line 1\n    def'
+    ):
+        checks.check_syntax(source.resolve("train.py", str(tmp_path)))
+    (tmp_path / "train.py").write_text("print('fine')\n")
+    checks.check_syntax(source.resolve("train.py", str(tmp_path)))

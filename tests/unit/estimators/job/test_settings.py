@@ -39,6 +39,8 @@ from estimators.job.settings import Settings
         ({"max_run": -5}, "got -5"),
         ({"max_run": math.inf}, "got inf"),
         ({"volume_size": 0}, "volume_size must be"),
+        ({"hang_timeout": 0}, "hang_timeout must be a number of seconds above 0"),
+        ({"hang_timeout": "soon"}, "hang_timeout must be a number of seconds above 0"),
         ({"instance_type": "local_proces"}, "Did you mean 'local_process'?"),
         ({"instance_type": "ml.p3.2xlarg"}, "Did you mean 'ml.p3.2xlarge'?"),
         ({"instance_type": "gpu"}, "unknown instance_type 'gpu'"),

@@ -6,6 +6,7 @@ import contextlib
 import heapq
 import itertools
 import json
+import types
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from container.contract.failures import Cause, Failure
 from container.contract.strategies import ElasticHorovod
 from container.contract.wire import Event
+from container.system import progress
 from estimators.backends.base import HostEnd
 from estimators.backends.hosts.membership import MembershipListener, Places
 from estimators.supervisor.elastic import deciding
@@ -40,7 +42,12 @@ class World:
     """The loop, the supervisor, the backend, its source of hosts and Horovod's driver in one, in a time of its own."""
 
     def __init__(
-        self, hosts: int = 2, source: bool | None = None, start_timeout: float = 60.0, **strategy: Any
+        self,
+        hosts: int = 2,
+        source: bool | None = None,
+        start_timeout: float = 60.0,
+        hang_timeout: float | None = None,
+        **strategy: Any,
     ) -> None:
         self.now = 0.0
         self.timers: list[tuple[float, int, Timer]] = []
@@ -75,6 +82,7 @@ class World:
             self.initial,
             python="python",
             start_timeout=start_timeout,
+            hang_timeout=hang_timeout,
             clock=lambda: self.now,
             make_driver=self._driver,  # type: ignore[arg-type]
         )
@@ -435,6 +443,23 @@ def test_too_few_for_too_long_names_who_is_missing() -> None:
     world.driver_says({"op": "too_few"})
     assert world.failure is not None and world.failure.cause is Cause.TIMEOUT
     assert "1 of at least 2 (min_workers=2); missing: algo-2." in world.failure.message
+
+
+def test_a_wait_for_workers_is_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That has a limit of its own."""
+    worlds: list[World] = []
+    clock = types.SimpleNamespace(monotonic=lambda: worlds[0].now if worlds else 0.0)
+    monkeypatch.setattr(progress, "time", clock)
+    worlds.append(begun(min_workers=2, min_hosts=1, hang_timeout=3.0, cooldown=(60.0, 60.0)))
+    [world] = worlds
+    world.dies("algo-2.0.0")
+    world.driver_says({"op": "waiting"})
+    world.advance(20.0)
+    assert "dump" not in [message["op"] for _, message in world.asked] and world.failure is None
+    world.driver_says({"op": "enough"})
+    world.advance(10.0)
+    assert [host for host, message in world.asked if message["op"] == "dump"] == ["algo-1", "algo-2"]
+    assert world.failure is not None and "no rank has printed or reported anything for 3 s" in world.failure.message
 
 
 def test_workers_that_end_before_they_train_fail_the_job() -> None:

@@ -186,6 +186,20 @@ class TestFailure:
         job.take(StopAsked("by hand"))
         assert job.take(Diverged(FAILURE)) == [] and job.machine.failure is None
 
+    def test_a_metric_that_is_not_a_number_is_not_too_late_when_the_script_has_ended(self) -> None:
+        job = Job().trains()
+        job.ends("algo-1")
+        job.ends("algo-2", last=True)
+        job.take(Diverged(FAILURE))
+        assert job.take(Collected(None))[-1] is Do.FINISH and job.machine.failure == FAILURE
+        job = Job(FailurePolicy(max_failures=1, cooldown=(600.0, 600.0))).trains()
+        job.machine.reported = dataclasses.replace(FAILURE, message="exited with code 5")
+        job.ends("algo-1", 5)
+        job.ends("algo-2", 3, last=True)
+        assert job.machine.waits
+        assert job.take(Diverged(FAILURE))[-1] is Do.FINISH  # no other attempt is waited for
+        assert job.machine.failure is not None and job.machine.failure.message == "exited with code 5"
+
 
 class TestAttempts:
     def test_another_attempt_follows_after_its_pause(self) -> None:
@@ -303,12 +317,27 @@ class TestStop:
             assert Do.COLLECT in job.ends("algo-2", 130, last=True)
             assert (job.machine.stopped_as is not None) == stopped
 
-    @pytest.mark.parametrize("event", [LimitReached("The reservation is over."), None])
-    def test_limits_stop_it_as_a_client_does(self, event: Event | None) -> None:
+    @pytest.mark.parametrize(
+        ("event", "status", "text"),
+        [
+            (LimitReached("the budget of $5"), SecondaryStatus.MAX_RUNTIME_EXCEEDED, "the budget of $5"),
+            (TimeUp(), SecondaryStatus.MAX_RUNTIME_EXCEEDED, "The job was stopped after max_run, which is 10.0 s."),
+        ],
+    )
+    def test_limits_stop_it_as_a_client_does(self, event: Event, status: SecondaryStatus, text: str) -> None:
         job = Job(max_run_s=10.0).trains()
-        assert Do.STOP_HOSTS in (job.take(event) if event is not None else job.waits_until(10.0))
+        assert job.take(event, at=10.0) == [Do.CLOSE_MEMBERSHIP, Show(SecondaryStatus.STOPPING, text), Do.STOP_HOSTS]
+        assert job.machine.stopped_as == (status, text)
+
+    def test_max_wait_ends_a_job_that_waits_for_hosts(self) -> None:
+        job = Job(max_run_s=10.0, max_wait_s=10.0).trains()
+        job.take(HostTaken("algo-2", 0.0, 600.0))
+        job.ends("algo-1", 143)
+        job.ends("algo-2", 137, last=True)
+        assert job.machine.waits
+        assert job.waits_until(10.0)[-1] is Do.COLLECT  # what the attempt has left
         assert job.machine.stopped_as is not None
-        assert job.machine.stopped_as[0] is SecondaryStatus.MAX_RUNTIME_EXCEEDED
+        assert job.machine.stopped_as[0] is SecondaryStatus.MAX_WAIT_TIME_EXCEEDED
 
     def test_steps_of_the_backend_do_not_hide_that_it_is_stopping(self) -> None:
         job = Job().trains()

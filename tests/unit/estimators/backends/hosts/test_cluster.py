@@ -460,6 +460,13 @@ class TestCheckpoints:
         assert all(one.done() for one in asking) and _restores(job, 1) == before + 1
 
 
+def test_a_limit_that_the_provider_has_reached_is_told(new_job: NewJob) -> None:
+    job = new_job()
+    job.start()
+    job.provider.job.limit("the budget of $5 is spent")
+    assert job.of_kind("limit") == [["the budget of $5 is spent"]]
+
+
 def test_a_job_that_has_begun_to_train_does_not_go_back_to_pending(new_job: NewJob) -> None:
     job = new_job(ElasticHorovod())
     job.provider.waits = True

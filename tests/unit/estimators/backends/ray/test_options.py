@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import documents
 import pytest
+import yaml
 
 from estimators.backends.ray import driver, shortage
 from estimators.backends.ray.options import RayOptions
@@ -76,3 +78,13 @@ def test_errors_of_rays_are_one_line() -> None:
 def test_what_is_no_address_is_refused(address: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         driver._look_for(address)
+
+
+def test_the_cluster_file_in_the_document_is_one_that_ray_takes() -> None:
+    """What `ray up` does before it asks the cloud for anything."""
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    [block] = [one for one in documents.blocks(documents.ROOT / "docs" / "ray.md") if one.language == "yaml"]
+    config = prepare_config(yaml.safe_load(block.text))
+    validate_config(config)
+    assert config["available_node_types"]["worker"]["max_workers"] == config["max_workers"] == 8

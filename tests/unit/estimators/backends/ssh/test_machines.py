@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from estimators.backends.ssh import machines
+from estimators.backends.ssh import checking, machines
 from estimators.backends.ssh.machines import SshOptions, parse_file, parse_list
+from estimators.cli.main import main
 from estimators.job.errors import ConfigurationError
 
 
@@ -95,3 +97,45 @@ def test_the_first_place_that_names_hosts_counts(tmp_path: Path, monkeypatch: py
     assert [one.name for one in SshOptions.of({"hosts": ["given"]}).machines()] == ["given"]
     with pytest.raises(ConfigurationError, match="cannot be read"):
         SshOptions.of({"host_file": str(tmp_path / "none")}).machines()
+
+
+def hosts(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    """Run ``fleetfit hosts``; its exit code and what it says."""
+    status = main(["hosts", *words])
+    told = capsys.readouterr()
+    return status, told.out or told.err
+
+
+def test_hosts_are_added_listed_and_removed(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(machines.VARIABLE, raising=False)
+    assert hosts(capsys, "add", "node-1", "ann@node-2:2", "--slots", "4")[0] == 0
+    assert hosts(capsys, "add", "node-3")[1].startswith("fleetfit: the fleet has 3 hosts: node-1, node-2, node-3")
+    assert hosts(capsys, "list")[1] == "node-1  slots=4\nann@node-2  slots=2\nnode-3\n"
+    status, text = hosts(capsys, "remove", "node-22")
+    assert status != 0 and "Did you mean 'node-2'" in text
+    assert hosts(capsys, "remove", "node-2", "node-1")[0] == 0
+    assert json.loads(hosts(capsys, "list", "--json")[1]) == [
+        {"host": "node-3", "user": None, "slots": None, "address": None}
+    ]
+    status, text = hosts(capsys, "add", "-oProxyCommand=x")
+    assert status != 0
+
+
+def test_what_is_in_the_way_is_told_with_its_remedy() -> None:
+    (machine,) = parse_list(["a"], "x")
+    facts = {
+        "hostname": "a", "knows_itself": False, "processor": "x86_64", "pythons": {"3.9.2": "/usr/bin/python3"},
+        "cpus": 1, "gpus": 0, "disk": 1, "temporary": 1, "port": 1, "problem": "",
+    }  # fmt: skip
+    told = checking.Report(machine=machine, facts=facts, clock=-3600.2, unreachable={"b": "timed out"}).warnings()
+    words = [
+        "Python 3.10 or newer is missing (installed: 3.9.2)",
+        "3600.2 s behind",
+        "free for env",
+        "free for jobs",
+        "own name",
+        "reach b",
+    ]
+    assert [word for word, text in zip(words, told, strict=True) if word not in text] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import fcntl
 import os
 from collections.abc import Callable, Iterator
@@ -273,3 +274,40 @@ def test_where_discovery_names_machines_a_host_waits_for_its_own(world: NewWorld
     job.provider.release(job.tasks["algo-1"].result())
     job.acquire("algo-1")
     assert job.of("algo-1") is None  # it is said anew
+
+
+@pytest.mark.parametrize(
+    ("hosts", "machines", "said"),
+    [
+        (2, "a:2,b", None),
+        (3, "a,b", "instance_count=3, but the fleet has 2 machines. Add machines."),
+        (2, "a:1,b:2", "but the fleet has 1 machines with at least processes_per_host=2 slots; too few slots: a (1)"),
+        (1, "", "there are no hosts. Name them with RunOptions("),
+    ],
+)
+def test_too_few_machines_or_slots_are_refused_by_name(
+    world: NewWorld, monkeypatch: pytest.MonkeyPatch, hosts: int, machines: str, said: str | None
+) -> None:
+    monkeypatch.delenv("FLEETFIT_HOSTS", raising=False)
+    job = world(hosts, machines or "a", MPI(processes_per_host=2)).provider.job
+    options = dataclasses.replace(
+        job.options, backend_options={**job.options.backend_options, "hosts": machines or None}
+    )
+    refusals = SshProvider.validate(job.spec, options)
+    assert refusals == [] if said is None else said in refusals[0]
+
+
+def test_a_plan_says_how_hosts_are_reached(world: NewWorld) -> None:
+    job = world(2, "a,ann@b", ssh_config="/lab/config").provider.job
+    placement = SshProvider.describe(job.spec, job.options)
+    assert placement.connect is not None
+    assert [placement.connect(host) for host in job.spec.hosts] == [
+        ("ssh", "-F", "/lab/config", "a"), ("ssh", "-F", "/lab/config", "-l", "ann", "b"),
+    ]  # fmt: skip
+
+
+def test_a_trial_of_a_tuner_waits_for_machines_that_other_jobs_have() -> None:
+    options = RunOptions(backend="ssh", backend_options={"hosts": ["a"]})
+    assert SshProvider.patient(options)["wait"] > 86_400
+    asked = RunOptions(backend="ssh", backend_options={"hosts": ["a"], "wait": 5})
+    assert SshProvider.patient(asked)["wait"] == 5
