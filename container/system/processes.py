@@ -12,11 +12,9 @@ import contextlib
 import ctypes
 import errno
 import os
-import re
 import resource
 import select
 import signal
-import subprocess
 import time
 from collections.abc import Collection, Mapping, Sequence
 
@@ -102,6 +100,8 @@ def spawn(
     Raises:
         OSError: the program could not be started; ``filename`` is ``argv[0]``, or ``cwd`` if that was at fault.
     """
+    import subprocess  # a rank's wrapper starts nothing
+
     parent = os.getpid()
 
     def prepare() -> None:
@@ -159,8 +159,8 @@ def is_stopped(pid: int) -> bool:
 
 def catches(pid: int, number: int) -> bool:
     """Return whether a process has a handler for a signal."""
-    caught = re.search(r"^SigCgt:\s*(\w+)", _read(f"/proc/{pid}/status"), re.MULTILINE)
-    return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)
+    _, _, caught = _read(f"/proc/{pid}/status").partition("\nSigCgt:")
+    return bool(caught) and bool(int(caught.split()[0], 16) >> (number - 1) & 1)
 
 
 def began(pid: int) -> str:
