@@ -91,7 +91,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("strategy", "said"),
         [
-            (ParameterServer(), "Without a chief and TensorFlow 2's coordinator"),
+            (ParameterServer(), "no chief and no coordinator"),
             (CollectiveAllReduce(processes_per_host=2), "fleetfit_collective_processes_per_host"),
             (MPI(fusion_threshold_mb=1), "fleetfit_mpi_fusion_threshold_mb"),
         ],
