@@ -54,7 +54,9 @@ def parser(here: Path | None = None) -> argparse.ArgumentParser:
     made.add_argument(
         "--newest", action="store_true", help="install the newest versions instead of those in constraints.txt"
     )
-    made.add_argument("--lock", action="store_true", help="only write the newest versions into constraints.txt")
+    made.add_argument(
+        "--lock", action="store_true", help="write the newest versions into constraints.txt, and install nothing"
+    )
     group = made.add_mutually_exclusive_group()
     group.add_argument("--no-horovod", action="store_true", help="do not install Horovod")
     group.add_argument("--require-horovod", action="store_true", help="fail if there is no compiler to build Horovod")

@@ -409,7 +409,9 @@ class HyperparameterTuner:
                 f"ElasticHorovod(max_hosts=…). Its distribution is {named}."
             )
         if strategy.discovery is not None or strategy.spares:
-            raise ConfigurationError("shared_fleet decides which hosts a trial has. Leave discovery and spares out.")
+            raise ConfigurationError(
+                "shared_fleet decides which hosts a trial has. Remove the arguments discovery= and spares=."
+            )
         count = settings.instance_count or 1
         if (strategy.max_hosts or count) <= count:
             raise ConfigurationError(
