@@ -64,8 +64,8 @@ def add(subparsers: Any) -> None:
     )  # fmt: skip
     command.add_argument(
         "--without", action="append", default=[], metavar="MEMBER",
-        help="ignore this field of requests, such as VpcConfig; may be repeated. By default, requests with a field that "
-        "only AWS supports are refused",
+        help="ignore this field of requests, such as VpcConfig; may be repeated. By default, requests with a field "
+        "that only AWS supports are refused",
     )  # fmt: skip
     command.add_argument(
         "--max-jobs", type=parsing.count, metavar="N",

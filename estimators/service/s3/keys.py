@@ -141,7 +141,8 @@ class Bucket:
                     raise
         raise ServiceError(
             "SlowDown",
-            "The object was not written: another process removes the object's folders as fast as they are made. Try again.",
+            "The object was not written: another process removes the object's folders as fast as they are made. "
+            "Try again.",
             503,
         )
 
