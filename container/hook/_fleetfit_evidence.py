@@ -381,7 +381,10 @@ def _watch_programs(evidence):  # type: ignore[no-untyped-def]
 
     def hook(event, args):  # type: ignore[no-untyped-def]
         if event in ("subprocess.Popen", "os.posix_spawn", "os.exec", "os.system") and not evidence.unknown:
-            name = os.path.basename(os.fsdecode(args[0])) if event == "subprocess.Popen" else ""
+            try:
+                name = os.path.basename(os.fsdecode(args[0])) if event == "subprocess.Popen" else ""
+            except Exception:  # noqa: BLE001 - the script must go on as it would have
+                name = ""
             if name not in _QUERIES:
                 evidence.doubt("it started another program")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 from pathlib import Path
@@ -35,9 +36,12 @@ def take_over(pid: int) -> None:
     os.chdir(f"/proc/{pid}/cwd")
     os.umask(int(_status(pid)["Umask"], 8))
     score = Path(f"/proc/{pid}/oom_score_adj").read_text(encoding="ascii")
-    Path("/proc/self/oom_score_adj").write_text(score, encoding="ascii")
+    with contextlib.suppress(OSError):  # /proc is read-only, or a lower value is not allowed
+        Path("/proc/self/oom_score_adj").write_text(score, encoding="ascii")
     for number in _LIMITS:
-        resource.setrlimit(number, resource.prlimit(pid, number))
+        theirs = resource.prlimit(pid, number)
+        if resource.getrlimit(number) != theirs:  # the kernel may refuse even the same limits
+            resource.setrlimit(number, theirs)
 
 
 def _status(pid: int) -> dict[str, str]:

@@ -77,10 +77,14 @@ class HostRuntime(Runtime):
         self._events.append(event)
         if len(self._events) > 1:
             return
-        while self._events:
-            for action in self._machine.handle(self._events[0], time.monotonic()):
-                self._perform(action)
-            self._events.popleft()
+        try:
+            while self._events:
+                for action in self._machine.handle(self._events[0], time.monotonic()):
+                    self._perform(action)
+                self._events.popleft()
+        except BaseException:
+            self._events.clear()  # or the failure that follows would wait behind this event for ever
+            raise
         if self._machine.next_deadline != self._due:
             self._set_timer(self._machine.next_deadline)
 
@@ -268,6 +272,8 @@ class HostRuntime(Runtime):
 
     def host_lost(self, host: str, reason: str) -> None:
         assert self._coordinator is not None
+        if self._outcome is not None and host in self._coordinator.ended:
+            return  # it has said that it ends, and nothing else follows from it
         self._tell_all(self._coordinator.lost(host, reason, time.monotonic()))
 
     def _judge_evidence(self, coordinator: Coordinator) -> Message | None:

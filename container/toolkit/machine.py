@@ -571,6 +571,7 @@ class HostMachine:
             self._over(Outcome(stopped=True))
             return
         self.state = HostState.STOPPING
+        self._cancel(self._master_silent)
         self._tell("phase", name="stopping")
         self._do(Do.STOP_RANKS)
         self._later(self._settings.stop_grace, Happening.GRACE_OVER)

@@ -219,7 +219,7 @@ def training_shard(
     assert agreement is not None
     if holds == "host":
         records = records.shard(local_size, local_rank)
-    records = options.prepare(records)
+    records = options.prepare(records, progress)
     drop = not _check_weights(records.element_spec, remainder) or remainder == "drop"
     return _finished(padding.agreed(records, agreement(), batch_size=batch_size, drop=drop), tuned)
 

@@ -75,7 +75,7 @@ def read(script: Path, folder: Path, *, horovod: bool = False) -> Imports:
             return Imports(reason=f"the script's folder has a module {shadowed[0]}")
         reader.parse(script, ())
         reader.take_head(script, ())
-        texts = {file.name: ast.unparse(tree) for file, tree in reader.trees.items()}
+        texts = {file: ast.unparse(tree) for file, tree in reader.trees.items()}
     except (OSError, SyntaxError, ValueError, RecursionError) as error:
         return Imports(reason=f"its imports cannot be read: {error}")
     hazard = _hazard(texts)
@@ -89,13 +89,13 @@ def read(script: Path, folder: Path, *, horovod: bool = False) -> Imports:
     return Imports(tuple(statements), tuple(reader.settings), tuple(sorted(reader.names)), hazard if left else "")
 
 
-def _hazard(texts: Mapping[str, str]) -> str:
+def _hazard(texts: Mapping[Path, str]) -> str:
     """Return what in a project's files may change an import behind the head; empty if nothing does."""
-    for name, text in texts.items():
+    for file, text in texts.items():
         for match in _HAZARD.finditer(text):
             variable = match["set"] or match["named"]
             if variable is None or is_read_at_load(variable):
-                return f"{name} has {match[0].strip()!r}"
+                return f"{file.name} has {match[0].strip()!r}"
     return ""
 
 

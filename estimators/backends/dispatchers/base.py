@@ -26,7 +26,7 @@ PARCEL = "parcel"
 #: The longest message either way, in bytes: what a copy has of a job of many hosts is a long one.
 LIMIT = 16 << 20
 #: What an environment there has beside what training needs, under the names of the packages' folders.
-PACKAGES = ("jinja2", "pandas", "psutil", "rich", "pip")
+PACKAGES = ("jinja2", "pandas", "psutil", "regex", "rich", "pip")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

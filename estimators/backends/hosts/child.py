@@ -126,7 +126,8 @@ class ChildProcess:
 
     async def _output(self) -> asyncio.StreamReader:
         if self._lines is None:
-            self._lines = await _reader_of(self.output)
+            fd, self.output = self.output, -1  # the reader's from now on, also if this wait is cancelled
+            self._lines = await _reader_of(fd)
         return self._lines[0]
 
     async def wait(self) -> int:
@@ -152,8 +153,9 @@ class ChildProcess:
         self.close_input()
         if self._lines is not None:
             self._lines[1].close()
-        else:
+        elif self.output >= 0:
             os.close(self.output)
+            self.output = -1
 
 
 def in_memory(data: bytes) -> int:

@@ -275,3 +275,13 @@ def test_the_folder_of_importers_is_the_users_alone(tmp_path: Path) -> None:
     for name in ("open", "link"):
         with pytest.raises(OSError), importers.locked(tmp_path / name):
             pass
+
+
+def test_each_of_two_files_of_one_name_is_looked_at(tmp_path: Path) -> None:
+    files = {
+        "alpha/__init__.py": "import os\nos.environ['OMP_NUM_THREADS'] = str(1)\n",
+        "beta/__init__.py": "",
+    }
+    script = "print()\nimport alpha, beta\ndef main():\n    import torch\nmain()\n"
+    found = read(tmp_path, script, files)
+    assert not found.statements and found.reason.startswith("__init__.py has ")

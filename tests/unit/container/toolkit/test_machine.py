@@ -412,6 +412,14 @@ def test_another_host_stops_without_waiting_for_algo_1(tmp_path: Path) -> None:
     assert reports(actions) == ["stop"] and Do.STOP_RANKS in actions
 
 
+def test_a_host_that_stops_does_not_miss_algo_1(tmp_path: Path) -> None:
+    share = Share(tmp_path, "rank 1", host="algo-2")
+    share.handle(Happening.MASTER_HEARD)
+    share.handle(machine.Prepared(share.members, share.ports))
+    share.handle(Happening.STOP)
+    assert not any(over.outcome.failure for over in overs(share.advance(60.0)))
+
+
 def test_ranks_that_do_not_end_in_time_are_ended(tmp_path: Path) -> None:
     share = Share(tmp_path, "rank 0").start()
     share.handle(Happening.STOP)
