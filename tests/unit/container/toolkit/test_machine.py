@@ -44,6 +44,7 @@ class Share:
         has_servers: bool = False,
         ports: tuple[int, ...] = (),
         restarts: int = 0,
+        stop_grace: float = 5.0,
         **hyperparameters: Any,
     ) -> None:
         hosts = ("algo-1", "algo-2")
@@ -59,7 +60,7 @@ class Share:
             control_fd=None,
             control_address=None,
             start_timeout=10.0,
-            stop_grace=5.0,
+            stop_grace=stop_grace,
             runtime_dir=folder,
             worker_restarts=restarts,
         )
@@ -413,7 +414,7 @@ def test_another_host_stops_without_waiting_for_algo_1(tmp_path: Path) -> None:
 
 
 def test_a_host_that_stops_does_not_miss_algo_1(tmp_path: Path) -> None:
-    share = Share(tmp_path, "rank 1", host="algo-2")
+    share = Share(tmp_path, "rank 1", host="algo-2", stop_grace=100.0)
     share.handle(Happening.MASTER_HEARD)
     share.handle(machine.Prepared(share.members, share.ports))
     share.handle(Happening.STOP)
