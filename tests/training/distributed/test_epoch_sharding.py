@@ -62,3 +62,32 @@ def test_the_data_are_dealt_as_the_ledger_says(
             weights_of[step].update(counts)
     for of_step in weights_of:
         np.testing.assert_allclose(list(of_step.values()), 1 / len(of_step), rtol=1e-6)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("holds", ["host", "rank"])
+def test_data_of_which_each_rank_has_a_part_go_on_within_an_epoch(holds: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import tensorflow as tf
+
+    from container.distributed.tensorflow import data, padding
+
+    asked: list[int | None] = []
+
+    class Progress:
+        def epoch(self, records: Any, shuffle: int | None) -> Any:
+            asked.append(shuffle)
+            return records
+
+    monkeypatch.setattr(padding, "agreed", lambda records, agreement, **how: records)
+    data.training_shard(
+        tf.data.Dataset.range(8),
+        data.Options(parse=lambda record: (record, record), holds=holds, shuffle=4),
+        rank=0,
+        size=2,
+        local_rank=0,
+        local_size=1,
+        batch_size=2,
+        agreement=lambda: None,
+        progress=Progress(),
+    )
+    assert asked == [4]
