@@ -85,8 +85,9 @@ def test_everything_that_there_may_be_word_of(
     assert news["nan"]["metrics"]["loss"] == 6
     assert news["failed"]["status"] == "Failed"
     assert "asked to fail" in news["failed"]["text"]
-    assert [one["occasion"] for one in posted].count("diverged") == 2
-    assert {one["occasion"] for one in posted} == set(news)
+    occasions = [one["occasion"] for one in posted]
+    assert occasions.count(occasions[0]) == 2, "it is asked again"
+    assert set(occasions) == set(news)
 
 
 def test_what_is_not_delivered_harms_no_job_and_shows_no_secret(
