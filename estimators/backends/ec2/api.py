@@ -22,7 +22,7 @@ from estimators.backends.ec2.options import GPU_IMAGE, PLAIN_IMAGE, Ec2Options
 from estimators.backends.ec2.prices import Prices
 from estimators.backends.ec2.requests import Answer, Instance, Shortage, tagged
 from estimators.backends.sagemaker.aws import Aws
-from estimators.job.errors import ConfigurationError
+from estimators.job.errors import BackendError, ConfigurationError
 
 #: What a call raises that has failed.
 ERRORS = (BotoCoreError, ClientError)
@@ -65,7 +65,7 @@ class Remains:
 
 
 def failure_of(error: Exception) -> Shortage:
-    """Return what one of :data:`ERRORS` says."""
+    """Return what the exception of a call says."""
     if isinstance(error, ClientError):
         details: Mapping[str, Any] = error.response.get("Error", {})
         return Shortage(code=details.get("Code", "unknown"), text=details.get("Message", ""))
@@ -99,6 +99,11 @@ class Ec2Api:
             raise ConfigurationError(
                 f"region {self.region} has no default VPC: set backend_options={{'subnets': ['subnet-…']}}."
             )
+        networks = sorted({subnet["VpcId"] for subnet in found})
+        if len(networks) > 1:
+            raise ConfigurationError(
+                f"the subnets belong to several VPCs ({', '.join(networks)}): name subnets of one VPC."
+            )
         places = tuple(
             (subnet["AvailabilityZone"], subnet["SubnetId"])
             for subnet in found
@@ -107,7 +112,7 @@ class Ec2Api:
         if not places:
             known = ", ".join(sorted(subnet["AvailabilityZone"] for subnet in found))
             raise ConfigurationError(f"no subnet is in {', '.join(zones)}. The subnets are in {known}.")
-        return found[0]["VpcId"], places
+        return networks[0], places
 
     def _image(self, ami: str | None, type_: str) -> tuple[str, str]:
         """Return an image's id and the name of its root device.
@@ -131,8 +136,10 @@ class Ec2Api:
                 raise ConfigurationError(
                     f"region {self.region} has no SSM parameter {ami!r}: set backend_options={{'ami': 'ami-…'}}."
                 ) from None
-        [image] = self._ec2.describe_images(ImageIds=[ami])["Images"]
-        return ami, image["RootDeviceName"]
+        images = self._ec2.describe_images(ImageIds=[ami])["Images"]
+        if not images:
+            raise ConfigurationError(f"region {self.region} has no image {ami}: name an image of this region.")
+        return ami, images[0]["RootDeviceName"]
 
     def describe(self, fleet: str) -> list[Instance]:
         """Return a fleet's instances that EC2 knows, by their tag, which they have from their launch."""
@@ -170,6 +177,7 @@ class Ec2Api:
 
         Raises:
             ConfigurationError: what the job asks for is not there.
+            BackendError: EC2 does not list what was made before.
         """
         network, places = self._network(options.zones, options.subnets)
         image, device = self._image(options.ami, type_)
@@ -182,20 +190,20 @@ class Ec2Api:
         data = requests.template_data(
             options, image=image, root_device=device, name=name, group=group, user_data=user_data, tags=tags
         )
-        self._once(
+        made = self._once(
             "create_launch_template", "InvalidLaunchTemplateName.AlreadyExistsException",
             LaunchTemplateName=name, LaunchTemplateData=data, TagSpecifications=[tagged("launch-template", tags)],
         )  # fmt: skip
-        [made] = self._ec2.describe_launch_templates(LaunchTemplateNames=[name])["LaunchTemplates"]
-        return Made(template=made["LaunchTemplateId"], places=places)
+        template = made["LaunchTemplate"]["LaunchTemplateId"] if made else _first(self._templates(name), name)
+        return Made(template=template, places=places)
 
     def _make_group(self, name: str, network: str, tags: Mapping[str, str], callers: Sequence[str]) -> str:
-        self._once(
+        made = self._once(
             "create_security_group", "InvalidGroup.Duplicate",
             GroupName=name, Description=f"hosts of {tags[requests.JOB_TAG]}"[:255], VpcId=network,
             TagSpecifications=[tagged("security-group", tags)],
         )  # fmt: skip
-        [group] = self._groups(name)
+        group = made["GroupId"] if made else _first(self._groups(name), name)
         described = "fleetfit's caller"
         ranges = {
             "IpRanges": [{"CidrIp": caller, "Description": described} for caller in callers if ":" not in caller],
@@ -211,13 +219,18 @@ class Ec2Api:
         )  # fmt: skip
         return group
 
-    def _once(self, operation: str, duplicate: str, **arguments: Any) -> None:
-        """Make something, unless it is there: an answer may have been lost."""
+    def _once(self, operation: str, duplicate: str, **arguments: Any) -> Mapping[str, Any] | None:
+        """Make something, and return EC2's answer; None where it is there already: an answer may have been lost.
+
+        The answer counts: what EC2 has just made, it may not list yet.
+        """
         try:
-            getattr(self._ec2, operation)(**arguments)
+            answer: Mapping[str, Any] = getattr(self._ec2, operation)(**arguments)
         except ClientError as error:
             if failure_of(error).code != duplicate:
                 raise
+            return None
+        return answer
 
     def launch(self, request: Mapping[str, Any], token: str) -> Answer:
         """Ask for hosts; what there is not is said in the answer.
@@ -229,7 +242,8 @@ class Ec2Api:
         try:
             answer = Answer.of(self._ec2.create_fleet(**request, ClientToken=token))
         except ERRORS as error:
-            return Answer(shortages=(failure_of(error),))
+            failure = failure_of(error)
+            return Answer(shortages=(failure,), failed=failure.of_request)
         hold("ec2.launched")
         return answer
 
@@ -247,10 +261,9 @@ class Ec2Api:
             What is still there: a security group goes only when the last instance has.
         """
         name = resource_name(fleet)
-        named = self._ec2.describe_launch_templates(Filters=[_filter("launch-template-name", name)])
         left = []
-        for template in named["LaunchTemplates"]:  # without it, a request that is still under way launches nothing
-            left += self._removed("delete_launch_template", LaunchTemplateId=template["LaunchTemplateId"])
+        for template in self._templates(name):  # without it, a request that is still under way launches nothing
+            left += self._removed("delete_launch_template", LaunchTemplateId=template)
         there = [one.id for one in self.describe(fleet) if not one.gone]
         self.terminate(there)
         left += [f"instance {instance_id}" for instance_id in there]
@@ -272,6 +285,10 @@ class Ec2Api:
     def _groups(self, name: str) -> list[str]:
         found = self._ec2.describe_security_groups(Filters=[_filter("group-name", name)])
         return [group["GroupId"] for group in found["SecurityGroups"]]
+
+    def _templates(self, name: str) -> list[str]:
+        found = self._ec2.describe_launch_templates(Filters=[_filter("launch-template-name", name)])
+        return [template["LaunchTemplateId"] for template in found["LaunchTemplates"]]
 
     def remains(self) -> list[Remains]:
         """Return what there is of fleets of ours in the region, whoever made them."""
@@ -375,6 +392,13 @@ def own_address() -> str:
             f"this machine's public address cannot be found ({_CHECK_IP}: {error}). Name the networks that may "
             "connect to the hosts with backend_options={'ssh_from': ['203.0.113.7/32']}."
         ) from None
+
+
+def _first(ids: Sequence[str], name: str) -> str:
+    """Return the id of what has a name, which is there already."""
+    if not ids:
+        raise BackendError(f"EC2 has {name} already, but does not list it yet. Try again.")
+    return ids[0]
 
 
 def _filter(name: str, value: str) -> dict[str, Any]:

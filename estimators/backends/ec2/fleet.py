@@ -26,7 +26,7 @@ from container.system.asyncio_loop import within
 from container.system.background import Background
 from container.system.removing import remove_tree
 from estimators.backends.ec2 import leftovers, requests
-from estimators.backends.ec2.api import ERRORS, Ec2Api, Made, failure_of
+from estimators.backends.ec2.api import Ec2Api, Made, failure_of
 from estimators.backends.ec2.options import Ec2Options, instance_types
 from estimators.backends.ec2.prices import Prices
 from estimators.backends.ec2.requests import Answer, Instance, Lifecycle, Search
@@ -54,6 +54,14 @@ _FREE_S = 3600.0
 
 class NoInstance(HostUnavailable):
     """Tell that EC2 gives no instance, or none that will do."""
+
+    @classmethod
+    def of(cls, error: Exception) -> NoInstance:
+        """Return what an exception means for the hosts that want instances."""
+        if isinstance(error, NoInstance):
+            return error
+        ours = isinstance(error, ConfigurationError | BackendError)
+        return cls(str(error).rstrip(".") if ours else failure_of(error).explain())
 
 
 class Slot:
@@ -152,6 +160,9 @@ class Ec2Fleet:
         self._priced = self._noted = -math.inf
         self._limited = False
         self._requests = 0
+        self._named: set[str] = set()  # all instances that EC2's answers have named
+        self._unanswered = False  # whether a request has failed that may have launched instances all the same
+        self._since, self._passes = 0.0, 0  # since when capacity is waited for, and how often it was
         self._asking: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._one_more = asyncio.Event()  # a host wants an instance
@@ -200,22 +211,13 @@ class Ec2Fleet:
     # --- what all hosts have in common ---
 
     async def prepare(self) -> tuple[Ec2Api, Made]:
-        """Make what all hosts have in common, once. The process that removes it is there before.
-
-        Raises:
-            NoInstance: it cannot be made; with the reason.
-        """
+        """Make what all hosts have in common, once. The process that removes it is there before."""
         if self._made is None or self._api is None:
             self._job.tell("Creating a key pair, a security group and a launch template for the hosts")
-            try:
-                self._api = api = await self._call(self.connect)
-                if self._remover is None:
-                    self._remover = self._start_remover(api.region)
-                self._made = await self._call(self._make, api)
-            except ERRORS as error:
-                raise NoInstance(failure_of(error).explain()) from error
-            except (ConfigurationError, BackendError) as error:
-                raise NoInstance(str(error).rstrip(".")) from error
+            self._api = api = await self._call(self.connect)
+            if self._remover is None:
+                self._remover = self._start_remover(api.region)
+            self._made = await self._call(self._make, api)
         return self._api, self._made
 
     def connect(self) -> Ec2Api:
@@ -261,24 +263,17 @@ class Ec2Fleet:
         """Ask for instances until each host that wants one has one, or none can be had."""
         try:
             api, made = await self.prepare()
-            since, passes = _now(), 0
+            if self._watching is None:  # also a request that has failed may launch instances, which then nobody has
+                self._watching = self._job.loop.start(self._watch(api))
+            self._since, self._passes = _now(), 0
             while self._wanting():
                 answer = await self._request(api, made)
-                passes += 1
-                if answer.launched:
-                    since, passes = _now(), 0
-                elif self._wanting():
-                    self._check_wait(_now() - since, answer)
                 if self._wanting():
-                    seconds = requests.wait_before(max(1, passes)) * min(1.0, self._options.poll / 2.0)
-                    if passes:
-                        self._job.tell(f"EC2 has no capacity ({answer}); trying again in {seconds:.0f} s")
-                    self._one_more.clear()
-                    with contextlib.suppress(asyncio.TimeoutError):
-                        await within(seconds, self._one_more.wait())
-        except NoInstance as error:
+                    await self._wait(answer)
+        except Exception as error:  # noqa: BLE001 - whatever it is, hosts must not wait without end
+            reason = NoInstance.of(error)
             for slot in self._wanting():
-                slot.end(error)
+                slot.end(reason)
         finally:
             self._asking = None
 
@@ -306,28 +301,72 @@ class Ec2Fleet:
         )
 
     async def _request(self, api: Ec2Api, made: Made) -> Answer:
-        """Ask EC2 in one way after the other, and give the instances to the hosts that want some.
+        """Ask EC2 in one way after the other, as long as hosts want instances.
 
         Raises:
             NoInstance: there are none, and waiting does not help.
         """
-        answer = Answer()
-        for request in self._search(made).requests(made.template, self._tags):
-            self._requests += 1
-            async with self._exclusive:
-                answer = await self._call(api.launch, request, f"{self._fleet}-{self._requests}")
-                for slot, instance in zip(self._wanting(), answer.launched, strict=False):  # the others are nobody's
-                    slot.id, slot.launched = instance, _now()
-            if count := len(answer.launched):
-                self._job.tell(f"{count} instance{'s' if count > 1 else ''} launched; waiting for startup")
-                self._news.set()
-                if self._watching is None:
-                    self._watching = self._job.loop.start(self._watch(api))
-            if answer.launched or not self._wanting():
+        answer, hosts, step = Answer(), 0, 0
+        while self._wanting() and not answer.launched:
+            search = self._search(made)  # anew: hosts may have been withdrawn, and are not asked for then
+            if search.hosts != hosts:
+                hosts, step = search.hosts, 0
+            asked = search.requests(made.template, self._tags)
+            if step >= len(asked):
                 break
+            answer = await self._launch(api, asked[step])
             if (reason := answer.hopeless) is not None:
                 raise NoInstance(reason.explain())
+            step += 1
         return answer
+
+    async def _launch(self, api: Ec2Api, request: dict[str, Any]) -> Answer:
+        """Ask EC2, and give the instances to the hosts that want some.
+
+        A request that has failed is sent again with the same token, so that nothing is launched twice.
+
+        Raises:
+            NoInstance: it has failed for too long.
+        """
+        self._requests += 1
+        token = f"{self._fleet}-{self._requests}"
+        try:
+            while self._wanting():
+                async with self._exclusive:
+                    answer = await self._call(api.launch, request, token)
+                    self._unanswered = answer.failed
+                    self._named.update(answer.launched)
+                    for slot, instance in zip(self._wanting(), answer.launched, strict=False):  # others are nobody's
+                        slot.id, slot.launched = instance, _now()
+                if not answer.failed:
+                    if count := len(answer.launched):
+                        self._job.tell(f"{count} instance{'s' if count > 1 else ''} launched; waiting for startup")
+                        self._news.set()
+                    return answer
+                if self._wanting():
+                    await self._wait(answer)
+            return Answer()
+        finally:
+            self._unanswered = False
+
+    async def _wait(self, answer: Answer) -> None:
+        """Wait before EC2 is asked again, for longer each time, or until one more host wants an instance.
+
+        Raises:
+            NoInstance: the wait is over.
+        """
+        if answer.launched:
+            self._since, self._passes = _now(), 0
+        else:
+            self._check_wait(_now() - self._since, answer)
+            self._passes += 1
+        seconds = requests.wait_before(max(1, self._passes)) * min(1.0, self._options.poll / 2.0)
+        if self._passes:
+            why = "a request to EC2 failed" if answer.failed else "EC2 has no capacity"
+            self._job.tell(f"{why} ({answer}); trying again in {seconds:.0f} s")
+        self._one_more.clear()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await within(seconds, self._one_more.wait())
 
     def _check_wait(self, seconds: float, answer: Answer) -> None:
         """End the wait for capacity after a while.
@@ -339,11 +378,14 @@ class Ec2Fleet:
         """
         limit = self._options.capacity_timeout
         others = not self._together and any(slot.runs for slot in self._slots)
-        if seconds > limit and not others and not (self._spot and self._job.spec.stopping.max_wait_s):
-            raise NoInstance(
-                f"EC2 had no capacity within {limit:g} s ({answer}). Allow more types or zones "
-                "(backend_options={'types': […]}), or wait longer with max_wait"
-            )
+        if seconds <= limit or others or (self._spot and self._job.spec.stopping.max_wait_s):
+            return
+        if answer.failed:
+            raise NoInstance(f"requests to EC2 failed for {limit:g} s. {answer.shortages[0].explain()}")
+        raise NoInstance(
+            f"EC2 had no capacity within {limit:g} s ({answer}). Allow more types or zones "
+            "(backend_options={'types': […]}), or wait longer with max_wait"
+        )
 
     # --- watching ---
 
@@ -351,8 +393,10 @@ class Ec2Fleet:
         """Look at the instances, end those that nobody has, and reckon what all cost, until the job's end."""
         while True:
             self._news.clear()
-            with contextlib.suppress(*ERRORS):  # what fails is done again at the next look
+            # What fails is done again at the next look, and neither keeps the other from being done.
+            with contextlib.suppress(Exception):
                 await self._look(api)
+            with contextlib.suppress(Exception):
                 await self._check_cost(api)
             awaited = any(slot.booting for slot in self._slots)
             with contextlib.suppress(asyncio.TimeoutError):
@@ -372,6 +416,8 @@ class Ec2Fleet:
                 if slot.id:
                     slot.see(found.get(slot.id))
             owned = self._left | {slot.id for slot in self._slots}
+            if self._unanswered:  # they may be the failed request's, whose next answer names them
+                owned |= found.keys() - self._named
             await self._call(api.terminate, [one.id for one in found.values() if not one.gone and one.id not in owned])
 
     # --- money ---
@@ -380,8 +426,9 @@ class Ec2Fleet:
         """Note what the instances cost, and have the job stopped where that is too much."""
         if _now() - self._priced >= _PRICES_S:
             price, days = self._options.on_demand_price, _PRICE_DAYS if self._spot else 0.0
-            with contextlib.suppress(*ERRORS):  # who may not ask for prices trains all the same
-                self._prices = await self._call(api.prices, self._types, on_demand=price, spot_days=days)
+            with contextlib.suppress(Exception):  # who may not ask for prices trains all the same
+                new = await self._call(api.prices, self._types, on_demand=price, spot_days=days)
+                self._prices = self._prices.updated(new)
                 self._priced = _now()
         cost = self._prices.cost(self._instances.values(), time.time())
         if _now() - self._noted >= _NOTED_S:

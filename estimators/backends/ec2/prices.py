@@ -62,6 +62,10 @@ class Prices:
             return self.spot.get((instance.type, instance.zone), ())
         return [(0.0, price)] if (price := self.on_demand.get(instance.type)) is not None else ()
 
+    def updated(self, new: Prices) -> Prices:
+        """Return them with newer ones; where no newer one is known, the price that was known counts on."""
+        return Prices(on_demand={**self.on_demand, **new.on_demand}, spot={**self.spot, **new.spot})
+
     def hourly(self, instances: Iterable[Instance]) -> float:
         """Return what the instances that run cost together in an hour, as far as their prices are known."""
         return sum(self.of(one)[-1][1] for one in instances if one.ended is None and self.of(one))

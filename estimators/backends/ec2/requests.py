@@ -28,11 +28,15 @@ _POOLS = 300
 #: How long to wait before capacity is asked for again, in seconds: doubled each time, up to the last.
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 5.0, 60.0
 _GONE_STATES = ("shutting-down", "terminated")
-#: Codes of lacking capacity, of prices, and of requests that are too many at once or were not answered: they pass.
-_PASSING = re.compile(
+#: Codes of lacking capacity and of prices: they pass.
+_LACKING = re.compile(
     r"Insufficient\w*Capacity\w*|InsufficientFreeAddressesInSubnet|UnfulfillableCapacity|Spot(Max|Min)PriceTooLow"
-    r"|MaxSpotFleetRequestCountExceeded|Re(quest|source)\w*LimitExceeded|RequestResourceCountExceeded|\w*Throttl\w*"
-    r"|SlowDown|ConcurrentRequestLimitExceeded|(Server\.)?Internal(Error|Failure)|(Service)?Unavailable"
+    r"|MaxSpotFleetRequestCountExceeded|Resource\w*LimitExceeded|RequestResourceCountExceeded"
+)
+#: Codes of requests that are too many at once or were not answered: they pass too, and say nothing of capacity.
+_FAILED = re.compile(
+    r"(Concurrent)?Request\w*LimitExceeded|\w*Throttl\w*|SlowDown|(Server\.)?Internal(Error|Failure)"
+    r"|(Service)?Unavailable"
 )
 #: Codes of the account's limits: only the end of other instances, or AWS, raises what is left.
 _QUOTAS = re.compile(r"(Vcpu|Instance|Address|Volume)LimitExceeded|\w*SpotInstanceCount(Limit)?Exceeded")
@@ -125,7 +129,12 @@ class Shortage:
     @property
     def passes(self) -> bool:
         """Return whether it ends by itself; codes that are not known do not."""
-        return _PASSING.fullmatch(self.code) is not None
+        return self.of_request or _LACKING.fullmatch(self.code) is not None
+
+    @property
+    def of_request(self) -> bool:
+        """Return whether only the request has failed: sent again, it may be answered."""
+        return _FAILED.fullmatch(self.code) is not None
 
     def explain(self) -> str:
         """Say why hosts cannot be had, and what to do."""
@@ -146,10 +155,12 @@ class Answer:
     Attributes:
         launched: The instances that were launched, by their ids.
         shortages: Why there are no more of them.
+        failed: Whether the request has failed: nobody knows what came of it, nor what capacity there is.
     """
 
     launched: tuple[str, ...] = ()
     shortages: tuple[Shortage, ...] = ()
+    failed: bool = False
 
     @classmethod
     def of(cls, response: Mapping[str, Any]) -> Answer:

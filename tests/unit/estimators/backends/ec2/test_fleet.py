@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from botocore.exceptions import EndpointConnectionError
+from botocore.parsers import ResponseParserError
 from values import VirtualLoop
 
 from container.contract import hyperparameters as codec
@@ -20,9 +22,11 @@ from estimators.backends.ec2.options import Ec2Options
 from estimators.backends.ec2.prices import Prices
 from estimators.backends.ec2.requests import Answer, Instance, Lifecycle, Shortage
 from estimators.backends.hosts.provider import HostError, ProvidedJob
+from estimators.job.errors import ConfigurationError
 from estimators.job.request import Algorithm, OutputConfig, Resources, RunOptions, TrainingJobSpec
 
 NONE = Answer(shortages=(Shortage(code="InsufficientInstanceCapacity", text="", type="c5.large", zone="a"),))
+FAILED = Answer(shortages=(Shortage(code="InternalError", text="It broke."),), failed=True)
 
 
 class Api:
@@ -30,22 +34,45 @@ class Api:
 
     Attributes:
         answers: The next answers to a request; by default it is fulfilled.
+        lost: How many answers to requests that were fulfilled are lost.
+        meanwhile: What happens during each request.
         asked: The requests so far.
+        tokens: How often each token was sent.
         instances: The instances that there are.
+        fails: Operation -> what it raises.
+        known: The prices.
     """
 
     def __init__(self) -> None:
         self.answers: list[Answer] = []
+        self.lost = 0
+        self.meanwhile: Callable[[], object] = lambda: None
         self.asked: list[dict[str, Any]] = []
+        self.tokens: Counter[str] = Counter()
         self.instances: dict[str, Instance] = {}
-        self.away = False
+        self.fails: dict[str, Exception] = {}
+        self.known = Prices(on_demand={"c5.large": 0.1}, spot={("c5.large", "a"): [(0.0, 0.04)]})
+        self._fulfilled: dict[str, Answer] = {}
+
+    def attempt(self, operation: str) -> None:
+        """Fail if the test says so."""
+        if operation in self.fails:
+            raise self.fails[operation]
 
     def launch(self, request: dict[str, Any], token: str) -> Answer:
+        self.attempt("launch")
         self.asked.append(request)
+        self.tokens[token] += 1
+        self.meanwhile()
         if self.answers:
             return self.answers.pop(0)
-        count = request["TargetCapacitySpecification"]["TotalTargetCapacity"]
-        return Answer(launched=tuple(self.add() for _ in range(count)))
+        if token not in self._fulfilled:
+            count = request["TargetCapacitySpecification"]["TotalTargetCapacity"]
+            self._fulfilled[token] = Answer(launched=tuple(self.add() for _ in range(count)))
+        if self.lost:
+            self.lost -= 1
+            return FAILED
+        return self._fulfilled[token]
 
     def add(self, zone: str = "a") -> str:
         """Launch an instance."""
@@ -62,11 +89,12 @@ class Api:
         return name
 
     def describe(self, fleet: str) -> list[Instance]:
-        if self.away:
-            raise EndpointConnectionError(endpoint_url="ec2")
+        self.attempt("describe")
         return list(self.instances.values())
 
     def terminate(self, ids: list[str]) -> None:
+        if ids:
+            self.attempt("terminate")
         for one in ids:
             self.end(one, "Client.UserInitiatedShutdown")
 
@@ -75,7 +103,8 @@ class Api:
         self.instances[name] = Instance(**{**known, "state": "terminated", "reason": reason})
 
     def prices(self, types: tuple[str, ...], **more: Any) -> Prices:
-        return Prices(on_demand={"c5.large": 0.1}, spot={("c5.large", "a"): [(0.0, 0.04)]})
+        self.attempt("prices")
+        return self.known
 
     @property
     def running(self) -> list[str]:
@@ -88,6 +117,7 @@ class Fleet(Ec2Fleet):
     api: Api
 
     async def prepare(self) -> Any:
+        self.api.attempt("prepare")
         return self.api, Made(template="lt-1", places=(("a", "subnet-a"), ("b", "subnet-b")))
 
     async def _call(self, work: Any, *arguments: Any, **more: Any) -> Any:
@@ -235,14 +265,17 @@ def test_a_replacement_comes_to_the_others_of_its_gang(new: NewWorld) -> None:
     assert pool["SubnetId"] == "subnet-a"
 
 
-def test_an_instance_that_nobody_has_is_ended_also_after_ec2_was_away(new: NewWorld) -> None:
+@pytest.mark.parametrize(
+    "error", [EndpointConnectionError(endpoint_url="ec2"), ResponseParserError("no element found"), KeyError("State")]
+)
+def test_an_instance_that_nobody_has_is_ended_also_after_ec2_was_away(error: Exception, new: NewWorld) -> None:
     world = new()
     world.want("algo-1")
-    world.api.away = True
+    world.api.fails = {"describe": error, "prices": error}
     world.api.add()
-    world.loop.advance(30.0)
+    world.loop.advance(400.0)
     assert world.api.running == ["i-1", "i-2"]
-    world.api.away = False
+    world.api.fails.clear()
     world.loop.advance(11.0)
     assert world.api.running == ["i-1"]
 
@@ -254,6 +287,56 @@ def test_a_host_that_is_not_needed_any_more_while_it_is_asked_for_keeps_nothing(
     world.loop.advance(1.0)
     assert world.api.asked[0]["TargetCapacitySpecification"]["TotalTargetCapacity"] == 2
     assert world.api.running == ["i-1"]
+
+
+def test_a_host_that_is_withdrawn_is_not_asked_for_in_the_next_request(new: NewWorld) -> None:
+    world = new(on_demand_fallback=True)
+    first, second = (world.fleet.want() for _ in range(2))
+    world.api.answers = [NONE]
+    world.api.meanwhile = lambda: second in world.fleet._slots and world.fleet.drop(second)
+    world.loop.advance(1.0)
+    wanted = [request["TargetCapacitySpecification"] for request in world.api.asked]
+    assert [capacity["TotalTargetCapacity"] for capacity in wanted] == [2, 1]
+    assert wanted[1]["SpotTargetCapacity"] == 1  # EC2 may have spot capacity for one host
+    assert first.runs and world.api.running == ["i-1"]
+
+
+@pytest.mark.parametrize("launched", [True, False])
+def test_a_request_that_fails_is_sent_again_and_says_nothing_of_capacity(launched: bool, new: NewWorld) -> None:
+    world = new(on_demand_fallback=True)
+    world.api.lost = 2 if launched else 0
+    world.api.answers = [] if launched else [FAILED] * 2
+    [slot] = world.want("algo-1")
+    assert world.said[-1].startswith("a request to EC2 failed (InternalError); trying again in ")
+    world.loop.advance(30.0)
+    assert list(world.api.tokens.values()) == [3] and world.api.asked[1:] == world.api.asked[:-1]
+    assert slot.runs and slot.id == "i-1" and world.api.running == ["i-1"]
+
+
+def test_what_a_failed_request_has_launched_is_ended_when_it_is_given_up(new: NewWorld) -> None:
+    world = new(capacity_timeout=60.0)
+    world.api.lost = 100
+    world.want("algo-1")
+    world.loop.advance(300.0)
+    assert world.failed == {"algo-1": "requests to EC2 failed for 60 s. InternalError: It broke"}
+    assert list(world.api.instances) == ["i-1"] and world.api.running == []
+
+
+@pytest.mark.parametrize("operation", ["prepare", "launch"])
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ResponseParserError("no element found"), "ResponseParserError: no element found"),
+        (ConfigurationError("there is no image: name one."), "there is no image: name one"),
+    ],
+)
+def test_whatever_a_call_raises_is_the_hosts_failure(
+    operation: str, error: Exception, said: str, new: NewWorld
+) -> None:
+    world = new()
+    world.api.fails[operation] = error
+    world.want("algo-1", "algo-2")
+    assert world.failed == {"algo-1": said, "algo-2": said}
 
 
 def test_in_its_first_hour_a_host_with_notice_is_left_for_ec2_to_end(new: NewWorld) -> None:
@@ -282,3 +365,35 @@ def test_what_costs_too_much_is_told_once(options: dict[str, float], said: str, 
     world.want("algo-1")
     world.loop.advance(60.0)
     assert world.limits == [f"The job was stopped: {said}"]
+
+
+def test_limits_count_also_while_instances_cannot_be_terminated(new: NewWorld) -> None:
+    world = new(budget=1e-9)
+    world.api.add()  # nobody has it
+    world.api.fails["terminate"] = EndpointConnectionError(endpoint_url="ec2")
+    world.want("algo-1")
+    world.loop.advance(60.0)
+    assert world.api.running == ["i-1", "i-2"]
+    assert world.limits == ["The job was stopped: its cost of $0.00 has reached the budget of $0.00."]
+
+
+def test_limits_count_also_while_prices_cannot_be_asked(new: NewWorld) -> None:
+    world = new(max_price_per_hour=0.05)
+    world.want("algo-1")
+    world.api.fails["prices"] = KeyError("terms")
+    world.loop.advance(400.0)
+    assert world.limits == []
+    world.want("algo-2")
+    world.loop.advance(11.0)
+    assert world.limits == ["The job was stopped: its hosts cost $0.08 an hour, and max_price_per_hour is $0.05."]
+
+
+def test_prices_stay_known_when_ec2_does_not_say_them_again(new: NewWorld) -> None:
+    world = new(budget=100.0)
+    world.want("algo-1")
+    world.api.known = Prices()
+    world.loop.advance(700.0)
+    assert world.limits == []
+    world.fleet.close()
+    cost = world.noted[-1]["cost"]
+    assert cost["complete"] and cost["total"] == pytest.approx(0.04 / 60, rel=0.1)

@@ -64,6 +64,15 @@ def test_before_the_first_price_that_one_counts() -> None:
     assert PRICES.cost([ran(launched=-HOUR, ended=0.0)], 0.0).total == pytest.approx(0.2)
 
 
+def test_newer_prices_count_and_the_others_stay() -> None:
+    newer = Prices(on_demand={"p3.large": 3.0}, spot={("g5.xlarge", "b"): [(HOUR, 0.5)]})
+    assert PRICES.updated(newer) == Prices(
+        on_demand={"g5.xlarge": 1.0, "p3.large": 3.0},
+        spot={("g5.xlarge", "a"): [(0.0, 0.2), (HOUR, 0.6)], ("g5.xlarge", "b"): [(HOUR, 0.5)]},
+    )
+    assert PRICES.updated(Prices()) == PRICES
+
+
 def test_what_runs_now_costs_so_much_an_hour() -> None:
     assert PRICES.hourly([ran(), ran(zone="b"), ran(ended=5.0), ran(zone="c")]) == pytest.approx(0.6 + 0.4)
 

@@ -168,6 +168,18 @@ def test_what_ends_by_itself_is_waited_for(code: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("code", "of_request"),
+    [
+        ("InternalError", True), ("ServiceUnavailable", True), ("Unavailable", True), ("RequestLimitExceeded", True),
+        ("ThrottlingException", True), ("InsufficientInstanceCapacity", False), ("ResourceCountLimitExceeded", False),
+        ("VcpuLimitExceeded", False),
+    ],
+)  # fmt: skip
+def test_a_failed_request_is_no_lack_of_capacity(code: str, of_request: bool) -> None:
+    assert Shortage(code=code, text="").of_request is of_request
+
+
+@pytest.mark.parametrize(
     "code",
     [
         "VcpuLimitExceeded", "InstanceLimitExceeded", "MaxSpotInstanceCountExceeded",
