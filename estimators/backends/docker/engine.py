@@ -104,6 +104,11 @@ class Engine(ImageEngine):
             return dict(self.ask("inspect a container", "GET", f"/containers/{container}/json"))
         return None
 
+    def is_running(self, container: str) -> bool:
+        """Return whether a container is there and runs."""
+        found = self.inspect(container)
+        return found is not None and bool(found["State"]["Running"])
+
     def address_in(self, network: str, container: str) -> str:
         """Return the address of a container in a network; empty when it has ended already."""
         found = self.inspect(container) or {"NetworkSettings": {"Networks": {}}}

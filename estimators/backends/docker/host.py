@@ -119,6 +119,7 @@ class ContainerProcess:
         self._writer: asyncio.StreamWriter | None = None
         self._unsaid = b""  # what it is told before it runs
         self._signals: list[int] = []
+        self._told_to_end = asyncio.Event()  # before it runs
         self._life = provider.loop.start(self._live(env))
 
     async def wait(self) -> ProcessEnd:
@@ -129,7 +130,7 @@ class ContainerProcess:
         """Start the container, take what it prints, and wait for its end."""
         provider = self._provider
         try:
-            running = await provider.start(self._host, env)
+            running = await provider.start(self._host, env, self._told_to_end)
         except (FleetfitError, OSError) as error:
             provider.ended(self._host, spoilt=True)
             return ProcessEnd(exit_code=255, failure=problem(str(error), Cause.LAUNCH))
@@ -189,6 +190,8 @@ class ContainerProcess:
         """Tell our toolkit what a signal would, or have the engine send it; a program of others is ended by SIGKILL."""
         if self._running is None:
             self._signals.append(number)
+            if number != signal.SIGTERM:
+                self._told_to_end.set()
         elif self._provider.toolkit and number in _WORDS:
             self.write(_WORDS[number])
         else:

@@ -37,7 +37,9 @@ _PROGRAM = ("/opt/fleetfit/bin/python", "-I", "/opt/fleetfit/toolkit/container/_
 #: What runs in a pool's containers.
 _IDLE = ("idle", f"{IDLE}/{SOCKET}")
 #: Seconds that a container may take until its first process listens, and between two looks.
-_START_S, _LOOK_S = 30.0, 0.005
+_START_S, _LOOK_S = 60.0, 0.005
+#: Seconds after which the engine is asked whether the container still runs.
+_ASK_S = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +146,10 @@ def key_of(plans: Sequence[ContainerPlan], image: str, *, isolated: bool) -> str
 
 
 def claim(home: Path, key: str, hosts: Sequence[str]) -> tuple[Pool, socket.socket] | None:
-    """Take a pool of this key that no job has and whose containers run, and the connection to its reaper."""
+    """Take a pool of this key that no job has and whose containers run, and the connection to its reaper.
+
+    A pool of which a container has ended is removed: each job would try it first.
+    """
     for path in sorted((home / "warm").glob(f"{key}-*")):
         pool = Pool(path)
         if (reaper := reapers.claim(path)) is not None:
@@ -152,7 +157,7 @@ def claim(home: Path, key: str, hosts: Sequence[str]) -> tuple[Pool, socket.sock
                 for host in hosts:
                     sockets.connect(pool.socket(host)).close()
                 return pool, reaper
-            reaper.close()
+            reapers.dismiss(reaper)
     return None
 
 
@@ -167,12 +172,16 @@ def new(home: Path, key: str) -> Pool:
     return pool
 
 
-def start(place: Path, environment: Mapping[str, str]) -> tuple[socket.socket, BlockingConnection]:
+def start(
+    pool: Pool, host: str, environment: Mapping[str, str], engine: Engine
+) -> tuple[socket.socket, BlockingConnection]:
     """Start a toolkit by the first process of a container.
 
     Args:
-        place: The first process's socket.
+        pool: The container's.
+        host: The container's.
         environment: The job's variables.
+        engine: Knows whether the container runs.
 
     Returns:
         The connection on which the toolkit prints and reads, and the one on which its end is told.
@@ -180,14 +189,20 @@ def start(place: Path, environment: Mapping[str, str]) -> tuple[socket.socket, B
     Raises:
         EngineError: nobody listens there.
     """
-    until = time.monotonic() + _START_S
+    begun = time.monotonic()
+    asked = begun
     while True:
         try:
-            control = BlockingConnection(sockets.connect(place), limit=variables.VARIABLES_LIMIT)
+            control = BlockingConnection(sockets.connect(pool.socket(host)), limit=variables.VARIABLES_LIMIT)
             break
         except OSError as error:
-            if time.monotonic() > until:
+            now = time.monotonic()
+            if now - begun > _START_S:
                 raise EngineError(f"the kept container did not start within {_START_S:g} s: {error}.") from error
+            if now - asked > _ASK_S:
+                asked = now
+                if not engine.is_running(pool.container(host)):
+                    raise EngineError("the kept container ended before a job ran in it.") from error
         time.sleep(_LOOK_S)
     ours, theirs = socket.socketpair()
     try:

@@ -64,7 +64,7 @@ class DockerProvider(HostProvider):
         self._record = cluster.record
         self._runner = Runner(job.loop, os.environ, protected=job.protected)
         self._runtime = folders.make()
-        self._reaper = Reaper(job.protected, cluster.record.supervisor_log)
+        self._reaper = Reaper(job.loop, job.protected, cluster.record.supervisor_log)
         self._engine = Engine()
         self._image: ImageFacts | None = None
         self._network = False  # whether it is there
@@ -159,7 +159,7 @@ class DockerProvider(HostProvider):
         key = kept.key_of(plans, image.id, isolated=isolated)
         if (found := await self.call(lambda: kept.claim(home, key, spec.hosts))) is not None:
             pool, reaper = found
-            self._reaper.take(reaper, self._duty(kept.POOL_LABEL, pool.path))
+            self._reaper.take(reaper, pool.path, self._duty(kept.POOL_LABEL, pool.path))
         else:
             pool = kept.new(home, key)
             self._reaper.start(pool.path, self._duty(kept.POOL_LABEL, pool.path))
@@ -183,18 +183,19 @@ class DockerProvider(HostProvider):
 
     # --- the containers ---
 
-    async def start(self, host: str, env: Mapping[str, str]) -> Running:
+    async def start(self, host: str, env: Mapping[str, str], told_to_end: asyncio.Event) -> Running:
         """Start a host's container, or its toolkit in one that is kept.
 
         Args:
             host: The host.
             env: What its toolkit is told; the job's token is kept from the container's variables.
+            told_to_end: Set when the job does not want it any more.
 
         Raises:
-            FleetfitError: it cannot be started.
+            FleetfitError: it cannot be started, or is not wanted any more.
             OSError: the host's files cannot be written.
         """
-        await asyncio.shield(self._have_made())
+        await self._until_made(told_to_end)
         spec, record, pool = self.cluster.spec, self._record, self._pool
         environment = dict(env)
         token = environment.pop(variables.JOB_TOKEN)
@@ -205,7 +206,7 @@ class DockerProvider(HostProvider):
         self._running.add(host)
         if pool is not None:
             environment |= {variables.TREE: str(record.tree(host).base), variables.LIFELINE_FD: "0"}
-            stream, control = await self.call(lambda: kept.start(pool.socket(host), environment))
+            stream, control = await self.call(lambda: kept.start(pool, host, environment, self._engine))
             return Running(pool.container(host), stream, control)
         plan = containers.plan_container(
             spec,
@@ -220,9 +221,19 @@ class DockerProvider(HostProvider):
             toolkit=self.toolkit,
             gpus=gpu_count(),
         )
-        return await self.call(lambda: self._start(plan))
+        return await self.call(lambda: self._start(plan, told_to_end))
 
-    def _start(self, plan: containers.ContainerPlan) -> Running:
+    async def _until_made(self, told_to_end: asyncio.Event) -> None:
+        """Wait until there is what a container starts in, however long the engine takes, or until it is told to end."""
+        made, told = self._have_made(), asyncio.ensure_future(told_to_end.wait())
+        try:
+            await asyncio.wait((made, told), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            told.cancel()
+        _check_wanted(told_to_end)
+        made.result()
+
+    def _start(self, plan: containers.ContainerPlan, told_to_end: asyncio.Event) -> Running:
         """Make a container, attach to it, and start it, in a thread."""
         engine, spec = self._engine, self.cluster.spec
         made = engine.create(plan)
@@ -230,6 +241,7 @@ class DockerProvider(HostProvider):
             engine.put(made, self._ssh_files)
         stream = engine.attach(made, plan)
         try:
+            _check_wanted(told_to_end)
             engine.start(made, plan)
         except BaseException:
             stream.close()
@@ -331,6 +343,16 @@ class DockerProvider(HostProvider):
             words = f"keep {self.cluster.spec.resources.keep_alive_s}"
         self._reaper.finish(words)
         remove_tree(self._runtime, ignore_errors=True)
+
+
+def _check_wanted(told_to_end: asyncio.Event) -> None:
+    """Refuse to start a container that was told to end.
+
+    Raises:
+        EngineError: it was.
+    """
+    if told_to_end.is_set():
+        raise EngineError("the job ended before the container started.")
 
 
 class ContainerCluster(HostCluster):

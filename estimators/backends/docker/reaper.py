@@ -6,7 +6,8 @@ Containers are the engine's children, not the supervisor's: a supervisor that wa
 process listens at the socket that is its standard input. A supervisor that connects is answered by a byte, sends its
 :class:`.reapers.Duty` as a line, and at its end ``done`` (nothing is being made on the engine any more), or ``keep``
 and seconds. When the connection ends, everything with the duty's label is removed from the engine, unless that is kept:
-then the next supervisor may connect for so long. VALUE is the label's value, by which the process is found.
+then the next supervisor may connect for so long. An empty line stands for the duty of the supervisor before. VALUE is
+the label's value, by which the process is found.
 """
 
 from __future__ import annotations
@@ -43,10 +44,11 @@ def main(listener: socket.socket) -> int:
         while True:
             listener.settimeout(max(0.01, until - time.monotonic()))
             connection, _ = listener.accept()
-            if not (said := _hear(connection)):
-                continue  # somebody has asked whether the containers are used
+            said = _hear(connection)
             first, _, words = said.partition(b"\n")
-            duty = json.loads(first)
+            duty = json.loads(first) if first else duty
+            if not said or not duty:
+                continue  # somebody has asked whether the containers are used, or came before they were made
             if not words.startswith(b"keep "):
                 break
             until, words = time.monotonic() + float(words.split()[1]), b"done"

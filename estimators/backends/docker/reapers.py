@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from container.system import processes, sockets
+from container.system.loop import Loop
 
 #: The program.
 PROGRAM = Path(__file__).with_name("reaper.py")
@@ -45,14 +46,16 @@ class Duty:
 
 
 class Reaper:
-    """The reaper of one job, which outlives the supervisor.
+    """The reaper of one job, which outlives the supervisor. Another one replaces a reaper that is killed.
 
     Args:
+        loop: The supervisor's loop.
         protected: The supervisor's children that are left alone at its end.
         log: Where it says what goes wrong.
     """
 
-    def __init__(self, protected: set[int], log: Path) -> None:
+    def __init__(self, loop: Loop, protected: set[int], log: Path) -> None:
+        self._loop = loop
         self._protected = protected
         self._log = log
         self._connection: socket.socket | None = None
@@ -66,6 +69,7 @@ class Reaper:
         Raises:
             OSError: it cannot be started.
         """
+        (folder / _SOCKET).unlink(missing_ok=True)  # that of a reaper that was killed
         with sockets.listen(folder / _SOCKET) as listener, self._log.open("ab") as log:
             pid = processes.spawn(
                 [sys.executable, str(PROGRAM), duty.value],
@@ -78,12 +82,23 @@ class Reaper:
                 new_session=True,
             )
             self._protected.add(pid)
-            self.take(sockets.connect(folder / _SOCKET), duty)
+            self._loop.on_child(pid, lambda status: self._protected.discard(pid))
+            self.take(sockets.connect(folder / _SOCKET), folder, duty)
 
-    def take(self, connection: socket.socket, duty: Duty) -> None:
-        """Have one that was kept, by the connection that :func:`claim` has returned."""
+    def take(self, connection: socket.socket, folder: Path, duty: Duty) -> None:
+        """Have one that listens in a folder, by the connection that :func:`claim` has returned."""
         connection.sendall(json.dumps(dataclasses.asdict(duty)).encode() + b"\n")
         self._connection = connection
+        self._loop.add_reader(connection.fileno(), lambda: self._hear(connection, folder, duty))
+
+    def _hear(self, connection: socket.socket, folder: Path, duty: Duty) -> None:
+        """Start another one when the connection ends: the reaper was killed, for lack of memory perhaps."""
+        with contextlib.suppress(OSError):  # reset: it has not read the duty
+            if connection.recv(1):
+                return  # its answer to a new connection
+        self.finish("")
+        with contextlib.suppress(OSError):
+            self.start(folder, duty)
 
     def finish(self, words: str) -> None:
         """Let it do its duty.
@@ -93,6 +108,7 @@ class Reaper:
                 next job. Nothing: none of that is known.
         """
         if self._connection is not None:
+            self._loop.remove_reader(self._connection.fileno())
             with self._connection as connection, contextlib.suppress(OSError):
                 connection.sendall(words.encode())
             self._connection = None
@@ -111,6 +127,12 @@ def claim(folder: Path) -> socket.socket | None:
     if connection is not None:
         connection.close()
     return None
+
+
+def dismiss(connection: socket.socket) -> None:
+    """Have a reaper that :func:`claim` has returned remove everything now, by the duty that it has."""
+    with connection, contextlib.suppress(OSError):
+        connection.sendall(b"\n")
 
 
 def is_alive(folder: Path) -> bool:

@@ -314,6 +314,7 @@ def test_what_a_crashed_machine_left_is_cleaned(make: clusters.Make, engine: Eng
     supervisor = clusters.supervisor(job)
     reaper = next(one for one in clusters.below(supervisor.pid) if str(reapers.PROGRAM) in one.argv)
     assert reaper.pid in launch._leftovers(job.record.path), "a job is not resumed before its reaper is done"
+    supervisor.kill(signal.SIGSTOP)  # it would start another reaper
     reaper.kill()
     supervisor.kill()
     clusters.until(lambda: not job.record.is_supervised())
@@ -321,6 +322,20 @@ def test_what_a_crashed_machine_left_is_cleaned(make: clusters.Make, engine: Eng
     assert {item.kind for item in items} <= {clean.ItemKind.CONTAINER, clean.ItemKind.NETWORK} and items
     assert all(removal.error is None for removal in clean.remove(items))
     assert not left(engine, job.name)
+
+
+def test_a_reaper_that_was_killed_is_replaced(make: clusters.Make, engine: Engine) -> None:
+    job = make.start(WAITING, ready=1)
+    supervisor = clusters.supervisor(job)
+
+    def found() -> list[clusters.Process]:
+        return [one for one in clusters.below(supervisor.pid) if str(reapers.PROGRAM) in one.argv]
+
+    [first] = found()
+    first.kill()
+    clusters.until(lambda: [one for one in found() if one.pid != first.pid])
+    supervisor.kill()
+    await_gone(engine, job.name)
 
 
 # --- images of others ---

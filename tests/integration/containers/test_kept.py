@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import clusters
@@ -9,8 +11,9 @@ import pytest
 from containing import WAITING
 
 from estimators import TrainingJobError
-from estimators.backends.docker import kept
+from estimators.backends.docker import kept, reapers
 from estimators.backends.docker.engine import Engine
+from estimators.client import launch
 
 pytestmark = pytest.mark.timeout(1500)  # the first one has the images made
 
@@ -72,7 +75,11 @@ def test_a_job_that_is_stopped_or_fails_leaves_a_pool_and_a_killed_supervisor_do
     make.clear()
     job = make.start(WAITING, hosts=2, ready=2, keep_alive_period_in_seconds=30)
     assert pools(home) == [pool]
-    clusters.supervisor(job).kill()
+    supervisor = clusters.supervisor(job)
+    [reaper] = launch._leftovers(pool)  # the first job's supervisor started it
+    os.kill(reaper, signal.SIGKILL)
+    clusters.until(lambda: [one for one in clusters.below(supervisor.pid) if str(reapers.PROGRAM) in one.argv])
+    supervisor.kill()
     clusters.until(lambda: not pools(home) and not any(engine.leftovers({"fleetfit.pool": str(pool)})))
 
 

@@ -112,7 +112,7 @@ class Reaper:
     def start(self, folder: Path, duty: Any) -> None:
         self.told.append(f"start {duty.label}")
 
-    def take(self, connection: socket.socket, duty: Any) -> None:
+    def take(self, connection: socket.socket, folder: Path, duty: Any) -> None:
         self.told.append(f"take {duty.label}")
         connection.close()
 
@@ -259,18 +259,26 @@ class TestStart:
         assert job.engine.plans["algo-1"].name == "fleetfit-job-1-algo-1-1"
         assert job.reaper == ["start fleetfit.record"]
 
-    def test_a_container_of_a_job_that_is_ended_meanwhile_is_told_so_at_once(self, new_job: NewJob) -> None:
+    def test_a_job_that_is_ended_while_a_container_is_made_does_not_start_it(self, new_job: NewJob) -> None:
         job = new_job(1)
         job.engine.holds = "create"
         job.cluster.start(0)
         job.until(lambda: "create fleetfit-job-1-algo-1" in job.engine.did)
         job.cluster.end_now()
         job.engine.gate.put(None)
-        job.until(lambda: "algo-1" in job.engine.theirs and "start algo-1" in job.engine.did)
-        job.until(lambda: job.cluster._members["algo-1"].toolkit._running)
-        assert job.engine.theirs["algo-1"].recv(1000) == variables.SAY_END
-        job.engine.end("algo-1")
-        assert job.end_of("algo-1").failure is None
+        assert job.end_of("algo-1").failure is None, "it was told to"
+        assert "start algo-1" not in job.engine.did
+
+    def test_a_job_that_is_ended_does_not_wait_for_the_engine(self, new_job: NewJob) -> None:
+        job = new_job(1)
+        job.engine.holds = "network"
+        job.cluster.start(0)
+        job.until(lambda: job.engine.did and job.cluster._members["algo-1"].toolkit)
+        job.cluster.end_now()
+        assert job.end_of("algo-1").failure is None, "it was told to"
+        job.engine.gate.put(None)
+        job.until(lambda: not job.provider._making)
+        assert job.engine.did == ["network fleetfit-job-1"]
 
 
 class TestEnd:
@@ -361,7 +369,7 @@ class TestKept:
     def in_process(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let the containers' first processes be values."""
 
-        def start(place: Path, environment: Mapping[str, str]) -> Any:
+        def start(pool: kept.Pool, host: str, environment: Mapping[str, str], engine: Engine) -> Any:
             self.environments.append(environment)
             ours, theirs = socket.socketpair()
             self.streams.append(theirs)
