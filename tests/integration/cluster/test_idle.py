@@ -10,6 +10,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import clusters
 import pytest
@@ -19,6 +20,7 @@ from container.contract.messages import encode
 from container.system import sockets
 from container.system.connection import BlockingConnection
 from estimators.backends.docker import kept
+from estimators.backends.docker.engine import Engine
 
 pytestmark = pytest.mark.leaves("folders")
 
@@ -30,10 +32,19 @@ sys.exit(int(os.environ.get("OF_JOB_CODE", 0)))
 WAITING = "import time\nprint('here', flush=True)\ntime.sleep(100)"
 
 
+class Running(Engine):
+    """An engine of which each container runs."""
+
+    def __init__(self) -> None: ...
+
+    def inspect(self, container: str) -> dict[str, Any]:
+        return {"State": {"Running": True}}
+
+
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """A folder whose path is too long for a socket's address."""
-    place = tmp_path.joinpath(*["a-folder-with-a-long-name"] * 5)
+    place = tmp_path.joinpath(*["a-folder-with-a-long-name"] * 5, "sockets", "algo-1")
     place.mkdir(parents=True)
     return place
 
@@ -56,7 +67,7 @@ def run(place: Path, base: Path, **variables: str) -> tuple[bytes, int | None]:
 @contextlib.contextmanager
 def start(place: Path, base: Path, **variables: str) -> Iterator[tuple[socket.socket, BlockingConnection]]:
     environment = {"SAGEMAKER_BASE_DIR": str(base), "FLEETFIT_LIFELINE_FD": "0", **variables}
-    stream, control = kept.start(place / kept.SOCKET, environment)
+    stream, control = kept.start(kept.Pool(place.parents[1]), place.name, environment, Running())
     with stream, control:
         stream.settimeout(30)
         yield stream, control
