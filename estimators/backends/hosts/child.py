@@ -27,6 +27,7 @@ class ChildProcess:
         pass_fds: Descriptors that it inherits.
         protected: The processes that nobody kills, to which it belongs while it runs. It has a session of its own, and
             ends by itself when its input does. A program without this argument is killed when this process ends.
+        logs_errors: Whether its standard error is this process's, which is the supervisor's log; default: it is kept.
 
     Attributes:
         pid: Its number.
@@ -49,14 +50,18 @@ class ChildProcess:
         stdin: int | None = None,
         pass_fds: Sequence[int] = (),
         protected: set[int] | None = None,
+        logs_errors: bool = False,
     ) -> None:
         self._protected = protected
         self._lines: tuple[asyncio.StreamReader, asyncio.BaseTransport] | None = None
         self.errors = bytearray()
         self.ended: asyncio.Future[int] = loop.create_future()
         self.output, output = os.pipe()
-        ours, errors = os.pipe()
-        theirs = [output, errors]
+        theirs = [output]
+        ours = errors = None
+        if not logs_errors:
+            ours, errors = os.pipe()
+            theirs.append(errors)
         self.input = -1
         if stdin is None:
             stdin, self.input = os.pipe()
@@ -76,7 +81,8 @@ class ChildProcess:
             )
         except OSError:
             self.close()
-            os.close(ours)
+            if ours is not None:
+                os.close(ours)
             raise
         finally:
             for fd in theirs:
@@ -91,7 +97,9 @@ class ChildProcess:
             self._protected.discard(self.pid)
         self.ended.set_result(status)
 
-    async def _keep_errors(self, fd: int) -> None:
+    async def _keep_errors(self, fd: int | None) -> None:
+        if fd is None:
+            return
         reader, _ = await _reader_of(fd)
         while data := await reader.read(_KEPT):
             self.errors += data

@@ -110,7 +110,7 @@ class Queue:
             return
         if self._keeper is None:
             words = [sys.executable, "-I", str(Path(keeper.__file__))]
-            self._keeper = ChildProcess(self._loop, words, cwd="/", protected=self._protected)
+            self._keeper = ChildProcess(self._loop, words, cwd="/", protected=self._protected, logs_errors=True)
             self._listening = self._loop.start(self._listen(self._keeper))
         self._keeper.send(json.dumps(message).encode() + b"\n")
 

@@ -177,7 +177,7 @@ def check_an_interrupted_epoch_begins_anew_without_a_data_source(folder: Path) -
     with contextlib.redirect_stderr(said):
         checkpointer = fit(make_model(), folder, callbacks=[watch])
     assert watch.epochs == [1, 2]
-    assert "epoch 2 was interrupted after 2 batches, and starts over" in said.getvalue()
+    assert "epoch 2 was interrupted after 2 batches and starts over" in said.getvalue()
     assert checkpointer.progress.step == 10 + 2 * BATCHES
 
 

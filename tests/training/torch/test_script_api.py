@@ -78,7 +78,7 @@ def test_an_epoch_goes_on_with_another_number_of_ranks(before: int, after: int) 
     for rank in others:
         rank.load_state_dict(states[0])
     assert sorted(flat(done) + flat(epoch(others))) == list(range(23))
-    with pytest.raises(ValueError, match="of a dataset with 23 records, but this dataset has 24"):
+    with pytest.raises(ValueError, match="belongs to a dataset with 23 records, but this dataset has 24"):
         loaders(1, 24)[0].load_state_dict(states[0])
 
 
