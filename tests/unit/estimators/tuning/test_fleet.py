@@ -77,7 +77,7 @@ def tuner(distribution: Any = None, **changes: Any) -> HyperparameterTuner:
         (lambda: tuner().fit(), "needs the distribution ElasticHorovod.*no distribution"),
         (lambda: tuner(ElasticHorovod()).fit(), "cannot grow"),
         (lambda: tuner(ElasticHorovod(max_hosts=8), count=5).fit(), "instance_count=5 hosts, but the fleet has 4"),
-        (lambda: tuner(ElasticHorovod(discovery=list)).fit(), "Leave discovery"),
+        (lambda: tuner(ElasticHorovod(discovery=list)).fit(), "Remove the arguments discovery="),
     ],
 )
 def test_what_is_refused(make: Any, words: str) -> None:
