@@ -188,7 +188,7 @@ class _TensorSlot(Slot):
             whole = whole.view(getattr(sys.modules["torch"], self.spec.dtype))
         return np.asarray(whole.numpy())
 
-    def assign(self, content: Array) -> None:
+    def assign(self, content: Array) -> None:  # nobody calls this: load_state_dict() takes the whole
         raise NotImplementedError("state_dicts are loaded as a whole")
 
 

@@ -20,6 +20,17 @@ from estimators.results.result import Result
 
 SECOND = 10**9
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+#: The smallest CreateTrainingJob request of a job on this machine that is complete.
+LOCAL_REQUEST: dict[str, Any] = {
+    "TrainingJobName": "job-1",
+    "RoleArn": "arn:aws:iam::000000000000:role/fleetfit-local",
+    "AlgorithmSpecification": {"TrainingInputMode": "File"},
+    "OutputDataConfig": {"S3OutputPath": "file:///tmp/out"},
+    "ResourceConfig": {"InstanceType": "local_process", "InstanceCount": 2, "VolumeSizeInGB": 30},
+    "StoppingCondition": {"MaxRuntimeInSeconds": 60},
+    "HyperParameters": {"epochs": "3"},
+    "Environment": {"A": "b"},
+}
 STRATEGIES: dict[str, Any] = {"mpi": MPI, "collective_all_reduce": CollectiveAllReduce}
 
 

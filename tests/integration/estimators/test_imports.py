@@ -8,22 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from synthetic import result
+from synthetic import LOCAL_REQUEST, result
 
 HEAVY = {
     "IPython", "asyncio", "boto3", "botocore", "docker", "horovod", "jinja2", "keras", "matplotlib", "mpi4py", "numpy",
     "pandas", "rich", "sagemaker", "tensorflow", "tf_keras",
 }  # fmt: skip
-REQUEST = {
-    "TrainingJobName": "job-1",
-    "RoleArn": "arn:aws:iam::000000000000:role/fleetfit-local",
-    "AlgorithmSpecification": {"TrainingInputMode": "File"},
-    "OutputDataConfig": {"S3OutputPath": "file:///tmp/out"},
-    "ResourceConfig": {"InstanceType": "local_process", "InstanceCount": 2, "VolumeSizeInGB": 30},
-    "StoppingCondition": {"MaxRuntimeInSeconds": 60},
-    "HyperParameters": {"epochs": "3"},
-    "Environment": {"A": "b"},
-}
 
 
 @pytest.mark.parametrize(
@@ -44,7 +34,7 @@ def test_importing_is_light(program: str, heavy: set[str], tmp_path: Path, monke
     service_model.load_shapes()  # from now on the model is in the cache
     service_model.load_shapes.cache_clear()
     result().save(tmp_path / "result.json")
-    given = f"import json, sys\nFOLDER = {str(tmp_path)!r}\nREQUEST = json.loads({json.dumps(REQUEST)!r})\n"
+    given = f"import json, sys\nFOLDER = {str(tmp_path)!r}\nREQUEST = json.loads({json.dumps(LOCAL_REQUEST)!r})\n"
     said = "\nprint(json.dumps(sorted(sys.modules)), file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", given + program + said], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -12,25 +12,15 @@ from botocore.session import Session as BotocoreSession
 from botocore.validate import ParamValidator
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from synthetic import LOCAL_REQUEST
 
 from estimators.job import service_model, validation
 from estimators.job.errors import ConfigurationError
 
 SHAPE = BotocoreSession().get_service_model("sagemaker").shape_for("CreateTrainingJobRequest")
 
-LOCAL: dict[str, Any] = {
-    "TrainingJobName": "job-1",
-    "RoleArn": "arn:aws:iam::000000000000:role/fleetfit-local",
-    "AlgorithmSpecification": {"TrainingInputMode": "File"},
-    "OutputDataConfig": {"S3OutputPath": "file:///tmp/out"},
-    "ResourceConfig": {"InstanceType": "local_process", "InstanceCount": 2, "VolumeSizeInGB": 30},
-    "StoppingCondition": {"MaxRuntimeInSeconds": 60},
-    "HyperParameters": {"epochs": "3"},
-    "Environment": {"A": "b"},
-}
 
-
-def changed(path: str, value: Any, request: dict[str, Any] = LOCAL) -> dict[str, Any]:
+def changed(path: str, value: Any, request: dict[str, Any] = LOCAL_REQUEST) -> dict[str, Any]:
     request = copy.deepcopy(request)
     *folders, last = path.split(".")
     place = request
@@ -54,7 +44,7 @@ def channel(uri: str, name: str = "train") -> dict[str, Any]:
     return {"ChannelName": name, "DataSource": {"S3DataSource": source}}
 
 
-@pytest.mark.parametrize("request_", [LOCAL, AWS], ids=["local", "aws"])
+@pytest.mark.parametrize("request_", [LOCAL_REQUEST, AWS], ids=["local", "aws"])
 def test_good_requests_pass(request_: dict[str, Any]) -> None:
     assert problems(request_) == []
 
@@ -229,7 +219,7 @@ def test_a_cache_that_cannot_be_written_only_costs_time(tmp_path: Path, monkeypa
 
 def test_the_model_is_read_once_a_process(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     service_model.load_shapes.cache_clear()
-    validation.check_request(LOCAL)
+    validation.check_request(LOCAL_REQUEST)
     shapes = service_model.load_shapes()
-    validation.check_request(LOCAL)
+    validation.check_request(LOCAL_REQUEST)
     assert service_model.load_shapes() is shapes
