@@ -232,8 +232,8 @@ class Uploader:
                 size_there = f"has {there[name]:,} bytes" if name in there else "is missing"
                 raise AgentError(
                     f"the upload of the {self._what} is not complete: {name!r} of {self._folder} has "
-                    f"{size_here:,} bytes, but in {self._prefix} it {size_there}. Check whether another job writes to "
-                    f"{self._prefix}."
+                    f"{size_here:,} bytes, but in {self._prefix} the file {size_there}. Check whether another job "
+                    f"writes to {self._prefix}."
                 )
 
     def mark_restored(self) -> None:

@@ -200,8 +200,8 @@ class KerasState:
         saved = facts.get("keras")
         if saved != self._keras:
             raise CheckpointMismatchError(
-                f"the checkpoint holds {f'a model of {saved}' if saved else 'no Keras model'}, but this model is of "
-                f"{self._keras}: their variables differ. TF_USE_LEGACY_KERAS=1 selects tf_keras."
+                f"the checkpoint holds {f'a model of {saved}' if saved else 'no Keras model'}, but the model to "
+                f"restore is of {self._keras}, which has other variables. TF_USE_LEGACY_KERAS=1 selects tf_keras."
             )
 
     def _generators(self) -> list[Any]:

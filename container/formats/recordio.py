@@ -133,7 +133,9 @@ class RecordIOFraming:
         magic, word = struct.unpack("<II", head)
         if magic != MAGIC:
             raise FramingError(
-                begin, count, f"it does not begin as RecordIO does: {magic:#010x} instead of {MAGIC:#010x}"
+                begin,
+                count,
+                f"it is not a valid RecordIO record: it begins with {magic:#010x} instead of {MAGIC:#010x}",
             )
         length, flag = word & PART_LIMIT, word >> 29
         if flag > _ENDS:

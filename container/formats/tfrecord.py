@@ -154,7 +154,7 @@ class TFRecordFraming:
     def _learn(self, head: bytes, position: int, count: int) -> int:
         if not is_header(head):
             raise FramingError(
-                position, count, "it does not begin as a TFRecord does (the checksum of its length is wrong)"
+                position, count, "it is not a valid TFRecord (the checksum of the record's length is wrong)"
             )
         size = int(struct.unpack_from("<Q", head)[0]) + _AROUND
         if len(self._known) >= _REMEMBERED:

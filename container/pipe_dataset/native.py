@@ -28,7 +28,7 @@ _SOURCE = Path(__file__).with_name("reader.cc")
 _SCHEME = "fleetfitpipe"
 # The kinds of faults in reader.cc.
 _BAD_HEADER, _CROSSES_BORDER, _END = 1, 2, 3
-_BAD_HEADER_CAUSE = "it does not begin as a TFRecord does (the checksum of its length is wrong)"
+_BAD_HEADER_CAUSE = "it is not a valid TFRecord (the checksum of the record's length is wrong)"
 
 _Number, _Pointer = ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64)
 _Begin = ctypes.CFUNCTYPE(_Number, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t)

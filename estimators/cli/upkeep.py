@@ -24,7 +24,7 @@ examples:
   fleetfit clean --job NAME --dry-run     show how much space removing this job would free
   fleetfit clean --tuning NAME            also remove a tuning job with all of its trials
   fleetfit clean --ec2                    also remove EC2 leftovers of jobs that no longer run
-  fleetfit clean --caches                 also remove the caches: built wheels, listings, digests
+  fleetfit clean --caches                 also remove the caches (built wheels, lists of S3 objects, checksums)
 
 Running jobs are never removed. Trials are not removed before their tuning job has ended. The record of a tuning job is
 removed together with the last of its trials.

@@ -169,7 +169,7 @@ class Training:
         name = self._jobs.get(request["TrainingJobName"]).name
         for member in ("ProfilerConfig", "ProfilerRuleConfigurations", "RemoteDebugConfig"):
             if request.get(member) is not None:
-                raise invalid(f"{member} is not available on a fleetfit endpoint: it is a service of AWS.")
+                raise invalid(f"a fleetfit endpoint does not support {member}: only AWS has this service.")
         resources = request.get("ResourceConfig")
         if resources is not None:
             self._jobs.change_own(name, lambda job: {"changes": {**(job.own.get("changes") or {}), **resources}})

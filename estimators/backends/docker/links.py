@@ -93,9 +93,7 @@ def shape(pid: int, link: Link, interface: str = "eth0") -> None:
     peer_index = found[0].get("link_index") if found else None
     peers = [one["ifname"] for one in json.loads(_run(["ip", "-json", "link"])) if one.get("ifindex") == peer_index]
     if not peers:
-        raise BackendError(
-            "link_rate: the other end of the container's link is not on this machine. The engine must run here."
-        )
+        raise BackendError("link_rate works only if the container engine runs on this machine.")
     _run([*inside, "tc", "qdisc", "replace", "dev", interface, "root", *link.arguments()])
     _run(["tc", "qdisc", "replace", "dev", peers[0], "root", *link.arguments()])
 

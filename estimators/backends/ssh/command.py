@@ -151,9 +151,9 @@ class Destination:
         if not self.host or self.host.startswith("-") or re.search(r"[\s\0/@]", self.host):
             raise ConfigurationError(f"{self.host!r} is not the name or address of a host.")
         if self.user is not None and (not self.user or self.user.startswith("-") or re.search(r"[\s\0]", self.user)):
-            raise ConfigurationError(f"{self.user!r} is not a login name (of host {self.host!r}).")
+            raise ConfigurationError(f"host {self.host!r}: the user {self.user!r} is not a valid login name.")
         if self.port is not None and not 0 < self.port < 65536:
-            raise ConfigurationError(f"{self.port} is not a port (of host {self.host!r}).")
+            raise ConfigurationError(f"host {self.host!r}: {self.port} is not a valid port.")
 
     def __str__(self) -> str:
         text = f"{self.user}@{self.host}" if self.user is not None else self.host

@@ -184,8 +184,8 @@ def recommend(
         calibration = calibrations.load(instance_type)
     if hosts > 1 and gbps is None and calibration is None and not local:
         raise ConfigurationError(
-            "recommend() needs bandwidth_gbps= (of a host's link, in Gbit/s) or an instance_type= whose network is "
-            f"known: {', '.join(instances.offered()[:4])} …"
+            "recommend() needs the network bandwidth of a host. Pass bandwidth_gbps= (in Gbit/s), or an instance_type= "
+            f"that fleetfit knows, for example {', '.join(instances.offered()[:4])}."
         )
     assumed = constants or (GPU if kind == "gpu" else CPU)
     fleet = Hardware(hosts=hosts, processes_per_host=per_host, bandwidth=(gbps or 80.0) * 1e9 / 8)

@@ -74,8 +74,8 @@ def rerun(record: JobRecord, form: Form) -> str:
     options = RunOptions.from_dict(record.read_options())
     if capabilities(spec.instance_type).managed or options.dispatcher is not None:
         raise UnsupportedError(
-            f"training job {record.name!r} ran elsewhere: start it again with fit() or `fleetfit describe "
-            f"{record.name} --reproduce`."
+            f"training job {record.name!r} ran on other machines, so this page cannot start it again. Start it with "
+            f"fit(), or with the command that `fleetfit describe {record.name} --reproduce` prints."
         )
     check_local(spec)
     backends.load(options.backend).check(spec, options)

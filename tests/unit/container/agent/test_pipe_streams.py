@@ -118,7 +118,7 @@ AT = 4 * len(tfrecord.encode(b"r10"))
     ("content", "words"),
     [
         (GOOD[:-1], f"record 10 at byte {len(GOOD) - len(tfrecord.encode(b'r10'))}: it is cut off"),
-        (GOOD[:AT] + b"x" + GOOD[AT + 1 :], f"record 5 at byte {AT}: it does not begin as a TFRecord does"),
+        (GOOD[:AT] + b"x" + GOOD[AT + 1 :], f"record 5 at byte {AT}: it is not a valid TFRecord"),
         (b"1,2\n", "part-01' is TextLine, but earlier objects are TFRecord"),
         (b"\x89PNG\0", "its format is not TFRecord, RecordIO or text"),
     ],
