@@ -68,14 +68,14 @@ def run_build(args: argparse.Namespace) -> int:
     from estimators.backends.images.toolkit import IMAGE
     from estimators.job.errors import BackendError
     from estimators.provision.errors import ProvisionError
-    from estimators.provision.progress import Progress
+    from estimators.provision.progress import StepProgress
 
     engine = ImageEngine()
     name = args.tag or IMAGE
-    progress = Progress(sys.stderr)
+    progress = StepProgress(sys.stderr)
     try:
         with progress.step(f"Image {name}"):
-            made = build.build(engine, name=name, base=args.base, gpu=args.gpu, on_detail=progress.detail)
+            made = build.build(engine, name=name, base=args.base, gpu=args.gpu, progress=progress)
             progress.detail(made.removeprefix("sha256:")[:12])
     except ProvisionError as error:
         raise BackendError(str(error)) from None
@@ -90,11 +90,11 @@ def run_push(args: argparse.Namespace) -> int:
     from estimators.backends.sagemaker import ecr as push
     from estimators.backends.sagemaker import images
     from estimators.backends.sagemaker.aws import Aws
-    from estimators.provision.progress import Progress
+    from estimators.provision.progress import StepProgress
 
     aws = Aws(region=args.region, profile=args.profile)
     engine = ImageEngine()
-    progress = Progress(sys.stderr)
+    progress = StepProgress(sys.stderr)
     with progress.step(f"Pushing {args.image or IMAGE}"):
         uri = push.push(
             engine,
@@ -102,7 +102,7 @@ def run_push(args: argparse.Namespace) -> int:
             image=args.image or IMAGE,
             repository=args.repository or images.REPOSITORY,
             tag=args.tag,
-            on_detail=progress.detail,
+            progress=progress,
         )
     console.out(uri)
     return Exit.OK
@@ -112,13 +112,13 @@ def run_base(args: argparse.Namespace) -> int:
     """Make a base image."""
     from estimators.backends.images import base
     from estimators.backends.images.engine import ImageEngine
-    from estimators.provision.progress import Progress
+    from estimators.provision.progress import StepProgress
 
     engine = ImageEngine()
     name = args.tag or base.BASE
-    progress = Progress(sys.stderr)
+    progress = StepProgress(sys.stderr)
     with progress.step(f"Base image {name}"):
-        made = base.make(engine, name=name, release=args.release, mirror=args.mirror, on_detail=progress.detail)
+        made = base.make(engine, name=name, release=args.release, mirror=args.mirror, progress=progress)
         progress.detail(made.removeprefix("sha256:")[:12])
     console.out(name)
     return Exit.OK

@@ -217,28 +217,27 @@ def _install_one(what: str, prefix: Path, frameworks: list[str]) -> int:
     from container.system.files import cache_root
     from estimators.provision import horovod, packages, pipe_reader
     from estimators.provision.errors import CommandFailed, ProvisionError
-    from estimators.provision.progress import Progress
+    from estimators.provision.progress import StepProgress
     from estimators.provision.wheels import WheelCache
 
-    progress = Progress(total=1)
+    progress = StepProgress(total=1)
     try:
         installation = packages.Installation.of_venv(prefix)
         if what == "pipe":
             with progress.step("Pipe mode reader"):
-                pipe_reader.install(installation, on_detail=progress.detail)
+                pipe_reader.install(installation, progress=progress)
         elif what == "horovod":
             with progress.step("Horovod"):
                 horovod.install(
                     installation,
                     WheelCache(root=cache_root()),
                     frameworks=frameworks,
-                    on_detail=progress.detail,
-                    on_note=progress.note,
+                    progress=progress,
                 )
         else:
             wanted = packages.extras()[what]
             with progress.step(f"extra {what}"):
-                installation.install(wanted, log=what, on_detail=progress.detail)
+                installation.install(wanted, log=what, progress=progress)
                 progress.detail(", ".join(wanted))
     except ProvisionError as error:
         console.say(str(error))

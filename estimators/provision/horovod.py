@@ -13,7 +13,7 @@ import shutil
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ from estimators.provision.errors import (
     diagnosis,
 )
 from estimators.provision.packages import Installation
+from estimators.provision.progress import SILENT, Progress
 from estimators.provision.wheels import WheelCache
 
 VERSION = "0.28.1"
@@ -153,8 +154,7 @@ def install(
     cache: WheelCache,
     *,
     frameworks: Iterable[str] = (),
-    on_detail: Callable[[str], None] = lambda text: None,
-    on_note: Callable[[str], None] = lambda text: None,
+    progress: Progress = SILENT,
 ) -> BuildKey:
     """Install Horovod, from the cache if it has a wheel for this installation, and check that it imports.
 
@@ -162,8 +162,7 @@ def install(
         installation: The environment.
         cache: The cache.
         frameworks: As for :meth:`BuildKey.of`.
-        on_detail: Is told what is done.
-        on_note: Is told what the user should know.
+        progress: Is told what is done.
 
     Raises:
         CompilerMissing: If a wheel must be built and there is no g++.
@@ -171,28 +170,28 @@ def install(
         ProvisionError: If a download fails.
     """
     key = BuildKey.of(installation, frameworks)
-    with cache.lock(str(key), lambda: on_detail("waiting for another build of the same wheel")) as lock:
+    with cache.lock(str(key), progress) as lock:
         wheel = cache.find(str(key))
         if wheel is not None:
-            on_detail("installing the cached wheel")
+            progress.detail("installing the cached wheel")
             _put(installation, wheel)
             if _check(installation, key).returncode == 0:
-                on_detail(f"{key.horovod}+fleetfit.{key.revision} from the cache")
+                progress.detail(f"{key.horovod}+fleetfit.{key.revision} from the cache")
                 return key
-            on_note("The cached Horovod wheel does not import here; building it again.")
+            progress.note("The cached Horovod wheel does not import here; building it again.")
             cache.discard(str(key))
         elif (cache.root / "wheels" / str(key)).exists():
-            on_note("The cached Horovod wheel is damaged; building it again.")
+            progress.note("The cached Horovod wheel is damaged; building it again.")
         elif key.sibling is not None and (wheel := cache.find(str(key.sibling))) is not None:
-            on_detail("installing the cached wheel")
+            progress.detail("installing the cached wheel")
             _put(installation, wheel)
             if _check(installation, key).returncode == 0:
                 cache.publish(str(key), wheel)
-                on_detail(f"{key.horovod}+fleetfit.{key.revision} from the cache")
+                progress.detail(f"{key.horovod}+fleetfit.{key.revision} from the cache")
                 return key
-        wheel = _build(installation, cache, key, lock=lock, on_detail=on_detail)
+        wheel = _build(installation, cache, key, lock=lock, progress=progress)
         _put(installation, wheel)
-        on_detail("checking that it imports")
+        progress.detail("checking that it imports")
         checked = _check(installation, key)
         if checked.returncode:
             cache.discard(str(key))
@@ -202,7 +201,7 @@ def install(
                 log=installation.log("horovod-check"),
                 tail=checked.lines[-10:],
             )
-        on_detail(f"{key.horovod}+fleetfit.{key.revision} built")
+        progress.detail(f"{key.horovod}+fleetfit.{key.revision} built")
     return key
 
 
@@ -279,23 +278,23 @@ def _build(
     key: BuildKey,
     *,
     lock: int,
-    on_detail: Callable[[str], None],
+    progress: Progress,
 ) -> Path:
     cxx = compiler()
-    on_detail("installing build tools")
-    installation.install(_BUILD_REQUIREMENTS, log="horovod-tools", on_detail=on_detail)
+    progress.detail("installing build tools")
+    installation.install(_BUILD_REQUIREMENTS, log="horovod-tools", progress=progress)
     with _build_folder(cache, key) as build, _without_spaces(installation) as reached:
         try:
             resumed = _is_ready(build, installation)
             if not resumed:
-                _unpack(installation, cache, build, on_detail=on_detail)
+                _unpack(installation, cache, build, progress=progress)
             make = functools.partial(
-                _compile, reached, build, key=key, cxx=cxx, lock=lock, cache=cache, on_detail=on_detail
+                _compile, reached, build, key=key, cxx=cxx, lock=lock, cache=cache, progress=progress
             )
             wheel, finished, log = make()
             if wheel is None and resumed:
                 # What an interrupted build left is worth a try, and not worth an error.
-                _unpack(installation, cache, build, on_detail=on_detail)
+                _unpack(installation, cache, build, progress=progress)
                 wheel, finished, log = make()
             if wheel is None:
                 raise _build_error(finished, log)
@@ -325,11 +324,11 @@ def _is_ready(build: Path, installation: Installation) -> bool:
         return False
 
 
-def _unpack(installation: Installation, cache: WheelCache, build: Path, *, on_detail: Callable[[str], None]) -> None:
+def _unpack(installation: Installation, cache: WheelCache, build: Path, *, progress: Progress) -> None:
     """Make ``build/horovod-…``, the changed source; the file ``ready`` is written last."""
     shutil.rmtree(build, ignore_errors=True)
     build.mkdir(parents=True)
-    sdist = source(installation, cache, on_detail=on_detail)
+    sdist = source(installation, cache, progress=progress)
     with tarfile.open(sdist) as archive:
         # Not extractall's filter argument, which early releases of Python 3.10 lack; the digest is known, and good.
         archive.extractall(build)
@@ -341,7 +340,7 @@ def source(
     installation: Installation,
     cache: WheelCache,
     *,
-    on_detail: Callable[[str], None] = lambda text: None,
+    progress: Progress = SILENT,
 ) -> Path:
     """Horovod's sdist, downloaded with pip once and checked against its known digest each time.
 
@@ -351,12 +350,12 @@ def source(
     kept = cache.root / "sources" / f"horovod-{VERSION}.tar.gz"
     if _has_known_digest(kept):
         return kept
-    on_detail("downloading the source")
+    progress.detail("downloading the source")
     staged = cache.root / "sources" / f".{os.getpid()}"
     shutil.rmtree(staged, ignore_errors=True)
     staged.mkdir(parents=True)
     try:
-        installation.download_source(f"horovod=={VERSION}", staged, log="horovod-source", on_detail=on_detail)
+        installation.download_source(f"horovod=={VERSION}", staged, log="horovod-source", progress=progress)
         downloaded = staged / kept.name
         if not _has_known_digest(downloaded):
             raise ProvisionError(
@@ -419,7 +418,7 @@ def _compile(
     cxx: str,
     lock: int,
     cache: WheelCache,
-    on_detail: Callable[[str], None],
+    progress: Progress,
 ) -> tuple[Path | None, commands.Finished, Path]:
     jobs = str(_jobs())
     inherited = installation.environment()
@@ -447,9 +446,9 @@ def _compile(
 
     def report(line: str) -> None:
         if match := _NINJA_STATUS.match(line):
-            on_detail(f"compiling {match['done']}/{match['all']}")
+            progress.detail(f"compiling {match['done']}/{match['all']}")
 
-    on_detail("configuring")
+    progress.detail("configuring")
     out = build / "wheel"
     shutil.rmtree(out, ignore_errors=True)
     log = cache.root / "logs" / f"{build.name}.log"

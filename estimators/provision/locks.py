@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from estimators.provision.progress import SILENT, Progress
+
 
 @contextmanager
-def exclusive(path: Path, on_wait: Callable[[], None] = lambda: None) -> Iterator[int]:
+def exclusive(path: Path, progress: Progress = SILENT, waiting: str = "") -> Iterator[int]:
     """Holds an exclusive lock on a file while the block runs.
 
     The lock belongs to the open file, so a child that gets the descriptor keeps it held: after a SIGKILL of this
@@ -18,7 +20,7 @@ def exclusive(path: Path, on_wait: Callable[[], None] = lambda: None) -> Iterato
 
     Args:
         path: The lock's file; made if need be, and left behind.
-        on_wait: Called once if another process holds the lock.
+        progress: Gets ``waiting`` as a note if another process holds the lock.
 
     Yields:
         The descriptor to hand to children.
@@ -29,7 +31,7 @@ def exclusive(path: Path, on_wait: Callable[[], None] = lambda: None) -> Iterato
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            on_wait()
+            progress.note(waiting)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield descriptor
     finally:

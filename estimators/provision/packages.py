@@ -12,6 +12,7 @@ from pathlib import Path
 
 from estimators.provision import commands, uv
 from estimators.provision.errors import IndexUnreachable, ProvisionError, VenvUnavailable, diagnosis
+from estimators.provision.progress import SILENT, Progress
 
 _DIST_INFO = re.compile(r"(?P<name>[^-]+)-(?P<version>[^-]+)\.dist-info")
 
@@ -154,7 +155,7 @@ class Installation:
         *,
         log: str,
         options: Sequence[str] = (),
-        on_detail: Callable[[str], None] = lambda text: None,
+        progress: Progress = SILENT,
     ) -> commands.Finished:
         """Install requirements with uv; without a network, from its cache.
 
@@ -162,16 +163,16 @@ class Installation:
             requirements: What to install, in pip's syntax; ``-e`` goes before a folder.
             log: Name of the log.
             options: More options of ``uv pip install``.
-            on_detail: Told what is being downloaded, and how long it took.
+            progress: Told what is being downloaded, and how long it took.
 
         Raises:
             ProvisionError: If uv fails; its class tells why.
         """
         try:
-            return self._uv("install", [*options, *requirements], log=log, on_detail=on_detail)
+            return self._uv("install", [*options, *requirements], log=log, progress=progress)
         except IndexUnreachable:
             try:
-                return self._uv("install", ["--offline", *options, *requirements], log=log, on_detail=on_detail)
+                return self._uv("install", ["--offline", *options, *requirements], log=log, progress=progress)
             except ProvisionError:
                 pass
             raise
@@ -194,9 +195,9 @@ class Installation:
         arguments: Sequence[str],
         *,
         log: str,
-        on_detail: Callable[[str], None] = lambda text: None,
+        progress: Progress = SILENT,
     ) -> commands.Finished:
-        program = uv.program(self.log("uv"), on_detail)
+        program = uv.program(self.log("uv"), progress)
         settings = uv.environment(self.log("uv"))
         if command == "install" and settings.pop(uv.NO_INDEX, "0").lower() in ("1", "true", "yes", "on"):
             arguments = ["--no-index", *arguments]
@@ -211,7 +212,7 @@ class Installation:
             log=self.log(log),
             environment=self.environment(**{**settings, **self.variables}),
             inherit=[] if self.lock is None else [self.lock],
-            on_line=Details(on_detail),
+            on_line=Details(progress),
         )
         if finished.returncode:
             raise diagnosis(finished.lines, log=self.log(log), what=f"`uv pip {command}` for {log}")
@@ -224,25 +225,23 @@ class Installation:
         destination: Path,
         *,
         log: str,
-        on_detail: Callable[[str], None] = lambda text: None,
+        progress: Progress = SILENT,
     ) -> None:
         """Download the source distribution of one requirement, without what it depends on."""
         options = ["--no-deps", "--no-build-isolation", "--no-binary", ":all:", "--dest", str(destination)]
-        self._pip("download", [*options, requirement], log=log, on_detail=on_detail)
+        self._pip("download", [*options, requirement], log=log, progress=progress)
 
-    def download(self, arguments: Sequence[str], *, on_detail: Callable[[str], None] = lambda text: None) -> None:
+    def download(self, arguments: Sequence[str], *, progress: Progress = SILENT) -> None:
         """Download with ``pip download`` and these arguments.
 
         Raises:
             ProvisionError: If pip fails; its class tells why.
         """
-        self._pip("download", arguments, log="download", on_detail=on_detail)
+        self._pip("download", arguments, log="download", progress=progress)
 
-    def _pip(
-        self, command: str, arguments: Sequence[str], *, log: str, on_detail: Callable[[str], None]
-    ) -> commands.Finished:
+    def _pip(self, command: str, arguments: Sequence[str], *, log: str, progress: Progress) -> commands.Finished:
         argv = ["-m", "pip", command, "--progress-bar", "off", *arguments]
-        finished = self.run(argv, log=log, on_line=Details(on_detail))
+        finished = self.run(argv, log=log, on_line=Details(progress))
         if finished.returncode:
             raise diagnosis(finished.lines, log=self.log(log), what=f"`pip {command}` for {log}")
         return finished
@@ -271,8 +270,8 @@ class Details:
     _DOWNLOADED = re.compile(r"\s*Downloaded (?P<name>\S+)")
     _DONE = re.compile(r"(?P<did>Prepared|Installed) (?P<what>\d+ packages?) in (?P<time>.+)")
 
-    def __init__(self, on_detail: Callable[[str], None]) -> None:
-        self._on_detail = on_detail
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
         self._coming: dict[str, str] = {}
         self._took: list[str] = []
 
@@ -285,10 +284,10 @@ class Details:
         elif match := self._DONE.match(line):
             self._coming.clear()
             self._took.append(f"{match['did'].lower()} {match['what']} in {match['time']}")
-            self._on_detail(", ".join(self._took))
+            self._progress.detail(", ".join(self._took))
             return
         elif line.startswith("WARNING: Retrying"):
-            self._on_detail("the package index does not answer, trying again")
+            self._progress.detail("the package index does not answer, trying again")
             return
         if self._coming:
-            self._on_detail("downloading " + ", ".join(f"{name} ({size})" for name, size in self._coming.items()))
+            self._progress.detail("downloading " + ", ".join(f"{name} ({size})" for name, size in self._coming.items()))

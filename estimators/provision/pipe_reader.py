@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 
 from container.contract.pipes import library_file
 from estimators.provision import commands, horovod
 from estimators.provision.errors import CompilerMissing, PipeReaderUnavailable
 from estimators.provision.packages import Installation
+from estimators.provision.progress import SILENT, Progress
 
 SOURCE = Path(__file__).resolve().parents[2] / "container" / "pipe_dataset" / "reader.cc"
 _LOG = "pipe-reader"
@@ -26,12 +26,12 @@ def target(prefix: Path) -> Path:
     return library_file(prefix, SOURCE)
 
 
-def install(installation: Installation, *, on_detail: Callable[[str], None] = lambda text: None) -> Path:
+def install(installation: Installation, *, progress: Progress = SILENT) -> Path:
     """Compile it for an environment's TensorFlow.
 
     Args:
         installation: The environment.
-        on_detail: Told what is being done.
+        progress: Told what is being done.
 
     Returns:
         The library.
@@ -57,7 +57,7 @@ def install(installation: Installation, *, on_detail: Callable[[str], None] = la
     made.parent.mkdir(parents=True, exist_ok=True)
     staged = made.with_name(f".{uuid.uuid4().hex}.so")
     libraries = (f"-L{tensorflow}", f"-l:{framework.name}")
-    on_detail("compiling")
+    progress.detail("compiling")
     try:
         finished = commands.run(
             [cxx, *_OPTIONS, f"-I{tensorflow / 'include'}", str(SOURCE), "-o", str(staged), *libraries],
@@ -75,5 +75,5 @@ def install(installation: Installation, *, on_detail: Callable[[str], None] = la
     for old in made.parent.glob("pipe_reader-*.so"):
         if old != made:
             old.unlink()
-    on_detail("")
+    progress.detail("")
     return made

@@ -15,6 +15,20 @@ _PLAIN_REFRESH_S = 10.0
 
 
 class Progress:
+    """Receives what a command does, and ignores it: the default where nobody watches."""
+
+    def detail(self, text: str) -> None:
+        """Set what the running step does now; the last text stays as the step's result."""
+
+    def note(self, text: str) -> None:
+        """Report what the user should know."""
+
+
+#: Ignores everything.
+SILENT = Progress()
+
+
+class StepProgress(Progress):
     """Shows which step is running, what it is doing, and for how long.
 
     On a terminal one line is rewritten; elsewhere (CI, a file) plain lines are written, one when a step starts, one
@@ -58,11 +72,9 @@ class Progress:
             self._write_line(f"{self._label} {outcome} {self._elapsed():.1f} s{extra}")
 
     def detail(self, text: str) -> None:
-        """Says what the running step does now; at its end the last text stays as the step's result."""
         self._detail = text
 
     def note(self, text: str) -> None:
-        """Write a line that stays, above the running step."""
         self._write_line(text)
 
     def _elapsed(self) -> float:

@@ -7,12 +7,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from container.system.files import cache_root
 from estimators.provision import commands, locks
 from estimators.provision.errors import VenvUnavailable, diagnosis
+from estimators.provision.progress import SILENT, Progress
 
 VERSION = "0.13.9"
 NO_INDEX = "UV_NO_INDEX"  # ours: uv has an option for it, and no variable
@@ -44,12 +45,12 @@ def base_python() -> str:
     return getattr(sys, "_base_executable", None) or sys.executable
 
 
-def program(log: Path, on_detail: Callable[[str], None] = lambda text: None) -> str:
+def program(log: Path, progress: Progress = SILENT) -> str:
     """Return uv's path; it is installed into the cache the first time.
 
     Args:
         log: The file for pip's output.
-        on_detail: Told what is being done.
+        progress: Told what is being done.
 
     Raises:
         VenvUnavailable: This Python has neither pip nor what would make one.
@@ -62,7 +63,7 @@ def program(log: Path, on_detail: Callable[[str], None] = lambda text: None) -> 
     with locks.exclusive(cache_root() / "locks" / "uv.lock") as lock:
         if found.exists():
             return str(found)
-        on_detail(f"installing uv {VERSION}")
+        progress.detail(f"installing uv {VERSION}")
         staged = folder.with_name(f".{VERSION}")
         shutil.rmtree(staged, ignore_errors=True)
         finished = commands.run(

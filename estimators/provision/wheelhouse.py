@@ -13,7 +13,7 @@ import platform
 import shutil
 import sys
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from container.launchers import horovod_builds
@@ -21,6 +21,7 @@ from container.system.files import cache_root
 from estimators.provision import horovod, locks
 from estimators.provision.errors import ProvisionError, RequirementUnavailable
 from estimators.provision.packages import Installation
+from estimators.provision.progress import SILENT, Progress
 from estimators.provision.wheels import WheelCache
 
 #: What is taken from the environment, under the names of its folders; the first that is there of the two TensorFlows.
@@ -127,44 +128,40 @@ def _key(texts: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
 
 
-def gather(
-    installation: Installation, *, gpu: bool = False, on_detail: Callable[[str], None] = lambda text: None
-) -> Path:
+def gather(installation: Installation, *, gpu: bool = False, progress: Progress = SILENT) -> Path:
     """Return a folder of wheels for an image; see :func:`of_environment` and :func:`fetch`."""
-    return fetch(of_environment(installation, gpu=gpu), installation, on_detail=on_detail)
+    return fetch(of_environment(installation, gpu=gpu), installation, progress=progress)
 
 
-def fetch(wheels: Wheels, installation: Installation, *, on_detail: Callable[[str], None] = lambda text: None) -> Path:
+def fetch(wheels: Wheels, installation: Installation, *, progress: Progress = SILENT) -> Path:
     """Return a folder of the wheels; it is kept in the cache.
 
     Args:
         wheels: Which.
         installation: The environment whose pip downloads them.
-        on_detail: Told what is being done.
+        progress: Told what is being done.
 
     Raises:
         ProvisionError: a wheel cannot be downloaded.
     """
     root = cache_root()
     folder = root / "wheelhouse" / wheels.key
-    with locks.exclusive(
-        root / "locks" / f"wheelhouse-{wheels.key}.lock", lambda: on_detail("waiting for another process")
-    ):
+    with locks.exclusive(root / "locks" / f"wheelhouse-{wheels.key}.lock", progress, "Waiting for another process ..."):
         if (folder / READY).exists():
-            on_detail("from the cache")
+            progress.detail("from the cache")
             return folder
         staged = folder.with_name(f".{wheels.key}.{uuid.uuid4().hex}")
         staged.mkdir(parents=True)
         try:
             try:
-                _download(installation, wheels.wanted, wheels.constraints, staged, on_detail)
+                _download(installation, wheels.wanted, wheels.constraints, staged, progress)
             except RequirementUnavailable:  # not every index has the build that is installed here
                 wanted = [requirement.partition("+")[0] for requirement in wheels.wanted]
                 if not wheels.any_build or wanted == list(wheels.wanted):
                     raise
                 constraints = [pin.partition("+")[0] for pin in wheels.constraints]
-                _download(installation, wanted, constraints, staged, on_detail)
-            _download(installation, ["--no-deps", *wheels.alone] if wheels.alone else [], [], staged, on_detail)
+                _download(installation, wanted, constraints, staged, progress)
+            _download(installation, ["--no-deps", *wheels.alone] if wheels.alone else [], [], staged, progress)
             if wheels.own is not None:
                 shutil.copyfile(wheels.own, staged / wheels.own.name)
             (staged / READY).touch()
@@ -180,12 +177,12 @@ def _download(
     wanted: Sequence[str],
     constraints: Sequence[str],
     folder: Path,
-    on_detail: Callable[[str], None],
+    progress: Progress,
 ) -> None:
     if not wanted:
         return
     kept = folder / "constraints.txt"
     kept.write_text("".join(f"{pin}\n" for pin in constraints))
     keep = ["--constraint", str(kept)] if constraints else []
-    installation.download(["--only-binary", ":all:", "--dest", str(folder), *keep, *wanted], on_detail=on_detail)
+    installation.download(["--only-binary", ":all:", "--dest", str(folder), *keep, *wanted], progress=progress)
     kept.unlink()

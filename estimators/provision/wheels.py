@@ -8,12 +8,13 @@ import os
 import shutil
 import uuid
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from estimators.provision import locks
+from estimators.provision.progress import SILENT, Progress
 
 _MANIFEST = "manifest.json"
 
@@ -73,9 +74,11 @@ class WheelCache:
         shutil.rmtree(aside)
 
     @contextmanager
-    def lock(self, key: str, on_wait: Callable[[], None] = lambda: None) -> Iterator[int]:
+    def lock(self, key: str, progress: Progress = SILENT) -> Iterator[int]:
         """Keeps other builders of the same key out while the block runs; yields the lock's descriptor."""
-        with locks.exclusive(self.root / "locks" / f"{key}.lock", on_wait) as descriptor:
+        with locks.exclusive(
+            self.root / "locks" / f"{key}.lock", progress, "Waiting for another build of the same wheel ..."
+        ) as descriptor:
             yield descriptor
 
     def _sweep(self, key: str) -> None:

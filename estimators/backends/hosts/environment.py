@@ -35,6 +35,7 @@ from estimators.provision import uv, wheelhouse
 from estimators.provision.errors import ProvisionError
 from estimators.provision.locks import exclusive
 from estimators.provision.packages import Installation
+from estimators.provision.progress import Progress
 
 #: How often it is said how much has been sent, in seconds.
 _SAY_EVERY_S = 5.0
@@ -214,7 +215,7 @@ def prepare(shell: Shell, environment: PythonEnvironment, say: Say) -> None:
         say("its environment exists")
         return
     began = time.monotonic()
-    wheels = wheelhouse.fetch(environment.wheels, _here(), on_detail=_seldom(lambda text: say(f"wheels here: {text}")))
+    wheels = wheelhouse.fetch(environment.wheels, _here(), progress=_SeldomProgress(say))
     files = sorted(wheels.glob("*.whl"))
     size = sum(path.stat().st_size for path in files)
     if found.free is not None and found.free < 5 * size:
@@ -248,17 +249,18 @@ def prepare(shell: Shell, environment: PythonEnvironment, say: Say) -> None:
     say(f"its environment is ready after {time.monotonic() - began:.0f} s")
 
 
-def _seldom(say: Say) -> Say:
-    """Pass on what is said so often, now and then; each is a line of the job's history."""
-    said = -_SAY_EVERY_S
+class _SeldomProgress(Progress):
+    """Adds a line about the wheels to the job's history every few seconds."""
 
-    def maybe(text: str) -> None:
-        nonlocal said
-        if time.monotonic() - said >= _SAY_EVERY_S:
-            said = time.monotonic()
-            say(text if len(text) <= _LONGEST else f"…{text[-_LONGEST:].partition(', ')[2]}")
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._said = -_SAY_EVERY_S
 
-    return maybe
+    def detail(self, text: str) -> None:
+        if time.monotonic() - self._said >= _SAY_EVERY_S:
+            self._said = time.monotonic()
+            shown = text if len(text) <= _LONGEST else f"…{text[-_LONGEST:].partition(', ')[2]}"
+            self._say(f"wheels here: {shown}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -15,9 +15,10 @@ from container.system import folders
 from container.system.files import cache_root
 from estimators.job.errors import BackendError, ConfigurationError
 from estimators.provision import commands
+from estimators.provision.progress import SILENT, Progress
 
 if TYPE_CHECKING:
-    from estimators.backends.images.engine import ImageEngine, Progress
+    from estimators.backends.images.engine import ImageEngine
 
 #: The name of what :func:`make` makes.
 BASE = "fleetfit-base"
@@ -65,7 +66,7 @@ def make(
     name: str = BASE,
     release: str | None = None,
     mirror: str | None = None,
-    on_detail: Progress = lambda text: None,
+    progress: Progress = SILENT,
 ) -> str:
     """Make a base image.
 
@@ -74,7 +75,7 @@ def make(
         name: The image's name.
         release: Debian's release; default: the one with this Python.
         mirror: Where its packages are; default: debootstrap's.
-        on_detail: Told what is being done.
+        progress: Told what is being done.
 
     Returns:
         The image's id.
@@ -96,8 +97,8 @@ def make(
         archive = folder / "root.tar"
         command = [program, "--variant=minbase", f"--include={','.join(_PACKAGES)}", chosen, "root"]
         words = [*command, *([mirror] if mirror else [])]
-        _run([*_apart(), "sh", "-c", _MAKE, "make", str(folder), str(archive), *words], on_detail)
-        on_detail("importing the image")
+        _run([*_apart(), "sh", "-c", _MAKE, "make", str(folder), str(archive), *words], progress)
+        progress.detail("importing the image")
         return engine.import_image(archive, name, ['CMD ["/bin/bash"]', "ENV LANG=C.UTF-8"])
 
 
@@ -109,13 +110,13 @@ def _apart() -> list[str]:
     return apart
 
 
-def _run(argv: list[str], on_detail: Progress) -> None:
+def _run(argv: list[str], progress: Progress) -> None:
     """Run a command that ends with us, its lines told as they come."""
     log = cache_root() / "logs" / "image-base.log"
 
     def line(text: str) -> None:
         if text.startswith("I: "):
-            on_detail(text[3:].strip().lower())
+            progress.detail(text[3:].strip().lower())
 
     finished = commands.run(argv, log=log, environment=os.environ, on_line=line)
     if finished.returncode != 0:

@@ -13,9 +13,10 @@ from estimators.backends.images import base as bases
 from estimators.backends.images.toolkit import IMAGE, SKIPPED, package, toolkit_digest
 from estimators.provision import pipe_reader, wheelhouse
 from estimators.provision.packages import Installation
+from estimators.provision.progress import SILENT, Progress
 
 if TYPE_CHECKING:
-    from estimators.backends.images.engine import ImageEngine, Progress
+    from estimators.backends.images.engine import ImageEngine
 
 #: Docker Hub's, with the Python that the wheels are for.
 _HUB_BASE = "python:{major}.{minor}-slim-bookworm"
@@ -34,7 +35,7 @@ def build(
     name: str = IMAGE,
     base: str | None = None,
     gpu: bool = False,
-    on_detail: Progress = lambda text: None,
+    progress: Progress = SILENT,
 ) -> str:
     """Build the image.
 
@@ -43,7 +44,7 @@ def build(
         name: Its name.
         base: The image to build on; default: :func:`default_base`.
         gpu: With TensorFlow's CUDA libraries.
-        on_detail: Told what is being done.
+        progress: Told what is being done.
 
     Returns:
         The image's id.
@@ -52,7 +53,7 @@ def build(
         ProvisionError: the wheels are not available.
         EngineError: a step of the build failed.
     """
-    wheels = wheelhouse.gather(Installation.of_venv(Path(sys.prefix)), gpu=gpu, on_detail=on_detail)
+    wheels = wheelhouse.gather(Installation.of_venv(Path(sys.prefix)), gpu=gpu, progress=progress)
     with folders.temporary("image") as context:
         shutil.copyfile(package() / "Dockerfile", context / "Dockerfile")
         shutil.copytree(package(), context / "container", ignore=shutil.ignore_patterns(*SKIPPED))
@@ -66,7 +67,7 @@ def build(
             "GPUS": "all" if gpu else "void",
             "TOOLKIT": toolkit_digest(),
         }
-        return engine.build(context, name, arguments, on_detail=on_detail)
+        return engine.build(context, name, arguments, progress=progress)
 
 
 def _add_reader(context: Path) -> None:

@@ -15,19 +15,17 @@ import json
 import os
 import socket
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from estimators.backends.images.errors import AbsentError, EngineError, build_error, reached, refusal
+from estimators.provision.progress import SILENT, Progress
 
 #: Seconds that the engine has to answer a request that does not wait for a container, and for each step of a build.
 _TIMEOUT = 120
 #: Where the engine listens if DOCKER_HOST says nothing.
 _SOCKET = "unix:///var/run/docker.sock"
-
-#: Takes the words that say what is being done.
-Progress = Callable[[str], None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -177,9 +175,7 @@ class ImageEngine:
             api.import_image_from_file(str(archive), repository=name, tag="latest", changes=list(changes))
             return str(api.inspect_image(name)["Id"])
 
-    def build(
-        self, context: Path, name: str, arguments: Mapping[str, str], *, on_detail: Progress = lambda text: None
-    ) -> str:
+    def build(self, context: Path, name: str, arguments: Mapping[str, str], *, progress: Progress = SILENT) -> str:
         """Build an image of a folder with a Dockerfile.
 
         Returns:
@@ -189,14 +185,14 @@ class ImageEngine:
             EngineError: a step failed; the message has its last lines.
         """
         said: list[str] = []
-        on_detail("sending the files to the engine")
+        progress.detail("sending the files to the engine")
         with self._sdk(f"build image {name!r}") as api:
             for item in api.build(
                 path=str(context), tag=name, buildargs=dict(arguments), rm=True, forcerm=True, decode=True
             ):
                 said += [line for line in str(item.get("stream", "")).splitlines() if line.strip()]
                 if said and said[-1].startswith("Step "):
-                    on_detail(said[-1].strip()[:100])
+                    progress.detail(said[-1].strip()[:100])
                 if "error" in item:
                     last = " / ".join(line.strip() for line in said[-4:])
                     raise EngineError(
@@ -204,9 +200,7 @@ class ImageEngine:
                     )
             return str(api.inspect_image(name)["Id"])
 
-    def push(
-        self, image: str, target: str, user: str, password: str, *, on_detail: Progress = lambda text: None
-    ) -> None:
+    def push(self, image: str, target: str, user: str, password: str, *, progress: Progress = SILENT) -> None:
         """Push an image to a registry.
 
         Args:
@@ -214,7 +208,7 @@ class ImageEngine:
             target: ``registry/repository:tag``; the engine knows the image by that name only while it is pushed.
             user: Who signs in to the registry.
             password: With which password.
-            on_detail: Told what the engine says of its progress.
+            progress: Told what the engine says of its progress.
 
         Raises:
             EngineError: the engine does not have it, or the registry did not take it.
@@ -230,7 +224,7 @@ class ImageEngine:
                         raise EngineError(f"{target!r} was not accepted: {str(item['error']).strip().rstrip('.')}.")
                     text = " ".join(str(item[key]) for key in ("id", "status", "progress") if item.get(key))
                     if text:
-                        on_detail(text[:100])
+                        progress.detail(text[:100])
             finally:
                 if image != target:
                     api.remove_image(target, noprune=True)

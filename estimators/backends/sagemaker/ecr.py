@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from estimators.backends.images.toolkit import IMAGE, TOOLKIT_LABEL
@@ -11,6 +10,7 @@ from estimators.backends.sagemaker import images
 from estimators.backends.sagemaker.aws import Aws
 from estimators.backends.sagemaker.explaining import code_of, explain
 from estimators.job.errors import BackendError, ConfigurationError
+from estimators.provision.progress import SILENT, Progress
 
 if TYPE_CHECKING:
     from estimators.backends.images.engine import ImageEngine
@@ -26,7 +26,7 @@ def push(
     image: str = IMAGE,
     repository: str = images.REPOSITORY,
     tag: str | None = None,
-    on_detail: Callable[[str], None] = lambda text: None,
+    progress: Progress = SILENT,
 ) -> str:
     """Push an image, making the repository if it is absent.
 
@@ -37,7 +37,7 @@ def push(
         repository: The repository's name.
         tag: The image's tag there; default: ``latest``, or ``gpu`` for an image that was built for GPUs. Our own image
             also gets a tag that says which toolkit it holds.
-        on_detail: Told what is being done.
+        progress: Told what is being done.
 
     Returns:
         The image's address, for ``image_uri``.
@@ -54,7 +54,7 @@ def push(
         tags.append(images.TOOLKIT_TAG + labels[TOOLKIT_LABEL])
     try:
         ecr = aws.client("ecr")
-        on_detail(f"repository {repository}")
+        progress.detail(f"repository {repository}")
         uri = ensure_repository(ecr, repository)
         user, password, registry = _login(ecr)
     except (ConfigurationError, BackendError):
@@ -63,8 +63,8 @@ def push(
         raise BackendError(f"the image cannot be pushed: {explain(error)}") from error
     for name in tags:
         target = f"{uri}:{name}"
-        on_detail(f"{name} to {registry}")
-        engine.push(image, target, user, password, on_detail=on_detail)
+        progress.detail(f"{name} to {registry}")
+        engine.push(image, target, user, password, progress=progress)
     return f"{uri}:{chosen}"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from seen_progress import SeenProgress
 
 from estimators.backends.images import build
 from estimators.backends.images.engine import ImageEngine
@@ -36,10 +37,10 @@ def test_a_change_of_our_code_rebuilds_no_layer_below_it(
     package = tmp_path / "package"
     shutil.copytree(build.package(), package, ignore=shutil.ignore_patterns(*build.SKIPPED))
     monkeypatch.setattr(build, "package", lambda: package)
-    layers, said = [], []
+    layers, progress = [], SeenProgress()
     for gpu in (False, True):
         (package / "extra.py").write_text(f"GPU = {gpu}\n")
-        build.build(engine, name=NAME, base=base_image, gpu=gpu, on_detail=said.append)
+        build.build(engine, name=NAME, base=base_image, gpu=gpu, progress=progress)
         found = engine.ask("inspect an image", "GET", f"/images/{NAME}/json")
         layers.append(found["RootFS"]["Layers"])
         assert found["Config"]["Labels"]["fleetfit.device"] == ("gpu" if gpu else "cpu")
@@ -49,6 +50,6 @@ def test_a_change_of_our_code_rebuilds_no_layer_below_it(
     # What lies below, sshd and the packages, is not made again.
     assert len(layers[0]) == len(layers[1]) >= 7
     assert layers[0][:-4] == layers[1][:-4] and layers[0][-3] != layers[1][-3]
-    steps = [text for text in said if text.startswith("Step ")]
-    assert said[0] == "sending the files to the engine" and steps[0].startswith("Step 1/")
+    steps = [text for text in progress.seen if text.startswith("Step ")]
+    assert progress.seen[0] == "sending the files to the engine" and steps[0].startswith("Step 1/")
     assert any("COPY container" in text for text in steps)

@@ -13,6 +13,7 @@ import pytest
 from waiting import until
 
 from estimators.provision import commands, locks
+from estimators.provision.progress import Progress
 
 GRANDPARENT = """
 import subprocess, sys, time
@@ -78,7 +79,12 @@ with locks.exclusive(Path({str(tmp_path / "lock")!r})) as lock:
     ours.send_signal(signal.SIGKILL)
     ours.wait()
     waited: list[bool] = []
-    with locks.exclusive(tmp_path / "lock", lambda: waited.append(is_alive(child))):
+
+    class Waits(Progress):
+        def note(self, text: str) -> None:
+            waited.append(is_alive(child))
+
+    with locks.exclusive(tmp_path / "lock", Waits()):
         # Its descriptors are closed a moment before it is gone.
         until(lambda: not is_alive(child))
     assert waited == [True]

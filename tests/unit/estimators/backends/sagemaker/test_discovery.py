@@ -270,7 +270,7 @@ class Engine:
     def image(self, image: str) -> ImageFacts:
         return ImageFacts(labels=self.labels)
 
-    def push(self, image: str, target: str, user: str, password: str, *, on_detail: Any) -> None:
+    def push(self, image: str, target: str, user: str, password: str, *, progress: Any) -> None:
         assert (user, password) == ("AWS", "pass:word")
         self.pushed.append((image, target))
 
