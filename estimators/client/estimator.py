@@ -281,10 +281,11 @@ class Estimator:
                 that several ranks print is shown once. ``"All"`` shows every line. The SDK's ``"Training"`` and
                 ``"None"`` are also accepted.
             job_name: The job's name, which can be used only once. Default: ``<base_job_name>-<time>``.
-            callbacks: An :class:`estimators.Callback` or a list of callbacks, which are told of metrics and events.
+            callbacks: An :class:`estimators.callbacks.Callback` or a list of callbacks, which are told of metrics and
+                events.
             experiment_config: SageMaker Experiments, for jobs on SageMaker.
-            chaos: Faults to inject, to test how the job handles them: a list of :class:`estimators.Kill`,
-                :class:`estimators.RemoveHost` and :class:`estimators.Interrupt`.
+            chaos: Faults to inject, to test how the job handles them: a list of :class:`estimators.faults.Kill`,
+                :class:`estimators.faults.RemoveHost` and :class:`estimators.faults.Interrupt`.
 
         Returns:
             The job's handle, also available as ``latest_training_job``.

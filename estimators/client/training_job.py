@@ -518,7 +518,7 @@ class TrainingJob:
             logs: Whether to print the logs, and a table at the end. ``"All"`` also prints the lines that :meth:`logs`
                 hides.
             timeout: Stop waiting after this many seconds; the job continues.
-            callbacks: An :class:`estimators.client.callbacks.Callback`, or a list of callbacks.
+            callbacks: An :class:`estimators.callbacks.Callback`, or a list of callbacks.
 
         Raises:
             ConfigurationError: ``callbacks`` has something that is not a callback.

@@ -69,15 +69,18 @@ def test_the_wheel_holds_our_three_packages_and_nothing_else(wheel: Path, instal
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"container", "estimators", "fleetfit"}
-    patterns = ("container/**/*.py", "estimators/**/*.py", "estimators/**/*.j2", "fleetfit/*.py")
+    patterns = (
+        "container/**/*.py", "estimators/**/*.py", "estimators/**/*.pyi", "estimators/**/*.j2", "fleetfit/*.py",
+    )  # fmt: skip
     assert {str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern)} <= set(names)
     assert {"container/py.typed", "estimators/py.typed", "fleetfit/py.typed"} <= set(names)
     assert any(name.endswith("entry_points.txt") for name in names)
     program = (
-        "import estimators, fleetfit\nfrom fleetfit import MPI, TensorFlow\nprint(TensorFlow is estimators.TensorFlow)"
+        "import estimators, fleetfit\nfrom fleetfit import TensorFlow\nfrom fleetfit.tuner import HyperparameterTuner\n"
+        "print(TensorFlow is estimators.TensorFlow, HyperparameterTuner is estimators.tuner.HyperparameterTuner)"
     )
     done = run(installed, program, tmp_path / "program", tmp_path)
-    assert done.stdout.split() == ["True"], done.stderr
+    assert done.stdout.split() == ["True", "True"], done.stderr
 
 
 def traps(folder: Path) -> Path:

@@ -11,16 +11,12 @@ import pytest
 from synthetic import recorded
 
 from container.contract.strategies import MPI
-from estimators import (
-    Callback,
-    Estimator,
-    FakeOutcome,
-    FileSystemInput,
-    TensorFlow,
-    TrainingInput,
-)
+from estimators import Estimator, TensorFlow
+from estimators.callbacks import Callback
 from estimators.client import estimator as module
+from estimators.inputs import FileSystemInput, TrainingInput
 from estimators.job.errors import ConfigurationError, UnsupportedError
+from estimators.testing import FakeOutcome
 
 SCRIPT = """\
 import json, os, sys
@@ -61,7 +57,7 @@ def test_names_that_sagemaker_would_refuse_are_refused(name: Any, home: Path) ->
     [
         ({"logs": "Alle"}, ConfigurationError, "Did you mean 'All'?"),
         ({"logs": "Rules"}, UnsupportedError, "Debugger"),
-        ({"callbacks": [print]}, ConfigurationError, "not an estimators.Callback"),
+        ({"callbacks": [print]}, ConfigurationError, "not an estimators.callbacks.Callback"),
         ({"callbacks": "loss"}, ConfigurationError, "callbacks"),
         ({"callbacks": 3}, ConfigurationError, "callbacks"),
         ({"callbacks": Callback}, ConfigurationError, "callbacks"),

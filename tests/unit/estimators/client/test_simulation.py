@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
-from estimators import ElasticHorovod, FailurePolicy, Forecast, SpotMarket, Timings, simulate
+from estimators import ElasticHorovod, FailurePolicy
 from estimators.cli import simulate as command
 from estimators.client.simulation import elastic, gang
 from estimators.client.simulation.forecast import Quantiles
 from estimators.client.simulation.model import Stretch
+from estimators.faults import SpotMarket
 from estimators.job import failure_policy
 from estimators.job.errors import ConfigurationError
+from estimators.planning import Forecast, Timings, simulate
 from estimators.results.advice.model import Workload
 from estimators.results.result import Result
 from estimators.supervisor.elastic import deciding

@@ -15,20 +15,13 @@ from xml.etree import ElementTree
 import pytest
 from synthetic import result, status
 
-from estimators import (
-    Comparison,
-    ComparisonWarning,
-    ConfigurationError,
-    FakeOutcome,
-    Result,
-    TensorFlow,
-    compare,
-)
+from estimators import Comparison, ComparisonWarning, ConfigurationError, Result, TensorFlow, compare
 from estimators.client.compare import _labels, _turns
 from estimators.records.record import job_names
 from estimators.results import display
 from estimators.results.plots import INK, KINDS, style
 from estimators.results.result import Point
+from estimators.testing import FakeOutcome
 
 ALONE: dict[str, Any] = {"hosts": 1, "ranks": 1, "batch_size": 32, "waits_s": (0.0,)}
 

@@ -15,18 +15,10 @@ from typing import Any
 import pytest
 from waiting import until
 
-from estimators import (
-    MPI,
-    HyperparameterTuner,
-    IntegerParameter,
-    JobNotFoundError,
-    RunOptions,
-    TensorFlow,
-    TrainingInput,
-    TrainingJobError,
-    TuningJobError,
-)
+from estimators import MPI, JobNotFoundError, RunOptions, TensorFlow, TrainingJobError, TuningJobError
 from estimators.client.training_job import TrainingJob
+from estimators.inputs import TrainingInput
+from estimators.tuner import HyperparameterTuner, IntegerParameter
 
 ROOT = Path(__file__).resolve().parents[5]
 IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/fleetfit-training:latest"
