@@ -60,6 +60,10 @@ class Callback:
         """Called when the job has ended, in any status, before ``fit()`` returns or raises."""
 
 
+#: The argument ``callbacks``.
+Callbacks = Callback | Iterable[Callback] | None
+
+
 def check_callbacks(value: Any) -> tuple[Callback, ...]:
     """Read the ``callbacks`` argument: None, a callback, or several.
 

@@ -181,7 +181,7 @@ def not_started(estimator: Estimator, reason: str) -> Result:
         secondary_status="Failed",
         seconds=None,
         phases={},
-        metrics={},
+        final_metrics={},
         model_data=None,
         checkpoints=None,
         logs="",

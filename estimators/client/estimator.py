@@ -6,14 +6,14 @@ import dataclasses
 import inspect
 import os
 import warnings
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from container.contract import hyperparameters as codec
 from container.contract.names import shown, suggesting, unknown
 from container.contract.strategies import framework_problem
 from estimators.client import request_builder
-from estimators.client.callbacks import check_callbacks
+from estimators.client.callbacks import Callbacks, check_callbacks
 from estimators.client.launch import launch
 from estimators.client.prepared_job import Draft
 from estimators.client.printing import in_jupyter
@@ -33,8 +33,11 @@ if TYPE_CHECKING:
 
 E = TypeVar("E", bound="Estimator")
 
-#: What ``logs`` of ``fit()`` may be, as in the SDK 2.x.
-_LOGS: dict[str, bool | str] = {"All": "All", "Training": True, "None": False}
+#: Values of ``fit(logs=…)`` in the SDK 2.x.
+Logs = Literal["All", "Training", "None", "Rules"]
+
+#: Value of ``fit(logs=…)`` in the SDK 2.x -> whether logs are shown, and whether every line is.
+_LOGS = {"All": (True, True), "Training": (True, False), "None": (False, False)}
 
 #: Methods of the SDK's estimators that have nothing to do with training.
 _NOT_OURS = {
@@ -263,11 +266,13 @@ class Estimator:
         self,
         inputs: Any = None,
         wait: bool = True,
-        logs: bool | str | list[str] = True,
+        logs: bool | Logs | Sequence[Logs] = True,
         job_name: str | None = None,
-        callbacks: Any = None,
+        callbacks: Callbacks = None,
         experiment_config: Mapping[str, str] | None = None,
-        chaos: Any = None,
+        chaos: Fault | Iterable[Fault] | None = None,
+        *,
+        all: bool = False,
     ) -> TrainingJob:
         """Start a training job.
 
@@ -278,14 +283,15 @@ class Estimator:
                 continues without this process. A job on SageMaker or with a dispatcher always continues: an interrupt
                 ends only the waiting, ``stop()`` ends the job.
             logs: Whether to show the job's output while waiting. TensorFlow's start-up lines are hidden, and a line
-                that several ranks print is shown once. ``"All"`` shows every line. The SDK's ``"Training"`` and
-                ``"None"`` are also accepted.
+                that several ranks print is shown once. Of the SDK's values, ``"Training"`` is True, ``"None"`` is
+                False, and ``"All"`` also sets ``all``.
             job_name: The job's name, which can be used only once. Default: ``<base_job_name>-<time>``.
             callbacks: An :class:`estimators.callbacks.Callback` or a list of callbacks, which are told of metrics and
                 events.
             experiment_config: SageMaker Experiments, for jobs on SageMaker.
             chaos: Faults to inject, to test how the job handles them: a list of :class:`estimators.faults.Kill`,
                 :class:`estimators.faults.RemoveHost` and :class:`estimators.faults.Interrupt`.
+            all: Whether to show every line, as in ``job.logs(all=True)``.
 
         Returns:
             The job's handle, also available as ``latest_training_job``.
@@ -298,7 +304,7 @@ class Estimator:
             KeyboardInterrupt: the waiting was interrupted, and the job was stopped. A job on SageMaker or with a
                 dispatcher continues.
         """
-        show_logs = _parse_logs(logs)
+        show, every = _parse_logs(logs)
         checked = check_callbacks(callbacks)
         if not isinstance(wait, bool):
             raise ConfigurationError(f"fit(wait=…) must be True or False, got {shown(wait)}.")
@@ -309,7 +315,7 @@ class Estimator:
             )
         job = self._launch(inputs, job_name, experiment_config, check_chaos(chaos), attached=wait)
         if wait:
-            job.wait(logs=show_logs, callbacks=checked)
+            job.wait(logs=show, callbacks=checked, all=all or every)
         return job
 
     @suggesting("plan()")
@@ -563,12 +569,13 @@ class PyTorch(Estimator):
 Estimator.__signature__ = _signature(Estimator)  # type: ignore[attr-defined]
 
 
-def _parse_logs(logs: Any) -> bool | str:
+def _parse_logs(logs: Any) -> tuple[bool, bool]:
+    """Return whether logs are shown, and whether every line is."""
     if isinstance(logs, bool):
-        return logs
+        return logs, False
     if isinstance(logs, list | tuple) and not any(isinstance(item, list | tuple) for item in logs):
         parsed = [_parse_logs(item) for item in logs]
-        return "All" if "All" in parsed else any(parsed)
+        return any(show for show, _ in parsed), any(every for _, every in parsed)
     if logs == "Rules":
         raise UnsupportedError("fit(logs='Rules'): SageMaker Debugger is a service of AWS.")
     if not isinstance(logs, str) or logs not in _LOGS:

@@ -103,11 +103,11 @@ def test_mistakes_are_refused_before_anything_starts(
 @pytest.mark.parametrize(
     ("logs", "shown"),
     [
-        (True, True), ("All", "All"), ("Training", True), (["Training"], True), (["None", "All"], "All"),
-        (False, False), ("None", False), ([], False),
+        (True, (True, False)), ("All", (True, True)), ("Training", (True, False)), (["Training"], (True, False)),
+        (["None", "All"], (True, True)), (False, (False, False)), ("None", (False, False)), ([], (False, False)),
     ],
 )  # fmt: skip
-def test_which_logs_are_shown(logs: Any, shown: bool | str) -> None:
+def test_which_logs_are_shown(logs: Any, shown: tuple[bool, bool]) -> None:
     assert module._parse_logs(logs) == shown
 
 

@@ -33,7 +33,7 @@ def result(**values: Any) -> Result:
     """A job of two workers that trained on 20,000 records in two epochs, 200 of them a second."""
     given: dict[str, Any] = {
         "job_name": "job", "status": "Completed", "secondary_status": "Completed", "seconds": 100.0, "phases": {},
-        "metrics": {}, "model_data": None, "checkpoints": None, "logs": "", "hosts": 2, "processes": 2,
+        "final_metrics": {}, "model_data": None, "checkpoints": None, "logs": "", "hosts": 2, "processes": 2,
         "hyperparameters": {"epochs": 2}, "global_batch_size": 20, "steps": 1000, "samples_per_second": 200.0,
     }  # fmt: skip
     return Result(**{**given, **values})

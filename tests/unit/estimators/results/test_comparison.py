@@ -285,13 +285,13 @@ def older() -> Result:
 def diverged() -> Result:
     found = result(name="nan-1")
     series = [dataclasses.replace(point, value=value) for point in found.series for value in (math.nan, math.inf, 1.0)]
-    return dataclasses.replace(found, series=tuple(series), metrics={"loss": math.nan, "accuracy": math.inf})
+    return dataclasses.replace(found, series=tuple(series), final_metrics={"loss": math.nan, "accuracy": math.inf})
 
 
 @pytest.mark.parametrize(
     "make",
     [
-        pytest.param(lambda: dataclasses.replace(result(name="e-1"), series=(), metrics={}), id="empty metrics"),
+        pytest.param(lambda: dataclasses.replace(result(name="e-1"), series=(), final_metrics={}), id="empty metrics"),
         pytest.param(failed, id="failed"),
         pytest.param(older, id="older version"),
         pytest.param(lambda: many_points(20_000), id="thousands of points"),

@@ -108,7 +108,7 @@ def test_a_cluster_trains_as_everywhere_else(
         ("algo-1", 0, 0.25),
         ("algo-2", 1, 0.25),
     ]
-    assert job.result().metrics == {"loss": 0.25}
+    assert job.result().final_metrics == {"loss": 0.25}
     model = job.model_data
     assert model == f"s3://{bucket}/{job.name}/output/model.tar.gz"
     body = s3.get_object(Bucket=bucket, Key=model.partition(f"{bucket}/")[2])["Body"].read()
