@@ -13,7 +13,7 @@ from synthetic import recorded
 from container.contract.strategies import MPI
 from estimators import Estimator, TensorFlow
 from estimators.callbacks import Callback
-from estimators.client import estimator as module
+from estimators.client import estimator_base as module
 from estimators.inputs import FileSystemInput, TrainingInput
 from estimators.job.errors import ConfigurationError, UnsupportedError
 from estimators.testing import FakeOutcome
