@@ -99,6 +99,7 @@ TEST = [
     "nbclient>=0.10",
     "nbformat>=5",
     "playwright>=1.50",
+    "pyright[nodejs]>=1.1.402",  # with Node and pyright itself in the wheels: nothing is downloaded when it runs
     "pytest>=8",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.6",
@@ -125,7 +126,7 @@ setup(
     python_requires=">=3.10",
     packages=PACKAGES,
     package_data={
-        "": ["py.typed", "Dockerfile", "*.cc", "*.json", "*.html", "*.css", "*.js", "*.svg", "*.txt", "*.j2"],
+        "": ["py.typed", "Dockerfile", "*.pyi", "*.cc", "*.json", "*.html", "*.css", "*.js", "*.svg", "*.txt", "*.j2"],
     },
     install_requires=[
         "argcomplete>=3.3",

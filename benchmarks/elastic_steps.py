@@ -27,7 +27,8 @@ from typing import Any
 from benchmarks import harness
 from benchmarks.elastic import Job
 from benchmarks.harness import Bar, Numbers, Quiet, Row, median_with_interval
-from estimators import ElasticHorovod, Estimator, Kill, PreflightWarning, PyTorch, TensorFlow
+from estimators import ElasticHorovod, Estimator, PreflightWarning, PyTorch, TensorFlow
+from estimators.faults import Kill
 
 _SCRIPTS = {
     "tensorflow": harness.HERE / "scripts" / "elastic_speed.py",

@@ -21,20 +21,11 @@ from typing import Any
 
 from benchmarks import harness
 from benchmarks.harness import Bar, Numbers, Quiet, Row, median_with_interval
-from estimators import (
-    ElasticHorovod,
-    FailurePolicy,
-    PreflightWarning,
-    RunOptions,
-    SpotMarket,
-    TensorFlow,
-    Timings,
-    TrainingJob,
-    Workload,
-    simulate,
-)
+from estimators import ElasticHorovod, FailurePolicy, PreflightWarning, RunOptions, TensorFlow, TrainingJob
 from estimators.client.simulation.forecast import Forecast
+from estimators.faults import SpotMarket
 from estimators.job.spot_market import interruptions
+from estimators.planning import Timings, Workload, simulate
 
 _SCRIPTS = harness.HERE / "scripts"
 _JOBS = 20

@@ -43,7 +43,8 @@ def _bare() -> Numbers:
 
 def _tuned(folder: Path) -> Numbers:
     """Seconds per trial of the same script, with one more line, under a tuner."""
-    from estimators import ContinuousParameter, Estimator, HyperparameterTuner
+    from estimators import Estimator
+    from estimators.tuner import ContinuousParameter, HyperparameterTuner
 
     code = (_SCRIPTS / "empty.py").read_text(encoding="utf-8")
     (folder / "train.py").write_text(f"{code}\nprint('score=1')\n", encoding="utf-8")
@@ -67,7 +68,8 @@ def _asha(folder: Path) -> tuple[float, int, list[dict[str, Any]]]:
     import numpy as np
     from sklearn.datasets import load_digits
 
-    from estimators import ContinuousParameter, Estimator, HyperparameterTuner, IntegerParameter
+    from estimators import Estimator
+    from estimators.tuner import ContinuousParameter, HyperparameterTuner, IntegerParameter
 
     x, y = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(x))

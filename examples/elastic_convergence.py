@@ -38,16 +38,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from estimators import (
-    ElasticHorovod,
-    GrowWithEpochs,
-    PreflightWarning,
-    RandomResize,
-    RunOptions,
-    TensorFlow,
-    TrainingJob,
-)
-from estimators.client.callbacks import Callback
+from estimators import ElasticHorovod, PreflightWarning, RunOptions, TensorFlow, TrainingJob
+from estimators.callbacks import Callback, GrowWithEpochs, RandomResize
 
 if TYPE_CHECKING:
     from estimators.results.plots import Plot

@@ -127,7 +127,7 @@ def train(strategy: str, options: argparse.Namespace) -> TrainingJob:
 def row(strategy: str, job: TrainingJob) -> tuple[list[str], float]:
     """A row of the table, and the validation accuracy."""
     result = job.result()
-    accuracy = result.metrics.get("val_accuracy", 0.0)
+    accuracy = result.final_metrics.get("val_accuracy", 0.0)
     cells = [
         strategy,
         f"{result.to_first_step_s:.1f} s" if result.to_first_step_s is not None else "–",

@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-import estimators
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from estimators import *  # noqa: F403
-
-__all__ = estimators.__all__
-
-
-def __getattr__(name: str) -> Any:
-    # No more than these: a module that was imported under two names would be there twice.
-    if name in __all__:
-        return getattr(estimators, name)
-    raise AttributeError(f"module 'fleetfit' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+else:
+    # Only the names: a module that is imported under two names would exist twice.
+    from estimators import __all__, __dir__, __getattr__  # noqa: F401

@@ -26,63 +26,6 @@ Importing this package imports none of them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from container.contract.public import exports
 
-if TYPE_CHECKING:
-    from container.checkpoint.checkpointer import Checkpointer, Restored
-    from container.checkpoint.errors import (
-        CheckpointError,
-        CheckpointLockedError,
-        CheckpointMismatchError,
-        CheckpointVersionError,
-        CheckpointWriteError,
-        NoUsableCheckpointError,
-    )
-    from container.checkpoint.interval import Every
-    from container.checkpoint.manifest import Progress
-    from container.checkpoint.retention import Best
-    from container.checkpoint.sharing import SingleProcess
-
-_MODULES = {
-    "Best": "retention",
-    "CheckpointError": "errors",
-    "CheckpointLockedError": "errors",
-    "CheckpointMismatchError": "errors",
-    "CheckpointVersionError": "errors",
-    "CheckpointWriteError": "errors",
-    "Checkpointer": "checkpointer",
-    "Every": "interval",
-    "NoUsableCheckpointError": "errors",
-    "Progress": "manifest",
-    "Restored": "checkpointer",
-    "SingleProcess": "sharing",
-}
-
-__all__ = [  # noqa: RUF022 - what one starts with comes first
-    "Checkpointer",
-    "Restored",
-    "Progress",
-    "Every",
-    "Best",
-    "SingleProcess",
-    "CheckpointError",
-    "CheckpointLockedError",
-    "CheckpointMismatchError",
-    "CheckpointVersionError",
-    "CheckpointWriteError",
-    "NoUsableCheckpointError",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES})
+__all__, __getattr__, __dir__ = exports(__name__, __file__)

@@ -2,7 +2,8 @@
 
 The job's record, status, logs, metrics and handle are real; what the cluster would have done is a script::
 
-    from estimators import FakeOutcome, TensorFlow
+    from estimators import TensorFlow
+    from estimators.testing import FakeOutcome
 
 
     def test_a_failed_training_is_reported():

@@ -355,7 +355,7 @@ def run_attach(args: argparse.Namespace) -> int:
     from estimators.cli.train import ended
 
     job = _attach(args.job, args)
-    job.wait(logs=parsing.logs(args))
+    job.wait(logs=parsing.logs(args), all=args.all)
     return ended(job)
 
 
@@ -394,7 +394,7 @@ def run_resume(args: argparse.Namespace) -> int:
         return Exit.OK
     with terminate_like_interrupt() as terminated:
         try:
-            job = job.resume(logs=parsing.logs(args))
+            job = job.resume(logs=parsing.logs(args), all=args.all)
         except KeyboardInterrupt:
             if terminated:
                 return Exit.TERMINATED

@@ -211,8 +211,8 @@ def dispatcher_options(args: argparse.Namespace) -> dict[str, str]:
     return given
 
 
-def logs(args: argparse.Namespace) -> bool | str:
-    """What :func:`add_logs` says, as ``fit(logs=…)`` takes it."""
+def logs(args: argparse.Namespace) -> bool:
+    """Return whether the logs are shown; ``args.all`` says whether every line is."""
     if args.all and args.no_logs:
         raise ConfigurationError("--all and --no-logs exclude each other.")
-    return "All" if args.all else not args.no_logs
+    return not args.no_logs

@@ -125,7 +125,9 @@ def run_train(args: argparse.Namespace) -> int:
     with terminate_like_interrupt() as terminated:
         try:
             with described.located():
-                job = estimator.fit(channels, wait=True, logs=show, job_name=args.name, callbacks=callbacks)
+                job = estimator.fit(
+                    channels, wait=True, logs=show, job_name=args.name, callbacks=callbacks, all=args.all
+                )
         except KeyboardInterrupt:
             _out_result(args, estimator.latest_training_job)
             if terminated:

@@ -60,6 +60,10 @@ class Callback:
         """Called when the job has ended, in any status, before ``fit()`` returns or raises."""
 
 
+#: The argument ``callbacks``.
+Callbacks = Callback | Iterable[Callback] | None
+
+
 def check_callbacks(value: Any) -> tuple[Callback, ...]:
     """Read the ``callbacks`` argument: None, a callback, or several.
 
@@ -77,8 +81,8 @@ def check_callbacks(value: Any) -> tuple[Callback, ...]:
             raise ConfigurationError(f"callbacks: give an instance, {item.__name__}(), not the class.")
         if not isinstance(item, Callback):
             raise ConfigurationError(
-                f"callbacks: {shown(item)} is not an estimators.Callback; derive from it and override on_metric, "
-                "on_event or on_end."
+                f"callbacks: {shown(item)} is not an estimators.callbacks.Callback; derive from it and override "
+                "on_metric, on_event or on_end."
             )
     return callbacks
 

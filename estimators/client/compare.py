@@ -15,6 +15,7 @@ from estimators.client.functions.remote import RemoteFunction
 from estimators.client.printing import in_jupyter, write_text
 from estimators.client.training_job import TrainingJob
 from estimators.job.errors import BackendError, ConfigurationError, JobUnreachableError, TrainingJobError
+from estimators.job.inputs import Inputs
 from estimators.results.comparison.comparison import Comparison, Group
 from estimators.results.result import Result
 
@@ -29,7 +30,7 @@ class ComparisonWarning(UserWarning):
 
 def compare(
     *what: Any,
-    inputs: Any = None,
+    inputs: Inputs = None,
     repeat: int = 1,
     names: Sequence[str] | None = None,
     prices: Mapping[str, float] | None = None,
@@ -181,7 +182,7 @@ def not_started(estimator: Estimator, reason: str) -> Result:
         secondary_status="Failed",
         seconds=None,
         phases={},
-        metrics={},
+        final_metrics={},
         model_data=None,
         checkpoints=None,
         logs="",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import json
 import os
 import signal
@@ -34,19 +35,19 @@ from estimators.records.record import JobRecord
 from estimators.records.states import SecondaryStatus
 
 if TYPE_CHECKING:
-    from estimators.client.estimator import Estimator
+    from estimators.client.estimator_base import EstimatorBase
 
 
-def run_estimator(estimator: Estimator, inputs: Any, job_name: str | None) -> Any:
+def run_estimator(estimator: EstimatorBase, inputs: Any, job_name: str | None) -> Any:
     """Run an estimator's entry point in this terminal; see ``Estimator.debug()``."""
     if in_jupyter():
         raise ConfigurationError(
             "debug() needs a terminal, which a notebook does not have. Instead, call the function directly and use "
             "%debug: the function then runs in this kernel, as the only process of its cluster."
         )
-    check(estimator.instance_type, "debug()")
+    check(estimator.settings.instance_type, "debug()")
     alone = copy.copy(estimator)
-    alone.distribution, alone.instance_count = None, 1
+    alone._settings = dataclasses.replace(estimator.settings, distribution=None, instance_count=1)
     draft = alone._draft(inputs, job_name)
     draft.check()
     record, code = run(draft)

@@ -13,7 +13,7 @@ from container.contract.failures import Cause, Failure
 from container.contract.membership import natural_key
 from container.contract.names import shown, unknown
 from estimators.client import ipc_client, launch
-from estimators.client.callbacks import EventFeed, check_callbacks
+from estimators.client.callbacks import Callbacks, EventFeed, check_callbacks
 from estimators.client.interrupts import Interrupts
 from estimators.client.printing import LogPrinter
 from estimators.client.waiting import ENDING_SECONDS, Output, Wait
@@ -176,6 +176,7 @@ class TrainingJob:
         answer = {name: value for name, value in request.items() if name not in _NOT_DESCRIBED}
         return mask_request({**answer, **self._status()})
 
+    @property
     def phases(self) -> dict[str, float | None]:
         """Seconds per phase: launch, import, rendezvous, first_step, training, teardown; None if unknown."""
         return phases(self.record.events())
@@ -481,7 +482,9 @@ class TrainingJob:
 
     # --- going on with it ---
 
-    def resume(self, wait: bool = True, logs: bool | str = True, callbacks: Any = None) -> TrainingJob:
+    def resume(
+        self, wait: bool = True, logs: bool = True, callbacks: Callbacks = None, *, all: bool = False
+    ) -> TrainingJob:
         """Continue a job that failed, was stopped, or lost its supervisor: start another attempt with the same record.
 
         Scripts continue from their last checkpoint. The counts of failures and the time of ``max_run`` start again.
@@ -490,6 +493,7 @@ class TrainingJob:
             wait: Whether to wait until the job ends; if True, the job ends if this process ends.
             logs: Whether to show the job's output while waiting; as for :meth:`wait`.
             callbacks: As for :meth:`wait`.
+            all: Whether to show every line, as for :meth:`logs`.
 
         Returns:
             A new handle of the job.
@@ -501,12 +505,14 @@ class TrainingJob:
         """
         job = TrainingJob(*launch.resume(JobRecord(self.record.path), attached=wait))
         if wait:
-            job.wait(logs=logs, callbacks=callbacks)
+            job.wait(logs=logs, callbacks=callbacks, all=all)
         return job
 
     # --- waiting for it ---
 
-    def wait(self, logs: bool | str = True, timeout: float | None = None, callbacks: Any = None) -> None:
+    def wait(
+        self, logs: bool = True, timeout: float | None = None, callbacks: Callbacks = None, *, all: bool = False
+    ) -> None:
         """Wait until the job has ended.
 
         An interrupt (Ctrl-C, a notebook's stop button) ends a job that is tied to this process: the script has
@@ -515,10 +521,10 @@ class TrainingJob:
         raised at once.
 
         Args:
-            logs: Whether to print the logs, and a table at the end. ``"All"`` also prints the lines that :meth:`logs`
-                hides.
+            logs: Whether to print the logs, and a table at the end.
             timeout: Stop waiting after this many seconds; the job continues.
-            callbacks: An :class:`estimators.client.callbacks.Callback`, or a list of callbacks.
+            callbacks: An :class:`estimators.callbacks.Callback`, or a list of callbacks.
+            all: Whether to print every line, as for :meth:`logs`.
 
         Raises:
             ConfigurationError: ``callbacks`` has something that is not a callback.
@@ -531,7 +537,7 @@ class TrainingJob:
         deadline = time.monotonic() + timeout if timeout is not None else None
         self.ensure_followed()
         with Interrupts() as interrupts:
-            output = Output(self, sys.stdout if logs else None, all=logs == "All")
+            output = Output(self, sys.stdout if logs else None, all=all)
             feed = EventFeed(self, checked, output.progress, before=output.hide)
             try:
                 if logs and not self._is_over():

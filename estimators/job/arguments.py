@@ -48,6 +48,7 @@ class Argument:
         owner: Which constructor takes it.
         neutral: Values that ask for nothing, and are taken although the rest is refused.
         containers: Whether local containers take it, though processes do not.
+        accepts: The type of its values, for editors and type checkers; empty: the type of the field of ``Settings``.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Argument:
     owner: Owner = Owner.ESTIMATOR
     neutral: tuple[Any, ...] = (None,)
     containers: bool = False
+    accepts: str = ""
 
 
 class ArgumentNameError(ConfigurationError, TypeError):
@@ -66,6 +68,9 @@ class ArgumentNameError(ConfigurationError, TypeError):
 _CARRIED, _CHANGED, _AWS, _REFUSED, _OWN = Treatment
 _TF = Owner.TENSORFLOW
 _FRAMEWORK = Owner.FRAMEWORK
+_PATH = "str | os.PathLike[str] | None"
+_PATHS = "Sequence[str | os.PathLike[str]] | None"
+_TEXTS = "Sequence[str] | None"
 
 ARGUMENTS: tuple[Argument, ...] = (
     # where
@@ -113,18 +118,21 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="entry_point",
         treatment=_CHANGED,
+        accepts="str | os.PathLike[str] | Callable[..., Any] | None",
         note="also a function, a module ('pkg.module') or a folder with a __main__.py. Modules and folders need no "
         "setup.py",
     ),
     Argument(
         name="source_dir",
         treatment=_CHANGED,
+        accepts=_PATH,
         note="code on S3 (a .tar.gz) works only for jobs on SageMaker. fleetfit does not send .env and files that "
         "match .fleetfitignore (or .gitignore, if there is no .fleetfitignore)",
     ),
     Argument(
         name="dependencies",
         treatment=_CHANGED,
+        accepts=_PATHS,
         note="a dependency with the same name as a file or folder of the code is refused",
     ),
     Argument(
@@ -140,14 +148,16 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="hyperparameters",
         treatment=_CHANGED,
+        accepts="Mapping[str, Any] | None",
         note="values keep their types. An image without an entry_point gets str() of each value, as in the SDK. "
         "fleetfit refuses reserved names, and values that JSON cannot represent",
     ),
-    Argument(name="environment", treatment=_CARRIED),
+    Argument(name="environment", treatment=_CARRIED, accepts="Mapping[str, str] | None"),
     Argument(name="container_log_level", treatment=_CARRIED),
     Argument(
         name="container_entry_point",
         treatment=_AWS,
+        accepts=_TEXTS,
         note="also works in local containers. Processes on this machine have no container. For processes, use "
         "entry_point",
         containers=True,
@@ -155,6 +165,7 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="container_arguments",
         treatment=_AWS,
+        accepts=_TEXTS,
         note="also works in local containers. Processes on this machine have no container. For processes, use "
         "hyperparameters",
         containers=True,
@@ -194,12 +205,14 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="model_uri",
         treatment=_CHANGED,
+        accepts=_PATH,
         note="also a path. In local jobs, this channel is like any other input channel",
     ),
     Argument(name="model_channel_name", treatment=_CARRIED),
     Argument(
         name="output_path",
         treatment=_CHANGED,
+        accepts=_PATH,
         note="also a path or file:// URI. For local jobs, the default is the folder of job records",
     ),
     Argument(
@@ -216,6 +229,7 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="model_dir",
         treatment=_CHANGED,
+        accepts="str | os.PathLike[str] | Literal[False] | None",
         owner=_TF,
         note="the same rules as in the SDK. With a local output, <output_path>/<job>/model is a plain path",
     ),
@@ -237,11 +251,13 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="checkpoint_s3_uri",
         treatment=_CHANGED,
+        accepts=_PATH,
         note="also a path or file:// URI. For local jobs, the default is a folder in the job record",
     ),
     Argument(
         name="checkpoint_local_path",
         treatment=_CHANGED,
+        accepts=_PATH,
         note=f"{PROCESSES} accepts only '/opt/ml/checkpoints'. SM_CHECKPOINT_DIR contains the path of the actual "
         "folder",
     ),
@@ -249,6 +265,7 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="metric_definitions",
         treatment=_CHANGED,
+        accepts="Sequence[Mapping[str, str]] | None",
         note="the first group of a regex is the number. A regex without a group is refused",
     ),
     Argument(
@@ -292,8 +309,8 @@ ARGUMENTS: tuple[Argument, ...] = (
         neutral=(None, False),
     ),
     # network and security
-    Argument(name="subnets", treatment=_AWS, note="a VPC exists on AWS only"),
-    Argument(name="security_group_ids", treatment=_AWS, note="a VPC exists on AWS only"),
+    Argument(name="subnets", treatment=_AWS, accepts=_TEXTS, note="a VPC exists on AWS only"),
+    Argument(name="security_group_ids", treatment=_AWS, accepts=_TEXTS, note="a VPC exists on AWS only"),
     Argument(
         name="encrypt_inter_container_traffic",
         treatment=_AWS,
@@ -323,6 +340,7 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="distribution",
         treatment=_CHANGED,
+        accepts="Distribution | Mapping[str, Any] | None",
         v1_name="distributions",
         note="also a strategy object, such as MPI(processes_per_host=2). smdistributed and pytorchxla are not "
         "available. The estimator refuses unknown keys, two strategies, a missing 'enabled', and strategies for a "
@@ -334,11 +352,17 @@ ARGUMENTS: tuple[Argument, ...] = (
         treatment=_CHANGED,
         note="also a boto3 session. Local jobs use only the session's region",
     ),
-    Argument(name="tags", treatment=_CARRIED, note="without effect locally"),
+    Argument(
+        name="tags",
+        treatment=_CARRIED,
+        accepts="Sequence[Mapping[str, str]] | Mapping[str, str] | None",
+        note="without effect locally",
+    ),
     # our own
     Argument(
         name="arguments",
         treatment=_OWN,
+        accepts=_PATHS,
         note="more command-line arguments for the script, for example ['--fp16', '--layers', '64', '32']. The script "
         "gets these arguments unchanged, after the hyperparameters. Use arguments for flags, options with several "
         "values, and values with a dash at the start",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from container.contract.names import shown, unknown
 from estimators.job.bounds import items_of
@@ -24,6 +24,23 @@ _FILE_SYSTEMS = ("EFS", "FSxLustre")
 _ACCESS_MODES = ("ro", "rw")
 #: What writes DataFrames of Spark; imported on use.
 _FRAMES = "estimators.backends.spark.frames"
+
+
+class Configured(Protocol):
+    """A :class:`TrainingInput` or a :class:`FileSystemInput`, of this package or of the SageMaker SDK."""
+
+    config: dict[str, Any]
+
+
+class SparkFrame(Protocol):
+    """A DataFrame of Spark."""
+
+    @property
+    def sparkSession(self) -> Any: ...
+
+
+#: The argument ``inputs`` of ``fit()``. A dict has any values: mypy would refuse a variable with different ones.
+Inputs = str | os.PathLike[str] | Configured | SparkFrame | Mapping[str, Any] | None
 
 
 class ShuffleConfig:

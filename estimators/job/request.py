@@ -16,8 +16,8 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar, get_args
 
 from container.contract import hyperparameters as codec
 from container.contract.names import shown, suggesting, unknown
@@ -32,7 +32,8 @@ from estimators.job.spot_market import SpotMarket
 S = TypeVar("S", bound="_Shape")
 
 #: What may be done about something that is noticed in a job.
-NOTICED = ("warn", "fail")
+Noticed = Literal["warn", "fail"]
+NOTICED = get_args(Noticed)
 
 #: The cluster's hosts are ``algo-1`` … ``algo-N``, as on SageMaker.
 HOST_PREFIX = "algo-"
@@ -540,17 +541,17 @@ class RunOptions:
     stop_grace: float = 120.0
     interrupt_grace: float = 5.0
     start_timeout: float = 60.0
-    warnings: tuple[str, ...] = ()
+    warnings: Sequence[str] = ()
     framework_version: str | None = None
     py_version: str | None = None
-    frameworks: tuple[str, ...] = ("tensorflow",)
+    frameworks: Sequence[str] = ("tensorflow",)
     backend_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     asked_instance_type: str | None = None
     failure_policy: FailurePolicy = FailurePolicy()
     spot_market: SpotMarket | None = None
-    chaos: tuple[Fault, ...] = ()
-    on_undistributed: str = "warn"
-    on_nan: str = "warn"
+    chaos: Sequence[Fault] = ()
+    on_undistributed: Noticed = "warn"
+    on_nan: Noticed = "warn"
     dispatcher: str | None = None
     dispatcher_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     queue: str | None = None

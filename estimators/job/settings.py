@@ -44,7 +44,7 @@ _MAX_NUMBER = 25
 class Settings:
     """What an estimator was told, by the names and with the defaults of the SageMaker SDK 2.x.
 
-    Attributes are documented in :class:`estimators.client.estimator.Estimator`. Lists become tuples, dicts are copied,
+    Attributes are documented in :class:`estimators.Estimator`. Lists become tuples, dicts are copied,
     ``distribution`` is parsed, paths and URIs are kept as given.
     """
 

@@ -95,7 +95,7 @@ def from_events(
         secondary_status=str(status.get("SecondaryStatus") or status["TrainingJobStatus"]),
         seconds=end - created if end is not None and created is not None else None,
         phases=phases(events),
-        metrics={
+        final_metrics={
             str(item["MetricName"]): float(item["Value"])
             for item in (reported if reported is not None else final.to_list())
         },

@@ -62,7 +62,7 @@ def rows(result: Result) -> list[tuple[str, list[str]]]:
             speed.append(f"global batch {result.global_batch_size}")
         table.append(("speed", speed))
     # That of the last epoch alone: one name has one meaning in a table.
-    metrics = {name: value for name, value in result.metrics.items() if name != "samples_per_second"}
+    metrics = {name: value for name, value in result.final_metrics.items() if name != "samples_per_second"}
     if metrics:
         shown = [f"{name} {number_text(value)}" for name, value in list(metrics.items())[:_METRICS_SHOWN]]
         more = len(metrics) - len(shown)

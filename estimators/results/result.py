@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas
 
 #: Raised when the saved form changes such that an older fleetfit would misread it.
-FORMAT = 1
+FORMAT = 2
 
 #: Strategies that reduce gradients over the ranks.
 _SYNCHRONOUS = ("mpi", "collective_all_reduce", "elastic_horovod", "torch_distributed", "elastic_torch_distributed")
@@ -151,7 +151,7 @@ class Result:
         secondary_status: The status in more detail: ``MaxRuntimeExceeded`` …
         seconds: Seconds from the job's creation to its end; None while the job runs.
         phases: Seconds per phase; None if unknown.
-        metrics: The last value of each metric.
+        final_metrics: The last value of each metric.
         model_data: Where the model is, or None.
         checkpoints: Where the checkpoints are; None if there are none.
         logs: The folder of the hosts' logs.
@@ -193,7 +193,7 @@ class Result:
     secondary_status: str
     seconds: float | None
     phases: Mapping[str, float | None]
-    metrics: Mapping[str, float]
+    final_metrics: Mapping[str, float]
     model_data: str | None
     checkpoints: str | None
     logs: str
@@ -361,8 +361,8 @@ class Result:
 
     # --- other forms ---
 
-    def to_frame(self) -> pandas.DataFrame:
-        """Return the series as a DataFrame, a row per value: name, value, rank, host, attempt, elapsed_s, samples."""
+    def metrics(self) -> pandas.DataFrame:
+        """Return ``series`` as a DataFrame, a row per value: name, value, rank, host, attempt, elapsed_s, samples."""
         import pandas
 
         columns = [field.name for field in dataclasses.fields(Point)]
@@ -385,7 +385,7 @@ class Result:
         found["moments"] = [vars(moment) for moment in self.moments]
         for name in ("model", "checkpointing"):
             found[name] = dataclasses.asdict(found[name]) if found[name] is not None else None
-        for name in ("phases", "metrics", "hyperparameters", "data", "provenance"):
+        for name in ("phases", "final_metrics", "hyperparameters", "data", "provenance"):
             found[name] = dict(found[name])
         return found
 
@@ -425,7 +425,7 @@ class Result:
             rows = zip(*series.values(), strict=True)
             points = (_known(Point, dict(zip(series.keys(), row, strict=True))) for row in rows)
             found["series"] = tuple(Point(**{**point, "value": float(point["value"])}) for point in points)
-            found["metrics"] = {name: float(value) for name, value in (values.get("metrics") or {}).items()}
+            found["final_metrics"] = {name: float(value) for name, value in values["final_metrics"].items()}
             found["moments"] = tuple(Moment(**_known(Moment, moment)) for moment in values.get("moments") or ())
             for name, kind in (("model", Model), ("checkpointing", Checkpoints)):
                 if found.get(name) is not None:

@@ -43,7 +43,7 @@ def summary(result: Result) -> dict[str, Any]:
         "cost": cost.total if cost is not None else None,
         "spot_savings": result.spot_savings,
         "straggler": straggler.rank if straggler is not None else None,
-        **{f"metric_{name}": value for name, value in result.metrics.items()},
+        **{f"metric_{name}": value for name, value in result.final_metrics.items()},
     }
 
 

@@ -29,6 +29,7 @@ from estimators.job.errors import (
     TuningJobError,
     UnsupportedError,
 )
+from estimators.job.inputs import Inputs
 from estimators.job.naming import base_of_name
 from estimators.records.record import JobRecord
 from estimators.tuning import ranges, running, trials
@@ -246,7 +247,7 @@ class HyperparameterTuner:
 
     def fit(
         self,
-        inputs: Any = None,
+        inputs: Inputs = None,
         job_name: str | None = None,
         include_cls_metadata: bool = False,
         estimator_kwargs: Any = None,
@@ -285,7 +286,7 @@ class HyperparameterTuner:
         if wait:
             self.wait()
 
-    def plan(self, inputs: Any = None, job_name: str | None = None) -> TuningPlan:
+    def plan(self, inputs: Inputs = None, job_name: str | None = None) -> TuningPlan:
         """Return what :meth:`fit` would start, without starting anything.
 
         On SageMaker this is the request; otherwise, the processes of a trial.

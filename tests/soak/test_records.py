@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from feeding import write_objects
 
-from estimators import MPI, TensorFlow, TrainingInput
+from estimators import MPI, TensorFlow
+from estimators.inputs import TrainingInput
 
 pytestmark = [
     pytest.mark.soak,

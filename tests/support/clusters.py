@@ -159,9 +159,11 @@ class Make:
             }
         )
 
-    def run(self, script: str, *, logs: bool | str = False, name: str | None = None, **settings: Any) -> TrainingJob:
+    def run(
+        self, script: str, *, logs: bool = False, all: bool = False, name: str | None = None, **settings: Any
+    ) -> TrainingJob:
         """Run a script to its end."""
-        return fit(self(script, **settings), logs=logs, job_name=name)
+        return fit(self(script, **settings), logs=logs, all=all, job_name=name)
 
     def start(
         self, script: str, *, name: str | None = None, ready: int = 0, inputs: Any = None, **settings: Any

@@ -12,7 +12,8 @@ import clusters
 import pytest
 import s3_server
 
-from estimators import ElasticTorchDistributed, Estimator, Interrupt, RunOptions, SpotMarket, TensorFlow
+from estimators import ElasticTorchDistributed, Estimator, RunOptions, TensorFlow
+from estimators.faults import Interrupt, SpotMarket
 
 #: Says what it reads, and leaves a model, an output and a checkpoint in the Checkpointer's form.
 SCRIPT = """

@@ -35,7 +35,7 @@ STORE = "spark.fleetfit.store"
 
 
 def write(frame: Any, file_format: str, shards: int | None, path: str | os.PathLike[str] | None) -> str:
-    """Write a frame, unless its content is there; see :meth:`estimators.TrainingInput.from_spark`.
+    """Write a frame, unless its content is there; see :meth:`estimators.inputs.TrainingInput.from_spark`.
 
     Returns:
         The manifest, which lists the files. It appears when all of them are there.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from container.contract.names import shown, unknown
 from container.contract.strategies import FRAMEWORKS, parse_distribution
@@ -140,7 +140,7 @@ def build(document: Document) -> tuple[Estimator, Any]:
             raise
 
 
-def estimator_for(framework: str | None, given: dict[str, Any], *, model_dir: str | bool | None) -> Estimator:
+def estimator_for(framework: str | None, given: dict[str, Any], *, model_dir: str | Literal[False] | None) -> Estimator:
     """Return an estimator for a framework's scripts.
 
     Args:

@@ -17,7 +17,7 @@ from estimators.client.jobfiles.building import CHANNEL_OPTIONS, argument_names,
 from estimators.job.arguments import BY_NAME
 from estimators.job.failure_policy import FailurePolicy
 from estimators.job.inputs import FileSystemInput, TrainingInput
-from estimators.job.request import NOTICED, RunOptions
+from estimators.job.request import RunOptions
 from estimators.job.settings import Settings
 from estimators.job.spot_market import SpotMarket
 
@@ -87,6 +87,8 @@ def _of_type(hint: Any) -> dict[str, Any]:
         return _or_variable({"type": _PLAIN[hint]})
     if origin is tuple:
         return {"type": "array"} if Ellipsis not in parts else {"type": "array", "items": _of_type(parts[0])}
+    if origin is typing.Literal:
+        return _or_variable({"enum": list(parts)})
     if origin is not None and issubclass(origin, Mapping):
         return dict(_ANY_OBJECT)
     return {}
@@ -130,8 +132,6 @@ def _run_options() -> dict[str, Any]:
     said = _object_of(RunOptions, option_names())
     said["properties"]["failure_policy"] = _object_of(FailurePolicy)
     said["properties"]["spot_market"] = _or_null(_object_of(SpotMarket))
-    for name in ("on_undistributed", "on_nan"):
-        said["properties"][name] = _or_variable({"enum": list(NOTICED)})
     said["properties"]["chaos"] = {"type": "array", "items": {"type": "object", "required": ["do"]}}
     return _or_null(said)
 

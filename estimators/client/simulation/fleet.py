@@ -160,7 +160,7 @@ def recommend(  # type: ignore[misc] # the overloads say what is returned for wh
         market: When hosts are interrupted.
         prices: ``(spot, on demand)`` in dollars per host and hour; the second may be None if the price of the instance
             type is known.
-        records: Number of records to train on, over all epochs; see :func:`~estimators.simulate`.
+        records: Number of records to train on, over all epochs; see :func:`~estimators.planning.simulate`.
         epochs: Number of epochs, instead of ``records``, if ``model`` is a result.
         timings: Durations of the job's phases.
         runs: Number of simulated runs of the recommended fleet.

@@ -1,1 +1,1 @@
-"""Which strategy? A cost model, its calibration by a short run, and what follows: :func:`estimators.recommend`."""
+"""A cost model, its calibration by a short run, and the best strategy: :func:`estimators.planning.recommend`."""

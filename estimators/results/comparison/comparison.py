@@ -211,7 +211,7 @@ class Comparison:
         """The columns that have at least one value."""
         metrics: dict[str, None] = {}
         for result in self.results:
-            for name in result.metrics:
+            for name in result.final_metrics:
                 if name not in ("epoch", "samples_per_second"):
                     metrics[name] = None
         all_columns = [
@@ -295,15 +295,15 @@ class Comparison:
             rows.append(row)
         return pandas.DataFrame(rows).set_index("name") if rows else pandas.DataFrame()
 
-    def to_frame(self) -> pandas.DataFrame:
+    def metrics(self) -> pandas.DataFrame:
         """Return every value of every metric of every run.
 
-        The columns are those of ``Result.to_frame``, and ``group`` and ``job``.
+        The columns are those of ``Result.metrics()``, and ``group`` and ``job``.
         """
         import pandas
 
         frames = [
-            result.to_frame().assign(group=group.name, job=result.job_name)
+            result.metrics().assign(group=group.name, job=result.job_name)
             for group in self.groups
             for result in group.results
             if result.series
@@ -407,7 +407,7 @@ def cause(result: Result) -> str:
 
 
 def _metric(name: str) -> Callable[[Result], float | None]:
-    return lambda result: result.metrics.get(name)
+    return lambda result: result.final_metrics.get(name)
 
 
 # --- what differs ---

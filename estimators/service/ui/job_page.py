@@ -71,7 +71,7 @@ def html(record: JobRecord, *, token: str, verified: Mapping[str, str | None] | 
         warnings=dict.fromkeys((*(own.get("warnings") or ()), *result.warnings)),
         levels=LEVELS,
         facts=_facts(result),
-        metrics=[(name, number_text(value)) for name, value in result.metrics.items()],
+        metrics=[(name, number_text(value)) for name, value in result.final_metrics.items()],
         ranks=[(str(rank.rank), rank.host, bytes_text(rank.peak_memory_bytes), _end(rank.exit_code, rank.signal))
                for rank in result.ranks],
         steps=[(when(step.get("StartTime")), str(step.get("Status")), str(step.get("StatusMessage") or ""))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -69,15 +70,81 @@ def test_the_wheel_holds_our_three_packages_and_nothing_else(wheel: Path, instal
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"container", "estimators", "fleetfit"}
-    patterns = ("container/**/*.py", "estimators/**/*.py", "estimators/**/*.j2", "fleetfit/*.py")
+    patterns = (
+        "container/**/*.py", "estimators/**/*.py", "estimators/**/*.pyi", "estimators/**/*.j2", "fleetfit/*.py",
+    )  # fmt: skip
     assert {str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern)} <= set(names)
     assert {"container/py.typed", "estimators/py.typed", "fleetfit/py.typed"} <= set(names)
     assert any(name.endswith("entry_points.txt") for name in names)
     program = (
-        "import estimators, fleetfit\nfrom fleetfit import MPI, TensorFlow\nprint(TensorFlow is estimators.TensorFlow)"
+        "import estimators, fleetfit\nfrom fleetfit import TensorFlow\nfrom fleetfit.tuner import HyperparameterTuner\n"
+        "print(TensorFlow is estimators.TensorFlow, HyperparameterTuner is estimators.tuner.HyperparameterTuner)"
     )
     done = run(installed, program, tmp_path / "program", tmp_path)
-    assert done.stdout.split() == ["True"], done.stderr
+    assert done.stdout.split() == ["True", "True"], done.stderr
+
+
+#: A user's script. Type checkers accept every line but those that are marked.
+TYPED = """
+from pathlib import Path
+
+from estimators import MPI, Estimator, FailurePolicy, PyTorch, RunOptions, TensorFlow, TorchDistributed, TrainingJob
+from estimators import Tensorflow  # wrong
+from estimators import WandbCallback  # wrong
+from estimators.callbacks import Callback, Metric
+from estimators.faults import Kill
+from estimators.inputs import TrainingInput
+from estimators.tuner import ContinuousParameter, HyperparameterTuner
+
+
+class Printing(Callback):
+    def on_metric(self, job: TrainingJob, metric: Metric) -> None:
+        print(job.name, metric.name, metric.value)
+
+
+options = RunOptions(stop_grace=30, failure_policy=FailurePolicy(max_failures=2), backend_options={"cpus": 2})
+RunOptions(chaos=[Kill(rank=1, at_step=50)], on_nan="fail", queue="default", needs={"cores": 2})
+RunOptions(stop_grase=30)  # wrong
+RunOptions(on_nan="ignore")  # wrong
+estimator = TensorFlow(
+    entry_point="train.py", source_dir=Path("code"), dependencies=["lib"], instance_count=2, run_options=options,
+    distribution=MPI(processes_per_host=2), hyperparameters={"epochs": 4}, tags={"team": "vision"}, model_dir=False,
+    metric_definitions=[{"Name": "loss", "Regex": "loss: ([0-9.]+)"}],
+)
+TensorFlow(entrypoint="train.py")  # wrong
+TensorFlow(instance_count="2")  # wrong
+Estimator("image:1", "role", 2, "ml.p3.2xlarge", distribution={"mpi": {"enabled": True}})
+Estimator(model_dir="model")  # wrong
+Estimator(entry_point=lambda epochs: epochs, hyperparameters={"epochs": 2})
+PyTorch("train.py", distribution=TorchDistributed(processes_per_host=2))
+estimator.instance_count = 4
+estimator.instance_cuont = 4  # wrong
+data = {"train": "data", "test": TrainingInput("s3://bucket/test")}
+job = estimator.fit(data, logs="All", callbacks=[Printing()], chaos=[Kill(rank=1, at_step=50)], all=True)
+estimator.fit(Path("data"), wait=False, job_name="job-1", callbacks=Printing())
+estimator.fit(wait=True, log=False)  # wrong
+estimator.fit(logs="Everything")  # wrong
+estimator.fit(3)  # wrong
+estimator.fitt()  # wrong
+launch = job.phases["launch"]
+print(job.metrics().tail(), launch is not None and launch > 3, job.status, job.result().final_metrics["loss"])
+job.wait(timeout=3, all=True)
+tuner = HyperparameterTuner(estimator, "loss", {"rate": ContinuousParameter(0.1, 1.0)})
+HyperparameterTuner(estimator, "loss", {}, max_job=3)  # wrong
+Tensorflow, WandbCallback
+"""
+
+
+@pytest.mark.parametrize("checker", ["mypy --python-executable", "pyright --pythonpath"])
+def test_type_checkers_know_the_names_and_arguments(checker: str, installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(TYPED)
+    done = subprocess.run(
+        [sys.executable, "-m", *checker.split(), str(installed), "script.py"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    found = {int(line) for line in re.findall(r"script\.py:(\d+).* error", done.stdout)}
+    marked = {number for number, line in enumerate(TYPED.splitlines(), 1) if line.endswith("# wrong")}
+    assert found == marked, done.stdout + done.stderr
 
 
 def traps(folder: Path) -> Path:

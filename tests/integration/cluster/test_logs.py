@@ -21,7 +21,7 @@ def live(make: clusters.Make, script: str, **settings: Any) -> tuple[str, Traini
     """Run a script and return what ``fit()`` printed meanwhile, and the job."""
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown):
-        job = make.run(script, logs="All", **settings)
+        job = make.run(script, logs=True, all=True, **settings)
     return shown.getvalue(), job
 
 

@@ -15,7 +15,8 @@ import fleet as fleets
 import places
 import pytest
 
-from estimators import FailurePolicy, TrainingInput
+from estimators import FailurePolicy
+from estimators.inputs import TrainingInput
 
 pytestmark = pytest.mark.skipif(not fleets.possible(), reason="network namespaces need root and iproute2")
 

@@ -13,7 +13,8 @@ import pytest
 import ray_cluster as rays
 from run_documents import project_of, run_document
 
-from estimators import FailurePolicy, TrainingInput
+from estimators import FailurePolicy
+from estimators.inputs import TrainingInput
 
 WAITS = """
 import time

@@ -12,7 +12,8 @@ import places
 import pytest
 import ray_cluster as rays
 
-from estimators import CategoricalParameter, FailurePolicy, HyperparameterTuner, TrainingJob
+from estimators import FailurePolicy, TrainingJob
+from estimators.tuner import CategoricalParameter, HyperparameterTuner
 
 #: The score rises with the rate, from where the checkpoint was; each epoch is kept.
 TRAIN = """

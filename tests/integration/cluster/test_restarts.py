@@ -9,18 +9,8 @@ import clusters
 import pytest
 import sharing
 
-from estimators import (
-    MPI,
-    CollectiveAllReduce,
-    ConfigurationError,
-    FailurePolicy,
-    Interrupt,
-    Kill,
-    RemoveHost,
-    SpotMarket,
-    TensorFlow,
-    TrainingJob,
-)
+from estimators import MPI, CollectiveAllReduce, ConfigurationError, FailurePolicy, TensorFlow, TrainingJob
+from estimators.faults import Interrupt, Kill, RemoveHost, SpotMarket
 
 #: Counts to ``END``, a step each 20 ms, from where the folder of checkpoints says; at the steps ``HOLD``, one of each
 #: attempt from the first, it stays. Rank 0 leads.

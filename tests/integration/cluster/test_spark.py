@@ -23,7 +23,8 @@ import spark_session as sparks
 from run_documents import project_of, run_document
 
 from container.formats import example, tfrecord
-from estimators import BackendError, ConfigurationError, FailurePolicy, TrainingInput, UnsupportedError
+from estimators import BackendError, ConfigurationError, FailurePolicy, UnsupportedError
+from estimators.inputs import TrainingInput
 
 pytestmark = pytest.mark.spark
 

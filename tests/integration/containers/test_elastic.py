@@ -10,8 +10,9 @@ import pytest
 from containing import await_gone
 from elastic_jobs import ENVIRONMENT, LEDGER, trained, until_size, worker_report
 
-from estimators import ElasticHorovod, ShuffleConfig, TrainingInput
+from estimators import ElasticHorovod
 from estimators.backends.docker.engine import Engine
+from estimators.inputs import ShuffleConfig, TrainingInput
 
 pytestmark = [pytest.mark.timeout(1500), pytest.mark.horovod]
 

@@ -13,8 +13,8 @@ import pytest
 import s3_server
 import sharing
 
-from estimators import TrainingInput
 from estimators.backends.docker.engine import Engine
+from estimators.inputs import TrainingInput
 
 pytestmark = pytest.mark.timeout(1500)  # the first one has the images made
 

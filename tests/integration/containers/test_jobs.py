@@ -16,20 +16,13 @@ import pytest
 from containing import WAITING, await_gone, left, plain_job
 
 from container.formats import tfrecord
-from estimators import (
-    MPI,
-    CollectiveAllReduce,
-    ParameterServer,
-    RunOptions,
-    TensorFlow,
-    TrainingInput,
-    TrainingJobError,
-)
+from estimators import MPI, CollectiveAllReduce, ParameterServer, RunOptions, TensorFlow, TrainingJobError
 from estimators.backends.docker import ownership, reapers
 from estimators.backends.docker.engine import Engine
 from estimators.backends.docker.reapers import Duty
 from estimators.backends.images.toolkit import IMAGE
 from estimators.client import launch
+from estimators.inputs import TrainingInput
 from estimators.job.errors import BackendError, ConfigurationError, UnsupportedError
 
 pytestmark = pytest.mark.timeout(1500)  # the first one has the images made

@@ -14,8 +14,9 @@ import official_image
 import pytest
 from containing import await_gone
 
-from estimators import Estimator, TensorFlow, TrainingInput, TrainingJobError
+from estimators import Estimator, TensorFlow, TrainingJobError
 from estimators.backends.docker.engine import Engine
+from estimators.inputs import TrainingInput
 
 pytestmark = pytest.mark.timeout(1500)  # the first one has the images made
 
@@ -213,7 +214,8 @@ def test_sshd_gets_keys_of_the_job(make: clusters.Make, home: Path) -> None:
 CALLER = """
 import os, subprocess, sys
 sys.path[:0] = {path!r}
-from estimators import RunOptions, TensorFlow, TrainingInput
+from estimators import RunOptions, TensorFlow
+from estimators.inputs import TrainingInput
 job = TensorFlow(entry_point="train.py", source_dir="code", instance_type="local", model_dir=False,
     environment={{"MARKS": "/marks", "WAITS": "no"}},
     run_options=RunOptions(backend_options={{"mounts": {{os.path.abspath("marks"): "/marks"}}}}),

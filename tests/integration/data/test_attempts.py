@@ -11,16 +11,8 @@ import pytest
 from jobs_on_s3 import estimator, said, unpacked
 from s3_server import Bucket
 
-from estimators import (
-    ElasticTorchDistributed,
-    Estimator,
-    Interrupt,
-    PreflightWarning,
-    RunOptions,
-    SpotMarket,
-    TensorFlow,
-    TrainingJobError,
-)
+from estimators import ElasticTorchDistributed, Estimator, PreflightWarning, RunOptions, TensorFlow, TrainingJobError
+from estimators.faults import Interrupt, SpotMarket
 
 #: Each host writes a file in each attempt, and another into its intermediate output; FAILS attempts end badly.
 SCRIPT = """

@@ -19,7 +19,8 @@ from container.agent import channels
 from container.contract.channels import HostChannel
 from container.contract.errors import AgentError
 from container.formats import RecordFormat
-from estimators import PreflightWarning, TrainingInput
+from estimators import PreflightWarning
+from estimators.inputs import TrainingInput
 
 pytestmark = pytest.mark.filterwarnings(f"ignore::{PreflightWarning.__module__}.PreflightWarning")
 

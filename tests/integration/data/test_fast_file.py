@@ -15,7 +15,8 @@ from s3_server import Bucket, Faults
 from waiting import until
 
 from container.agent import mounting
-from estimators import PreflightWarning, TrainingInput
+from estimators import PreflightWarning
+from estimators.inputs import TrainingInput
 
 needs_fuse = pytest.mark.skipif(
     shutil.which("fusermount3") is None or not os.access("/dev/fuse", os.R_OK | os.W_OK),

@@ -14,8 +14,9 @@ from jobs_on_s3 import estimator, said, unpacked
 from s3_server import Bucket, Faults
 from waiting import until
 
-from estimators import PreflightWarning, TrainingInput, TrainingJobError
+from estimators import PreflightWarning, TrainingJobError
 from estimators.client import debugging
+from estimators.inputs import TrainingInput
 from estimators.job.errors import ConfigurationError
 from estimators.records.record import job_names
 

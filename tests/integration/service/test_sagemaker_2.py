@@ -156,7 +156,8 @@ def a_tuner(served: Serving, outputs: Mapping[str, str]) -> None:
 
 def our_tuner_has_the_originals_names_and_forms(served: Serving, outputs: Mapping[str, str]) -> None:
     """The SDK's signature, methods, requests and columns beside ours."""
-    import estimators as ours
+    from estimators import analytics
+    from estimators import tuner as ours
 
     match = re.search(r"^original: (.*)$", outputs["tuning"], re.MULTILINE)
     assert match is not None
@@ -181,7 +182,7 @@ def our_tuner_has_the_originals_names_and_forms(served: Serving, outputs: Mappin
         ours.StrategyConfig(ours.HyperbandStrategyConfig(9, 1)).to_input_req(),
         ours.TuningJobCompletionCriteriaConfig(3, True, 0.5).to_input_req(),
     ]
-    frame = ours.HyperparameterTuningJobAnalytics("tuned", home=served.home).dataframe()
+    frame = analytics.HyperparameterTuningJobAnalytics("tuned", home=served.home).dataframe()
     assert list(frame.columns)[: len(original["columns"])] == original["columns"]
 
 

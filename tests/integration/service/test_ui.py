@@ -20,13 +20,15 @@ from container.checkpoint.manifest import Progress
 from container.checkpoint.store import CheckpointStore, Contents
 from container.contract.failures import Cause, Failure
 from container.contract.wire import Event, Piece
-from estimators import ContinuousParameter, ElasticHorovod, FakeOutcome, HyperparameterTuner, TensorFlow
+from estimators import ElasticHorovod, TensorFlow
 from estimators.job.errors import TrainingJobError
 from estimators.records import status as statuses
 from estimators.records.logs import LogWriter
 from estimators.records.record import JobRecord
 from estimators.records.states import SecondaryStatus
 from estimators.service.ui.serving import Page
+from estimators.testing import FakeOutcome
+from estimators.tuner import ContinuousParameter, HyperparameterTuner
 
 HOSTILE = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
 

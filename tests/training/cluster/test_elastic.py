@@ -28,18 +28,11 @@ from elastic_jobs import (
     worker_report,
 )
 
-from estimators import (
-    ElasticHorovod,
-    FailurePolicy,
-    Interrupt,
-    RemoveHost,
-    ShuffleConfig,
-    SpotMarket,
-    TrainingInput,
-    TrainingJob,
-)
+from estimators import ElasticHorovod, FailurePolicy, TrainingJob
 from estimators.client import ipc_client
 from estimators.client.launch import resume
+from estimators.faults import Interrupt, RemoveHost, SpotMarket
+from estimators.inputs import ShuffleConfig, TrainingInput
 from estimators.job.errors import ConfigurationError, TrainingJobError, UnsupportedError
 from estimators.records.record import JobRecord
 

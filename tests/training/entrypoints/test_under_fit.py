@@ -99,7 +99,7 @@ def test_keras_3_with_the_synchronous_strategies(distribution: Any, digits: dict
     assert set(values["rank"]) == {0}
     # The job's own metrics arrive while it runs, without a regex.
     assert seen == values["value"].tolist()
-    assert all(seconds is not None for seconds in job.phases().values()), job.phases()
+    assert all(seconds is not None for seconds in job.phases.values()), job.phases
     assert Path(job.model_data or "").is_file()
     assert len(list(Path(job.checkpoints).glob("checkpoint-*"))) >= 3
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from container.contract.wire import Event
-from estimators import GrowWithEpochs, RandomResize
+from estimators.callbacks import GrowWithEpochs, RandomResize
 
 SCRIPT = Path(__file__).resolve().parents[3] / "examples" / "elastic_convergence.py"
 

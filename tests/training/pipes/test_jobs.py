@@ -18,7 +18,8 @@ from feeding import ROOT, write_objects
 from waiting import until
 
 from container.formats import tfrecord
-from estimators import MPI, CollectiveAllReduce, ParameterServer, TensorFlow, TrainingInput, TrainingJobError
+from estimators import MPI, CollectiveAllReduce, ParameterServer, TensorFlow, TrainingJobError
+from estimators.inputs import TrainingInput
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.filterwarnings("ignore::estimators.PreflightWarning")]
 needs_horovod = pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="Horovod is not installed")

@@ -74,7 +74,7 @@ def test_a_training_says_what_it_took_and_who_held_it_up(
     assert result.straggler is not None and result.straggler.rank == 1
     assert result.ranks[0].exchange_s is not None and result.ranks[0].exchange_s > 0.025
     assert all(rank.peak_memory_bytes and rank.peak_memory_bytes > 50 << 20 for rank in result.ranks)
-    frame = result.to_frame()
+    frame = result.metrics()
     assert list(frame[frame.name == "loss"]["samples"]) == [64, 128, 192]
     assert "slowed the other ranks down" in str(comparison)
     assert "no such data" in str(comparison["wrong"].first.failure_reason)

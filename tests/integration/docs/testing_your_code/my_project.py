@@ -3,4 +3,4 @@
 
 def train_and_report(estimator):
     job = estimator.fit()
-    return f"the last loss: {job.result().metrics['loss']}"
+    return f"the last loss: {job.result().final_metrics['loss']}"

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from container.contract.failures import Cause, Failure
-from estimators import MPI, FakeOutcome, TensorFlow, TrainingJobError
+from estimators import MPI, TensorFlow, TrainingJobError
+from estimators.testing import FakeOutcome
 
 
 @pytest.fixture(autouse=True)

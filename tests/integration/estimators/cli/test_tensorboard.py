@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from estimators import FakeOutcome, TensorFlow
+from estimators import TensorFlow
 from estimators.cli import tensorboard_server
 from estimators.cli.main import main
 from estimators.records.record import JobRecord
+from estimators.testing import FakeOutcome
 
 #: In TensorBoard's place: looks into its log folder, until both jobs are there.
 _READER = """

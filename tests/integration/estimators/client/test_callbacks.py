@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from container.contract.wire import Event
-from estimators import Callback, Metric, TensorFlow, TrainingJob
+from estimators import TensorFlow, TrainingJob
+from estimators.callbacks import Callback, Metric
 
 #: Goes on when its first metric has been seen.
 SCRIPT = """

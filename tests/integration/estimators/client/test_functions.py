@@ -18,17 +18,10 @@ from typing import Any
 import clusters
 import pytest
 
-from estimators import (
-    Channel,
-    ConfigurationError,
-    Estimator,
-    RecordError,
-    RemoteExecutor,
-    TrainingJob,
-    TrainingJobError,
-    remote,
-)
+from estimators import ConfigurationError, Estimator, RecordError, TrainingJob, TrainingJobError
+from estimators.inputs import Channel
 from estimators.records.record import job_names
+from estimators.remote_function import RemoteExecutor, remote
 
 
 def run(function: Callable[..., Any], inputs: Any = None, **arguments: Any) -> TrainingJob:

@@ -116,7 +116,7 @@ def test_a_job_from_start_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert description["FinalMetricDataList"][0]["MetricName"] == "loss"
     json.dumps(description)
 
-    phases = job.phases()
+    phases = job.phases
     assert phases["import"] is None
     for name in ("launch", "training", "teardown"):
         seconds = phases[name]
@@ -126,7 +126,7 @@ def test_a_job_from_start_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert 0 < frame["elapsed_s"].item() < 30
     assert job.hosts == ["algo-1"]
     result = job.result()
-    assert result.metrics == {"loss": 0.25} and result.seconds is not None
+    assert result.final_metrics == {"loss": 0.25} and result.seconds is not None
     assert "Completed" in job._repr_html_() and "Completed" in repr(job)
 
     # A model that was saved where nobody looks for it.
@@ -151,7 +151,7 @@ def test_nothing_is_lost_at_exit_and_several_may_wait(tmp_path: Path, capsys: py
     others.append(threading.Thread(target=TrainingJob.attach("job-1").wait, kwargs={"logs": False}))
     for thread in others:
         thread.start()
-    job.wait(logs="All")
+    job.wait(all=True)
     shown = capsys.readouterr().out.splitlines()
     for rank in range(4):
         tag = f"[algo-{rank + 1}:rank {rank}] line "

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from estimators import NotifyCallback, TensorFlow, TrainingJobError
+from estimators import TensorFlow, TrainingJobError
+from estimators.callbacks import NotifyCallback
 from estimators.cli import main as cli
 
 #: Is silent until somebody has been told so, and then reports what no training should.

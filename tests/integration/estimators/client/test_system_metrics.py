@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from container.contract.wire import Event
-from estimators import MPI, Callback, ConfigurationError, TensorFlow, TrainingJob
+from estimators import MPI, ConfigurationError, TensorFlow, TrainingJob
+from estimators.callbacks import Callback
 
 #: One rank keeps a core busy, in a process of its own, until both have been looked at.
 SCRIPT = """

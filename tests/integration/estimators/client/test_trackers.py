@@ -14,14 +14,8 @@ import pytest
 from waiting import until
 
 from container.formats import tfrecord
-from estimators import (
-    BackendError,
-    MLflowCallback,
-    TensorBoardCallback,
-    TensorFlow,
-    TrainingJobError,
-    WandbCallback,
-)
+from estimators import BackendError, TensorFlow, TrainingJobError
+from estimators.callbacks import MLflowCallback, TensorBoardCallback, WandbCallback
 from estimators.cli import main as cli
 
 #: Fails at first, and goes on when it is resumed.

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from estimators import BackendError, FakeOutcome, TensorFlow, compare
+from estimators import BackendError, TensorFlow, compare
+from estimators.testing import FakeOutcome
 
 
 def test_estimators_run_in_turns_and_failures_do_not_stop_the_others(

@@ -9,16 +9,11 @@ import pytest
 from playwright.sync_api import Browser
 from synthetic import result, status
 
-from estimators import (
-    CategoricalParameter,
-    ContinuousParameter,
-    FakeOutcome,
-    HyperparameterTuner,
-    TensorFlow,
-    compare,
-    recommend,
-)
+from estimators import TensorFlow, compare
 from estimators.job.errors import TrainingJobError
+from estimators.planning import recommend
+from estimators.testing import FakeOutcome
+from estimators.tuner import CategoricalParameter, ContinuousParameter, HyperparameterTuner
 
 NAME = "tensorflow-training-of-the-whole-catalogue-2026-11-24-02-23-46-327"
 

@@ -13,21 +13,19 @@ import clusters
 import pytest
 from waiting import until
 
-from estimators import (
+from estimators import ElasticHorovod, Estimator, TuningJobError
+from estimators.analytics import HyperparameterTuningJobAnalytics
+from estimators.records.record import job_names
+from estimators.tuner import (
     CategoricalParameter,
     ContinuousParameter,
-    ElasticHorovod,
-    Estimator,
     HyperparameterTuner,
-    HyperparameterTuningJobAnalytics,
     IntegerParameter,
     PopulationConfig,
     SharedFleetConfig,
-    TuningJobError,
     WarmStartConfig,
     WarmStartTypes,
 )
-from estimators.records.record import job_names
 from estimators.tuning import running
 from estimators.tuning.display import held_up_by, report, study_html
 from estimators.tuning.plots import hosts_over_time

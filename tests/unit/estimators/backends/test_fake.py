@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from container.contract.failures import Cause, Failure
-from estimators import FakeOutcome, TensorFlow
+from estimators import TensorFlow
 from estimators.job.errors import ConfigurationError
+from estimators.testing import FakeOutcome
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import signatures
 
 from estimators import Estimator, TensorFlow
 from estimators.job.arguments import ARGUMENTS, BY_NAME, BY_V1_NAME, ArgumentNameError, Owner, Treatment, read_arguments
@@ -88,6 +89,10 @@ def test_the_document_says_what_the_table_says() -> None:
     for item in ARGUMENTS:
         dagger = {Owner.TENSORFLOW: " †", Owner.FRAMEWORK: " ‡"}.get(item.owner, "")
         assert documented[item.name] == (item.v1_name or "", dagger, LABELS[item.treatment], item.note), item.name
+
+
+def test_the_stub_has_the_arguments_of_the_table() -> None:
+    assert signatures.STUB.read_text() == signatures.text(), "run: python tests/support/signatures.py"
 
 
 def test_whatever_is_not_carried_says_why() -> None:

@@ -12,18 +12,8 @@ import waiting
 from container.contract.wire import Event, Piece
 from container.distributed.core.fault_injection import InjectedFaults
 from container.system.loop import Loop
-from estimators import (
-    MPI,
-    ConfigurationError,
-    FailurePolicy,
-    Interrupt,
-    Kill,
-    ParameterServer,
-    RemoveHost,
-    RunOptions,
-    SpotMarket,
-    TensorFlow,
-)
+from estimators import MPI, ConfigurationError, FailurePolicy, ParameterServer, RunOptions, TensorFlow
+from estimators.faults import Interrupt, Kill, RemoveHost, SpotMarket
 from estimators.job import faults as chaos
 from estimators.supervisor.fault_injection import Disturber
 

@@ -11,16 +11,12 @@ import pytest
 from synthetic import recorded
 
 from container.contract.strategies import MPI
-from estimators import (
-    Callback,
-    Estimator,
-    FakeOutcome,
-    FileSystemInput,
-    TensorFlow,
-    TrainingInput,
-)
-from estimators.client import estimator as module
+from estimators import Estimator, TensorFlow
+from estimators.callbacks import Callback
+from estimators.client import estimator_base as module
+from estimators.inputs import FileSystemInput, TrainingInput
 from estimators.job.errors import ConfigurationError, UnsupportedError
+from estimators.testing import FakeOutcome
 
 SCRIPT = """\
 import json, os, sys
@@ -61,7 +57,7 @@ def test_names_that_sagemaker_would_refuse_are_refused(name: Any, home: Path) ->
     [
         ({"logs": "Alle"}, ConfigurationError, "Did you mean 'All'?"),
         ({"logs": "Rules"}, UnsupportedError, "Debugger"),
-        ({"callbacks": [print]}, ConfigurationError, "not an estimators.Callback"),
+        ({"callbacks": [print]}, ConfigurationError, "not an estimators.callbacks.Callback"),
         ({"callbacks": "loss"}, ConfigurationError, "callbacks"),
         ({"callbacks": 3}, ConfigurationError, "callbacks"),
         ({"callbacks": Callback}, ConfigurationError, "callbacks"),
@@ -107,11 +103,11 @@ def test_mistakes_are_refused_before_anything_starts(
 @pytest.mark.parametrize(
     ("logs", "shown"),
     [
-        (True, True), ("All", "All"), ("Training", True), (["Training"], True), (["None", "All"], "All"),
-        (False, False), ("None", False), ([], False),
+        (True, (True, False)), ("All", (True, True)), ("Training", (True, False)), (["Training"], (True, False)),
+        (["None", "All"], (True, True)), (False, (False, False)), ("None", (False, False)), ([], (False, False)),
     ],
 )  # fmt: skip
-def test_which_logs_are_shown(logs: Any, shown: bool | str) -> None:
+def test_which_logs_are_shown(logs: Any, shown: tuple[bool, bool]) -> None:
     assert module._parse_logs(logs) == shown
 
 

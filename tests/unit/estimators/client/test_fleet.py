@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from estimators import FleetRecommendation, Recommendation, SpotMarket, Timings, Workload, recommend, simulate
 from estimators.client.simulation.fleet import meets, ranked
+from estimators.faults import SpotMarket
 from estimators.job.errors import ConfigurationError
+from estimators.planning import FleetRecommendation, Recommendation, Timings, Workload, recommend, simulate
 from estimators.results.advice import published
 from estimators.results.advice.model import Constants
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from estimators import ConfigurationError, NotifyCallback
+from estimators import ConfigurationError
+from estimators.callbacks import NotifyCallback
 
 
 @pytest.mark.parametrize(

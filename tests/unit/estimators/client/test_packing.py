@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from estimators import Channel, ConfigurationError
+from estimators import ConfigurationError
 from estimators.client.functions import modules, packing
+from estimators.inputs import Channel
 
 HERE = f"{sys.version_info[0]}{sys.version_info[1]}"
 AWS = "763104351884.dkr.ecr.us-east-1.amazonaws.com/tensorflow-training:2.16-cpu"

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from synthetic import recorded
 
-from estimators import ConfigurationError, Estimator, UnsupportedError, remote
+from estimators import ConfigurationError, Estimator, UnsupportedError
 from estimators.client import compare
 from estimators.client.functions import packing
+from estimators.remote_function import remote
 
 FILE = "SageMaker: {PythonSDK: {Modules: {RemoteFunction: %s}}}"
 

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from container.contract.wire import Event
-from estimators import ConfigurationError, GrowWithEpochs, RandomResize
+from estimators import ConfigurationError
+from estimators.callbacks import GrowWithEpochs, RandomResize
 from estimators.client.callbacks import Metric
 from estimators.client.resizing import next_size, resize, staying
 

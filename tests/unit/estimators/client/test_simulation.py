@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
-from estimators import ElasticHorovod, FailurePolicy, Forecast, SpotMarket, Timings, simulate
+from estimators import ElasticHorovod, FailurePolicy
 from estimators.cli import simulate as command
 from estimators.client.simulation import elastic, gang
 from estimators.client.simulation.forecast import Quantiles
 from estimators.client.simulation.model import Stretch
+from estimators.faults import SpotMarket
 from estimators.job import failure_policy
 from estimators.job.errors import ConfigurationError
+from estimators.planning import Forecast, Timings, simulate
 from estimators.results.advice.model import Workload
 from estimators.results.result import Result
 from estimators.supervisor.elastic import deciding
@@ -31,7 +33,7 @@ def result(**values: Any) -> Result:
     """A job of two workers that trained on 20,000 records in two epochs, 200 of them a second."""
     given: dict[str, Any] = {
         "job_name": "job", "status": "Completed", "secondary_status": "Completed", "seconds": 100.0, "phases": {},
-        "metrics": {}, "model_data": None, "checkpoints": None, "logs": "", "hosts": 2, "processes": 2,
+        "final_metrics": {}, "model_data": None, "checkpoints": None, "logs": "", "hosts": 2, "processes": 2,
         "hyperparameters": {"epochs": 2}, "global_batch_size": 20, "steps": 1000, "samples_per_second": 200.0,
     }  # fmt: skip
     return Result(**{**given, **values})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from estimators import ConfigurationError, MLflowCallback, WandbCallback
+from estimators import ConfigurationError
+from estimators.callbacks import MLflowCallback, WandbCallback
 
 
 def test_wrong_arguments_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,14 +22,11 @@ from estimators import (
     ElasticHorovod,
     Estimator,
     FailurePolicy,
-    Interrupt,
-    Kill,
     ParameterServer,
-    RemoveHost,
     RunOptions,
-    SpotMarket,
     TensorFlow,
 )
+from estimators.faults import Interrupt, Kill, RemoveHost, SpotMarket
 from estimators.job import bounds, validation
 from estimators.job.errors import ConfigurationError, FleetfitError
 from estimators.job.inputs import FileSystemInput, ShuffleConfig, TrainingInput

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from container.contract.strategies import MPI, CollectiveAllReduce, Mirrored, ParameterServer
-from estimators import FailurePolicy, RunOptions, SpotMarket, TensorFlow
+from estimators import FailurePolicy, RunOptions, TensorFlow
+from estimators.faults import SpotMarket
 from estimators.job.errors import ConfigurationError
 from estimators.job.settings import Settings
 

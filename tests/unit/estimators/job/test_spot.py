@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimators import ConfigurationError, RunOptions, SpotMarket
+from estimators import ConfigurationError, RunOptions
+from estimators.faults import SpotMarket
 from estimators.job.spot_market import Interruption, billable_seconds, interruptions, price_seconds, savings
 
 HOSTS = ("algo-1", "algo-2")

@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from synthetic import result
 
-from estimators import ConfigurationError, Recommendation, recommend
+from estimators import ConfigurationError
 from estimators.cli.main import main
 from estimators.client import calibrate
 from estimators.job.errors import RecordError
+from estimators.planning import Recommendation, recommend
 from estimators.results import result as result_module
 from estimators.results.advice import calibration as calibrations
 from estimators.results.advice import published

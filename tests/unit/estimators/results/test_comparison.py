@@ -15,20 +15,13 @@ from xml.etree import ElementTree
 import pytest
 from synthetic import result, status
 
-from estimators import (
-    Comparison,
-    ComparisonWarning,
-    ConfigurationError,
-    FakeOutcome,
-    Result,
-    TensorFlow,
-    compare,
-)
+from estimators import Comparison, ComparisonWarning, ConfigurationError, Result, TensorFlow, compare
 from estimators.client.compare import _labels, _turns
 from estimators.records.record import job_names
 from estimators.results import display
 from estimators.results.plots import INK, KINDS, style
 from estimators.results.result import Point
+from estimators.testing import FakeOutcome
 
 ALONE: dict[str, Any] = {"hosts": 1, "ranks": 1, "batch_size": 32, "waits_s": (0.0,)}
 
@@ -292,13 +285,13 @@ def older() -> Result:
 def diverged() -> Result:
     found = result(name="nan-1")
     series = [dataclasses.replace(point, value=value) for point in found.series for value in (math.nan, math.inf, 1.0)]
-    return dataclasses.replace(found, series=tuple(series), metrics={"loss": math.nan, "accuracy": math.inf})
+    return dataclasses.replace(found, series=tuple(series), final_metrics={"loss": math.nan, "accuracy": math.inf})
 
 
 @pytest.mark.parametrize(
     "make",
     [
-        pytest.param(lambda: dataclasses.replace(result(name="e-1"), series=(), metrics={}), id="empty metrics"),
+        pytest.param(lambda: dataclasses.replace(result(name="e-1"), series=(), final_metrics={}), id="empty metrics"),
         pytest.param(failed, id="failed"),
         pytest.param(older, id="older version"),
         pytest.param(lambda: many_points(20_000), id="thousands of points"),

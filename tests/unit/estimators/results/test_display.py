@@ -18,7 +18,7 @@ RESULT = Result(
     secondary_status="Completed",
     seconds=17.4,
     phases={"launch": 0.21, "import": None, "training": 12.3, "first_step": 1.0},
-    metrics={"val_accuracy": 0.974321987, "samples/s": 5321.0},
+    final_metrics={"val_accuracy": 0.974321987, "samples/s": 5321.0},
     model_data="/out/model.tar.gz",
     checkpoints=None,
     logs="/home/jobs/digits-1/hosts",
@@ -42,7 +42,7 @@ def test_the_table() -> None:
 def test_one_name_has_one_meaning() -> None:
     # The metric is the last epoch's, the result's number is the whole training's.
     result = dataclasses.replace(
-        RESULT, metrics={"loss": 0.5, "samples_per_second": 90.0}, samples_per_second=100.0, steps_per_second=2.0
+        RESULT, final_metrics={"loss": 0.5, "samples_per_second": 90.0}, samples_per_second=100.0, steps_per_second=2.0
     )
     table = job_table(result)
     assert "  speed    2 steps/s · 100 samples/s\n" in table
@@ -57,7 +57,9 @@ def test_a_narrow_terminal_wraps_but_does_not_cut_paths() -> None:
 
 
 def test_many_metrics_are_counted() -> None:
-    table = job_table(dataclasses.replace(RESULT, metrics={f"m{number}": 1.5 for number in range(100)}), columns=400)
+    table = job_table(
+        dataclasses.replace(RESULT, final_metrics={f"m{number}": 1.5 for number in range(100)}), columns=400
+    )
     assert "and 88 more" in table
 
 

@@ -79,7 +79,7 @@ def test_memory_checkpoints_phases_and_parameters() -> None:
 
 
 def test_the_series_has_every_rank_and_the_samples_trained_on() -> None:
-    frame = result(steps=50, batch_size=64).to_frame()
+    frame = result(steps=50, batch_size=64).metrics()
     assert list(frame["rank"]) == [0, 1, 0, 1, 0, 1]
     assert list(frame["samples"])[::2] == [3200, 6400, 9600]
     assert list(frame["elapsed_s"])[::2] == pytest.approx([10.1, 20.1, 30.1])
@@ -119,10 +119,10 @@ def test_a_loss_that_diverged_is_kept_and_its_json_is_everybodys(tmp_path: Path)
     found = result()
     values = (math.nan, math.inf, -math.inf)
     series = [dataclasses.replace(point, value=value) for point, value in zip(found.series, values, strict=False)]
-    found = dataclasses.replace(found, series=tuple(series), metrics={"loss": math.nan})
+    found = dataclasses.replace(found, series=tuple(series), final_metrics={"loss": math.nan})
     again = Result.load(found.save(tmp_path / "result.json"))
     assert math.isnan(again.series[0].value) and [point.value for point in again.series[1:]] == [math.inf, -math.inf]
-    assert math.isnan(again.metrics["loss"])
+    assert math.isnan(again.final_metrics["loss"])
 
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is no JSON")
@@ -147,7 +147,7 @@ def test_a_job_that_reports_nothing_has_a_result_all_the_same() -> None:
     assert found.summary()["samples_per_second"] is None
     assert found.straggler is None and found.failure_reason == "boom"
     assert "boom" in found._repr_html_()
-    assert found.to_frame().empty
+    assert found.metrics().empty
 
 
 def test_an_event_of_a_later_version_or_a_damaged_one_does_no_harm() -> None:

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from container.contract import hyperparameters as codec
-from estimators import (
-    MPI,
+from estimators import MPI, Estimator
+from estimators.job.errors import ConfigurationError, UnsupportedError
+from estimators.job.request import CheckpointConfig, Resources, TrainingJobSpec
+from estimators.tuner import (
     CategoricalParameter,
     ContinuousParameter,
-    Estimator,
     HyperbandStrategyConfig,
     HyperparameterTuner,
     IntegerParameter,
@@ -23,8 +24,6 @@ from estimators import (
     WarmStartConfig,
     WarmStartTypes,
 )
-from estimators.job.errors import ConfigurationError, UnsupportedError
-from estimators.job.request import CheckpointConfig, Resources, TrainingJobSpec
 from estimators.tuning import population, ranges, trials
 from estimators.tuning.config import Goal, TuningSpec
 

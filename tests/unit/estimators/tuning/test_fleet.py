@@ -6,15 +6,9 @@ from typing import Any
 
 import pytest
 
-from estimators import (
-    ContinuousParameter,
-    ElasticHorovod,
-    Estimator,
-    HyperparameterTuner,
-    IntegerParameter,
-    SharedFleetConfig,
-)
+from estimators import ElasticHorovod, Estimator
 from estimators.job.errors import ConfigurationError
+from estimators.tuner import ContinuousParameter, HyperparameterTuner, IntegerParameter, SharedFleetConfig
 from estimators.tuning.fleet import Bounds, Standing, has_room, shares
 
 FLEET = SharedFleetConfig(hosts=8, explore=0.5)

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from estimators import IntegerParameter, RunOptions
+from estimators import RunOptions
 from estimators.backends.sagemaker.backend import SageMakerBackend
 from estimators.job.errors import JobExistsError
 from estimators.records.record import JobRecord
+from estimators.tuner import IntegerParameter
 from estimators.tuning import managed, ranges
 from estimators.tuning.config import TuningSpec
 from estimators.tuning.display import held_up_by

@@ -7,19 +7,17 @@ from typing import Any
 
 import pytest
 
-from estimators import (
+from estimators import ElasticHorovod, TensorFlow, UnsupportedError
+from estimators.backends.sagemaker.tuning import SageMakerTuning
+from estimators.job.errors import ConfigurationError
+from estimators.tuner import (
     CategoricalParameter,
     ContinuousParameter,
-    ElasticHorovod,
     HyperparameterTuner,
     IntegerParameter,
-    TensorFlow,
-    UnsupportedError,
     WarmStartConfig,
     WarmStartTypes,
 )
-from estimators.backends.sagemaker.tuning import SageMakerTuning
-from estimators.job.errors import ConfigurationError
 
 ROLE = "arn:aws:iam::123456789012:role/training"
 IMAGE = "123456789012.dkr.ecr.eu-central-1.amazonaws.com/fleetfit-training:1"

@@ -170,7 +170,7 @@ def test_a_job_through_everything(aws: Aws, bucket: Path, tmp_path: Path, capfd:
     assert job.describe()["FailureReason"].startswith("AlgorithmError")
     result = job.result()
     assert (result.billable_s, result.spot_savings) == (40, 60.0)
-    assert result.metrics == {"loss": 0.5}
+    assert result.final_metrics == {"loss": 0.5}
     lines = [(line.attempt, line.process, line.text) for line in job.log_lines() if line.process]
     assert sorted(lines) == [
         (0, "rank 0", "five"),

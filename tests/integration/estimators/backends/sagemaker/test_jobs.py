@@ -15,18 +15,10 @@ from typing import Any
 import pytest
 from waiting import until
 
-from estimators import (
-    MPI,
-    HyperparameterTuner,
-    IntegerParameter,
-    JobNotFoundError,
-    RunOptions,
-    TensorFlow,
-    TrainingInput,
-    TrainingJobError,
-    TuningJobError,
-)
+from estimators import MPI, JobNotFoundError, RunOptions, TensorFlow, TrainingJobError, TuningJobError
 from estimators.client.training_job import TrainingJob
+from estimators.inputs import TrainingInput
+from estimators.tuner import HyperparameterTuner, IntegerParameter
 
 ROOT = Path(__file__).resolve().parents[5]
 IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/fleetfit-training:latest"
@@ -116,7 +108,7 @@ def test_a_cluster_trains_as_everywhere_else(
         ("algo-1", 0, 0.25),
         ("algo-2", 1, 0.25),
     ]
-    assert job.result().metrics == {"loss": 0.25}
+    assert job.result().final_metrics == {"loss": 0.25}
     model = job.model_data
     assert model == f"s3://{bucket}/{job.name}/output/model.tar.gz"
     body = s3.get_object(Bucket=bucket, Key=model.partition(f"{bucket}/")[2])["Body"].read()

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from aws_identity import ACCOUNT, REGION, caller
 
-from estimators import CollectiveAllReduce, ConfigurationError, Estimator, FileSystemInput, ParameterServer, TensorFlow
+from estimators import CollectiveAllReduce, ConfigurationError, Estimator, ParameterServer, TensorFlow
 from estimators.backends.images.engine import ImageFacts
 from estimators.backends.images.toolkit import toolkit_digest
 from estimators.backends.sagemaker import discovery, images
 from estimators.backends.sagemaker import ecr as push
 from estimators.backends.sagemaker.aws import Aws, supervisor_environment
+from estimators.inputs import FileSystemInput
 from estimators.job.settings import Settings
 
 ROLE = f"arn:aws:iam::{ACCOUNT}:role/train"

@@ -9,18 +9,17 @@ from typing import Any
 
 import pytest
 
-from estimators import (
+from estimators import Estimator, RunOptions
+from estimators.backends.sagemaker.tuning import SageMakerTuning
+from estimators.job.errors import JobExistsError
+from estimators.tuner import (
     CategoricalParameter,
     ContinuousParameter,
-    Estimator,
     HyperparameterTuner,
     IntegerParameter,
-    RunOptions,
     WarmStartConfig,
     WarmStartTypes,
 )
-from estimators.backends.sagemaker.tuning import SageMakerTuning
-from estimators.job.errors import JobExistsError
 
 ARN = "arn:aws:sagemaker:eu-central-1:123456789012:hyper-parameter-tuning-job/search"
 CREATED = datetime.datetime(2026, 11, 26, 9, 0, tzinfo=datetime.timezone.utc)

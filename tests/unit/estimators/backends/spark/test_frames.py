@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from estimators import TrainingInput
 from estimators.backends.spark.frames import problems_of
+from estimators.inputs import TrainingInput
 from estimators.job.errors import ConfigurationError
 
 

@@ -1,0 +1,12 @@
+from container.checkpoint.checkpointer import Checkpointer as Checkpointer
+from container.checkpoint.checkpointer import Restored as Restored
+from container.checkpoint.errors import CheckpointError as CheckpointError
+from container.checkpoint.errors import CheckpointLockedError as CheckpointLockedError
+from container.checkpoint.errors import CheckpointMismatchError as CheckpointMismatchError
+from container.checkpoint.errors import CheckpointVersionError as CheckpointVersionError
+from container.checkpoint.errors import CheckpointWriteError as CheckpointWriteError
+from container.checkpoint.errors import NoUsableCheckpointError as NoUsableCheckpointError
+from container.checkpoint.interval import Every as Every
+from container.checkpoint.manifest import Progress as Progress
+from container.checkpoint.retention import Best as Best
+from container.checkpoint.sharing import SingleProcess as SingleProcess

@@ -1,0 +1,36 @@
+"""Public modules, whose names are imported when they are used.
+
+The stub beside a public module lists its names, one a line: ``from MODULE import NAME as NAME``. Type checkers and
+editors read the same lines, so each name is written in one place.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+def exports(module: str, file: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """Return the ``__all__``, ``__getattr__`` and ``__dir__`` of a public module.
+
+    Args:
+        module: The module's ``__name__``.
+        file: The module's ``__file__``, beside which the stub is.
+    """
+    with open(file.removesuffix(".py") + ".pyi", encoding="utf-8") as stub:
+        imports = [line.split() for line in stub if line.startswith("from ")]
+    origins = {words[3]: words[1] for words in imports}  # from MODULE import NAME as NAME
+
+    def get(name: str) -> Any:
+        if name not in origins:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        if origins[name] == module:
+            return importlib.import_module(f"{module}.{name}")
+        value = getattr(importlib.import_module(origins[name]), name)
+        setattr(sys.modules[module], name, value)
+        return value
+
+    names = sorted(origins)
+    return names, get, lambda: sorted({*vars(sys.modules[module]), *names})

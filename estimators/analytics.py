@@ -1,0 +1,7 @@
+"""Metrics of jobs as DataFrames, under the names of ``sagemaker.analytics``."""
+
+from __future__ import annotations
+
+from container.contract.public import exports
+
+__all__, __getattr__, __dir__ = exports(__name__, __file__)

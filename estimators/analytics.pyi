@@ -1,0 +1,2 @@
+from estimators.client.analytics import TrainingJobAnalytics as TrainingJobAnalytics
+from estimators.tuning.analytics import HyperparameterTuningJobAnalytics as HyperparameterTuningJobAnalytics

@@ -1,0 +1,7 @@
+"""Callbacks of ``fit(callbacks=…)``: trackers, notifications, resizing, and the base class for your own."""
+
+from __future__ import annotations
+
+from container.contract.public import exports
+
+__all__, __getattr__, __dir__ = exports(__name__, __file__)

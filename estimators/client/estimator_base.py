@@ -1,0 +1,499 @@
+"""What all estimators do: check their arguments, start training jobs, and keep the handles of these jobs."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import os
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+
+from container.contract import hyperparameters as codec
+from container.contract.names import shown, suggesting, unknown
+from container.contract.strategies import framework_problem
+from estimators.client import request_builder
+from estimators.client.callbacks import Callbacks, check_callbacks
+from estimators.client.launch import launch
+from estimators.client.prepared_job import Draft
+from estimators.client.printing import in_jupyter
+from estimators.client.source import Source
+from estimators.client.training_job import TrainingJob
+from estimators.job import naming, validation
+from estimators.job.arguments import ARGUMENTS, BY_NAME, Owner, Treatment, read_arguments
+from estimators.job.errors import ConfigurationError, JobExistsError, PreflightWarning, UnsupportedError
+from estimators.job.faults import Fault
+from estimators.job.faults import check as check_chaos
+from estimators.job.inputs import Inputs
+from estimators.job.settings import Settings
+
+if TYPE_CHECKING:
+    from estimators.client.analytics import TrainingJobAnalytics
+    from estimators.client.cluster_plan import ClusterPlan
+    from estimators.results.result import Result
+
+E = TypeVar("E", bound="EstimatorBase")
+
+#: Values of ``fit(logs=…)`` in the SDK 2.x.
+Logs = Literal["All", "Training", "None"]
+
+#: Value of ``fit(logs=…)`` in the SDK 2.x -> whether logs are shown, and whether every line is.
+_LOGS = {"All": (True, True), "Training": (True, False), "None": (False, False)}
+
+#: Methods of the SDK's estimators that have nothing to do with training.
+_NOT_OURS = {
+    "deploy": "fleetfit only trains. Serve model_data with TensorFlow Serving, or deploy it with the SageMaker SDK",
+    "transformer": "fleetfit only trains; batch transforms are a service of AWS",
+    "register": "fleetfit only trains. Register model_data in SageMaker's model registry",
+    "create_model": "fleetfit only trains. Create a model from model_data with the SageMaker SDK",
+    "compile_model": "SageMaker Neo is a service of AWS",
+    "enable_default_profiling": "SageMaker Profiler is a service of AWS",
+    "disable_profiling": "SageMaker Profiler is a service of AWS",
+    "update_profiler": "SageMaker Profiler is a service of AWS",
+}
+
+#: A generated name that is taken is made again this many times: another process may have the same millisecond.
+_NAME_ATTEMPTS = 20
+
+
+_FIELDS = frozenset(field.name for field in dataclasses.fields(Settings))
+
+
+def _signature(cls: type[EstimatorBase]) -> inspect.Signature:
+    """Return the constructor's arguments with types and defaults, for ``help()``, Jupyter's tooltips and the stub."""
+    fields = {field.name: field for field in dataclasses.fields(Settings)}
+    taken = [item.name for item in ARGUMENTS if item.owner in cls._owners and item.treatment is not Treatment.REFUSED]
+    ordered = [*cls._positional, *(name for name in taken if name not in cls._positional)]
+    return inspect.Signature(
+        [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.POSITIONAL_OR_KEYWORD if name in cls._positional else inspect.Parameter.KEYWORD_ONLY,
+                default=fields[name].default if fields[name].default is not dataclasses.MISSING else None,
+                annotation=BY_NAME[name].accepts or fields[name].type,
+            )
+            for name in ordered
+        ]
+    )
+
+
+def _is_script(value: Any) -> bool:
+    return callable(value) or (isinstance(value, str) and value.endswith((".py", ".sh")))
+
+
+def _is_hyperparameter(name: str, value: Any) -> str:
+    if name in Settings.__dataclass_fields__:
+        return f"Pass {name} to the estimator: TensorFlow(…, {name}={shown(value)})."
+    return f"To pass an argument to the script, give the estimator hyperparameters={{{name!r}: {shown(value)}}}."
+
+
+class EstimatorBase:
+    """Start training jobs; the classes of :mod:`estimators.client.estimator` say which arguments they take."""
+
+    #: Whose arguments the constructor takes.
+    _owners: ClassVar[tuple[Owner, ...]] = ()
+    #: Arguments that the SDK's class takes without a name, in its order.
+    _positional: ClassVar[tuple[str, ...]] = ()
+    #: The base of job names where neither an image nor ``base_job_name`` gives one.
+    _job_base: ClassVar[str] = "training-job"
+    #: Whether scripts are passed ``--model_dir``.
+    _passes_model_dir: ClassVar[bool] = False
+    #: The framework that scripts are for; None: any.
+    _framework: ClassVar[str | None] = None
+
+    latest_training_job: TrainingJob | None
+    jobs: list[TrainingJob]
+    _settings: Settings
+    #: What :meth:`attach` read of the job, until an argument is changed.
+    _attached: Settings | None = None
+
+    def __init__(self, *args: Any, **arguments: Any) -> None:
+        name = type(self).__name__
+        if len(args) > len(self._positional):
+            raise TypeError(
+                f"{name}() takes at most {len(self._positional)} positional arguments "
+                f"({', '.join(self._positional)}), got {len(args)}. Pass the other arguments by name."
+            )
+        for argument, value in zip(self._positional, args, strict=False):
+            if argument in arguments:
+                raise TypeError(f"{name}() got {argument} twice: by position ({shown(value)}) and by name.")
+            arguments[argument] = value
+        if args and "entry_point" not in arguments and _is_script(args[0]):
+            raise TypeError(
+                f"{name}({shown(args[0])}): the first positional argument is {self._positional[0]}, as in "
+                f"SageMaker's SDK. Write {name}(entry_point={shown(args[0])})."
+            )
+        values = read_arguments(arguments, constructor=name, owners=self._owners)
+        self._settings = self._fitting(Settings(**values))
+        self.latest_training_job = None
+        self.jobs = []
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__init__" not in cls.__dict__:
+            cls.__signature__ = _signature(cls)  # type: ignore[attr-defined]
+
+    # --- arguments as attributes ---
+
+    if not TYPE_CHECKING:  # the stub declares every argument, so that type checkers find wrong names
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            if self._is_argument(name):
+                value = getattr(self._settings, name)
+                return value.copy() if isinstance(value, dict) else value
+            if name in _NOT_OURS:
+                raise UnsupportedError(f"{type(self).__name__}.{name}() is not available: {_NOT_OURS[name]}.")
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}.")
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name == "hyperparameters":
+                raise AttributeError(
+                    "hyperparameters is a method and cannot be set. Use set_hyperparameters(name=value)."
+                )
+            if self._is_argument(name):
+                value = self._fitting(dataclasses.replace(self._settings, **{name: value}))
+                name = "_settings"
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def _fitting(cls, settings: Settings) -> Settings:
+        """Return the settings.
+
+        Raises:
+            ConfigurationError: the strategy is for another framework's scripts.
+        """
+        problem = framework_problem(settings.distribution, cls._framework)
+        if problem is not None:
+            raise ConfigurationError(problem)
+        return settings
+
+    @classmethod
+    def _is_argument(cls, name: str) -> bool:
+        argument = BY_NAME.get(name)
+        return argument is not None and argument.owner in cls._owners and name in _FIELDS
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *(item.name for item in ARGUMENTS if self._is_argument(item.name))})
+
+    def __repr__(self) -> str:
+        settings = self._settings
+        given = {
+            field.name: getattr(settings, field.name)
+            for field in dataclasses.fields(settings)
+            if field.name in ("entry_point", "source_dir", "instance_count", "instance_type", "distribution")
+        }
+        function = given.get("entry_point")
+        if callable(function):
+            given["entry_point"] = getattr(function, "__name__", type(function).__name__) + "()"
+        values = ", ".join(f"{name}={shown(value)}" for name, value in given.items() if value is not None)
+        return f"{type(self).__name__}({values})"
+
+    def _repr_html_(self) -> str:
+        from estimators.results.display import estimator_html
+
+        job = self.latest_training_job
+        latest = f"{job.name}, {job.status}" if job is not None else None
+        return estimator_html(type(self).__name__, self._settings, latest)
+
+    @property
+    def settings(self) -> Settings:
+        """All arguments, as one immutable value."""
+        return self._settings
+
+    # --- hyperparameters ---
+
+    def hyperparameters(self) -> dict[str, str]:
+        """Return the hyperparameters as texts, as a job gets them: also those of the strategy and ``model_dir``.
+
+        Hyperparameters that depend on a job's name are those of the latest job; before the first job, they are missing.
+        """
+        values = request_builder.build_hyperparameters(
+            self.settings, name=None, code=None, passes_model_dir=self._passes_model_dir
+        )
+        if self.latest_training_job is not None:
+            sent = self.latest_training_job.record.read_request().get("HyperParameters") or {}
+            values = {**{name: text for name, text in sent.items() if _is_platform(name)}, **values}
+        return values
+
+    def set_hyperparameters(self, **values: Any) -> None:
+        """Add or change hyperparameters of future jobs."""
+        merged = {**self._settings.hyperparameters, **values}
+        self._settings = dataclasses.replace(self._settings, hyperparameters=merged)
+
+    # --- training ---
+
+    @suggesting("fit()", _is_hyperparameter)
+    def fit(
+        self,
+        inputs: Inputs = None,
+        wait: bool = True,
+        logs: bool | Logs | Sequence[Logs] = True,
+        job_name: str | None = None,
+        callbacks: Callbacks = None,
+        experiment_config: Mapping[str, str] | None = None,
+        chaos: Fault | Iterable[Fault] | None = None,
+        *,
+        all: bool = False,
+    ) -> TrainingJob:
+        """Start a training job.
+
+        Args:
+            inputs: The data: a path, a URI or a TrainingInput for the channel ``training``; or a dict from channel
+                names to these.
+            wait: True: wait until the job ends; the job ends if this process ends. False: return at once; the job
+                continues without this process. A job on SageMaker or with a dispatcher always continues: an interrupt
+                ends only the waiting, ``stop()`` ends the job.
+            logs: Whether to show the job's output while waiting. TensorFlow's start-up lines are hidden, and a line
+                that several ranks print is shown once. Of the SDK's values, ``"Training"`` is True, ``"None"`` is
+                False, and ``"All"`` also sets ``all``.
+            job_name: The job's name, which can be used only once. Default: ``<base_job_name>-<time>``.
+            callbacks: An :class:`estimators.callbacks.Callback` or a list of callbacks, which are told of metrics and
+                events.
+            experiment_config: SageMaker Experiments, for jobs on SageMaker.
+            chaos: Faults to inject, to test how the job handles them: a list of :class:`estimators.faults.Kill`,
+                :class:`estimators.faults.RemoveHost` and :class:`estimators.faults.Interrupt`.
+            all: Whether to show every line, as in ``job.logs(all=True)``.
+
+        Returns:
+            The job's handle, also available as ``latest_training_job``.
+
+        Raises:
+            ConfigurationError: an argument is wrong; nothing has been started.
+            UnsupportedError: a feature is not available; nothing has been started.
+            JobExistsError: the name is taken.
+            TrainingJobError: the job failed; with ``wait=False``, SageMaker or the dispatcher refused the job.
+            KeyboardInterrupt: the waiting was interrupted, and the job was stopped. A job on SageMaker or with a
+                dispatcher continues.
+        """
+        show, every = _parse_logs(logs)
+        checked = check_callbacks(callbacks)
+        if not isinstance(wait, bool):
+            raise ConfigurationError(f"fit(wait=…) must be True or False, got {shown(wait)}.")
+        if checked and not wait:
+            raise ConfigurationError(
+                "fit(callbacks=…) needs wait=True, because fit() calls the callbacks while it waits. With wait=False, "
+                "pass the callbacks to job.wait(callbacks=…)."
+            )
+        job = self._launch(inputs, job_name, experiment_config, check_chaos(chaos), attached=wait)
+        if wait:
+            job.wait(logs=show, callbacks=checked, all=all or every)
+        return job
+
+    @suggesting("plan()")
+    def plan(self, inputs: Inputs = None, job_name: str | None = None) -> ClusterPlan:
+        """Show what :meth:`fit` would start, without starting anything.
+
+        Args:
+            inputs: As for :meth:`fit`.
+            job_name: As for :meth:`fit`.
+
+        Returns:
+            The plan: the processes of every host, with their commands and environment. ``print()`` shows it as text.
+
+        Raises:
+            ConfigurationError: an argument is wrong.
+            UnsupportedError: the strategy is not available.
+        """
+        return self._draft(inputs, job_name).plan()
+
+    def debug(self, inputs: Inputs = None, job_name: str | None = None) -> Any:
+        """Run the entry point as one process in this terminal, so that ``breakpoint()`` and ``pdb`` work.
+
+        The job always has one host and no strategy. No supervisor watches the process.
+
+        Args:
+            inputs: As for :meth:`fit`.
+            job_name: As for :meth:`fit`.
+
+        Returns:
+            The return value of a function as entry point; None for a script.
+
+        Raises:
+            ConfigurationError: an argument is wrong, or there is no terminal, as in a notebook.
+            TrainingJobError: the entry point failed; the cause is the function's own exception, if it raised one.
+        """
+        from estimators.client import debugging
+
+        return debugging.run_estimator(self, inputs, job_name)
+
+    @classmethod
+    def attach(
+        cls: type[E],
+        training_job_name: str,
+        sagemaker_session: Any = None,
+        *,
+        dispatcher: str | None = None,
+        dispatcher_options: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> E:
+        """Return an estimator for an existing job, which another process may have started.
+
+        A job that was started on SageMaker by another client or machine gets a record here. This method does not wait
+        for the job; ``estimator.latest_training_job.wait()`` does.
+
+        Args:
+            training_job_name: The job's name.
+            sagemaker_session: As in the constructor.
+            dispatcher: Where the job's supervisor runs, as in ``RunOptions``, if the job was started from another
+                machine.
+            dispatcher_options: How to reach the dispatcher.
+
+        Raises:
+            JobNotFoundError: there is no such job; the message has the nearest name.
+        """
+        from estimators.client.attaching import find_job, settings_of
+
+        job = find_job(
+            training_job_name, sagemaker_session, dispatcher=dispatcher, dispatcher_options=dispatcher_options
+        )
+        estimator = cls.__new__(cls)
+        estimator._settings = settings_of(job.record, sagemaker_session, passes_model_dir=cls._passes_model_dir)
+        estimator._attached = estimator._settings
+        estimator.latest_training_job = job
+        estimator.jobs = [job]
+        return estimator
+
+    @property
+    def stands_for_its_job(self) -> bool:
+        """Whether the estimator is still as :meth:`attach` returned it.
+
+        ``compare()`` then uses the existing job, and does not start another one.
+        """
+        return self._attached is self._settings and len(self.jobs) == 1
+
+    def _launch(
+        self,
+        inputs: Any,
+        job_name: str | None,
+        experiment: Mapping[str, str] | None,
+        chaos: tuple[Fault, ...],
+        *,
+        attached: bool,
+        source: Source | None = None,
+    ) -> TrainingJob:
+        warned = False
+        for attempt in range(1, _NAME_ATTEMPTS + 1):
+            draft = self._draft(inputs, job_name, experiment, chaos, source)
+            draft.check()
+            for warning in draft.warnings if not warned else ():
+                warnings.warn(warning, PreflightWarning, stacklevel=4)  # the caller of the decorated fit()
+            warned = True
+            try:
+                # A job that runs elsewhere ends when it is told to, not with whoever started it.
+                tied = attached and not draft.settings.detached
+                started = launch(draft.spec, draft.options, attached=tied, source=draft.source, env=draft.env)
+            except JobExistsError:
+                if job_name is not None or attempt == _NAME_ATTEMPTS:
+                    raise
+            else:
+                break
+        job = TrainingJob(*started)
+        self.latest_training_job = job
+        self.jobs.append(job)
+        discovery = getattr(self.settings.distribution, "discovery", None)
+        if callable(discovery):
+            from estimators.client import host_discovery
+
+            host_discovery.follow(discovery, job.record.path, lambda: job.status.is_terminal)
+        if not attached and draft.settings.detached:
+            job.wait_until_taken()  # else a process that ends now, in a container of its own say, would end it unborn
+        return job
+
+    def _draft(
+        self,
+        inputs: Any,
+        job_name: str | None,
+        experiment: Mapping[str, str] | None = None,
+        chaos: tuple[Fault, ...] = (),
+        source: Source | None = None,
+    ) -> Draft:
+        settings = self.settings
+        if in_jupyter():
+            from estimators.client import notebook
+
+            settings = notebook.keep(settings)
+        kept_with = os.getpid() if settings is not self.settings else None
+        if chaos:
+            options = dataclasses.replace(settings.run_options, chaos=(*settings.run_options.chaos, *chaos))
+            settings = dataclasses.replace(settings, run_options=options)
+        draft = Draft.make(
+            settings,
+            inputs,
+            name=self._job_name(job_name),
+            passes_model_dir=self._passes_model_dir,
+            framework=self._framework,
+            experiment=experiment,
+            source=source,
+        )
+        return dataclasses.replace(draft, kept_with=kept_with)
+
+    def _job_name(self, given: str | None) -> str:
+        if given is not None:
+            problem = validation.job_name_problem(given)
+            if problem is not None:
+                raise ConfigurationError(f"job_name: {problem}")
+            return given
+        settings = self.settings
+        base = settings.base_job_name
+        if base is None:
+            base = naming.base_of_image(settings.image_uri) if settings.image_uri else self._job_base
+        return naming.job_name(base)
+
+    # --- the latest job ---
+
+    @property
+    def model_data(self) -> str | None:
+        """Where the latest job's ``model.tar.gz`` is; None if there is no job yet, or if the job left no model."""
+        return self.latest_training_job.model_data if self.latest_training_job is not None else None
+
+    @property
+    def training_job_analytics(self) -> TrainingJobAnalytics:
+        """The metrics of the latest job, as in the SDK: ``.dataframe()``.
+
+        Raises:
+            ConfigurationError: there is no job yet.
+        """
+        from estimators.client.analytics import TrainingJobAnalytics
+
+        return TrainingJobAnalytics(self._job())
+
+    def result(self) -> Result:
+        """Return the result of the latest job so far.
+
+        Raises:
+            ConfigurationError: there is no job yet.
+        """
+        return self._job().result()
+
+    def logs(self) -> None:
+        """Show the logs of the latest job until the job ends.
+
+        Raises:
+            ConfigurationError: there is no job yet.
+        """
+        self._job().logs(follow=True)
+
+    def _job(self) -> TrainingJob:
+        if self.latest_training_job is None:
+            raise ConfigurationError("there is no training job yet: call fit(), or use attach(name).")
+        return self.latest_training_job
+
+
+def _parse_logs(logs: Any) -> tuple[bool, bool]:
+    """Return whether logs are shown, and whether every line is."""
+    if isinstance(logs, bool):
+        return logs, False
+    if isinstance(logs, list | tuple) and not any(isinstance(item, list | tuple) for item in logs):
+        parsed = [_parse_logs(item) for item in logs]
+        return any(show for show, _ in parsed), any(every for _, every in parsed)
+    if logs == "Rules":
+        raise UnsupportedError("fit(logs='Rules'): SageMaker Debugger is a service of AWS.")
+    if not isinstance(logs, str) or logs not in _LOGS:
+        raise ConfigurationError(unknown("value of fit(logs=…)", logs, (*_LOGS, "True", "False")))
+    return _LOGS[logs]
+
+
+def _is_platform(name: str) -> bool:
+    return codec.is_reserved(name) or name == codec.MODEL_DIR

@@ -1,0 +1,7 @@
+"""Faults that are injected to test how a job handles them: ``fit(chaos=[Kill(rank=1, at_step=50)])``."""
+
+from __future__ import annotations
+
+from container.contract.public import exports
+
+__all__, __getattr__, __dir__ = exports(__name__, __file__)

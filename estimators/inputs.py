@@ -1,0 +1,7 @@
+"""Input channels of ``fit()``, under the names of ``sagemaker.inputs``."""
+
+from __future__ import annotations
+
+from container.contract.public import exports
+
+__all__, __getattr__, __dir__ = exports(__name__, __file__)

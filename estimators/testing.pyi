@@ -1,0 +1,1 @@
+from estimators.backends.fake import FakeOutcome as FakeOutcome

@@ -1,0 +1,7 @@
+"""Searches for hyperparameters, under the names of ``sagemaker.tuner``."""
+
+from __future__ import annotations
+
+from container.contract.public import exports
+
+__all__, __getattr__, __dir__ = exports(__name__, __file__)

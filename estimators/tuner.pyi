@@ -1,0 +1,11 @@
+from estimators.tuning.config import HyperbandStrategyConfig as HyperbandStrategyConfig
+from estimators.tuning.config import PopulationConfig as PopulationConfig
+from estimators.tuning.config import StrategyConfig as StrategyConfig
+from estimators.tuning.config import TuningJobCompletionCriteriaConfig as TuningJobCompletionCriteriaConfig
+from estimators.tuning.config import WarmStartConfig as WarmStartConfig
+from estimators.tuning.config import WarmStartTypes as WarmStartTypes
+from estimators.tuning.fleet import SharedFleetConfig as SharedFleetConfig
+from estimators.tuning.ranges import CategoricalParameter as CategoricalParameter
+from estimators.tuning.ranges import ContinuousParameter as ContinuousParameter
+from estimators.tuning.ranges import IntegerParameter as IntegerParameter
+from estimators.tuning.tuner import HyperparameterTuner as HyperparameterTuner

@@ -1,0 +1,3 @@
+"""The names of :mod:`estimators.inputs`."""
+
+from estimators.inputs import *  # noqa: F403

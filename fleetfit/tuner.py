@@ -1,0 +1,3 @@
+"""The names of :mod:`estimators.tuner`."""
+
+from estimators.tuner import *  # noqa: F403
