@@ -65,7 +65,7 @@ class DescribedJob:
 
 #: Arguments of Python, as messages name them -> the options that stand for them here.
 _OPTIONS = {
-    "backend_options": "--backend-option", "base_job_name": "--base-name", "chaos": "--chaos",
+    "backend_options": "--backend-option", "base_job_name": "--base-name", "faults": "--fault",
     "checkpoint_s3_uri": "--checkpoints", "dependencies": "--dependency", "dispatcher": "--dispatcher",
     "dispatcher_options": "--dispatcher-option", "distribution": "--strategy", "entry_point": "SCRIPT",
     "environment": "--env", "failure_policy": "--failure-policy", "hang_timeout": "--hang-timeout",
@@ -252,7 +252,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="option of SpotMarket, such as rate=6, notice_s=10 or trace='[[20, \"algo-2\"]]'; may be repeated",
     )  # fmt: skip
     failures.add_argument(
-        "--chaos", metavar="FAULT", action="append", default=[],
+        "--fault", metavar="FAULT", action="append", default=[],
         help="inject a fault, such as `kill:rank=1,at_step=50`, `remove_host:host=algo-2,at_s=20` or "
         "`interrupt:host=algo-2,notice_s=10,at_line=REGEX`; may be repeated",
     )  # fmt: skip
@@ -398,8 +398,8 @@ def _run_options(args: argparse.Namespace) -> dict[str, Any]:
         given["preemptible"] = True
     if args.needs:
         given["needs"] = values("--needs", args.needs)
-    if args.chaos:
-        given["chaos"] = [faults.parse(text).to_dict() for text in args.chaos]
+    if args.fault:
+        given["faults"] = [faults.parse(text).to_dict() for text in args.fault]
     return given
 
 

@@ -132,7 +132,7 @@ def settings_of(record: JobRecord, session: Any = None, *, passes_model_dir: boo
         tags=spec.tags,
         hang_timeout=spec.hang_timeout,
         run_options=dataclasses.replace(
-            options, backend=RunOptions().backend, framework_version=None, py_version=None, warnings=(), chaos=()
+            options, backend=RunOptions().backend, framework_version=None, py_version=None, warnings=(), faults=()
         ),
     )
 

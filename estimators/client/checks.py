@@ -341,26 +341,26 @@ def _write_error(folder: Path) -> str | None:
     return None
 
 
-def check_disturbances(spec: TrainingJobSpec, options: RunOptions) -> None:
-    """See that the hosts and ranks that are to be disturbed exist.
+def check_faults(spec: TrainingJobSpec, options: RunOptions) -> None:
+    """See that the hosts and ranks of the faults exist.
 
     Raises:
         ConfigurationError: one does not.
     """
-    faults.check_against(options.chaos, hosts=spec.hosts, size=_ranks(spec))
+    faults.check_against(options.faults, hosts=spec.hosts, size=_ranks(spec))
     for host in sorted(options.spot_market.hosts() if options.spot_market is not None else ()):
         if host not in spec.hosts:
             raise ConfigurationError(f"SpotMarket(trace=…): {unknown('host of the job', host, spec.hosts)}")
 
 
-def refuse_disturbances(instance_type: str, options: RunOptions) -> None:
+def refuse_faults(instance_type: str, options: RunOptions) -> None:
     """Refuse what only the local backends can do about failures.
 
     Raises:
         UnsupportedError: names it, and what there is instead.
     """
     asked = {
-        "fit(chaos=…)": (bool(options.chaos), f"rehearse on {fleets.PROCESSES!r} or {fleets.CONTAINERS!r}"),
+        "fit(faults=…)": (bool(options.faults), f"rehearse on {fleets.PROCESSES!r} or {fleets.CONTAINERS!r}"),
         "RunOptions(spot_market=…)": (options.spot_market is not None, "AWS itself interrupts the spot instances"),
         "RunOptions(failure_policy=…)": (
             options.failure_policy != FailurePolicy(),

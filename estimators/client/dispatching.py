@@ -169,7 +169,7 @@ def _check(spec: TrainingJobSpec, options: RunOptions) -> None:
     backend = backends.load(options.backend)
     checks.check_elastic(spec, backend)
     checks.check_local(spec)
-    checks.check_disturbances(spec, options)
+    checks.check_faults(spec, options)
     backend.check(spec, options)
     if fleets.capabilities(spec.instance_type).simulated:
         return

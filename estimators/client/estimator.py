@@ -23,7 +23,7 @@ from estimators.job import naming, validation
 from estimators.job.arguments import ARGUMENTS, BY_NAME, Owner, Treatment, read_arguments
 from estimators.job.errors import ConfigurationError, JobExistsError, PreflightWarning, UnsupportedError
 from estimators.job.faults import Fault
-from estimators.job.faults import check as check_chaos
+from estimators.job.faults import check as check_faults
 from estimators.job.settings import Settings
 
 if TYPE_CHECKING:
@@ -267,7 +267,7 @@ class Estimator:
         job_name: str | None = None,
         callbacks: Any = None,
         experiment_config: Mapping[str, str] | None = None,
-        chaos: Any = None,
+        faults: Any = None,
     ) -> TrainingJob:
         """Start a training job.
 
@@ -283,7 +283,7 @@ class Estimator:
             job_name: The job's name, which can be used only once. Default: ``<base_job_name>-<time>``.
             callbacks: An :class:`estimators.Callback` or a list of callbacks, which are told of metrics and events.
             experiment_config: SageMaker Experiments, for jobs on SageMaker.
-            chaos: Faults to inject, to test how the job handles them: a list of :class:`estimators.Kill`,
+            faults: Faults to inject, to test how the job handles them: a list of :class:`estimators.Kill`,
                 :class:`estimators.RemoveHost` and :class:`estimators.Interrupt`.
 
         Returns:
@@ -306,7 +306,7 @@ class Estimator:
                 "fit(callbacks=…) needs wait=True, because fit() calls the callbacks while it waits. With wait=False, "
                 "pass the callbacks to job.wait(callbacks=…)."
             )
-        job = self._launch(inputs, job_name, experiment_config, check_chaos(chaos), attached=wait)
+        job = self._launch(inputs, job_name, experiment_config, check_faults(faults), attached=wait)
         if wait:
             job.wait(logs=show_logs, callbacks=checked)
         return job
@@ -398,14 +398,14 @@ class Estimator:
         inputs: Any,
         job_name: str | None,
         experiment: Mapping[str, str] | None,
-        chaos: tuple[Fault, ...],
+        faults: tuple[Fault, ...],
         *,
         attached: bool,
         source: Source | None = None,
     ) -> TrainingJob:
         warned = False
         for attempt in range(1, _NAME_ATTEMPTS + 1):
-            draft = self._draft(inputs, job_name, experiment, chaos, source)
+            draft = self._draft(inputs, job_name, experiment, faults, source)
             draft.check()
             for warning in draft.warnings if not warned else ():
                 warnings.warn(warning, PreflightWarning, stacklevel=4)  # the caller of the decorated fit()
@@ -436,7 +436,7 @@ class Estimator:
         inputs: Any,
         job_name: str | None,
         experiment: Mapping[str, str] | None = None,
-        chaos: tuple[Fault, ...] = (),
+        faults: tuple[Fault, ...] = (),
         source: Source | None = None,
     ) -> Draft:
         settings = self.settings
@@ -445,8 +445,8 @@ class Estimator:
 
             settings = notebook.keep(settings)
         kept_with = os.getpid() if settings is not self.settings else None
-        if chaos:
-            options = dataclasses.replace(settings.run_options, chaos=(*settings.run_options.chaos, *chaos))
+        if faults:
+            options = dataclasses.replace(settings.run_options, faults=(*settings.run_options.faults, *faults))
             settings = dataclasses.replace(settings, run_options=options)
         draft = Draft.make(
             settings,

@@ -215,13 +215,13 @@ class Draft:
         if not self.settings.capabilities.managed:
             checks.check_local(self.spec)
             check_fits(self.spec)
-            checks.check_disturbances(self.spec, options)
+            checks.check_faults(self.spec, options)
             if self.settings.capabilities.this_python and self.source is not None:
                 if options.python in (None, sys.executable):
                     checks.check_syntax(self.source)
                 checks.check_horovod(self.spec, self.source, self.framework, options.python or sys.executable)
         else:
-            checks.refuse_disturbances(instance_type, options)
+            checks.refuse_faults(instance_type, options)
         backend.check(self.spec, options)
         if self.settings.capabilities.managed:
             if self.problems:

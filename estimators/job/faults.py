@@ -1,4 +1,4 @@
-"""Faults to order for a job, so that people can rehearse how it takes them: ``fit(chaos=[Kill(rank=1, at_step=50)])``.
+"""Faults to order for a job, so that people can rehearse how it takes them: ``fit(faults=[Kill(rank=1, at_step=50)])``.
 
 Each is a value: what happens, and when. The same list does the same in every run.
 """
@@ -167,7 +167,7 @@ _KINDS: Mapping[str, type[Fault]] = {kind.name: kind for kind in (Kill, RemoveHo
 
 
 def check(value: Any) -> tuple[Fault, ...]:
-    """Return the faults of an argument ``chaos``.
+    """Return the faults of an argument ``faults``.
 
     Raises:
         ConfigurationError: it is no list of faults.
@@ -176,12 +176,12 @@ def check(value: Any) -> tuple[Fault, ...]:
         return ()
     items = [value] if isinstance(value, Fault) else value
     found = []
-    for item in bounds.items_of("chaos", items, "[Kill(rank=1, at_step=50)]"):
+    for item in bounds.items_of("faults", items, "[Kill(rank=1, at_step=50)]"):
         if isinstance(item, Mapping):
             item = from_dict(item)
         if not isinstance(item, Fault) or not item.name:
             raise ConfigurationError(
-                f"chaos: each fault must be a Kill(…), RemoveHost(…) or Interrupt(…); got {shown(item)}."
+                f"faults: each must be a Kill(…), RemoveHost(…) or Interrupt(…); got {shown(item)}."
             )
         found.append(item)
     return tuple(found)
@@ -195,9 +195,9 @@ def check_against(faults: Iterable[Fault], *, hosts: Sequence[str], size: int) -
     """
     for fault in faults:
         if isinstance(fault, Kill) and fault.rank >= size:
-            raise ConfigurationError(f"chaos: {fault}: there is no such rank. The job's ranks are 0 to {size - 1}.")
+            raise ConfigurationError(f"fault: {fault}: there is no such rank. The job's ranks are 0 to {size - 1}.")
         if isinstance(fault, RemoveHost | Interrupt) and fault.host not in hosts:
-            raise ConfigurationError(f"chaos: {fault}: {unknown('host of the job', fault.host, hosts)}")
+            raise ConfigurationError(f"fault: {fault}: {unknown('host of the job', fault.host, hosts)}")
 
 
 def from_dict(values: Mapping[str, Any]) -> Fault:
@@ -209,7 +209,7 @@ def from_dict(values: Mapping[str, Any]) -> Fault:
     given = dict(values)
     kind = _KINDS.get(str(given.pop("do", "")))
     if kind is None:
-        raise ConfigurationError(unknown("kind of chaos", values.get("do"), list(_KINDS)))
+        raise ConfigurationError(unknown("kind of fault", values.get("do"), list(_KINDS)))
     return _make(kind, given)
 
 
@@ -236,12 +236,12 @@ def parse(text: str) -> Fault:
     name, colon, rest = text.partition(":")
     kind = _KINDS.get(name.strip().replace("-", "_"))
     if kind is None:
-        raise ConfigurationError(unknown("kind of chaos", name.strip(), list(_KINDS)))
+        raise ConfigurationError(unknown("kind of fault", name.strip(), list(_KINDS)))
     values: dict[str, Any] = {}
     for item in re.split(r",(?=\s*\w+=)", rest) if colon and "at_line=" not in rest else _with_line(rest):
         key, equals, value = item.partition("=")
         if not equals:
-            raise ConfigurationError(f"chaos {shown(text)}: write it as {kind.name}:NAME=VALUE,NAME=VALUE.")
+            raise ConfigurationError(f"fault {shown(text)}: write it as {kind.name}:NAME=VALUE,NAME=VALUE.")
         values[key.strip()] = value if key.strip() == "at_line" else _value(value.strip())
     return _make(kind, values)
 

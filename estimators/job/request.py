@@ -26,7 +26,7 @@ from estimators.job import bounds, fleets, queueing
 from estimators.job.errors import ConfigurationError
 from estimators.job.failure_policy import FailurePolicy
 from estimators.job.faults import Fault, Interrupt
-from estimators.job.faults import check as check_chaos
+from estimators.job.faults import check as check_faults
 from estimators.job.spot_market import SpotMarket
 
 S = TypeVar("S", bound="_Shape")
@@ -497,7 +497,7 @@ def _json_options(field: str, value: Any) -> dict[str, Any]:
 _OPTION_READERS: Mapping[str, Callable[[Any], Any]] = {
     "failure_policy": FailurePolicy.from_dict,
     "spot_market": lambda value: SpotMarket.from_dict(value) if value is not None else None,
-    "chaos": check_chaos,
+    "faults": check_faults,
 }
 
 
@@ -521,7 +521,7 @@ class RunOptions:
             instance type on which the job runs.
         failure_policy: What happens when an attempt fails or is preempted.
         spot_market: When hosts are interrupted, with ``use_spot_instances``.
-        chaos: Faults to inject, as in ``fit(chaos=…)``.
+        faults: Faults to inject, as in ``fit(faults=…)``.
         on_undistributed: ``warn`` or ``fail`` if the ranks of a strategy never connect, or exchange nothing.
         on_nan: ``warn`` or ``fail`` if a reported metric is NaN, or a loss is infinite.
         dispatcher: Where the job's supervisor runs, if not on this machine: ``user@host`` for a machine that is reached
@@ -548,7 +548,7 @@ class RunOptions:
     asked_instance_type: str | None = None
     failure_policy: FailurePolicy = FailurePolicy()
     spot_market: SpotMarket | None = None
-    chaos: tuple[Fault, ...] = ()
+    faults: tuple[Fault, ...] = ()
     on_undistributed: str = "warn"
     on_nan: str = "warn"
     dispatcher: str | None = None
@@ -599,7 +599,7 @@ class RunOptions:
         object.__setattr__(self, "warnings", tuple(warnings))
         for name in ("backend_options", "dispatcher_options"):
             object.__setattr__(self, name, _json_options(name, getattr(self, name)))
-        object.__setattr__(self, "chaos", check_chaos(self.chaos))
+        object.__setattr__(self, "faults", check_faults(self.faults))
         for name, kind in (("failure_policy", FailurePolicy), ("spot_market", SpotMarket)):
             value = getattr(self, name)
             if isinstance(value, Mapping):
@@ -610,7 +610,7 @@ class RunOptions:
     @property
     def longest_grace(self) -> float:
         """The longest time in seconds that scripts may get after SIGTERM: after a stop, or after a notice."""
-        notices = [fault.notice_s for fault in self.chaos if isinstance(fault, Interrupt)]
+        notices = [fault.notice_s for fault in self.faults if isinstance(fault, Interrupt)]
         if self.spot_market is not None:
             notices.append(self.spot_market.notice_s)
         return max(self.stop_grace, *notices, 0.0)
@@ -620,7 +620,7 @@ class RunOptions:
         return {
             **dataclasses.asdict(self),
             "warnings": list(self.warnings),
-            "chaos": [fault.to_dict() for fault in self.chaos],
+            "faults": [fault.to_dict() for fault in self.faults],
         }
 
     def to_json(self) -> str:

@@ -289,7 +289,7 @@ class Settings:
         if market is not None and not self.use_spot_instances:
             raise ConfigurationError(
                 "RunOptions(spot_market=…) interrupts spot instances only: also set use_spot_instances=True, or "
-                "interrupt a host with fit(chaos=[Interrupt(…)])."
+                "interrupt a host with fit(faults=[Interrupt(…)])."
             )
 
     def _check_local(self) -> None:

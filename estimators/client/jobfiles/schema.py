@@ -132,7 +132,7 @@ def _run_options() -> dict[str, Any]:
     said["properties"]["spot_market"] = _or_null(_object_of(SpotMarket))
     for name in ("on_undistributed", "on_nan"):
         said["properties"][name] = _or_variable({"enum": list(NOTICED)})
-    said["properties"]["chaos"] = {"type": "array", "items": {"type": "object", "required": ["do"]}}
+    said["properties"]["faults"] = {"type": "array", "items": {"type": "object", "required": ["do"]}}
     return _or_null(said)
 
 

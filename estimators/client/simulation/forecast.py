@@ -26,7 +26,7 @@ _HOUR = 3600.0
 #: The bounds of ``commit_every="auto"``, in seconds, and what it is where nobody is taken away.
 _AUTO_S = (1.0, 3600.0)
 _QUIET_S = 600.0
-#: A run is given up after as many times its undisturbed training, and a day.
+#: A run is given up after as many times its uninterrupted training, and a day.
 _PATIENCE = 20.0
 _MAX_RUNS = 100_000
 
@@ -113,14 +113,14 @@ class Forecast:
         if self.on_demand_price is None:
             return None
         timings = self.job.timings
-        seconds = timings.start_s + timings.import_s + self.job.undisturbed_s()
+        seconds = timings.start_s + timings.import_s + self.job.uninterrupted_s()
         return self.job.most * seconds * self.on_demand_price / _HOUR
 
     @property
     def goodput(self) -> Quantiles:
         """The speed of a run, relative to a training without interruptions on all hosts."""
-        undisturbed = self.job.undisturbed_s()
-        return Quantiles.of([undisturbed / run.seconds if run.completed else 0.0 for run in self.runs])
+        uninterrupted = self.job.uninterrupted_s()
+        return Quantiles.of([uninterrupted / run.seconds if run.completed else 0.0 for run in self.runs])
 
     @property
     def resizes(self) -> Quantiles:
@@ -138,7 +138,7 @@ class Forecast:
         completed = [run for run in self.runs if run.completed] or list(self.runs)
         total = sum(run.seconds for run in completed)
         shares = {
-            "training": self.job.undisturbed_s() * len(completed) / total,
+            "training": self.job.uninterrupted_s() * len(completed) / total,
             "done again": sum(run.lost_s for run in completed) / total,
             "commits": sum(run.commit_s for run in completed) / total,
             "nobody trains": sum(run.idle_s for run in completed) / total,
@@ -272,7 +272,7 @@ def simulate(
         on_demand=on_demand_base,
         timings=timings,
     )
-    limit_s = _PATIENCE * simulated.undisturbed_s() + 24 * _HOUR
+    limit_s = _PATIENCE * simulated.uninterrupted_s() + 24 * _HOUR
     rules: Limits | FailurePolicy = failure_policy or FailurePolicy()
     if is_elastic:
         rules = Limits(

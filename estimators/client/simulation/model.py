@@ -92,7 +92,7 @@ class SimulatedJob:
         """Records in a second of all workers of so many hosts."""
         return self.rates[hosts - 1]
 
-    def undisturbed_s(self) -> float:
+    def uninterrupted_s(self) -> float:
         """Seconds of training on all hosts, without commits and interruptions."""
         return self.records / self.rate(self.most)
 

@@ -92,7 +92,7 @@ def test_a_gang_starts_again_after_a_kill_and_on_fewer_hosts_after_the_loss_of_o
             options={"failure_policy": FailurePolicy(min_hosts=1, cooldown=(0, 0))},
         ),
         logs=False,
-        chaos=[
+        faults=[
             Kill(rank=1, at_line="step 8$"),
             RemoveHost("algo-2", at_line="step 12$", attempt=1, return_after_s=0),
             RemoveHost("algo-1", at_line="step 18$", attempt=2),
@@ -115,14 +115,14 @@ def test_a_gang_starts_again_after_a_kill_and_on_fewer_hosts_after_the_loss_of_o
     assert found[6]["start"] == 18 or (make.has_machines and 12 <= found[6]["start"] < 18)
     assert not any(one["old"] for one in found)
     assert steps(job) == ["Starting", "Training", *["Restarting", "Training"] * 3, "Uploading", "Completed"]
-    assert told(job, "chaos", "restart", "removed") == [
-        ("chaos", 0), ("restart", 0), ("chaos", 1), ("removed", 1), ("restart", 1), ("chaos", 2), ("removed", 2),
+    assert told(job, "fault", "restart", "removed") == [
+        ("fault", 0), ("restart", 0), ("fault", 1), ("removed", 1), ("restart", 1), ("fault", 2), ("removed", 2),
         ("restart", 2),
     ]  # fmt: skip
     causes = [values["failure"]["cause"] for values in job.describe()["Fleetfit"]["attempts"]]
     assert causes == ["process", "host_lost", "host_lost"]
     shown = clusters.all_text(job)
-    assert "chaos: Kill(at_line='step 8$', rank=1)" in shown and "algo-1 is gone" in shown
+    assert "fault: Kill(at_line='step 8$', rank=1)" in shown and "algo-1 is gone" in shown
     assert "attempt 0 is over (algo-2, rank 1: was killed by SIGKILL). The next attempt begins" in shown
     for attempt, host in ((0, "algo-1"), (1, "algo-2"), (3, "algo-2")):
         assert any(job.record.log_dir(host, attempt).glob("rank-*.log"))
@@ -143,7 +143,7 @@ def test_spot_hosts_are_interrupted_and_come_back_and_time_is_billed_as_on_sagem
             options={"spot_market": market},
         ),
         logs=False,
-        chaos=Interrupt("algo-2", 2, at_line="step 3$", return_after_s=4),
+        faults=Interrupt("algo-2", 2, at_line="step 3$", return_after_s=4),
     )
     assert job.status == "Completed"
     # Both hosts had the notice at once, and the interrupted one its time.
@@ -220,15 +220,15 @@ def test_a_training_that_is_killed_and_interrupted_makes_all_of_its_steps(
         estimator,
         {name: str(data / name) for name in ("train", "validation")},
         logs=False,
-        chaos=[Kill(rank=1, at_step=30), Interrupt("algo-2", 15, at_step=50, attempt=1)],
+        faults=[Kill(rank=1, at_step=30), Interrupt("algo-2", 15, at_step=50, attempt=1)],
     )
     assert job.status == "Completed"
     saved: dict[int, list[int]] = {}
     for event in job.record.events("checkpoint"):
         if event.data["action"] in ("saved", "restored"):
             saved.setdefault(event.attempt, []).append(event.data["step"])
-    assert told(job, "chaos", "interrupted", "preempted", "restart") == [
-        ("chaos", 0), ("restart", 0), ("chaos", 1), ("interrupted", 1), ("preempted", 1), ("restart", 1),
+    assert told(job, "fault", "interrupted", "preempted", "restart") == [
+        ("fault", 0), ("restart", 0), ("fault", 1), ("interrupted", 1), ("preempted", 1), ("restart", 1),
     ]  # fmt: skip
     assert max(saved[0]) <= 30 and saved[1][0] <= 30  # what a kill leaves
     just_in_time = saved[1][-1]

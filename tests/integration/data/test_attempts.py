@@ -69,11 +69,11 @@ def test_what_every_attempt_saves_is_in_s3(way: str, hosts: int, s3: Bucket, tmp
         environment={"FAILS": str(fails), "FAILS_BY": way},
         **WAYS[way],
     )
-    chaos = Interrupt("algo-1", 0, at_line="began 0", return_after_s=0.5) if way == "interruption" else None
+    faults = Interrupt("algo-1", 0, at_line="began 0", return_after_s=0.5) if way == "interruption" else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PreflightWarning)
         with contextlib.suppress(TrainingJobError):
-            one.fit(logs=False, chaos=chaos)
+            one.fit(logs=False, faults=faults)
     job = one.latest_training_job
     if way == "resume":
         assert job.status == "Failed"

@@ -295,7 +295,7 @@ def test_a_training_with_too_few_waits_for_its_time_unless_nobody_is_left_and_sa
             distribution={"elastic_horovod": {"enabled": True, "min_hosts": 2, "warm": False, "elastic_timeout": 1}},
         ),
         wait=False,
-        chaos=[RemoveHost("algo-2", at_s=0)],
+        faults=[RemoveHost("algo-2", at_s=0)],
     )
     why = "elastic training: too few workers for 1 s (elastic_timeout): 1 of"
     for job, wanted in (
@@ -440,7 +440,7 @@ def test_spot_hosts_go_and_come_back_and_a_stop_is_told_to_all_and_saved_once(ma
         ),
         wait=False,
         # The second one has all that train then: they save, and what has come back by the notice's end goes on.
-        chaos=[
+        faults=[
             Interrupt("algo-2", 4.0, at_line="trains 2", return_after_s=0.0),
             Interrupt("algo-1", 8.0, at_line="trains 1", return_after_s=0.0),
         ],
