@@ -10,6 +10,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
+from container.contract import rules
 from container.contract.names import unknown
 from container.contract.strategies import FRAMEWORKS, ParameterServer
 from estimators.cli import console, parsing
@@ -388,18 +389,16 @@ def _run_options(args: argparse.Namespace) -> dict[str, Any]:
     if args.dispatcher is not None or args.dispatcher_option:
         given["dispatcher_options"] = parsing.dispatcher_options(args)
         given["dispatcher"] = args.dispatcher
-    if args.backend_option:
-        given["backend_options"] = values("--backend-option", args.backend_option)
-    if args.failure_policy:
-        given["failure_policy"] = values("--failure-policy", args.failure_policy)
-    if args.spot_market:
-        given["spot_market"] = values("--spot-market", args.spot_market)
+    for option, name in (
+        ("backend_option", "backend_options"), ("failure_policy", "failure_policy"), ("spot_market", "spot_market"),
+        ("needs", "needs"),
+    ):  # fmt: skip
+        if found := getattr(args, option):
+            given[name] = values(f"--{option.replace('_', '-')}", found)
     if args.preemptible:
         given["preemptible"] = True
-    if args.needs:
-        given["needs"] = values("--needs", args.needs)
     if args.fault:
-        given["faults"] = [faults.parse(text).to_dict() for text in args.fault]
+        given["faults"] = [rules.to_dict(faults.parse(text)) for text in args.fault]
     return given
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from container.contract.plan import HostPlan, Plan, ProcessPlan, Role, StartedBy, shell_line
 from container.contract.strategies import Mirrored, ParameterServer
 from estimators.job import fleets, instances
-from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.job.secrets import mask_argv, mask_mapping, mask_request, mask_value
 
 TF_CONFIG = "TF_CONFIG"
@@ -46,7 +46,7 @@ class ClusterPlan:
     """
 
     spec: TrainingJobSpec
-    options: RunOptions
+    options: JobOptions
     plan: Plan
     entry_points: Mapping[str, tuple[str, ...]]
     gpus: int = 0

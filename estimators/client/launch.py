@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from container.contract import variables
+from container.contract import rules, variables
 from container.contract.failures import Cause, Failure
 from container.contract.wire import Event
 from container.system.holding import hold
@@ -26,7 +26,7 @@ from estimators.client.ipc_client import Tie
 from estimators.job.errors import BackendError, ConfigurationError, UnsupportedError
 from estimators.job.failure_policy import EndedBy, Ending
 from estimators.job.fleets import capabilities
-from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.records import status as statuses
 from estimators.records.private_files import explained, open_private
 from estimators.records.record import JobRecord
@@ -76,7 +76,7 @@ class Started(NamedTuple):
 
 def launch(
     spec: TrainingJobSpec,
-    options: RunOptions,
+    options: JobOptions,
     *,
     home: str | Path | None = None,
     attached: bool = True,
@@ -131,7 +131,7 @@ def launch(
         raise
 
 
-def pinned(options: RunOptions) -> RunOptions:
+def pinned(options: JobOptions) -> JobOptions:
     """Return options whose dispatcher is the same one when the job is attached to."""
     if options.dispatcher is None:
         return options
@@ -161,7 +161,7 @@ def resume(record: JobRecord, *, attached: bool = True) -> Started:
 
     _check_resumable(record, record.read_status())
     spec = TrainingJobSpec.from_request(record.read_request())
-    options = RunOptions.from_dict(record.read_options())
+    options = JobOptions.from_dict(record.read_options())
     if capabilities(spec.instance_type).managed:
         raise UnsupportedError(
             f"training job {record.name!r} ran on SageMaker, which cannot resume a job. Start a new job with the "
@@ -228,7 +228,7 @@ def _dismiss(record: JobRecord, status: Mapping[str, Any]) -> None:
             os.kill(pid, signal.SIGTERM)
 
 
-def hand_over(record: JobRecord, spec: TrainingJobSpec, options: RunOptions) -> None:
+def hand_over(record: JobRecord, spec: TrainingJobSpec, options: JobOptions) -> None:
     """Tell the supervisor what the backend's check has just found out here."""
     found = backends.load(options.backend).found(spec)
     if found is None:
@@ -303,7 +303,7 @@ def _leftovers(path: Path) -> list[int]:
     return found
 
 
-def fill(record: JobRecord, spec: TrainingJobSpec, options: RunOptions, source: Source | None, now: float) -> None:
+def fill(record: JobRecord, spec: TrainingJobSpec, options: JobOptions, source: Source | None, now: float) -> None:
     """Write what a new record holds before anything runs: request, options, status, source, provenance.
 
     Raises:
@@ -314,7 +314,7 @@ def fill(record: JobRecord, spec: TrainingJobSpec, options: RunOptions, source: 
 
     request = spec.to_request()
     record.write_request(request)
-    record.write_options(options.to_dict())
+    record.write_options(rules.to_dict(options))
     record.write_status(statuses.new_status(request, now, warnings=options.warnings))
     record.append_event(Event(kind="phase", host="caller", time_ns=int(now * 1e9), data={"name": "job_created"}))
     if source is not None:

@@ -21,7 +21,7 @@ from estimators.client.source import Source, resolve, resolve_function
 from estimators.job import validation
 from estimators.job.errors import ConfigurationError, UnsupportedError
 from estimators.job.inputs import parse_inputs
-from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.job.settings import Settings
 from estimators.records.record import jobs_folder
 
@@ -141,12 +141,12 @@ class Draft:
         return tuple(found)
 
     @functools.cached_property
-    def options(self) -> RunOptions:
+    def options(self) -> JobOptions:
         """How it is run, with the warnings that its record keeps."""
-        return dataclasses.replace(self._options, warnings=(*self._options.warnings, *self.warnings))
+        return dataclasses.replace(self._options, warnings=self.warnings)
 
     @functools.cached_property
-    def _options(self) -> RunOptions:
+    def _options(self) -> JobOptions:
         options = request_builder.build_options(self.settings)
         return dataclasses.replace(options, frameworks=self._frameworks)
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+from container.contract import rules
 from container.contract.wire import Event, Piece
 from container.system.loop import Loop, Timer
 from estimators.job import spot_market
@@ -175,7 +176,7 @@ class FaultInjector:
         self._pending.pop(number, None)
         self._patterns.pop(number, None)
         self._tell(
-            fault, {"fault": fault.to_dict(), **{name: value for name, value in when.items() if value is not None}}
+            fault, {"fault": rules.to_dict(fault), **{name: value for name, value in when.items() if value is not None}}
         )
 
     def _interrupt(self, host: str, notice_s: float, return_after_s: float | None) -> None:

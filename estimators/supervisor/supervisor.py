@@ -31,7 +31,7 @@ from estimators.job.failure_policy import Ending
 from estimators.job.faults import Fault, Kill
 from estimators.job.fleets import capabilities
 from estimators.job.log_redaction import text_mask
-from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.records import ranks
 from estimators.records import status as statuses
 from estimators.records.record import JobRecord
@@ -81,7 +81,7 @@ class Supervisor:
         self._over = asyncio.Event()
         request = record.read_request()
         self._job = TrainingJobSpec.from_request(request)
-        self._options = RunOptions.from_json(record.options_file.read_text(encoding="utf-8"))
+        self._options = JobOptions.from_dict(record.read_options())
         status = record.stored_status() or statuses.new_status(request, time.time(), warnings=self._options.warnings)
         self.clients = Clients(
             loop,
@@ -515,7 +515,7 @@ class Supervisor:
             failure=decided.failure,
         )
         if self._job.spot:
-            finalize.bill(self._journal, self._options.spot_market, decided.attempts.clock)
+            finalize.bill(self._journal)
         hold("supervisor.before_commit")
         self._journal.write_status(last=True)
         self.clients.close()

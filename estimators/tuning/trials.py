@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from container.contract import hyperparameters as codec
+from container.contract import rules
 from container.contract.wire import Event
 from estimators.client import ipc_client, launch
 from estimators.job.errors import JobUnreachableError
-from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.records import status as statuses
 from estimators.records.private_files import explained
 from estimators.records.record import JobRecord, jobs_folder
@@ -103,13 +104,13 @@ def start(
         BackendError: its supervisor cannot be started.
     """
     spec = trial_spec(TrainingJobSpec.from_request(template.read_request()), name, values, home)
-    options = RunOptions.from_dict(template.read_options())
+    options = JobOptions.from_dict(template.read_options())
     now = time.time()
     record = JobRecord.stage(name, home)
     try:
         request = spec.to_request()
         record.write_request(request)
-        record.write_options(options.to_dict())
+        record.write_options(rules.to_dict(options))
         record.write_status(statuses.new_status(request, now, warnings=options.warnings))
         record.append_event(Event(kind="phase", host="caller", time_ns=int(now * 1e9), data={"name": "job_created"}))
         with explained(record.source_dir, "copy the source to"):

@@ -12,7 +12,7 @@ import clusters
 import pytest
 import s3_server
 
-from estimators import ElasticTorchDistributed, Estimator, Interrupt, RunOptions, SpotMarket, TensorFlow
+from estimators import ElasticTorchDistributed, Estimator, Interrupt, RunOptions, TensorFlow
 
 #: Says what it reads, and leaves a model, an output and a checkpoint in the Checkpointer's form.
 SCRIPT = """
@@ -114,7 +114,6 @@ def check_attempts(make: clusters.Make, s3: s3_server.Bucket, way: str, count: i
     fails = 2 if way in ("retry", "elastic") else 1
     restarts = {"kind": Estimator, "distribution": ElasticTorchDistributed(max_restarts=2)} if way == "elastic" else {}
     spot = {"use_spot_instances": True, "max_run": 600, "max_wait": 900} if way == "interruption" else {}
-    prices = SpotMarket(price_history=[(0, 1.0)], on_demand_price=2.0)
     estimator = make(
         _ATTEMPTS,
         hosts=count,
@@ -122,7 +121,6 @@ def check_attempts(make: clusters.Make, s3: s3_server.Bucket, way: str, count: i
         output_path=s3.uri("out"),
         environment={"FAILS": str(fails), "FAILS_BY": way},
         max_retry_attempts=2 if way == "retry" else None,
-        options={"spot_market": prices} if spot else None,
         **spot,
         **restarts,
     )

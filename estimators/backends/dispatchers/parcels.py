@@ -22,7 +22,7 @@ from container.contract.strategies import DISCOVERED_BY_CALLER, Elastic
 from container.system.locations import is_s3, path_here
 from estimators import backends
 from estimators.backends.dispatchers.base import LIMIT, Parcel
-from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.job.request import JobOptions, RunOptions, TrainingJobSpec
 from estimators.records.record import JobRecord, jobs_folder
 
 #: What of a record goes along, beside the code: what is written before a job begins.
@@ -63,7 +63,7 @@ def refusals(spec: TrainingJobSpec) -> list[str]:
     return found
 
 
-def of(record: JobRecord, spec: TrainingJobSpec, options: RunOptions) -> Parcel:
+def of(record: JobRecord, spec: TrainingJobSpec, options: JobOptions) -> Parcel:
     """Return a job as it goes to its dispatcher.
 
     Args:

@@ -25,15 +25,6 @@ _NOT_IN_FILES = {
     "sagemaker_session": "set the region and the profile with AWS_REGION and AWS_PROFILE",
     "capture_limit": "the entry point of a job file is a script, not a function",
 }
-#: Fields of RunOptions that are set by what else a job says.
-DERIVED_OPTIONS = (
-    "backend",
-    "warnings",
-    "framework_version",
-    "py_version",
-    "asked_instance_type",
-    "frameworks",
-)
 #: Arguments that are a path, a URI, or a list of paths.
 PATHS = ("source_dir", "output_path", "checkpoint_s3_uri", "model_uri")
 
@@ -46,7 +37,7 @@ def argument_names() -> list[str]:
 
 def option_names() -> list[str]:
     """Return the run options that a job file may have."""
-    return [field.name for field in dataclasses.fields(RunOptions) if field.name not in DERIVED_OPTIONS]
+    return [field.name for field in dataclasses.fields(RunOptions)]
 
 
 def check_names(document: Document) -> None:

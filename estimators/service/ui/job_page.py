@@ -12,7 +12,7 @@ from container.contract.wire import Event
 from estimators.job.errors import FleetfitError
 from estimators.job.fleets import capabilities
 from estimators.job.log_redaction import mask_texts, text_mask
-from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.records import status as statuses
 from estimators.records.elastic_events import Restores, number, restored
 from estimators.records.record import JobRecord
@@ -204,7 +204,7 @@ def plan_html(record: JobRecord) -> str:
 
     try:
         spec = TrainingJobSpec.from_request(record.read_request())
-        options = RunOptions.from_dict(record.read_options())
+        options = JobOptions.from_dict(record.read_options())
         text = plan_cluster(spec, options, home=record.home).text()
     except (FleetfitError, OSError, ValueError) as error:
         text = f"The plan cannot be made here: {error}"

@@ -16,8 +16,6 @@ from estimators import (
     Estimator,
     Interrupt,
     PreflightWarning,
-    RunOptions,
-    SpotMarket,
     TensorFlow,
     TrainingJobError,
 )
@@ -48,7 +46,6 @@ WAYS: dict[str, dict[str, Any]] = {
         "use_spot_instances": True,
         "max_run": 600,
         "max_wait": 900,
-        "run_options": RunOptions(spot_market=SpotMarket(price_history=[(0, 1.0)], on_demand_price=2.0)),
     },
     "resume": {},
     "elastic": {"distribution": ElasticTorchDistributed(max_restarts=2)},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import waiting
 
+from container.contract import rules
 from container.contract.wire import Event, Piece
 from container.distributed.core.fault_injection import InjectedFaults
 from container.system.loop import Loop
@@ -37,7 +39,7 @@ ALL = (
 
 def test_they_go_through_json_and_the_command_line() -> None:
     options = RunOptions(faults=ALL)
-    assert RunOptions.from_json(options.to_json()) == options
+    assert RunOptions.from_dict(json.loads(json.dumps(rules.to_dict(options)))) == options
     assert options.longest_grace == 120 and RunOptions(stop_grace=1, faults=ALL).longest_grace == 10
     texts = (
         "kill:rank=1,at_step=50",

@@ -11,7 +11,6 @@ from container.contract.failures import Cause, Failure
 from estimators import ConfigurationError, FailurePolicy
 from estimators.job.failure_policy import (
     Again,
-    Cooldown,
     EndedBy,
     Ending,
     Final,
@@ -20,6 +19,7 @@ from estimators.job.failure_policy import (
     exception_of,
     in_a_row,
     never_again,
+    pause_s,
     place_of,
 )
 from estimators.supervisor.attempts import Attempts, Wait
@@ -67,7 +67,7 @@ def test_the_pause_grows_until_there_is_a_new_checkpoint() -> None:
         pauses.append(decision.pause_s)
     assert pauses == [1.0, 2.0, 4.0, 6.0, 1.0, 2.0]  # the fifth got on
     assert in_a_row([failed(), failed(), PREEMPTED, failed()]) == 1
-    assert Cooldown(0.5, 60).after(10_000) == 60
+    assert pause_s(0.5, 60, 10_000) == 60
 
 
 @pytest.mark.parametrize(
@@ -200,5 +200,4 @@ def test_a_reason_keeps_room_for_the_last_attempts_and_the_exception() -> None:
 
 def test_a_clock_counts_what_ran_over_all_attempts() -> None:
     clock = RunClock().started(10).started(11).stopped(20).started(50)
-    assert clock.ran(55) == 15 and clock.current(55) == 5 and clock.relative(55) == [(0, 10), (40, 45)]
-    assert RunClock().stopped(5).relative(5) == []
+    assert clock.ran(55) == 15 and clock.current(55) == 5

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from estimators import IntegerParameter, RunOptions
+from container.contract import rules
+from estimators import IntegerParameter
 from estimators.backends.sagemaker.backend import SageMakerBackend
 from estimators.job.errors import JobExistsError
+from estimators.job.request import JobOptions
 from estimators.records.record import JobRecord
 from estimators.tuning import managed, ranges
 from estimators.tuning.config import TuningSpec
@@ -73,11 +75,11 @@ def record(tmp_path: Path) -> TuningRecord:
     found = TuningRecord.stage("study", tmp_path / "home")
     parameters = ranges.to_request({"rate": IntegerParameter(1, 3)}, plain=False)
     spec = TuningSpec(name="study", objective="loss", parameter_ranges=parameters)
-    found.write("tuning", {"spec": spec.to_dict()})
+    found.write("tuning", {"spec": rules.to_dict(spec)})
     found.write("status", {"HyperParameterTuningJobStatus": "InProgress", "CreationTime": 1.0, "Fleetfit": {}})
     template: JobRecord = found.template
     template.write_request(REQUEST)
-    template.write_options(RunOptions(backend="ml").to_dict())
+    template.write_options(rules.to_dict(JobOptions(backend="ml")))
     found.publish("study")
     return found
 
