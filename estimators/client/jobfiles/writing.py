@@ -193,7 +193,7 @@ def of_record(record: JobRecord) -> tuple[dict[str, Any], list[str]]:
     if functions.description_of(record) is not None:
         raise ConfigurationError(
             f"training job {record.name!r} ran a function, which a job file cannot contain. `fleetfit describe "
-            f"{record.name} --reproduce function` prints the function's source code."
+            f"{record.name} --reproduce python` prints the function's source code."
         )
     spec = TrainingJobSpec.from_request(record.read_request())
     values = of_settings(settings_of(record, passes_model_dir=True))
