@@ -36,7 +36,7 @@ class Owner(enum.Enum):
     TENSORFLOW = "TensorFlow"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Argument:
     """One argument.
 
@@ -67,301 +67,119 @@ _CARRIED, _CHANGED, _AWS, _REFUSED, _OWN = Treatment
 _TF = Owner.TENSORFLOW
 _FRAMEWORK = Owner.FRAMEWORK
 
+#: The columns: name, treatment, note.
+# fmt: off
 ARGUMENTS: tuple[Argument, ...] = (
     # where
-    Argument(
-        name="role",
-        treatment=_CHANGED,
-        note="optional. Local jobs use a placeholder. On SageMaker, fleetfit finds the role in the same way as "
-        "get_execution_role()",
-    ),
-    Argument(
-        name="instance_count",
-        treatment=_CHANGED,
-        v1_name="train_instance_count",
-        note="default: 1. The SDK has no default and raises an error",
-    ),
-    Argument(
-        name="instance_type",
-        treatment=_CHANGED,
-        v1_name="train_instance_type",
-        note=f"selects the backend. Default: {DEFAULT!r} (processes on this machine). The SDK has no default and "
-        "raises an error",
-    ),
-    Argument(
-        name="keep_alive_period_in_seconds",
-        treatment=_CARRIED,
-        note=f"keeps local containers for the next job. {PROCESSES} and ssh keep a process that has imported the "
-        "framework",
-    ),
-    Argument(name="instance_groups", treatment=_REFUSED, note="heterogeneous clusters are not supported yet"),
-    Argument(
-        name="volume_size",
-        treatment=_CARRIED,
-        v1_name="train_volume_size",
-        note="without effect for local jobs, because jobs use the machine's disk",
-    ),
-    Argument(
-        name="volume_kms_key",
-        treatment=_AWS,
-        v1_name="train_volume_kms_key",
-        note="AWS KMS keys can encrypt only volumes on AWS. For local jobs, use an encrypted disk",
-    ),
-    Argument(name="training_plan", treatment=_AWS, note="training plans reserve AWS capacity"),
-    Argument(name="instance_placement_config", treatment=_AWS, note="places instances in AWS's UltraServers"),
+    Argument("role", _CHANGED, "optional. Local jobs use a placeholder. On SageMaker, fleetfit finds the role in the "
+        "same way as get_execution_role()"),
+    Argument("instance_count", _CHANGED, "default: 1. The SDK has no default and raises an error",
+        v1_name="train_instance_count"),
+    Argument("instance_type", _CHANGED, f"selects the backend. Default: {DEFAULT!r} (processes on this machine). The "
+        f"SDK has no default and raises an error", v1_name="train_instance_type"),
+    Argument("keep_alive_period_in_seconds", _CARRIED, f"keeps local containers for the next job. {PROCESSES} and ssh "
+        f"keep a process that has imported the framework"),
+    Argument("instance_groups", _REFUSED, "heterogeneous clusters are not supported yet"),
+    Argument("volume_size", _CARRIED, "without effect for local jobs, because jobs use the machine's disk",
+        v1_name="train_volume_size"),
+    Argument("volume_kms_key", _AWS, "AWS KMS keys can encrypt only volumes on AWS. For local jobs, use an encrypted "
+        "disk", v1_name="train_volume_kms_key"),
+    Argument("training_plan", _AWS, "training plans reserve AWS capacity"),
+    Argument("instance_placement_config", _AWS, "places instances in AWS's UltraServers"),
     # code
-    Argument(
-        name="entry_point",
-        treatment=_CHANGED,
-        note="also a function, a module ('pkg.module') or a folder with a __main__.py. Modules and folders need no "
-        "setup.py",
-    ),
-    Argument(
-        name="source_dir",
-        treatment=_CHANGED,
-        note="code on S3 (a .tar.gz) works only for jobs on SageMaker. fleetfit does not send .env and files that "
-        "match .fleetfitignore (or .gitignore, if there is no .fleetfitignore)",
-    ),
-    Argument(
-        name="dependencies",
-        treatment=_CHANGED,
-        note="a dependency with the same name as a file or folder of the code is refused",
-    ),
-    Argument(
-        name="git_config",
-        treatment=_REFUSED,
-        note="fleetfit cannot clone repositories. Clone the repository yourself and set source_dir to its folder",
-    ),
-    Argument(
-        name="code_location",
-        treatment=_AWS,
-        note="the code of local jobs is in the job record and is not uploaded",
-    ),
-    Argument(
-        name="hyperparameters",
-        treatment=_CHANGED,
-        note="values keep their types. An image without an entry_point gets str() of each value, as in the SDK. "
-        "fleetfit refuses reserved names, and values that JSON cannot represent",
-    ),
-    Argument(name="environment", treatment=_CARRIED),
-    Argument(name="container_log_level", treatment=_CARRIED),
-    Argument(
-        name="container_entry_point",
-        treatment=_AWS,
-        note="also works in local containers. Processes on this machine have no container. For processes, use "
-        "entry_point",
-        containers=True,
-    ),
-    Argument(
-        name="container_arguments",
-        treatment=_AWS,
-        note="also works in local containers. Processes on this machine have no container. For processes, use "
-        "hyperparameters",
-        containers=True,
-    ),
+    Argument("entry_point", _CHANGED, "also a function, a module ('pkg.module') or a folder with a __main__.py. "
+        "Modules and folders need no setup.py"),
+    Argument("source_dir", _CHANGED, "code on S3 (a .tar.gz) works only for jobs on SageMaker. fleetfit does not send "
+        ".env and files that match .fleetfitignore (or .gitignore, if there is no .fleetfitignore)"),
+    Argument("dependencies", _CHANGED, "a dependency with the same name as a file or folder of the code is refused"),
+    Argument("git_config", _REFUSED, "fleetfit cannot clone repositories. Clone the repository yourself and set "
+        "source_dir to its folder"),
+    Argument("code_location", _AWS, "the code of local jobs is in the job record and is not uploaded"),
+    Argument("hyperparameters", _CHANGED, "values keep their types. An image without an entry_point gets str() of "
+        "each value, as in the SDK. fleetfit refuses reserved names, and values that JSON cannot represent"),
+    Argument("environment", _CARRIED),
+    Argument("container_log_level", _CARRIED),
+    Argument("container_entry_point", _AWS, "also works in local containers. Processes on this machine have no "
+        "container. For processes, use entry_point", containers=True),
+    Argument("container_arguments", _AWS, "also works in local containers. Processes on this machine have no "
+        "container. For processes, use hyperparameters", containers=True),
     # image
-    Argument(
-        name="image_uri",
-        treatment=_CARRIED,
-        v1_name="image_name",
-        note=f"the default job name starts with the image's name. {PROCESSES} runs this Python, not the image",
-    ),
-    Argument(
-        name="framework_version",
-        treatment=_CHANGED,
-        owner=_FRAMEWORK,
-        note=f"optional. {PROCESSES} runs the installed version, and warns if you request a different version",
-    ),
-    Argument(name="py_version", treatment=_CHANGED, owner=_FRAMEWORK, note="the same as for framework_version"),
-    Argument(
-        name="compiler_config",
-        treatment=_REFUSED,
-        owner=_FRAMEWORK,
-        note="current AWS images no longer contain SageMaker Training Compiler",
-    ),
-    Argument(
-        name="training_repository_access_mode",
-        treatment=_AWS,
-        note="tells SageMaker how to access the image's registry",
-    ),
-    Argument(
-        name="training_repository_credentials_provider_arn",
-        treatment=_AWS,
-        note="tells SageMaker how to sign in to the image's registry",
-    ),
+    Argument("image_uri", _CARRIED, f"the default job name starts with the image's name. {PROCESSES} runs this "
+        f"Python, not the image", v1_name="image_name"),
+    Argument("framework_version", _CHANGED, f"optional. {PROCESSES} runs the installed version, and warns if you "
+        f"request a different version", owner=_FRAMEWORK),
+    Argument("py_version", _CHANGED, "the same as for framework_version", owner=_FRAMEWORK),
+    Argument("compiler_config", _REFUSED, "current AWS images no longer contain SageMaker Training Compiler",
+        owner=_FRAMEWORK),
+    Argument("training_repository_access_mode", _AWS, "tells SageMaker how to access the image's registry"),
+    Argument("training_repository_credentials_provider_arn", _AWS, "tells SageMaker how to sign in to the image's "
+        "registry"),
     # data and output
-    Argument(name="input_mode", treatment=_CARRIED, note="'File', 'Pipe' and 'FastFile', on every backend"),
-    Argument(
-        name="model_uri",
-        treatment=_CHANGED,
-        note="also a path. In local jobs, this channel is like any other input channel",
-    ),
-    Argument(name="model_channel_name", treatment=_CARRIED),
-    Argument(
-        name="output_path",
-        treatment=_CHANGED,
-        note="also a path or file:// URI. For local jobs, the default is the folder of job records",
-    ),
-    Argument(
-        name="output_kms_key",
-        treatment=_AWS,
-        note="AWS KMS keys can encrypt only objects on S3. For local jobs, use an encrypted disk",
-    ),
-    Argument(
-        name="disable_output_compression",
-        treatment=_AWS,
-        note="local outputs are packed as model.tar.gz and output.tar.gz",
-        neutral=(None, False),
-    ),
-    Argument(
-        name="model_dir",
-        treatment=_CHANGED,
-        owner=_TF,
-        note="the same rules as in the SDK. With a local output, <output_path>/<job>/model is a plain path",
-    ),
+    Argument("input_mode", _CARRIED, "'File', 'Pipe' and 'FastFile', on every backend"),
+    Argument("model_uri", _CHANGED, "also a path. In local jobs, this channel is like any other input channel"),
+    Argument("model_channel_name", _CARRIED),
+    Argument("output_path", _CHANGED, "also a path or file:// URI. For local jobs, the default is the folder of job "
+        "records"),
+    Argument("output_kms_key", _AWS, "AWS KMS keys can encrypt only objects on S3. For local jobs, use an encrypted "
+        "disk"),
+    Argument("disable_output_compression", _AWS, "local outputs are packed as model.tar.gz and output.tar.gz",
+        neutral=(None, False)),
+    Argument("model_dir", _CHANGED, "the same rules as in the SDK. With a local output, <output_path>/<job>/model is "
+        "a plain path", owner=_TF),
     # limits and spot
-    Argument(name="max_run", treatment=_CARRIED, v1_name="train_max_run"),
-    Argument(
-        name="use_spot_instances",
-        treatment=_CARRIED,
-        v1_name="train_use_spot_instances",
-        note="for local jobs, `RunOptions(spot_market=SpotMarket(…))` simulates interruptions and the return of hosts",
-    ),
-    Argument(name="max_wait", treatment=_CARRIED, v1_name="train_max_wait"),
-    Argument(
-        name="max_retry_attempts",
-        treatment=_CHANGED,
-        note="local jobs are also retried after a failure of the script, unless a retry would fail in the same way. "
-        "More options: `RunOptions(failure_policy=FailurePolicy(…))`",
-    ),
-    Argument(
-        name="checkpoint_s3_uri",
-        treatment=_CHANGED,
-        note="also a path or file:// URI. For local jobs, the default is a folder in the job record",
-    ),
-    Argument(
-        name="checkpoint_local_path",
-        treatment=_CHANGED,
-        note=f"{PROCESSES} accepts only '/opt/ml/checkpoints'. SM_CHECKPOINT_DIR contains the path of the actual "
-        "folder",
-    ),
+    Argument("max_run", _CARRIED, v1_name="train_max_run"),
+    Argument("use_spot_instances", _CARRIED, "for local jobs, `RunOptions(spot_market=SpotMarket(…))` simulates "
+        "interruptions and the return of hosts", v1_name="train_use_spot_instances"),
+    Argument("max_wait", _CARRIED, v1_name="train_max_wait"),
+    Argument("max_retry_attempts", _CHANGED, "local jobs are also retried after a failure of the script, unless a "
+        "retry would fail in the same way. More options: `RunOptions(failure_policy=FailurePolicy(…))`"),
+    Argument("checkpoint_s3_uri", _CHANGED, "also a path or file:// URI. For local jobs, the default is a folder in "
+        "the job record"),
+    Argument("checkpoint_local_path", _CHANGED, f"{PROCESSES} accepts only '/opt/ml/checkpoints'. SM_CHECKPOINT_DIR "
+        f"contains the path of the actual folder"),
     # observability
-    Argument(
-        name="metric_definitions",
-        treatment=_CHANGED,
-        note="the first group of a regex is the number. A regex without a group is refused",
-    ),
-    Argument(
-        name="enable_sagemaker_metrics",
-        treatment=_CARRIED,
-        note="without effect for local jobs, because all metrics are kept",
-    ),
-    Argument(
-        name="rules",
-        treatment=_REFUSED,
-        note="rules belong to SageMaker Debugger, a service of AWS",
-        neutral=(None, []),
-    ),
-    Argument(
-        name="debugger_hook_config",
-        treatment=_REFUSED,
-        note="SageMaker Debugger is a service of AWS. Only None and False are accepted",
-        neutral=(None, False),
-    ),
-    Argument(
-        name="tensorboard_output_config",
-        treatment=_REFUSED,
-        note="with this argument, SageMaker copies event files to S3. Instead, write event files below "
-        "SM_OUTPUT_DATA_DIR",
-    ),
-    Argument(
-        name="profiler_config",
-        treatment=_REFUSED,
-        note="SageMaker Profiler is a service of AWS",
-    ),
-    Argument(
-        name="disable_profiler",
-        treatment=_REFUSED,
-        note="fleetfit has no profiler. True, False and None are accepted without effect. Other values are refused",
-        neutral=(None, True, False),
-    ),
-    Argument(
-        name="enable_remote_debug",
-        treatment=_AWS,
-        note="opens a session in a container on AWS. A local process can be debugged on its own machine",
-        neutral=(None, False),
-    ),
+    Argument("metric_definitions", _CHANGED, "the first group of a regex is the number. A regex without a group is "
+        "refused"),
+    Argument("enable_sagemaker_metrics", _CARRIED, "without effect for local jobs, because all metrics are kept"),
+    Argument("rules", _REFUSED, "rules belong to SageMaker Debugger, a service of AWS", neutral=(None, [])),
+    Argument("debugger_hook_config", _REFUSED, "SageMaker Debugger is a service of AWS. Only None and False are "
+        "accepted", neutral=(None, False)),
+    Argument("tensorboard_output_config", _REFUSED, "with this argument, SageMaker copies event files to S3. Instead, "
+        "write event files below SM_OUTPUT_DATA_DIR"),
+    Argument("profiler_config", _REFUSED, "SageMaker Profiler is a service of AWS"),
+    Argument("disable_profiler", _REFUSED, "fleetfit has no profiler. True, False and None are accepted without "
+        "effect. Other values are refused", neutral=(None, True, False)),
+    Argument("enable_remote_debug", _AWS, "opens a session in a container on AWS. A local process can be debugged on "
+        "its own machine", neutral=(None, False)),
     # network and security
-    Argument(name="subnets", treatment=_AWS, note="a VPC exists on AWS only"),
-    Argument(name="security_group_ids", treatment=_AWS, note="a VPC exists on AWS only"),
-    Argument(
-        name="encrypt_inter_container_traffic",
-        treatment=_AWS,
-        note="processes of one machine communicate over its loopback interface",
-        neutral=(None, False),
-    ),
-    Argument(
-        name="enable_network_isolation",
-        treatment=_AWS,
-        note="also works for local containers. Processes of this machine share the machine's network",
-        neutral=(None, False),
-        containers=True,
-    ),
-    Argument(
-        name="enable_infra_check",
-        treatment=_AWS,
-        note="SageMaker checks its own instances. `fleetfit doctor` checks this machine",
-        neutral=(None, False),
-    ),
-    Argument(
-        name="enable_session_tag_chaining",
-        treatment=_AWS,
-        note="session tags belong to AWS roles",
-        neutral=(None, False),
-    ),
+    Argument("subnets", _AWS, "a VPC exists on AWS only"),
+    Argument("security_group_ids", _AWS, "a VPC exists on AWS only"),
+    Argument("encrypt_inter_container_traffic", _AWS, "processes of one machine communicate over its loopback "
+        "interface", neutral=(None, False)),
+    Argument("enable_network_isolation", _AWS, "also works for local containers. Processes of this machine share the "
+        "machine's network", neutral=(None, False), containers=True),
+    Argument("enable_infra_check", _AWS, "SageMaker checks its own instances. `fleetfit doctor` checks this machine",
+        neutral=(None, False)),
+    Argument("enable_session_tag_chaining", _AWS, "session tags belong to AWS roles", neutral=(None, False)),
     # the rest
-    Argument(
-        name="distribution",
-        treatment=_CHANGED,
-        v1_name="distributions",
-        note="also a strategy object, such as MPI(processes_per_host=2). smdistributed and pytorchxla are not "
-        "available. The estimator refuses unknown keys, two strategies, a missing 'enabled', and strategies for a "
-        "framework that is not its own",
-    ),
-    Argument(name="base_job_name", treatment=_CARRIED),
-    Argument(
-        name="sagemaker_session",
-        treatment=_CHANGED,
-        note="also a boto3 session. Local jobs use only the session's region",
-    ),
-    Argument(name="tags", treatment=_CARRIED, note="without effect locally"),
+    Argument("distribution", _CHANGED, "also a strategy object, such as MPI(processes_per_host=2). smdistributed and "
+        "pytorchxla are not available. The estimator refuses unknown keys, two strategies, a missing 'enabled', and "
+        "strategies for a framework that is not its own", v1_name="distributions"),
+    Argument("base_job_name", _CARRIED),
+    Argument("sagemaker_session", _CHANGED, "also a boto3 session. Local jobs use only the session's region"),
+    Argument("tags", _CARRIED, "without effect locally"),
     # our own
-    Argument(
-        name="arguments",
-        treatment=_OWN,
-        note="more command-line arguments for the script, for example ['--fp16', '--layers', '64', '32']. The script "
-        "gets these arguments unchanged, after the hyperparameters. Use arguments for flags, options with several "
-        "values, and values with a dash at the start",
-    ),
-    Argument(
-        name="hang_timeout",
-        treatment=_OWN,
-        note="a time limit in seconds (default: none). If no rank prints or reports anything for this time, every "
-        "rank's stack is logged and the job fails",
-    ),
-    Argument(
-        name="capture_limit",
-        treatment=_OWN,
-        note="if entry_point is a function: the maximum size, in bytes, of the values that the function captures. "
-        "Default: 10,000,000",
-    ),
-    Argument(
-        name="run_options",
-        treatment=_OWN,
-        note="RunOptions: for example grace times, the interpreter, the options of the backend, the reaction to NaN "
-        "and to ranks that train separately",
-    ),
+    Argument("arguments", _OWN, "more command-line arguments for the script, for example ['--fp16', '--layers', '64', "
+        "'32']. The script gets these arguments unchanged, after the hyperparameters. Use arguments for flags, "
+        "options with several values, and values with a dash at the start"),
+    Argument("hang_timeout", _OWN, "a time limit in seconds (default: none). If no rank prints or reports anything "
+        "for this time, every rank's stack is logged and the job fails"),
+    Argument("capture_limit", _OWN, "if entry_point is a function: the maximum size, in bytes, of the values that the "
+        "function captures. Default: 10,000,000"),
+    Argument("run_options", _OWN, "RunOptions: for example grace times, the interpreter, the options of the backend, "
+        "the reaction to NaN and to ranks that train separately"),
 )
+# fmt: on
 
 BY_NAME: Mapping[str, Argument] = {argument.name: argument for argument in ARGUMENTS}
 BY_V1_NAME: Mapping[str, Argument] = {item.v1_name: item for item in ARGUMENTS if item.v1_name is not None}
