@@ -116,9 +116,8 @@ def add(subparsers: Any) -> None:
     shown.add_argument(
         "--no-wait", action="store_true", help="print the tuning job's name and return; the tuning job continues"
     )
-    shown.add_argument(
-        "--track", metavar="TRACKER", action="append", default=[],
-        help="send the trials to mlflow[=URI], wandb[=PROJECT] or tensorboard[=FOLDER]; may be repeated",
+    parsing.repeated(
+        shown, "--track", "TRACKER", "send the trials to mlflow[=URI], wandb[=PROJECT] or tensorboard[=FOLDER]",
     )  # fmt: skip
     shown.add_argument("--report", metavar="FILE", help="at the end, write a report as an HTML file")
     shown.add_argument(
