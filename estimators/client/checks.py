@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import traceback
 import warnings
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -255,23 +257,14 @@ def version_warnings(framework_version: str | None, py_version: str | None, fram
 
 
 #: Framework -> the distributions that bring it.
-_DISTRIBUTIONS = {"tensorflow": ("tensorflow", "tensorflow_cpu"), "torch": ("torch",)}
+_DISTRIBUTIONS = {"tensorflow": ("tensorflow", "tensorflow-cpu"), "torch": ("torch",)}
 
 
 def installed_version(framework: str) -> str | None:
     """Return the installed framework's version without importing it; None when there is none."""
-    for folder in sys.path:
-        if not folder.endswith(("site-packages", "dist-packages")):
-            continue
-        try:
-            names = os.listdir(folder)
-        except OSError:
-            continue
-        for name in names:
-            if name.startswith(framework) and name.endswith(".dist-info"):
-                distribution, _, version = name[: -len(".dist-info")].partition("-")
-                if distribution in _DISTRIBUTIONS[framework]:
-                    return version.partition("+")[0]
+    for name in _DISTRIBUTIONS[framework]:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(name).partition("+")[0]
     return None
 
 

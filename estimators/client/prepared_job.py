@@ -129,7 +129,7 @@ class Draft:
                 self.settings.framework_version, self.settings.py_version, self.framework or "tensorflow"
             )
         if not self.settings.capabilities.simulated and here:
-            found += preflight(self.spec, self.settings.run_options)
+            found += preflight(self.spec)
         if here and (idle := idle_devices(self.spec)) is not None:
             found.append(idle)
         market = self.settings.run_options.spot_market
