@@ -301,7 +301,7 @@ def run_logs(args: argparse.Namespace) -> int:
     """Show the logs."""
     job = _attach(args.job, args)
     if args.rank is not None:
-        job.check_rank(args.rank)
+        job._check_rank(args.rank)
     if args.tail is None:
         job.logs(rank=args.rank, follow=args.follow, all=args.all)
     else:

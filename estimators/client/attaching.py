@@ -56,11 +56,11 @@ def find_job(
             f"job at {dispatcher}, set FLEETFIT_HOME to another folder."
         )
     if job.lives_elsewhere and job.dispatcher is not None:
-        job.ensure_followed()
+        job._ensure_followed()
     elif job.lives_elsewhere:
         from estimators.backends.sagemaker.aws import supervisor_environment
 
-        job.ensure_followed(supervisor_environment(session))
+        job._ensure_followed(supervisor_environment(session))
     return job
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import html
 import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -251,41 +252,7 @@ class ClusterPlan:
         return str(self)
 
     def _repr_html_(self) -> str:
-        from estimators.results.html import render
-
-        hosts = [
-            {"left_out": _left_out(self.hosts, "hosts")}
-            if host is None
-            else {
-                "left_out": "",
-                "name": host.name,
-                "entry_point": _line(self.entry_points[host.name]),
-                "processes": [
-                    (_left_out(host.processes, "processes"), "", [])
-                    if process is None
-                    else (
-                        _process_title(process, self.devices_of(process)),
-                        _line(_summary(process)),
-                        [f"{name}={_short(value)}" for name, value in mask_mapping(process.environment).items()],
-                    )
-                    for process in _few(host.processes)
-                ],
-                "title": self._environment_title(host).strip().rstrip(":"),
-                "environment": {
-                    name: _short(value, most=_SHOWN_ON_PAGE) for name, value in self._shown_environment(host).items()
-                },
-            }
-            for host in _few(self.hosts)
-        ]
-        return render(
-            "client/templates/plan",
-            title=self._title(),
-            warnings=self.warnings,
-            notes=self.notes,
-            preparations=[_line(command) for command in self.preparations],
-            hosts=hosts,
-            request=self._request_text() if self._capabilities.managed else None,
-        )
+        return f"<pre>{html.escape(self.text())}</pre>"
 
     def _title(self) -> str:
         count = len(self.hosts)

@@ -428,7 +428,7 @@ class Estimator:
 
             host_discovery.follow(discovery, job.record.path, lambda: job.status.is_terminal)
         if not attached and draft.settings.detached:
-            job.wait_until_taken()  # else a process that ends now, in a container of its own say, would end it unborn
+            job._wait_until_taken()  # else a process that ends now, in a container of its own say, would end it unborn
         return job
 
     def _draft(

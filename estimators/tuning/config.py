@@ -68,17 +68,17 @@ class WarmStartConfig:
         }
 
 
+@dataclasses.dataclass
 class HyperbandStrategyConfig:
     """How long Hyperband trains a trial. The unit is one reported value of the objective, usually one epoch.
 
-    Args:
+    Attributes:
         max_resource: Number of reported values after which a trial is complete.
         min_resource: Number of reported values before which no trial is stopped.
     """
 
-    def __init__(self, max_resource: int, min_resource: int) -> None:
-        self.max_resource = max_resource
-        self.min_resource = min_resource
+    max_resource: int
+    min_resource: int
 
     @classmethod
     def from_job_desc(cls, hyperband_strategy_config: Mapping[str, Any]) -> HyperbandStrategyConfig:
@@ -90,15 +90,15 @@ class HyperbandStrategyConfig:
         return {"MinResource": self.min_resource, "MaxResource": self.max_resource}
 
 
+@dataclasses.dataclass
 class StrategyConfig:
     """The configuration of a search strategy.
 
-    Args:
+    Attributes:
         hyperband_strategy_config: The configuration of Hyperband, also used by ASHA.
     """
 
-    def __init__(self, hyperband_strategy_config: HyperbandStrategyConfig) -> None:
-        self.hyperband_strategy_config = hyperband_strategy_config
+    hyperband_strategy_config: HyperbandStrategyConfig
 
     @classmethod
     def from_job_desc(cls, strategy_config: Mapping[str, Any]) -> StrategyConfig:
@@ -135,25 +135,20 @@ class PopulationConfig:
         tuning_ranges.check_name(self.resource)
 
 
+@dataclasses.dataclass
 class TuningJobCompletionCriteriaConfig:
     """When a tuning job ends before its last trial.
 
-    Args:
+    Attributes:
         max_number_of_training_jobs_not_improving: End after this many trials in a row that do not improve the best
             value.
         complete_on_convergence: Whether to end when trials no longer improve the best value by more than a thousandth.
         target_objective_metric_value: End when a trial reaches this value.
     """
 
-    def __init__(
-        self,
-        max_number_of_training_jobs_not_improving: int | None = None,
-        complete_on_convergence: bool | None = None,
-        target_objective_metric_value: float | None = None,
-    ) -> None:
-        self.max_number_of_training_jobs_not_improving = max_number_of_training_jobs_not_improving
-        self.complete_on_convergence = complete_on_convergence
-        self.target_objective_metric_value = target_objective_metric_value
+    max_number_of_training_jobs_not_improving: int | None = None
+    complete_on_convergence: bool | None = None
+    target_objective_metric_value: float | None = None
 
     @classmethod
     def from_job_desc(cls, completion_criteria_config: Mapping[str, Any]) -> TuningJobCompletionCriteriaConfig:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -199,14 +200,9 @@ def _channel(document: Document, name: str, value: Any) -> Any:
     return kind(**given)
 
 
-#: What a channel that is more than a path may say.
+#: What a channel that is more than a path may say: the arguments of its class.
 CHANNEL_OPTIONS = {
-    "TrainingInput": (
-        "s3_data", "distribution", "compression", "content_type", "record_wrapping", "s3_data_type", "instance_groups",
-        "input_mode", "attribute_names", "shuffle_config",
-    ),
-    "FileSystemInput": (
-        "file_system_id", "file_system_type", "directory_path", "file_system_access_mode", "content_type",
-    ),
-}  # fmt: skip
+    kind.__name__: tuple(name for name in inspect.signature(kind).parameters if name != "target_attribute_name")
+    for kind in (TrainingInput, FileSystemInput)
+}
 _REQUIRED = {"TrainingInput": 1, "FileSystemInput": 3}
