@@ -120,18 +120,18 @@ def test_an_exception_and_its_place_are_read_from_the_traceback() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"max_failures": -1}, "max_failures=…) must be a whole number, at least 0, or None; got -1"),
-        ({"min_hosts": 0}, "min_hosts=…) must be a whole number, at least 1"),
+        ({"max_failures": -1}, "max_failures=…) must be a whole number of at least 0, got -1."),
+        ({"min_hosts": 0}, "min_hosts=…) must be a whole number of at least 1"),
         ({"max_preemptions": True}, "max_preemptions"),
         ({"cooldown": 3}, "must be two numbers of seconds"),
-        ({"cooldown": (3, 1)}, "the longest pause, 1 s, is shorter than the first, 3 s"),
-        ({"cooldown": (-1, 1)}, "each pause must be a number of seconds, at least 0; got -1"),
+        ({"cooldown": (3, 1)}, "the first, 3, is above the second, 1."),
+        ({"cooldown": (-1, 1)}, "cooldown=…) must be a number of seconds from 0 to 315,360,000, got -1."),
         ({"max_failure": 1}, "Did you mean 'max_failures'?"),
     ],
 )
 def test_mistakes_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        FailurePolicy.from_dict(options)
+        FailurePolicy(**options)
     assert said in str(caught.value)
 
 
