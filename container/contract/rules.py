@@ -204,6 +204,18 @@ def one_of(*allowed: str) -> Rule:
     return rule
 
 
+def member(kind: type[enum.Enum]) -> Rule:
+    """Return the rule for a member of an enum, which its value also names."""
+
+    def rule(where: str, value: Any) -> enum.Enum:
+        for each in kind:
+            if value in (each, each.value):
+                return each
+        raise ConfigurationError(unknown(where, value, [each.value for each in kind]))
+
+    return rule
+
+
 def items_of(where: str, value: Any, such_as: str = "") -> list[Any]:
     """Return the items of a list; any iterable but a text or a dict is one.
 
