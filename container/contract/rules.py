@@ -159,12 +159,12 @@ def text(form: str | None = None, what: str = "") -> Rule:
     """
 
     def rule(where: str, value: Any) -> str:
-        if not value:
-            raise refuse(where, "a string", value)
-        string(where, value)
-        if form is not None and re.fullmatch(form, value) is None:
+        given = string(where, value)
+        if not given:
+            raise refuse(where, "a string that is not empty", value)
+        if form is not None and re.fullmatch(form, given) is None:
             raise ConfigurationError(f"{where}: {shown(value)} is {what}.")
-        return value
+        return given
 
     return rule
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shlex
@@ -311,8 +312,26 @@ def _check_writable(argument: str, uri: str) -> None:
         folder = folder.parent
     if not folder.is_dir():
         raise ConfigurationError(f"{argument}={uri!r} cannot be written: {str(folder)!r} is not a folder.")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigurationError(f"{argument}={uri!r} cannot be written: {str(folder)!r}: permission denied.")
+    error = _write_error(folder)
+    if error is not None:
+        raise ConfigurationError(f"{argument}={uri!r} cannot be written: {str(folder)!r}: {error}.")
+
+
+def _write_error(folder: Path) -> str | None:
+    """Return why no file can be made in a folder, or None. Leaves nothing behind."""
+    try:
+        os.close(os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        return None
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+            return error.strerror
+    probe = folder / f".fleetfit-{os.getpid()}"  # this file system has no nameless files
+    try:
+        os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        probe.unlink()
+    except OSError as error:
+        return error.strerror
+    return None
 
 
 def check_faults(spec: TrainingJobSpec, options: RunOptions) -> None:

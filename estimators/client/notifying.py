@@ -273,7 +273,9 @@ def _checked_command(command: Any) -> list[str] | None:
         raise ConfigurationError(
             f"NotifyCallback(command=…) must be a list of a program and its arguments. Write {shlex.split(command)}."
         )
-    return list(rules.words()("NotifyCallback(command=…)", command))
+    if not (words := rules.words()("NotifyCallback(command=…)", command)):
+        raise rules.refuse("NotifyCallback(command=…)", "a list of strings that is not empty", command)
+    return list(words)
 
 
 def _checked_url(url: Any) -> str | None:

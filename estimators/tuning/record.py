@@ -173,7 +173,7 @@ class TuningRecord:
     @property
     def spec(self) -> TuningSpec:
         """What was asked for."""
-        return rules.from_dict(TuningSpec, self.read("tuning")["spec"])
+        return rules.from_dict(TuningSpec, self.read("tuning")["spec"])  # type: ignore[no-any-return]
 
     def status(self) -> dict[str, Any]:
         """Return DescribeHyperParameterTuningJob's variable part, as its process last wrote it."""

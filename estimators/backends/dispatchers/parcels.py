@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from container.contract import hyperparameters as codec
+from container.contract import rules
 from container.contract.messages import encode
 from container.contract.strategies import DISCOVERED_BY_CALLER, Elastic
 from container.system.locations import is_s3, path_here
@@ -93,7 +94,7 @@ def of(record: JobRecord, spec: TrainingJobSpec, options: JobOptions) -> Parcel:
     header = {
         "name": spec.name,
         "request": request,
-        "options": there.to_dict(),
+        "options": rules.to_dict(there),
         "created": (record.stored_status() or {}).get("CreationTime"),
         "jobs": str(record.path.parent),
         "python": RunOptions().python,

@@ -84,7 +84,7 @@ def test_the_tables_name_members_of_the_model() -> None:
         ({"sagemaker_pytorch_xla_multi_worker_enabled": "true"}, "PyTorch/XLA is not available"),
         ({"sagemaker_distributed_dataparallel_enabled": "true"}, "smdistributed's data parallel library"),
         ({"sagemaker_mpi_enabled": "true", "sagemaker_parameter_server_enabled": "true"}, "several strategies"),
-        ({"sagemaker_mpi_enabled": "true", "sagemaker_mpi_num_of_processes_per_host": "0"}, "at least 1"),
+        ({"sagemaker_mpi_enabled": "true", "sagemaker_mpi_num_of_processes_per_host": "0"}, "from 1 to 1,024"),
         ({"a": "b\0"}, "NUL"),
     ],
 )

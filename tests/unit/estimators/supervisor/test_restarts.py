@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from container.contract import rules
 from container.contract.failures import Cause, Failure
 from estimators import ConfigurationError, FailurePolicy
 from estimators.job.failure_policy import (
@@ -131,7 +132,7 @@ def test_an_exception_and_its_place_are_read_from_the_traceback() -> None:
 )
 def test_mistakes_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        FailurePolicy(**options)
+        rules.from_dict(FailurePolicy, options)
     assert said in str(caught.value)
 
 
