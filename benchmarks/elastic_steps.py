@@ -301,9 +301,9 @@ def losses(every: int, moments: Sequence[int]) -> list[int]:
         moments: The step of an epoch after which the last rank is killed, by epoch.
     """
     last = len(moments)
-    chaos = [Kill(rank=last - epoch, at_step=epoch * _STEPS + moment) for epoch, moment in enumerate(moments)]
+    faults = [Kill(rank=last - epoch, at_step=epoch * _STEPS + moment) for epoch, moment in enumerate(moments)]
     with tempfile.TemporaryDirectory(prefix="elastic-") as folder:
-        job = _train(estimator(Path(folder), hosts=last + 1, epochs=last, **{"commit-every": every}), chaos=chaos)
+        job = _train(estimator(Path(folder), hosts=last + 1, epochs=last, **{"commit-every": every}), faults=faults)
     restores = [event for event in job.record.events() if event.kind == "restored" and event.rank == 0]
     assert len(restores) == last, f"{len(restores)} of {last} kills were followed by a restore"
     return [int(event.data["steps_lost"]) for event in restores]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from container.agent import files
 from container.agent.progress import Tell
-from container.contract.channels import ChannelError, HostChannel, InputMode
+from container.contract.channels import HostChannel, InputMode
 from container.contract.environment import host_name
-from container.contract.errors import AgentError
+from container.contract.errors import AgentError, ConfigurationError
 from container.contract.layout import MLTree
 from container.system.locations import is_s3
 
@@ -31,7 +31,7 @@ def read_channels(file: Path) -> tuple[HostChannel, ...]:
     for name, values in content.items():
         try:
             channels.append(HostChannel.from_dict(name, values))
-        except ChannelError as error:
+        except ConfigurationError as error:
             raise AgentError(f"{file}: {error}") from None
     return tuple(channels)
 

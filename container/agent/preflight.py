@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from container.agent import sources
-from container.contract.channels import ChannelError, DataType, HostChannel, InputMode
-from container.contract.errors import AgentError
+from container.contract.channels import DataType, HostChannel, InputMode
+from container.contract.errors import AgentError, ConfigurationError
 from container.system.locations import is_s3
 
 #: So many entries of a manifest are looked at.
@@ -31,7 +31,7 @@ def main() -> int:
         asked = json.load(sys.stdin)
         check_channels(HostChannel.from_dict(name, values) for name, values in asked["channels"].items())
         check_writes(asked["writes"])
-    except (AgentError, ChannelError) as error:
+    except (AgentError, ConfigurationError) as error:
         print(str(error).replace("\n", " "), file=sys.stderr)
         return 1
     return 0

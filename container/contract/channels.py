@@ -7,14 +7,12 @@ import enum
 from collections.abc import Mapping
 from typing import Any
 
-from container.contract.names import unknown
+from container.contract import rules
+from container.contract.errors import ConfigurationError
+from container.contract.rules import option
 
 _NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.-_")  # SageMaker's ChannelName
 _MAX_ATTRIBUTES = 16  # SageMaker's limit of AttributeNames
-
-
-class ChannelError(ValueError):
-    """An invalid channel; the message names it, the value, and what is allowed."""
 
 
 class InputMode(enum.Enum):
@@ -94,28 +92,29 @@ class HostChannel:
         content_type: MIME type, for the script.
 
     Raises:
-        ChannelError: a value is none of the allowed ones, or two of them exclude each other.
+        ConfigurationError: a value is none of the allowed ones, or two of them exclude each other.
     """
 
     name: str
     uri: str
-    mode: InputMode = InputMode.FILE
-    data_type: DataType = DataType.PREFIX
-    distribution: DataDistribution = DataDistribution.REPLICATED
-    compression: Compression = Compression.NONE
-    record_wrapping: RecordWrapping = RecordWrapping.NONE
-    shuffle_seed: int | None = None
-    attribute_names: tuple[str, ...] = ()
-    content_type: str | None = None
+    mode: InputMode = option(rules.member(InputMode), InputMode.FILE)
+    data_type: DataType = option(rules.member(DataType), DataType.PREFIX)
+    distribution: DataDistribution = option(rules.member(DataDistribution), DataDistribution.REPLICATED)
+    compression: Compression = option(rules.member(Compression), Compression.NONE)
+    record_wrapping: RecordWrapping = option(rules.member(RecordWrapping), RecordWrapping.NONE)
+    shuffle_seed: int | None = option(rules.whole(-(1 << 63)))
+    attribute_names: tuple[str, ...] = option(rules.words(empty=True), ())
+    content_type: str | None = option(rules.string)
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > 64 or not _NAME.issuperset(self.name) or self.name in (".", ".."):
-            raise ChannelError(
+            raise ConfigurationError(
                 f"channel {self.name!r}: a name has 1 to 64 letters, digits, dots, hyphens and underscores."
             )
+        rules.check(self, f"channel {self.name!r}: {{name}}")
         problem = self._problem()
         if problem is not None:
-            raise ChannelError(f"channel {self.name!r}: {problem}")
+            raise ConfigurationError(f"channel {self.name!r}: {problem}")
 
     def _problem(self) -> str | None:
         """Return which settings exclude each other; the rules are SageMaker's."""
@@ -161,57 +160,17 @@ class HostChannel:
         """Read what :meth:`to_dict` gave.
 
         Raises:
-            ChannelError: an unknown key, a value of the wrong kind, or as for the class.
+            ConfigurationError: an unknown key, a value of the wrong kind, or as for the class.
         """
         if not isinstance(values, Mapping) or not isinstance(values.get("uri"), str):
-            raise ChannelError(f"channel {name!r} needs a 'uri'; got {values!r}.")
-        for key in values:
-            if key not in _KEYS:
-                raise ChannelError(f"channel {name!r}: {unknown('key', key, _KEYS)}")
-        read: dict[str, Any] = {}
-        for key, value in values.items():
-            if key in _ENUMS:
-                read[key] = _member(name, key, value)
-            elif key == "shuffle_seed":
-                if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-                    raise ChannelError(f"channel {name!r}: shuffle_seed must be a whole number, got {value!r}.")
-                read[key] = value
-            elif key == "attribute_names":
-                if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
-                    raise ChannelError(f"channel {name!r}: attribute_names must be a list of strings, got {value!r}.")
-                read[key] = tuple(value)
-            elif key == "content_type" and value is not None and not isinstance(value, str):
-                raise ChannelError(f"channel {name!r}: content_type must be a string, got {value!r}.")
-            else:
-                read[key] = value
-        return cls(name=name, **read)
+            raise ConfigurationError(f"channel {name!r} needs a 'uri'; got {values!r}.")
+        made: HostChannel = rules.from_dict(cls, {**values, "name": name}, f"key of channel {name!r}")
+        return made
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serialisable form without the name and without values at their default."""
-        values: dict[str, Any] = {"uri": self.uri, "mode": self.mode.value}
+        values = rules.to_dict(self)
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.name in ("name", "uri", "mode") or value == field.default:
-                continue
-            if isinstance(value, enum.Enum):
-                value = value.value
-            values[field.name] = list(value) if isinstance(value, tuple) else value
+            if field.name == "name" or (field.name != "mode" and getattr(self, field.name) == field.default):
+                del values[field.name]
         return values
-
-
-_KEYS = tuple(field.name for field in dataclasses.fields(HostChannel) if field.name != "name")
-_ENUMS: Mapping[str, tuple[str, type[enum.Enum]]] = {
-    "mode": ("input mode", InputMode),
-    "data_type": ("s3_data_type", DataType),
-    "distribution": ("distribution", DataDistribution),
-    "compression": ("compression", Compression),
-    "record_wrapping": ("record wrapping", RecordWrapping),
-}
-
-
-def _member(channel: str, key: str, value: object) -> enum.Enum:
-    what, kind = _ENUMS[key]
-    for member in kind:
-        if value in (member, member.value):
-            return member
-    raise ChannelError(f"channel {channel!r}: {unknown(what, value, [member.value for member in kind])}")

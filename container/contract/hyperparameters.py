@@ -15,6 +15,7 @@ from decimal import Decimal
 from typing import Any
 
 from container.contract.names import shown
+from container.contract.rules import passable
 
 #: How deep a value may be nested.
 MAX_DEPTH = 64
@@ -145,14 +146,7 @@ def _scalar(value: Any) -> Any:
 
 def _check(name: str, value: Any, depth: int = 0) -> None:
     if isinstance(value, str):
-        if "\0" in value:
-            raise ValueError(
-                f"hyperparameter {name!r}: a NUL character cannot be passed to a process; got {shown(value)}."
-            )
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise ValueError(f"hyperparameter {name!r}: {shown(value)} is not valid Unicode text.") from None
+        passable(f"hyperparameter {name!r}", value)
     elif value is None or isinstance(value, bool | int):
         if value is not None and value.bit_length() > _MAX_BITS:
             raise ValueError(f"hyperparameter {name!r}: the number has more than 300 digits. Pass it as a string.")

@@ -10,12 +10,13 @@ import dataclasses
 import inspect
 import math
 import os
-import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from container.contract import rules
 from container.contract.errors import ConfigurationError, OptionError
 from container.contract.names import shown, unknown
+from container.contract.rules import option
 
 #: Processes of a host: no machine has as many cores for training, let alone GPUs.
 MAX_PROCESSES_PER_HOST = 1024
@@ -24,6 +25,10 @@ _MOST = 1_000_000
 #: Seconds, milliseconds, MiB.
 _MOST_AMOUNT = 1_000_000_000
 _MOST_BYTES = 1 << 40
+_COUNT = rules.whole(1, _MOST)
+_COUNT_OR_0 = rules.whole(0, _MOST)
+_PROCESSES = rules.whole(1, MAX_PROCESSES_PER_HOST)
+_AMOUNT = rules.number(0, _MOST_AMOUNT)
 
 #: What there is instead of the options of TensorFlow 1's strategies.
 _NUM_GPUS = (
@@ -90,6 +95,9 @@ class Distribution:
             raise OptionError(f"{what} {name!r} exists in TensorFlow 1 only: {cls.former[name]}.")
         raise OptionError(unknown(what, name, allowed))
 
+    def __post_init__(self) -> None:
+        rules.check(self)
+
     def __repr__(self) -> str:
         given = [
             f"{field.name}={getattr(self, field.name)!r}"
@@ -149,8 +157,8 @@ class ParameterServer(Distribution):
             ``distributed.init()``, the master coordinates the workers.
     """
 
-    script_on: str = "all"
-    cluster_spec: str = "coordinator"
+    script_on: str = option(rules.one_of("all", "chief"), "all")
+    cluster_spec: str = option(rules.one_of("coordinator", "sagemaker"), "coordinator")
 
     name: ClassVar[str] = "parameter_server"
     key: ClassVar[str] = "parameter_server"
@@ -165,8 +173,7 @@ class ParameterServer(Distribution):
     former: ClassVar[Mapping[str, str]] = {"num_gpus_per_worker": _NUM_GPUS}
 
     def __post_init__(self) -> None:
-        _one_of("ParameterServer(script_on=…)", self.script_on, ("all", "chief"))
-        _one_of("ParameterServer(cluster_spec=…)", self.cluster_spec, ("coordinator", "sagemaker"))
+        super().__post_init__()
         if self.script_on == "chief" and self.cluster_spec == "sagemaker":
             raise ConfigurationError(
                 "ParameterServer(script_on='chief') needs cluster_spec='coordinator'. With cluster_spec='sagemaker' "
@@ -192,12 +199,12 @@ class MPI(Distribution):
         autotune: Horovod's autotuning (``HOROVOD_AUTOTUNE``).
     """
 
-    processes_per_host: int = 1
-    custom_mpi_options: str = ""
-    fusion_threshold_mb: float | None = None
-    cycle_time_ms: float | None = None
-    hierarchical_allreduce: bool | None = None
-    autotune: bool | None = None
+    processes_per_host: int = option(_PROCESSES, 1)
+    custom_mpi_options: str = option(rules.string, "")
+    fusion_threshold_mb: float | None = option(_AMOUNT)
+    cycle_time_ms: float | None = option(_AMOUNT)
+    hierarchical_allreduce: bool | None = option(rules.boolean)
+    autotune: bool | None = option(rules.boolean)
 
     name: ClassVar[str] = "mpi"
     key: ClassVar[str] = "mpi"
@@ -213,15 +220,6 @@ class MPI(Distribution):
         "hierarchical_allreduce": "fleetfit_mpi_hierarchical_allreduce",
         "autotune": "fleetfit_mpi_autotune",
     }
-
-    def __post_init__(self) -> None:
-        _count("MPI(processes_per_host=…)", self.processes_per_host, high=MAX_PROCESSES_PER_HOST)
-        _typed("MPI(custom_mpi_options=…)", self.custom_mpi_options, str, "a string")
-        _passable("MPI(custom_mpi_options=…)", self.custom_mpi_options)
-        _amount("MPI(fusion_threshold_mb=…)", self.fusion_threshold_mb)
-        _amount("MPI(cycle_time_ms=…)", self.cycle_time_ms)
-        _flag("MPI(hierarchical_allreduce=…)", self.hierarchical_allreduce)
-        _flag("MPI(autotune=…)", self.autotune)
 
     def horovod_environment(self) -> dict[str, str]:
         """Return the ``HOROVOD_*`` variables for the options that are set.
@@ -251,10 +249,10 @@ class CollectiveAllReduce(Distribution):
         timeout_seconds: Maximum duration of a collective operation, which then fails; None: no limit.
     """
 
-    processes_per_host: int = 1
-    communication: str = "auto"
-    bytes_per_pack: int = 0
-    timeout_seconds: float | None = None
+    processes_per_host: int = option(_PROCESSES, 1)
+    communication: str = option(rules.one_of("ring", "nccl", "auto"), "auto")
+    bytes_per_pack: int = option(rules.whole(0, _MOST_BYTES), 0)
+    timeout_seconds: float | None = option(_AMOUNT)
 
     name: ClassVar[str] = "collective_all_reduce"
     key: ClassVar[str] = "multi_worker_mirrored_strategy"
@@ -283,12 +281,6 @@ class CollectiveAllReduce(Distribution):
         "timeout_seconds": "fleetfit_collective_timeout_seconds",
     }
 
-    def __post_init__(self) -> None:
-        _count("CollectiveAllReduce(processes_per_host=…)", self.processes_per_host, high=MAX_PROCESSES_PER_HOST)
-        _one_of("CollectiveAllReduce(communication=…)", self.communication, ("ring", "nccl", "auto"))
-        _count("CollectiveAllReduce(bytes_per_pack=…)", self.bytes_per_pack, 0, _MOST_BYTES)
-        _amount("CollectiveAllReduce(timeout_seconds=…)", self.timeout_seconds)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Mirrored(Distribution):
@@ -300,8 +292,8 @@ class Mirrored(Distribution):
         communication: How gradients are summed: ``"nccl"``, ``"hierarchical_copy"``, ``"one_device"``, or ``"auto"``.
     """
 
-    devices: int | None = None
-    communication: str = "auto"
+    devices: int | None = option(_COUNT)
+    communication: str = option(rules.one_of("auto", "nccl", "hierarchical_copy", "one_device"), "auto")
 
     name: ClassVar[str] = "mirrored"
     key: ClassVar[str] = "mirrored"
@@ -319,11 +311,6 @@ class Mirrored(Distribution):
         "cross_tower_ops": "set communication='nccl', 'hierarchical_copy', 'one_device' or 'auto' instead",
         "cross_device_ops": "set communication='nccl', 'hierarchical_copy', 'one_device' or 'auto' instead",
     }
-
-    def __post_init__(self) -> None:
-        if self.devices is not None:
-            _count("Mirrored(devices=…)", self.devices)
-        _one_of("Mirrored(communication=…)", self.communication, ("auto", "nccl", "hierarchical_copy", "one_device"))
 
     def one_host_only(self, hosts: int) -> str:
         """Return the error for a job with more than one host."""
@@ -344,7 +331,7 @@ class TorchDistributed(Distribution):
         processes_per_host: Ranks on each host, as with torchrun's ``--nproc-per-node``.
     """
 
-    processes_per_host: int = 1
+    processes_per_host: int = option(_PROCESSES, 1)
 
     name: ClassVar[str] = "torch_distributed"
     key: ClassVar[str] = "torch_distributed"
@@ -356,12 +343,17 @@ class TorchDistributed(Distribution):
     also_enabled_by: ClassVar[tuple[str, ...]] = ("sagemaker_pytorch_ddp_enabled",)
     parameters: ClassVar[Mapping[str, str]] = {"processes_per_host": "fleetfit_torch_processes_per_host"}
 
-    def __post_init__(self) -> None:
-        _count("TorchDistributed(processes_per_host=…)", self.processes_per_host, high=MAX_PROCESSES_PER_HOST)
-
 
 #: In a hyperparameter: the caller tells which hosts there are.
 DISCOVERED_BY_CALLER = "@caller"
+
+
+def _discovery(where: str, value: Any) -> Any:
+    if callable(value):
+        return value
+    if not isinstance(value, str | os.PathLike):
+        raise rules.refuse(where, "the path of a script or file, or a function", value)
+    return rules.path(where, value)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -395,68 +387,32 @@ class Elastic(Distribution):
         grow_every: Minimum time between two increases, in seconds.
     """
 
-    processes_per_host: int = 1
-    min_hosts: int = 1
-    max_hosts: int | None = None
-    workers: int | None = None
-    min_workers: int | None = None
-    max_workers: int | None = None
-    reset_limit: int | None = None
-    cooldown: tuple[float, float] = (1.0, 60.0)
-    exclusion: str | None = None
-    elastic_timeout: float = 600.0
-    max_join: int | None = None
-    max_leave: int | None = None
-    grow_every: float = 0.0
-    discovery: Any = None
-    slots: int | None = None
-    spares: int = 0
+    processes_per_host: int = option(_PROCESSES, 1)
+    min_hosts: int = option(_COUNT, 1)
+    max_hosts: int | None = option(_COUNT)
+    workers: int | None = option(_COUNT)
+    min_workers: int | None = option(_COUNT)
+    max_workers: int | None = option(_COUNT)
+    reset_limit: int | None = option(_COUNT_OR_0)
+    cooldown: tuple[float, float] = option(rules.pair("(shortest, longest) in seconds", _AMOUNT), (1.0, 60.0))
+    exclusion: str | None = option(
+        rules.text(r".+:[A-Za-z_]\w*", "not 'path/of/file.py:Name' or 'package.module:Name'")
+    )
+    elastic_timeout: float = option(_AMOUNT, 600.0)
+    max_join: int | None = option(_COUNT)
+    max_leave: int | None = option(_COUNT)
+    grow_every: float = option(_AMOUNT, 0.0)
+    discovery: Any = option(_discovery)
+    slots: int | None = option(_COUNT)
+    spares: int = option(_COUNT_OR_0, 0)
 
     all_reduce: ClassVar[bool] = True
     #: Whether every worker begins anew, from its last checkpoint, when a member is lost or another one joins.
     restarts: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         own = type(self).__name__
-        _count(f"{own}(processes_per_host=…)", self.processes_per_host, high=MAX_PROCESSES_PER_HOST)
-        _count(f"{own}(min_hosts=…)", self.min_hosts)
-        for name in ("max_hosts", "workers", "min_workers", "max_workers", "max_join", "max_leave", "slots"):
-            if getattr(self, name) is not None:
-                _count(f"{own}({name}=…)", getattr(self, name))
-        if self.reset_limit is not None:
-            _count(f"{own}(reset_limit=…)", self.reset_limit, 0)
-        _amount(f"{own}(elastic_timeout=…)", self.elastic_timeout)
-        _amount(f"{own}(grow_every=…)", self.grow_every)
-        if self.discovery is not None and not callable(self.discovery):
-            if not isinstance(self.discovery, str) and not hasattr(self.discovery, "__fspath__"):
-                raise ConfigurationError(
-                    f"{own}(discovery=…) must be the path of a script or file, or a function; "
-                    f"got {shown(self.discovery)}."
-                )
-            object.__setattr__(self, "discovery", str(self.discovery))
-            _passable(f"{own}(discovery=…)", self.discovery)
-        _count(f"{own}(spares=…)", self.spares, 0)
-        if not isinstance(self.cooldown, tuple | list) or len(self.cooldown) != 2 or None in self.cooldown:
-            raise ConfigurationError(
-                f"{own}(cooldown=…) must be (shortest, longest) in seconds; got {shown(self.cooldown)}."
-            )
-        for seconds in self.cooldown:
-            _amount(f"{own}(cooldown=…)", seconds)
-        shortest, longest = self.cooldown
-        if shortest > longest:
-            raise ConfigurationError(
-                f"{own}(cooldown=…): the shortest time, {shortest:g} s, is longer than the longest time."
-            )
-        object.__setattr__(self, "cooldown", (float(shortest), float(longest)))
-        if isinstance(self.exclusion, str):
-            _passable(f"{own}(exclusion=…)", self.exclusion)
-        if self.exclusion is not None and not (
-            isinstance(self.exclusion, str) and re.fullmatch(r".+:[A-Za-z_]\w*", self.exclusion)
-        ):
-            raise ConfigurationError(
-                f"{own}(exclusion=…) must be 'path/of/file.py:Name' or 'package.module:Name'; "
-                f"got {shown(self.exclusion)}."
-            )
         if self.max_hosts is not None and self.max_hosts < self.min_hosts:
             raise ConfigurationError(
                 f"{own}: max_hosts={self.max_hosts} is less than min_hosts={self.min_hosts}. Swap them."
@@ -525,7 +481,7 @@ class ElasticHorovod(Elastic):
             train. If False, a new worker starts when it has its rank, as with horovodrun.
     """
 
-    warm: bool = True
+    warm: bool = option(rules.boolean, True)
 
     name: ClassVar[str] = "elastic_horovod"
     key: ClassVar[str] = "elastic_horovod"
@@ -533,10 +489,6 @@ class ElasticHorovod(Elastic):
     frameworks: ClassVar[tuple[str, ...]] = ("tensorflow", "torch")
     enabled_parameter: ClassVar[str] = "fleetfit_elastic_horovod_enabled"
     parameters: ClassVar[Mapping[str, str]] = {**_ELASTIC, "warm": "fleetfit_elastic_warm"}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _flag("ElasticHorovod(warm=…)", self.warm)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -551,7 +503,7 @@ class ElasticTorchDistributed(Elastic):
             ``--max-restarts``. After one more failure, the job fails. Lost, added and removed hosts do not count.
     """
 
-    max_restarts: int = 3
+    max_restarts: int = option(_COUNT_OR_0, 3)
 
     name: ClassVar[str] = "elastic_torch_distributed"
     key: ClassVar[str] = "elastic_torch_distributed"
@@ -560,10 +512,6 @@ class ElasticTorchDistributed(Elastic):
     restarts: ClassVar[bool] = True
     enabled_parameter: ClassVar[str] = "fleetfit_elastic_torch_enabled"
     parameters: ClassVar[Mapping[str, str]] = {**_ELASTIC, "max_restarts": "fleetfit_elastic_max_restarts"}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _count("ElasticTorchDistributed(max_restarts=…)", self.max_restarts, 0)
 
 
 STRATEGIES: tuple[type[Distribution], ...] = (
@@ -697,47 +645,3 @@ def _truth(value: Any) -> bool:
     if isinstance(value, str):
         return value.lower() == "true"
     return bool(value)
-
-
-def _passable(what: str, text: str) -> None:
-    """See that a text can be an argument of a process."""
-    if "\0" in text:
-        raise ConfigurationError(f"{what}: a NUL character cannot be passed to a process; got {shown(text)}.")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ConfigurationError(f"{what}: {shown(text)} is not valid Unicode text.") from None
-
-
-def _one_of(what: str, value: Any, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ConfigurationError(unknown(what, value, allowed))
-
-
-def _typed(what: str, value: Any, kind: type, article: str) -> None:
-    if not isinstance(value, kind):
-        raise ConfigurationError(f"{what} must be {article}, got {shown(value)}.")
-
-
-def _count(what: str, value: Any, low: int = 1, high: int = _MOST) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ConfigurationError(f"{what} must be a whole number, {_range(value, low, high)}; got {shown(value)}.")
-
-
-def _range(value: Any, low: int, high: int) -> str:
-    above = isinstance(value, int | float) and value > high
-    return f"{low} to {high:,}" if above else f"at least {low}"
-
-
-def _amount(what: str, value: Any) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST_AMOUNT:
-        raise ConfigurationError(
-            f"{what} must be a number, {_range(value, 0, _MOST_AMOUNT)}, or None; got {shown(value)}."
-        )
-
-
-def _flag(what: str, value: Any) -> None:
-    if value is not None and not isinstance(value, bool):
-        raise ConfigurationError(f"{what} must be True, False or None; got {shown(value)}.")

@@ -47,9 +47,9 @@ HOSTS_HERE = "FLEETFIT_HOSTS_HERE"
 #: How often a killed worker of parameter servers is started again without a restart of the job. Default 0.
 WORKER_RESTARTS = "FLEETFIT_WORKER_RESTARTS"
 #: What ranks do after some step, to rehearse faults: JSON of ``[{"id", "rank", "step", "signal"}]``.
-CHAOS = "FLEETFIT_CHAOS"
+FAULTS = "FLEETFIT_FAULTS"
 #: The faults of it that were injected before the process started, where that starts again within an attempt: their ids.
-CHAOS_DONE = "FLEETFIT_CHAOS_DONE"
+FAULTS_DONE = "FLEETFIT_FAULTS_DONE"
 #: A file of JSON with more of these variables: those whose values nobody else may see (:data:`JOB_TOKEN`).
 SECRETS_FILE = "FLEETFIT_SECRETS_FILE"
 #: The folder of the machine's importers (:mod:`container.toolkit.importer`), which the hosts there share, and those of

@@ -25,12 +25,9 @@ class MachineFacts:
         cpu_quota: The control group's quota in cores, if it has one.
         memory_bytes: Memory that may be used: the machine's, or the control group's limit.
         memory_available_bytes: What of it is free or can be freed.
-        shm_free_bytes: Free space in ``/dev/shm``; None without one.
-        open_files_limit: Soft limit on descriptors (``ulimit -n``); None is unlimited.
-        open_files_hard_limit: The hard one.
-        processes_limit: Soft limit on the user's processes and threads (``ulimit -u``) or the control group's
-            ``pids.max``, whichever leaves less room; None is unlimited.
-        processes_used: How many of them exist; None where it was not needed.
+        open_files_hard_limit: Hard limit on descriptors (``ulimit -Hn``); None is unlimited.
+        processes_limit: The lower one of the soft limit on the user's processes and threads (``ulimit -u``) and the
+            control group's ``pids.max``; None is unlimited.
         gpus: Names of the visible GPUs.
     """
 
@@ -39,11 +36,8 @@ class MachineFacts:
     cpu_quota: float | None = None
     memory_bytes: int
     memory_available_bytes: int
-    shm_free_bytes: int | None = None
-    open_files_limit: int | None = None
     open_files_hard_limit: int | None = None
     processes_limit: int | None = None
-    processes_used: int | None = None
     gpus: tuple[str, ...] = ()
 
 
@@ -53,19 +47,14 @@ def facts() -> MachineFacts:
     groups = _control_groups()
     quota = _cpu_quota(groups)
     memory, available = _memory(groups)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    processes, used = _processes(groups)
     return MachineFacts(
         cores=_whole(affinity, quota),
         cores_of_machine=os.cpu_count() or affinity,
         cpu_quota=quota,
         memory_bytes=memory,
         memory_available_bytes=available,
-        shm_free_bytes=free_bytes(Path("/dev/shm")),
-        open_files_limit=_limit(soft),
-        open_files_hard_limit=_limit(hard),
-        processes_limit=processes,
-        processes_used=used,
+        open_files_hard_limit=_limit(resource.getrlimit(resource.RLIMIT_NOFILE)[1]),
+        processes_limit=_process_limit(groups),
         gpus=gpus(),
     )
 
@@ -179,32 +168,13 @@ def _memory(groups: tuple[Path, ...]) -> tuple[int, int]:
     return total, available
 
 
-def _processes(groups: tuple[Path, ...]) -> tuple[int | None, int | None]:
-    """Return the tightest limit on processes and threads (the user's or a control group's), and how many there are."""
-    found: list[tuple[int, int]] = []
+def _process_limit(groups: tuple[Path, ...]) -> int | None:
+    """Return the tightest limit on processes and threads, the user's or a control group's; None for none."""
+    found = [limit for group in groups if (limit := _number(group / "pids.max")) is not None]
     soft = _limit(resource.getrlimit(resource.RLIMIT_NPROC)[0])
-    # root is not held to it, and counting everybody's threads is only worth while for limits that may matter.
-    if soft is not None and soft < 20_000 and os.geteuid() != 0:
-        found.append((soft, _threads_of_user(os.getuid())))
-    for group in groups:
-        limit = _number(group / "pids.max")
-        if limit is not None:
-            found.append((limit, _number(group / "pids.current") or 0))
-    if not found:
-        return None, None
-    return min(found, key=lambda pair: pair[0] - pair[1])
-
-
-def _threads_of_user(uid: int) -> int:
-    count = 0
-    for name in names_in(Path("/proc")):
-        if name.isdigit():
-            try:
-                if os.stat(f"/proc/{name}").st_uid == uid:
-                    count += os.stat(f"/proc/{name}/task").st_nlink - 2
-            except OSError:
-                continue  # it has ended
-    return count
+    if soft is not None and os.geteuid() != 0:  # root is not held to it
+        found.append(soft)
+    return min(found, default=None)
 
 
 def _limit(value: int) -> int | None:

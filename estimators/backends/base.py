@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from container.contract.failures import Failure
 from estimators.job.errors import UnsupportedError
-from estimators.job.request import HOST_PREFIX, RunOptions, TrainingJobSpec
+from estimators.job.request import HOST_PREFIX, JobOptions, TrainingJobSpec
 from estimators.records.record import JobRecord
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class Backend(abc.ABC):
     other_users = False
 
     def __init__(
-        self, loop: AsyncioLoop, record: JobRecord, spec: TrainingJobSpec, options: RunOptions, callbacks: Callbacks
+        self, loop: AsyncioLoop, record: JobRecord, spec: TrainingJobSpec, options: JobOptions, callbacks: Callbacks
     ) -> None:
         self.loop = loop
         self.record = record
@@ -155,7 +155,7 @@ class Backend(abc.ABC):
 
     @classmethod
     @abc.abstractmethod
-    def check(cls, spec: TrainingJobSpec, options: RunOptions) -> None:
+    def check(cls, spec: TrainingJobSpec, options: JobOptions) -> None:
         """Refuse by name what this backend cannot do; called before anything is claimed or started.
 
         Raises:
@@ -164,7 +164,7 @@ class Backend(abc.ABC):
 
     @classmethod
     @abc.abstractmethod
-    def describe(cls, spec: TrainingJobSpec, options: RunOptions, record: Path) -> ClusterPlacement:
+    def describe(cls, spec: TrainingJobSpec, options: JobOptions, record: Path) -> ClusterPlacement:
         """Return where the job would run, for ``plan()``; starts nothing.
 
         Args:
@@ -179,7 +179,7 @@ class Backend(abc.ABC):
         return None
 
     @classmethod
-    def portable(cls, spec: TrainingJobSpec, options: RunOptions) -> dict[str, Any]:
+    def portable(cls, spec: TrainingJobSpec, options: JobOptions) -> dict[str, Any]:
         """Return the backend's options as they mean the same on another machine, which has other files and variables.
 
         Raises:
@@ -188,7 +188,7 @@ class Backend(abc.ABC):
         return dict(options.backend_options)
 
     @classmethod
-    def patient(cls, options: RunOptions) -> dict[str, Any]:
+    def patient(cls, options: JobOptions) -> dict[str, Any]:
         """Return the backend's options for a job that is to wait where others have what it needs: a tuner's trial."""
         return dict(options.backend_options)
 
@@ -361,7 +361,7 @@ class ManagedService(Backend):
         raise UnsupportedError(f"{cls.name} has no tuning jobs.")
 
     @classmethod
-    def tuning_service(cls, options: RunOptions) -> TuningService:
+    def tuning_service(cls, options: JobOptions) -> TuningService:
         """Return the service's tuning jobs.
 
         Raises:

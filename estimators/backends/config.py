@@ -138,8 +138,8 @@ def toolkit_environment(spec: TrainingJobSpec, options: RunOptions, attempt: int
         variables.START_TIMEOUT: f"{options.start_timeout:g}",
         variables.JOB_MARK: spec.name,
     }
-    if orders := step_orders(options.chaos, attempt):
-        found[variables.CHAOS] = json.dumps(orders, separators=(",", ":"))
+    if orders := step_orders(options.faults, attempt):
+        found[variables.FAULTS] = json.dumps(orders, separators=(",", ":"))
     policy = options.failure_policy.with_retries(spec.retry.max_attempts if spec.retry is not None else None)
     if policy.max_failures:
         found[variables.WORKER_RESTARTS] = str(policy.max_failures)

@@ -8,6 +8,7 @@ from typing import Any
 from container.contract import channels
 from container.system.locations import is_s3, path_here
 from estimators.backends.config import INSTANCE_GROUP, input_mode
+from estimators.job.errors import ConfigurationError
 from estimators.job.request import Channel, TrainingJobSpec
 
 
@@ -30,7 +31,7 @@ def channel_refusal(spec: TrainingJobSpec, channel: Channel) -> str | None:
         )
     try:
         agent_channel(spec, channel)
-    except channels.ChannelError as error:
+    except ConfigurationError as error:
         return str(error).partition(": ")[2]
     return None
 
@@ -39,7 +40,7 @@ def agent_channels(spec: TrainingJobSpec) -> dict[str, dict[str, Any]]:
     """What the host agent is told about each channel; see :class:`container.contract.channels.HostChannel`.
 
     Raises:
-        ChannelError: a channel's members exclude each other.
+        ConfigurationError: a channel's members exclude each other.
     """
     return {
         channel.name: agent_channel(spec, channel).to_dict() for channel in spec.inputs if channel.source.s3 is not None
@@ -50,7 +51,7 @@ def agent_channel(spec: TrainingJobSpec, channel: Channel) -> channels.HostChann
     """One channel as the host agent knows it.
 
     Raises:
-        ChannelError: its members exclude each other.
+        ConfigurationError: its members exclude each other.
     """
     s3 = channel.source.s3
     assert s3 is not None  # file systems are refused

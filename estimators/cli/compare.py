@@ -36,9 +36,8 @@ def add(subparsers: Any) -> None:
     running = parser.add_argument_group("running a script")
     running.add_argument("--script", metavar="SCRIPT", help="entry point to run under each strategy")
     running.add_argument("--source-dir", metavar="DIR", help="folder with the script and its modules")
-    running.add_argument(
-        "-s", "--strategy", action="append", default=[], metavar="NAME",
-        help=f"distribution strategy: one of {', '.join(jobargs.STRATEGIES)}; may be repeated",
+    parsing.repeated(
+        running, "-s", "--strategy", "NAME", f"distribution strategy: one of {', '.join(jobargs.STRATEGIES)}",
     )  # fmt: skip
     jobargs.add_framework(running)
     running.add_argument(
@@ -49,14 +48,13 @@ def add(subparsers: Any) -> None:
         "-t", "--instance-type", default=fleets.DEFAULT, metavar="TYPE",
         help=f"where the hosts come from (default: {fleets.DEFAULT})",
     )  # fmt: skip
-    running.add_argument(
-        "-H", "--hyperparameters", metavar="NAME=VALUE", action="append", default=[],
-        help="one hyperparameter as NAME=VALUE, several as a JSON object, or @FILE to read a JSON object from a file; "
-        "may be repeated",
+    parsing.repeated(
+        running, "-H", "--hyperparameters", "NAME=VALUE", "one hyperparameter as NAME=VALUE, several as a JSON "
+        "object, or @FILE to read a JSON object from a file",
     )  # fmt: skip
-    running.add_argument(
-        "-i", "--input", metavar="[CHANNEL=]PATH", action="append", default=[],
-        help="input channel: its name (default: training) and the path or URI of its data; may be repeated",
+    parsing.repeated(
+        running, "-i", "--input", "[CHANNEL=]PATH", "input channel: its name (default: training) and the path or URI "
+        "of its data",
     )  # fmt: skip
     running.add_argument(
         "--repeat", type=parsing.count, default=1, metavar="N", help="number of runs of each combination (default: 1)"
@@ -64,10 +62,7 @@ def add(subparsers: Any) -> None:
     running.add_argument("--logs", action="store_true", help="show the logs of the jobs")
     shown = parser.add_argument_group("output")
     shown.add_argument("--report", metavar="FILE", help="write a single HTML file with the table and plots")
-    shown.add_argument(
-        "--price", metavar="TYPE=DOLLARS", action="append", default=[],
-        help="price of an instance type, in dollars per host and hour; may be repeated",
-    )  # fmt: skip
+    parsing.repeated(shown, "--price", "TYPE=DOLLARS", "price of an instance type, in dollars per host and hour")
     shown.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.set_defaults(run=run)
 

@@ -10,6 +10,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
+from container.contract import rules
 from container.contract.names import unknown
 from container.contract.strategies import FRAMEWORKS, ParameterServer
 from estimators.cli import console, parsing
@@ -65,7 +66,7 @@ class DescribedJob:
 
 #: Arguments of Python, as messages name them -> the options that stand for them here.
 _OPTIONS = {
-    "backend_options": "--backend-option", "base_job_name": "--base-name", "chaos": "--chaos",
+    "backend_options": "--backend-option", "base_job_name": "--base-name", "faults": "--fault",
     "checkpoint_s3_uri": "--checkpoints", "dependencies": "--dependency", "dispatcher": "--dispatcher",
     "dispatcher_options": "--dispatcher-option", "distribution": "--strategy", "entry_point": "SCRIPT",
     "environment": "--env", "failure_policy": "--failure-policy", "hang_timeout": "--hang-timeout",
@@ -145,19 +146,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--source-dir", metavar="DIR", help="folder with the script and the modules that the script imports"
     )
-    what.add_argument(
-        "--dependency", metavar="DIR", action="append", default=[],
-        help="another folder of code for the script; may be repeated",
+    parsing.repeated(what, "--dependency", "DIR", "another folder of code for the script")
+    parsing.repeated(
+        what, "-H", "--hyperparameters", "NAME=VALUE", "one hyperparameter as NAME=VALUE, several as a JSON object, "
+        "or @FILE to read a JSON object from a file",
     )  # fmt: skip
-    what.add_argument(
-        "-H", "--hyperparameters", metavar="NAME=VALUE", action="append", default=[],
-        help="one hyperparameter as NAME=VALUE, several as a JSON object, or @FILE to read a JSON object from a file; "
-        "may be repeated",
-    )  # fmt: skip
-    what.add_argument(
-        "--env", metavar="NAME=VALUE", action="append", default=[],
-        help="environment variable for the script; may be repeated",
-    )  # fmt: skip
+    parsing.repeated(what, "--env", "NAME=VALUE", "environment variable for the script")
     what.add_argument(
         "--model-dir", metavar="PATH", help="pass PATH to the script as --model_dir (default: pass no --model_dir)"
     )
@@ -169,18 +163,17 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_framework(where)
     where.add_argument("-n", "--hosts", type=parsing.count, metavar="N", help="number of hosts (default: 1)")
     where.add_argument("-p", "--processes", type=parsing.count, metavar="N", help="processes per host (default: 1)")
-    where.add_argument(
-        "--option", metavar="NAME=VALUE", action="append", default=[],
-        help="option of the strategy, such as custom_mpi_options='-x NCCL_DEBUG=INFO' or communication=ring; may be "
-        "repeated",
+    parsing.repeated(
+        where, "--option", "NAME=VALUE", "option of the strategy, such as custom_mpi_options='-x NCCL_DEBUG=INFO' or "
+        "communication=ring",
     )  # fmt: skip
     where.add_argument(
         "-t", "--instance-type", metavar="TYPE",
         help=f"where the hosts come from: {fleets.kinds()} (default: {fleets.DEFAULT})",
     )  # fmt: skip
-    where.add_argument(
-        "--backend-option", metavar="NAME=VALUE", action="append", default=[],
-        help="option of the instance type, such as hosts='[\"node-1\", \"node-2\"]' for ssh; may be repeated",
+    parsing.repeated(
+        where, "--backend-option", "NAME=VALUE", "option of the instance type, such as hosts='[\"node-1\", "
+        "\"node-2\"]' for ssh",
     )  # fmt: skip
     parsing.add_dispatcher(
         where,
@@ -191,16 +184,16 @@ def add(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--role", metavar="ARN", help="IAM role, for ml.* types")
 
     data = parser.add_argument_group("data and results")
-    data.add_argument(
-        "-i", "--input", metavar="[CHANNEL=]PATH", action="append", default=[],
-        help="input channel: its name (default: training) and the path or URI of its data; may be repeated",
+    parsing.repeated(
+        data, "-i", "--input", "[CHANNEL=]PATH", "input channel: its name (default: training) and the path or URI of "
+        "its data",
     )  # fmt: skip
     data.add_argument("--input-mode", metavar="MODE", help="File, Pipe or FastFile (default: File)")
     data.add_argument("-o", "--output-path", metavar="PATH", help="folder or S3 URI for the model and the outputs")
     data.add_argument("--checkpoints", metavar="PATH", help="folder or S3 URI of the checkpoints")
-    data.add_argument(
-        "-m", "--metric", metavar="NAME=REGEX", action="append", default=[],
-        help="read a metric from the logs: the first group of the regular expression is the value; may be repeated",
+    parsing.repeated(
+        data, "-m", "--metric", "NAME=REGEX", "read a metric from the logs: the first group of the regular "
+        "expression is the value",
     )  # fmt: skip
 
     run = parser.add_argument_group("the run")
@@ -236,9 +229,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--max-retry-attempts", type=parsing.count, metavar="N",
         help="restart the job after failures, up to N times (1 to 30)",
     )  # fmt: skip
-    failures.add_argument(
-        "--failure-policy", metavar="NAME=VALUE", action="append", default=[],
-        help="option of FailurePolicy, such as min_hosts=1 or max_preemptions=3; may be repeated",
+    parsing.repeated(
+        failures, "--failure-policy", "NAME=VALUE", "option of FailurePolicy, such as min_hosts=1 or "
+        "max_preemptions=3",
     )  # fmt: skip
     failures.add_argument("--spot", action="store_true", help="use spot instances, which can be interrupted")
     failures.add_argument(
@@ -247,14 +240,13 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="stop the job after this time, which includes the time in which the job waits for hosts",
     )
-    failures.add_argument(
-        "--spot-market", metavar="NAME=VALUE", action="append", default=[],
-        help="option of SpotMarket, such as rate=6, notice_s=10 or trace='[[20, \"algo-2\"]]'; may be repeated",
+    parsing.repeated(
+        failures, "--spot-market", "NAME=VALUE", "option of SpotMarket, such as rate=6, notice_s=10 or trace='[[20, "
+        "\"algo-2\"]]'",
     )  # fmt: skip
-    failures.add_argument(
-        "--chaos", metavar="FAULT", action="append", default=[],
-        help="inject a fault, such as `kill:rank=1,at_step=50`, `remove_host:host=algo-2,at_s=20` or "
-        "`interrupt:host=algo-2,notice_s=10,at_line=REGEX`; may be repeated",
+    parsing.repeated(
+        failures, "--fault", "FAULT", "inject a fault, such as `kill:rank=1,at_step=50`, "
+        "`remove_host:host=algo-2,at_s=20` or `interrupt:host=algo-2,notice_s=10,at_line=REGEX`",
     )  # fmt: skip
     turns = parser.add_argument_group("queue")
     turns.add_argument("--queue", metavar="NAME", help="wait in this queue until the machine has room for the job")
@@ -265,10 +257,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--preemptible", action="store_true",
         help="interrupt this job if a job with a higher priority needs the resources; this job continues afterwards",
     )  # fmt: skip
-    turns.add_argument(
-        "--needs", metavar="NAME=VALUE", action="append", default=[],
-        help="resource that the job needs: cores, gpus or memory_gb (default: one core for each rank, and all GPUs); "
-        "may be repeated",
+    parsing.repeated(
+        turns, "--needs", "NAME=VALUE", "resource that the job needs: cores, gpus or memory_gb (default: one core "
+        "for each rank, and all GPUs)",
     )  # fmt: skip
 
 
@@ -388,18 +379,16 @@ def _run_options(args: argparse.Namespace) -> dict[str, Any]:
     if args.dispatcher is not None or args.dispatcher_option:
         given["dispatcher_options"] = parsing.dispatcher_options(args)
         given["dispatcher"] = args.dispatcher
-    if args.backend_option:
-        given["backend_options"] = values("--backend-option", args.backend_option)
-    if args.failure_policy:
-        given["failure_policy"] = values("--failure-policy", args.failure_policy)
-    if args.spot_market:
-        given["spot_market"] = values("--spot-market", args.spot_market)
+    for option, name in (
+        ("backend_option", "backend_options"), ("failure_policy", "failure_policy"), ("spot_market", "spot_market"),
+        ("needs", "needs"),
+    ):  # fmt: skip
+        if found := getattr(args, option):
+            given[name] = values(f"--{option.replace('_', '-')}", found)
     if args.preemptible:
         given["preemptible"] = True
-    if args.needs:
-        given["needs"] = values("--needs", args.needs)
-    if args.chaos:
-        given["chaos"] = [faults.parse(text).to_dict() for text in args.chaos]
+    if args.fault:
+        given["faults"] = [rules.to_dict(faults.parse(text)) for text in args.fault]
     return given
 
 

@@ -23,9 +23,7 @@ examples:
   fleetfit describe JOB
   fleetfit describe JOB --json | jq .SecondaryStatusTransitions
   fleetfit describe JOB --reproduce                      the commands that run the job again
-  fleetfit describe JOB --reproduce patch | git apply    the uncommitted changes
-  fleetfit describe JOB --reproduce requirements         the installed packages, in the format of pip freeze
-  fleetfit describe JOB --reproduce cell                 the notebook cell that started the job
+  fleetfit describe JOB --reproduce python               the notebook's cells, or the source of the function
   fleetfit describe JOB --as-file > job.yaml             for `fleetfit train -f job.yaml`
 """
 
@@ -53,11 +51,9 @@ def add(subparsers: Any) -> None:
     what.add_argument("--json", action="store_true", help="print SageMaker's DescribeTrainingJob response")
     what.add_argument("--provenance", action="store_true", help="print the job's provenance as JSON")
     what.add_argument(
-        "--reproduce", nargs="?", const="commands", metavar="PART",
-        choices=("commands", "patch", "requirements", "conda", "cell", "session", "function"),
-        help=("print one part of the job's provenance. PART is commands (the default: commands that run the job "
-            "again), patch (the uncommitted changes), requirements, conda, cell (the notebook cell that started the "
-            "job), session (all cells up to this cell) or function (the source of the entry point)"),
+        "--reproduce", nargs="?", const="commands", metavar="FORM", choices=("commands", "python"),
+        help="print the commands that run the job again (the default), or its python: the notebook's cells up to the "
+        "one that started the job, or the source of the function",
     )  # fmt: skip
     what.add_argument(
         "--as-file", action="store_true", help="print a job file that runs the job again (docs/job-files.md)"
@@ -276,39 +272,24 @@ def _one_line(text: str, limit: int) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
-def _print_function(job: TrainingJob) -> int:
-    from estimators.client.functions import values
-
-    function = values.description_of(job.record)
-    text = values.text_of(function) if function is not None else ""
-    if not text:
-        why = "its entry point is a script" if function is None else "the function was typed at a prompt"
-        console.say(f"{job.name!r} has no function source on record: {why}.")
-        return Exit.UNABLE
-    console.out(text.rstrip("\n"))
-    return Exit.OK
-
-
-def _reproduce(job: TrainingJob, part: str) -> int:
+def _reproduce(job: TrainingJob, form: str) -> int:
     from estimators.client.functions import values
     from estimators.records.provenance import read, reproduce
 
-    if part == "function":
-        return _print_function(job)
     facts = read(job.record.path)
-    if not facts:
-        console.say(f"the provenance of training job {job.name!r} is not on record.")
-        return Exit.UNABLE
-    if part == "commands":
-        console.out(reproduce.script(job.name, facts, request=job.describe(), function=values.is_function(job.record)))
-        return Exit.OK
-    text = reproduce.part(part, facts)
-    if text is None:
-        console.say(f"{job.name!r} has no {part} on record{reproduce.why_missing(part, facts)}.")
+    function = values.description_of(job.record)
+    if form == "commands":
+        text = reproduce.script(job.name, facts, request=job.describe(), function=function is not None) if facts else ""
+        why = "its provenance is not on record"
+    else:
+        text = values.text_of(function) if function is not None else reproduce.session(facts)
+        why = "the function was typed at a prompt" if function is not None else "a script or a command started the job"
+    if not text:
+        console.say(f"training job {job.name!r} cannot be reproduced as {form}: {why}.")
         return Exit.UNABLE
     # Bytes: a patch holds file contents in any encoding, and must arrive as it is.
     sys.stdout.flush()
-    sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
+    sys.stdout.buffer.write(f"{text.rstrip()}\n".encode("utf-8", "surrogateescape"))
     sys.stdout.buffer.flush()
     return Exit.OK
 
@@ -320,7 +301,7 @@ def run_logs(args: argparse.Namespace) -> int:
     """Show the logs."""
     job = _attach(args.job, args)
     if args.rank is not None:
-        job.check_rank(args.rank)
+        job._check_rank(args.rank)
     if args.tail is None:
         job.logs(rank=args.rank, follow=args.follow, all=args.all)
     else:

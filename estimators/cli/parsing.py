@@ -176,6 +176,17 @@ def _add(values: dict[str, Any], option: str, name: str, value: Any) -> None:
     values[name] = value
 
 
+def repeated(parser: argparse._ActionsContainer, *words: str) -> None:
+    """Add an option that may be repeated, whose values are a list.
+
+    Args:
+        parser: Where to.
+        words: The names of the option, then the metavar and the help.
+    """
+    *flags, metavar, text = words
+    parser.add_argument(*flags, metavar=metavar, action="append", default=[], help=f"{text}; may be repeated")
+
+
 def add_logs(parser: argparse._ActionsContainer) -> None:
     """Add what says how much of the logs is shown while waiting."""
     parser.add_argument("--no-logs", action="store_true", help="wait without showing the logs")
@@ -193,9 +204,8 @@ def add_dispatcher(parser: argparse._ActionsContainer, what: str) -> None:
         what: What it is for, for the help.
     """
     parser.add_argument("--dispatcher", metavar="[USER@]HOST|ray", help=what)
-    parser.add_argument(
-        "--dispatcher-option", metavar="NAME=VALUE", action="append", default=[],
-        help="option of the dispatcher, such as python=/opt/train/bin/python; may be repeated",
+    repeated(
+        parser, "--dispatcher-option", "NAME=VALUE", "option of the dispatcher, such as python=/opt/train/bin/python",
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         console.out_json(
             {
-                name: [{**one.to_dict(), "position": place} for place, one in _placed(entries, order(entries))]
+                name: [
+                    {**dataclasses.asdict(one), "position": place} for place, one in _placed(entries, order(entries))
+                ]
                 for name, entries in found.items()
             }
         )

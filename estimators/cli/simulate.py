@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from estimators.cli import Exit, console, jobargs, jobnames, parsing
+from estimators.cli import Exit, console, jobnames, parsing
 from estimators.job.errors import ConfigurationError
 
 _EXAMPLES = """\
@@ -47,10 +47,6 @@ def add(subparsers: Any) -> None:
         help="seconds until an interrupted host is replaced (default: 60)",
     )  # fmt: skip
     parser.add_argument(
-        "--spot-market", metavar="NAME=VALUE", action="append", default=[],
-        help="option of SpotMarket, such as refusals=0.5 or outages='[[3600, 7200]]'; may be repeated",
-    )  # fmt: skip
-    parser.add_argument(
         "--on-demand-base", type=parsing.whole, default=0, metavar="N",
         help="number of on-demand hosts, which are never interrupted (default: 0)",
     )  # fmt: skip
@@ -76,8 +72,7 @@ def run(args: argparse.Namespace) -> int:
     from estimators.client.simulation.model import Timings
     from estimators.job.spot_market import SpotMarket
 
-    given = {"rate": args.rate, "notice_s": args.notice, "return_after_s": args.return_after, "seed": args.seed}
-    market = SpotMarket.from_dict({**given, **jobargs.values("--spot-market", args.spot_market)})
+    market = SpotMarket(rate=args.rate, notice_s=args.notice, return_after_s=args.return_after, seed=args.seed)
     commit = args.commit_every
     forecast = simulate(
         compare(jobnames.resolve_unless_path(args.job)).results[0],

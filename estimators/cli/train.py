@@ -46,15 +46,13 @@ def add(subparsers: Any) -> None:
     run = train.add_argument_group("this command")
     run.add_argument("--no-wait", action="store_true", help="print the job's name and return; the job continues")
     parsing.add_logs(run)
-    run.add_argument(
-        "--track", metavar="TRACKER", action="append", default=[],
-        help="send metrics, parameters and the model to mlflow[=URI], wandb[=PROJECT] or tensorboard[=FOLDER]; may be "
-        "repeated",
+    parsing.repeated(
+        run, "--track", "TRACKER", "send metrics, parameters and the model to mlflow[=URI], wandb[=PROJECT] or "
+        "tensorboard[=FOLDER]",
     )  # fmt: skip
-    run.add_argument(
-        "--notify", metavar="COMMAND|URL", action="append", default=[],
-        help="run a command or send a POST request to a URL when the job ends or stalls, a metric is NaN, or a loss "
-        "diverges; may be repeated",
+    parsing.repeated(
+        run, "--notify", "COMMAND|URL", "run a command or send a POST request to a URL when the job ends or stalls, "
+        "a metric is NaN, or a loss diverges",
     )  # fmt: skip
     run.add_argument(
         "--debug",

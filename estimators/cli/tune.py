@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 from estimators.cli import Exit, console, jobargs, parsing
@@ -42,8 +41,6 @@ SEARCHES = {
     "asha": "ASHA",
     "pbt": "PBT",
 }
-#: More trials than this are not shown while they change.
-_LIVE_ROWS = 15
 #: How long trackers may take at the end, in seconds.
 _TRACKERS_S = 30.0
 
@@ -116,9 +113,8 @@ def add(subparsers: Any) -> None:
     shown.add_argument(
         "--no-wait", action="store_true", help="print the tuning job's name and return; the tuning job continues"
     )
-    shown.add_argument(
-        "--track", metavar="TRACKER", action="append", default=[],
-        help="send the trials to mlflow[=URI], wandb[=PROJECT] or tensorboard[=FOLDER]; may be repeated",
+    parsing.repeated(
+        shown, "--track", "TRACKER", "send the trials to mlflow[=URI], wandb[=PROJECT] or tensorboard[=FOLDER]",
     )  # fmt: skip
     shown.add_argument("--report", metavar="FILE", help="at the end, write a report as an HTML file")
     shown.add_argument(
@@ -209,9 +205,10 @@ def run_tuning(args: argparse.Namespace) -> int:
 def _follow(record: TuningRecord, *, report: str | None, as_json: bool) -> int:
     from estimators.tuning import running
     from estimators.tuning.analytics import describe
+    from estimators.tuning.display import LiveTable
     from estimators.tuning.display import report as write_report
 
-    with _Live(record, quiet=as_json) as live:
+    with LiveTable(record, quiet=as_json) as live:
         status = running.wait(record, live.changed)
     if report is not None:
         console.say(f"report: {write_report(record, report)}")
@@ -226,70 +223,6 @@ def _follow(record: TuningRecord, *, report: str | None, as_json: bool) -> int:
     if state == "Failed":
         raise TuningJobError(f"tuning job {record.name!r} failed: {status.get('FailureReason')}")
     return Exit.STOPPED if state == "Stopped" else Exit.OK
-
-
-class _Live:
-    """The trials while they change: a table that stays in its place on a terminal, lines elsewhere."""
-
-    def __init__(self, record: TuningRecord, *, quiet: bool) -> None:
-        self._record = record
-        self._quiet = quiet
-        self._live: Any = None
-        self._seen: set[int] = set()
-        self._told: str | None = None
-
-    def __enter__(self) -> _Live:
-        if not self._quiet and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
-            from rich.live import Live
-
-            self._live = Live(auto_refresh=False)
-            self._live.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def changed(self) -> None:
-        from estimators.tuning.display import held_up_by
-
-        held_up = held_up_by(self._record)
-        if held_up is not None and held_up != self._told:
-            console.say(held_up)
-        self._told = held_up
-        if self._live is not None:
-            self._live.update(self._table(), refresh=True)
-        elif not self._quiet:
-            self._lines()
-
-    def _table(self) -> Any:
-        from rich.table import Table
-        from rich.text import Text
-
-        from estimators.job.text import visible
-        from estimators.tuning.display import cells, sorted_rows, summary
-
-        rows = sorted_rows(self._record)
-        head, texts = cells(self._record, rows[:_LIVE_ROWS])
-        more = f", and {len(rows) - _LIVE_ROWS} more" if len(rows) > _LIVE_ROWS else ""
-        table = Table(title=Text(visible(f"{self._record.name}: {summary(self._record)}{more}")), title_justify="left")
-        for place, title in enumerate(head):
-            table.add_column(
-                Text(visible(title)), justify="right" if 1 < place < len(head) - 1 else "left", no_wrap=True
-            )
-        for row, line in zip(rows, texts, strict=False):
-            style = {"Completed": "", "Running": "cyan", "Failed": "red"}.get(row["state"], "dim")
-            table.add_row(*(Text(visible(text)) for text in line), style=style)
-        return table
-
-    def _lines(self) -> None:
-        from estimators.tuning.display import trial_line
-
-        best = self._record.status().get("Fleetfit", {}).get("best")
-        for row in self._record.trials():
-            if row["state"] != "Running" and row["number"] not in self._seen:
-                self._seen.add(row["number"])
-                console.out(trial_line(row, self._record.spec, best=row["number"] == best))
 
 
 def _tuner(args: argparse.Namespace, estimator: Estimator) -> HyperparameterTuner:

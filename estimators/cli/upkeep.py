@@ -74,14 +74,8 @@ def add(subparsers: Any) -> None:
         "--free", metavar="SIZE", help="remove the oldest finished jobs until SIZE, such as 20G, is freed"
     )
     clean.add_argument("--finished", action="store_true", help="remove all finished jobs")
-    clean.add_argument("--job", metavar="NAME", action="append", default=[], help="remove this job; may be repeated")
-    clean.add_argument(
-        "--tuning",
-        metavar="NAME",
-        action="append",
-        default=[],
-        help="remove this tuning job with its trials; may be repeated",
-    )
+    parsing.repeated(clean, "--job", "NAME", "remove this job")
+    parsing.repeated(clean, "--tuning", "NAME", "remove this tuning job with its trials")
     clean.add_argument("--caches", action="store_true", help="remove the caches, which are rebuilt when needed")
     for name in _searched_by_name():
         clean.add_argument(

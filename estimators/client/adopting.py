@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from container.contract import rules
 from estimators.backends.sagemaker import mirror
 from estimators.backends.sagemaker.aws import Aws, find_region, profile_of, supervisor_environment
 from estimators.backends.sagemaker.explaining import explain, is_missing
@@ -13,7 +14,7 @@ from estimators.backends.sagemaker.options import SageMakerOptions
 from estimators.client.launch import fill, pinned, start
 from estimators.client.training_job import TrainingJob
 from estimators.job.errors import ConfigurationError, JobExistsError, JobNotFoundError, JobUnreachableError
-from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.records import status as statuses
 from estimators.records.record import JobRecord
 
@@ -47,7 +48,7 @@ def adopt(name: str, session: Any = None, *, not_here: JobNotFoundError) -> Trai
         raise JobNotFoundError(f"{not_here} SageMaker in {place} could not be asked: {explain(error)}") from not_here
     spec = TrainingJobSpec.from_request(mirror.request_of(answer))
     known = SageMakerOptions(region=aws.region, profile=profile_of(session))
-    options = RunOptions(backend="ml", backend_options=known.to_dict())
+    options = JobOptions(backend="ml", backend_options=known.to_dict())
     try:
         record = JobRecord.create(name)
     except JobExistsError:
@@ -81,14 +82,14 @@ def adopt_dispatched(name: str, dispatcher: str, options: Mapping[str, Any]) -> 
     """
     from estimators.backends import dispatchers
 
-    chosen = RunOptions(dispatcher=dispatcher, dispatcher_options=options)
+    chosen = JobOptions(dispatcher=dispatcher, dispatcher_options=options)
     dispatchers.load(dispatcher).check(dispatcher, chosen.dispatcher_options)
     try:
         record = JobRecord.create(name)
     except JobExistsError:
         return TrainingJob.attach(name)  # another process was quicker
     try:
-        record.write_options(pinned(chosen).to_dict())
+        record.write_options(rules.to_dict(pinned(chosen)))
         status = statuses.new_status({"TrainingJobName": name}, time.time())
         record.write_status(statuses.with_own(status, elsewhere=True, taken=True))
         process = start(record)

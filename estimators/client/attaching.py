@@ -15,7 +15,7 @@ from estimators.client.training_job import TrainingJob
 from estimators.job.errors import ConfigurationError, JobNotFoundError
 from estimators.job.fleets import DEFAULT
 from estimators.job.naming import base_of_name
-from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.job.settings import Settings
 from estimators.records.record import JobRecord
 
@@ -56,11 +56,11 @@ def find_job(
             f"job at {dispatcher}, set FLEETFIT_HOME to another folder."
         )
     if job.lives_elsewhere and job.dispatcher is not None:
-        job.ensure_followed()
+        job._ensure_followed()
     elif job.lives_elsewhere:
         from estimators.backends.sagemaker.aws import supervisor_environment
 
-        job.ensure_followed(supervisor_environment(session))
+        job._ensure_followed(supervisor_environment(session))
     return job
 
 
@@ -73,8 +73,7 @@ def settings_of(record: JobRecord, session: Any = None, *, passes_model_dir: boo
         passes_model_dir: Whether the estimator has a ``model_dir`` of its own.
     """
     spec = TrainingJobSpec.from_request(record.read_request())
-    stored = record.read_options()
-    options = RunOptions.from_dict(stored) if stored else RunOptions()
+    options = JobOptions.from_dict(record.read_options())
     decoded = spec.decoded_hyperparameters
     user = spec.user_hyperparameters
     if (
@@ -131,9 +130,7 @@ def settings_of(record: JobRecord, session: Any = None, *, passes_model_dir: boo
         sagemaker_session=session,
         tags=spec.tags,
         hang_timeout=spec.hang_timeout,
-        run_options=dataclasses.replace(
-            options, backend=RunOptions().backend, framework_version=None, py_version=None, warnings=(), chaos=()
-        ),
+        run_options=dataclasses.replace(options.run_options, faults=()),
     )
 
 

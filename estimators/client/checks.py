@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import traceback
 import warnings
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -255,23 +257,14 @@ def version_warnings(framework_version: str | None, py_version: str | None, fram
 
 
 #: Framework -> the distributions that bring it.
-_DISTRIBUTIONS = {"tensorflow": ("tensorflow", "tensorflow_cpu"), "torch": ("torch",)}
+_DISTRIBUTIONS = {"tensorflow": ("tensorflow", "tensorflow-cpu"), "torch": ("torch",)}
 
 
 def installed_version(framework: str) -> str | None:
     """Return the installed framework's version without importing it; None when there is none."""
-    for folder in sys.path:
-        if not folder.endswith(("site-packages", "dist-packages")):
-            continue
-        try:
-            names = os.listdir(folder)
-        except OSError:
-            continue
-        for name in names:
-            if name.startswith(framework) and name.endswith(".dist-info"):
-                distribution, _, version = name[: -len(".dist-info")].partition("-")
-                if distribution in _DISTRIBUTIONS[framework]:
-                    return version.partition("+")[0]
+    for name in _DISTRIBUTIONS[framework]:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(name).partition("+")[0]
     return None
 
 
@@ -341,26 +334,26 @@ def _write_error(folder: Path) -> str | None:
     return None
 
 
-def check_disturbances(spec: TrainingJobSpec, options: RunOptions) -> None:
-    """See that the hosts and ranks that are to be disturbed exist.
+def check_faults(spec: TrainingJobSpec, options: RunOptions) -> None:
+    """See that the hosts and ranks of the faults exist.
 
     Raises:
         ConfigurationError: one does not.
     """
-    faults.check_against(options.chaos, hosts=spec.hosts, size=_ranks(spec))
+    faults.check_against(options.faults, hosts=spec.hosts, size=_ranks(spec))
     for host in sorted(options.spot_market.hosts() if options.spot_market is not None else ()):
         if host not in spec.hosts:
             raise ConfigurationError(f"SpotMarket(trace=…): {unknown('host of the job', host, spec.hosts)}")
 
 
-def refuse_disturbances(instance_type: str, options: RunOptions) -> None:
+def refuse_faults(instance_type: str, options: RunOptions) -> None:
     """Refuse what only the local backends can do about failures.
 
     Raises:
         UnsupportedError: names it, and what there is instead.
     """
     asked = {
-        "fit(chaos=…)": (bool(options.chaos), f"rehearse on {fleets.PROCESSES!r} or {fleets.CONTAINERS!r}"),
+        "fit(faults=…)": (bool(options.faults), f"rehearse on {fleets.PROCESSES!r} or {fleets.CONTAINERS!r}"),
         "RunOptions(spot_market=…)": (options.spot_market is not None, "AWS itself interrupts the spot instances"),
         "RunOptions(failure_policy=…)": (
             options.failure_policy != FailurePolicy(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import html
 import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any, TypeVar
 from container.contract.plan import HostPlan, Plan, ProcessPlan, Role, StartedBy, shell_line
 from container.contract.strategies import Mirrored, ParameterServer
 from estimators.job import fleets, instances
-from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.job.secrets import mask_argv, mask_mapping, mask_request, mask_value
 
 TF_CONFIG = "TF_CONFIG"
@@ -46,7 +47,7 @@ class ClusterPlan:
     """
 
     spec: TrainingJobSpec
-    options: RunOptions
+    options: JobOptions
     plan: Plan
     entry_points: Mapping[str, tuple[str, ...]]
     gpus: int = 0
@@ -251,41 +252,7 @@ class ClusterPlan:
         return str(self)
 
     def _repr_html_(self) -> str:
-        from estimators.results.html import render
-
-        hosts = [
-            {"left_out": _left_out(self.hosts, "hosts")}
-            if host is None
-            else {
-                "left_out": "",
-                "name": host.name,
-                "entry_point": _line(self.entry_points[host.name]),
-                "processes": [
-                    (_left_out(host.processes, "processes"), "", [])
-                    if process is None
-                    else (
-                        _process_title(process, self.devices_of(process)),
-                        _line(_summary(process)),
-                        [f"{name}={_short(value)}" for name, value in mask_mapping(process.environment).items()],
-                    )
-                    for process in _few(host.processes)
-                ],
-                "title": self._environment_title(host).strip().rstrip(":"),
-                "environment": {
-                    name: _short(value, most=_SHOWN_ON_PAGE) for name, value in self._shown_environment(host).items()
-                },
-            }
-            for host in _few(self.hosts)
-        ]
-        return render(
-            "client/templates/plan",
-            title=self._title(),
-            warnings=self.warnings,
-            notes=self.notes,
-            preparations=[_line(command) for command in self.preparations],
-            hosts=hosts,
-            request=self._request_text() if self._capabilities.managed else None,
-        )
+        return f"<pre>{html.escape(self.text())}</pre>"
 
     def _title(self) -> str:
         count = len(self.hosts)

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from container.contract import rules
 from estimators.client.estimator import Estimator
 from estimators.client.functions import packing
 from estimators.client.functions.remote import RemoteFunction
-from estimators.client.printing import in_jupyter, write_text
+from estimators.client.printing import write_text
 from estimators.client.training_job import TrainingJob
 from estimators.job.errors import BackendError, ConfigurationError, JobUnreachableError, TrainingJobError
 from estimators.job.inputs import Inputs
@@ -61,13 +62,9 @@ def compare(
         JobNotFoundError: there is no job of that name.
     """
     things, given = _things(what, names)
-    if isinstance(repeat, bool) or not isinstance(repeat, int) or repeat < 1:
-        raise ConfigurationError(f"compare(repeat=…) must be a whole number, at least 1; got {repeat!r}.")
+    rules.whole(1)("compare(repeat=…)", repeat)
     for instance_type, price in (prices or {}).items():
-        if isinstance(price, bool) or not isinstance(price, int | float) or not price >= 0:
-            raise ConfigurationError(
-                f"compare(prices=…): the price of {instance_type!r} must be at least 0; got {price!r}."
-            )
+        rules.number(0)(f"compare(prices=…): the price of {instance_type!r}", price)
     for thing in things:
         if isinstance(thing, Estimator):
             thing.plan(inputs)  # what is wrong with one is said before any of them runs
@@ -77,10 +74,10 @@ def compare(
     if repeat > 1 and not any(isinstance(thing, Estimator) for thing in things):
         raise ConfigurationError("compare(repeat=…) is for estimators only. Jobs are not run again: leave repeat= out.")
     turns = _turns([isinstance(thing, Estimator) for thing in things], repeat)
-    with Progress(len(turns)) as progress:
-        for index in turns:
-            progress.begin(given[index] or _name(things[index]))
-            found[index].append(_run(things[index], inputs, logs=logs))
+    for count, index in enumerate(turns, 1):
+        name = given[index] or _name(things[index])
+        write_text(sys.stderr, f"compare: {count} of {len(turns)}: {name} …\n")
+        found[index].append(_run(things[index], inputs, logs=logs))
     comparison = Comparison(_groups(found, given), prices=prices)
     for text in comparison.warnings:
         warnings.warn(text, ComparisonWarning, stacklevel=2)
@@ -200,43 +197,6 @@ def _name(estimator: Estimator) -> str:
     strategy = settings.distribution.name if settings.distribution is not None else "none"
     hosts = settings.instance_count
     return f"{strategy} on {hosts} host{'' if hosts == 1 else 's'}"
-
-
-class Progress:
-    """Says which run is under way: a line on standard error, in a notebook a line that goes when all are over.
-
-    Args:
-        total: How many there will be.
-    """
-
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._count = 0
-        self._handle: Any = None
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        if self._handle is not None:
-            self._show("")
-
-    def begin(self, name: str) -> None:
-        """The next one begins."""
-        self._count += 1
-        self._show(f"compare: {self._count} of {self._total}: {name} …")
-
-    def _show(self, text: str) -> None:
-        if not in_jupyter():
-            write_text(sys.stderr, f"{text}\n")
-            return
-        from IPython.display import display
-
-        page = {"text/plain": text}
-        if self._handle is None:
-            self._handle = display(page, raw=True, display_id=True)
-        else:
-            self._handle.update(page, raw=True)
 
 
 def settle(job: TrainingJob) -> None:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from container import launchers
+from container.contract import rules
 from container.contract.messages import Decoder, Message, MessageError, decode, encode
 from container.system import archive
 from estimators import backends
@@ -33,7 +34,7 @@ from estimators.backends.dispatchers.parcels import relocated
 from estimators.client import checks, ipc_client, launch
 from estimators.job import fleets
 from estimators.job.errors import ConfigurationError, FleetfitError, JobExistsError, JobNotFoundError
-from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.records import status as statuses
 from estimators.records.private_files import HOME_VARIABLE
 from estimators.records.record import JobRecord, jobs_folder
@@ -135,7 +136,7 @@ def take(source: IO[bytes], tied: tuple[socket.socket, int] | None = None) -> Jo
         spec = TrainingJobSpec.from_request(request)
         options = _options_of(header)
         record.write_request(request)
-        record.write_options(options.to_dict())
+        record.write_options(rules.to_dict(options))
         record.write_status(
             statuses.new_status(request, float(header.get("created") or time.time()), warnings=options.warnings)
         )
@@ -149,11 +150,11 @@ def take(source: IO[bytes], tied: tuple[socket.socket, int] | None = None) -> Jo
     return record
 
 
-def _options_of(header: Message) -> RunOptions:
+def _options_of(header: Message) -> JobOptions:
     options = dict(header["options"])
     if options.get("python") == header["python"]:  # what it was there by itself, it is here by itself
         options["python"] = sys.executable
-    return RunOptions.from_dict(options)
+    return JobOptions.from_dict(options)
 
 
 def _environment(header: Message) -> dict[str, str]:
@@ -164,12 +165,12 @@ def _environment(header: Message) -> dict[str, str]:
     return {**os.environ, **given, "PYTHONPATH": os.pathsep.join(paths)}
 
 
-def _check(spec: TrainingJobSpec, options: RunOptions) -> None:
+def _check(spec: TrainingJobSpec, options: JobOptions) -> None:
     """Refuse what cannot run from here, as ``fit()`` here would."""
     backend = backends.load(options.backend)
     checks.check_elastic(spec, backend)
     checks.check_local(spec)
-    checks.check_disturbances(spec, options)
+    checks.check_faults(spec, options)
     backend.check(spec, options)
     if fleets.capabilities(spec.instance_type).simulated:
         return

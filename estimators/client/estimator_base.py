@@ -23,7 +23,7 @@ from estimators.job import naming, validation
 from estimators.job.arguments import ARGUMENTS, BY_NAME, Owner, Treatment, read_arguments
 from estimators.job.errors import ConfigurationError, JobExistsError, PreflightWarning, UnsupportedError
 from estimators.job.faults import Fault
-from estimators.job.faults import check as check_chaos
+from estimators.job.faults import check as check_faults
 from estimators.job.inputs import Inputs
 from estimators.job.settings import Settings
 
@@ -233,7 +233,7 @@ class EstimatorBase:
         job_name: str | None = None,
         callbacks: Callbacks = None,
         experiment_config: Mapping[str, str] | None = None,
-        chaos: Fault | Iterable[Fault] | None = None,
+        faults: Fault | Iterable[Fault] | None = None,
         *,
         all: bool = False,
     ) -> TrainingJob:
@@ -252,7 +252,7 @@ class EstimatorBase:
             callbacks: An :class:`estimators.callbacks.Callback` or a list of callbacks, which are told of metrics and
                 events.
             experiment_config: SageMaker Experiments, for jobs on SageMaker.
-            chaos: Faults to inject, to test how the job handles them: a list of :class:`estimators.faults.Kill`,
+            faults: Faults to inject, to test how the job handles them: a list of :class:`estimators.faults.Kill`,
                 :class:`estimators.faults.RemoveHost` and :class:`estimators.faults.Interrupt`.
             all: Whether to show every line, as in ``job.logs(all=True)``.
 
@@ -276,7 +276,7 @@ class EstimatorBase:
                 "fit(callbacks=…) needs wait=True, because fit() calls the callbacks while it waits. With wait=False, "
                 "pass the callbacks to job.wait(callbacks=…)."
             )
-        job = self._launch(inputs, job_name, experiment_config, check_chaos(chaos), attached=wait)
+        job = self._launch(inputs, job_name, experiment_config, check_faults(faults), attached=wait)
         if wait:
             job.wait(logs=show, callbacks=checked, all=all or every)
         return job
@@ -368,14 +368,14 @@ class EstimatorBase:
         inputs: Any,
         job_name: str | None,
         experiment: Mapping[str, str] | None,
-        chaos: tuple[Fault, ...],
+        faults: tuple[Fault, ...],
         *,
         attached: bool,
         source: Source | None = None,
     ) -> TrainingJob:
         warned = False
         for attempt in range(1, _NAME_ATTEMPTS + 1):
-            draft = self._draft(inputs, job_name, experiment, chaos, source)
+            draft = self._draft(inputs, job_name, experiment, faults, source)
             draft.check()
             for warning in draft.warnings if not warned else ():
                 warnings.warn(warning, PreflightWarning, stacklevel=4)  # the caller of the decorated fit()
@@ -398,7 +398,7 @@ class EstimatorBase:
 
             host_discovery.follow(discovery, job.record.path, lambda: job.status.is_terminal)
         if not attached and draft.settings.detached:
-            job.wait_until_taken()  # else a process that ends now, in a container of its own say, would end it unborn
+            job._wait_until_taken()  # else a process that ends now, in a container of its own say, would end it unborn
         return job
 
     def _draft(
@@ -406,7 +406,7 @@ class EstimatorBase:
         inputs: Any,
         job_name: str | None,
         experiment: Mapping[str, str] | None = None,
-        chaos: tuple[Fault, ...] = (),
+        faults: tuple[Fault, ...] = (),
         source: Source | None = None,
     ) -> Draft:
         settings = self.settings
@@ -415,8 +415,8 @@ class EstimatorBase:
 
             settings = notebook.keep(settings)
         kept_with = os.getpid() if settings is not self.settings else None
-        if chaos:
-            options = dataclasses.replace(settings.run_options, chaos=(*settings.run_options.chaos, *chaos))
+        if faults:
+            options = dataclasses.replace(settings.run_options, faults=(*settings.run_options.faults, *faults))
             settings = dataclasses.replace(settings, run_options=options)
         draft = Draft.make(
             settings,

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from container.contract import variables
+from container.contract import rules, variables
 from container.contract.failures import Cause, Failure
 from container.contract.wire import Event
 from container.system.holding import hold
@@ -26,7 +26,7 @@ from estimators.client.ipc_client import Tie
 from estimators.job.errors import BackendError, ConfigurationError, UnsupportedError
 from estimators.job.failure_policy import EndedBy, Ending
 from estimators.job.fleets import capabilities
-from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.records import status as statuses
 from estimators.records.private_files import explained, open_private
 from estimators.records.record import JobRecord
@@ -76,7 +76,7 @@ class Started(NamedTuple):
 
 def launch(
     spec: TrainingJobSpec,
-    options: RunOptions,
+    options: JobOptions,
     *,
     home: str | Path | None = None,
     attached: bool = True,
@@ -105,33 +105,36 @@ def launch(
     now = time.time()
     options = pinned(options)
     record = JobRecord.stage(spec.name, home)
-    ours: socket.socket | None = None
-    process: subprocess.Popen[bytes] | None = None
     try:
         fill(record, spec, options, source, now)
         if options.dispatcher is None:
             hand_over(record, spec, options)
         record.publish(spec.name)  # until here the name is free: who is killed leaves a whole record or none
         hold("launch.before_supervisor")
-        arguments = ["--record", str(record.path), "--lock-fd", str(record.lock_fd)]
-        if attached:
-            ours, theirs = socket.socketpair()
-            with theirs:
-                arguments += ["--attached-fd", str(theirs.fileno()), "--caller-pid", str(os.getpid())]
-                process = _start(record, arguments, [theirs.fileno()], env)
-        else:
-            process = _start(record, arguments, [], env)
-        record.release()
-        return Started(record, Tie(ours) if ours is not None else None, process)
+        return _started(record, env, attached=attached)
     except BaseException:
-        if ours is not None:
-            ours.close()  # whatever has been started sees this and ends
-        if process is None:
+        if record.lock_fd is not None:  # no supervisor has it
             record.discard()
         raise
 
 
-def pinned(options: RunOptions) -> RunOptions:
+def _started(
+    record: JobRecord, env: Mapping[str, str] | None = None, *, attached: bool, resumed: bool = False
+) -> Started:
+    """Hand a filled record to a supervisor, with which the job ends if it is attached to this process."""
+    if not attached:
+        return Started(record, None, start(record, env, resumed=resumed))
+    ours, theirs = socket.socketpair()
+    try:
+        with theirs:
+            process = start(record, env, (theirs, os.getpid()), resumed=resumed)
+    except BaseException:
+        ours.close()  # whatever has been started sees this and ends
+        raise
+    return Started(record, Tie(ours), process)
+
+
+def pinned(options: JobOptions) -> JobOptions:
     """Return options whose dispatcher is the same one when the job is attached to."""
     if options.dispatcher is None:
         return options
@@ -161,7 +164,7 @@ def resume(record: JobRecord, *, attached: bool = True) -> Started:
 
     _check_resumable(record, record.read_status())
     spec = TrainingJobSpec.from_request(record.read_request())
-    options = RunOptions.from_dict(record.read_options())
+    options = JobOptions.from_dict(record.read_options())
     if capabilities(spec.instance_type).managed:
         raise UnsupportedError(
             f"training job {record.name!r} ran on SageMaker, which cannot resume a job. Start a new job with the "
@@ -175,7 +178,6 @@ def resume(record: JobRecord, *, attached: bool = True) -> Started:
     check_local(spec)
     backends.load(options.backend).check(spec, options)
     _take_over(record)
-    ours: socket.socket | None = None
     try:
         await_leftovers(record)
         stored = record.stored_status()
@@ -185,20 +187,7 @@ def resume(record: JobRecord, *, attached: bool = True) -> Started:
         record.write_status(_resumed(stored, time.time(), record.last_sign()))
         (record.path / saving.FILE).unlink(missing_ok=True)  # of the attempts until now
         hand_over(record, spec, options)
-        arguments = ["--record", str(record.path), "--lock-fd", str(record.lock_fd), "--resume"]
-        descriptors = []
-        if attached:
-            ours, theirs = socket.socketpair()
-            arguments += ["--attached-fd", str(theirs.fileno()), "--caller-pid", str(os.getpid())]
-            descriptors.append(theirs.fileno())
-        process = _start(record, arguments, descriptors)
-        if attached:
-            theirs.close()
-        return Started(JobRecord(record.path), Tie(ours) if ours is not None else None, process)
-    except BaseException:
-        if ours is not None:
-            ours.close()
-        raise
+        return _started(record, attached=attached, resumed=True)
     finally:
         record.release()
 
@@ -228,7 +217,7 @@ def _dismiss(record: JobRecord, status: Mapping[str, Any]) -> None:
             os.kill(pid, signal.SIGTERM)
 
 
-def hand_over(record: JobRecord, spec: TrainingJobSpec, options: RunOptions) -> None:
+def hand_over(record: JobRecord, spec: TrainingJobSpec, options: JobOptions) -> None:
     """Tell the supervisor what the backend's check has just found out here."""
     found = backends.load(options.backend).found(spec)
     if found is None:
@@ -303,7 +292,7 @@ def _leftovers(path: Path) -> list[int]:
     return found
 
 
-def fill(record: JobRecord, spec: TrainingJobSpec, options: RunOptions, source: Source | None, now: float) -> None:
+def fill(record: JobRecord, spec: TrainingJobSpec, options: JobOptions, source: Source | None, now: float) -> None:
     """Write what a new record holds before anything runs: request, options, status, source, provenance.
 
     Raises:
@@ -314,7 +303,7 @@ def fill(record: JobRecord, spec: TrainingJobSpec, options: RunOptions, source: 
 
     request = spec.to_request()
     record.write_request(request)
-    record.write_options(options.to_dict())
+    record.write_options(rules.to_dict(options))
     record.write_status(statuses.new_status(request, now, warnings=options.warnings))
     record.append_event(Event(kind="phase", host="caller", time_ns=int(now * 1e9), data={"name": "job_created"}))
     if source is not None:
@@ -325,7 +314,11 @@ def fill(record: JobRecord, spec: TrainingJobSpec, options: RunOptions, source: 
 
 
 def start(
-    record: JobRecord, env: Mapping[str, str] | None = None, tied: tuple[socket.socket, int] | None = None
+    record: JobRecord,
+    env: Mapping[str, str] | None = None,
+    tied: tuple[socket.socket, int] | None = None,
+    *,
+    resumed: bool = False,
 ) -> subprocess.Popen[bytes]:
     """Hand a filled record, whose lock this process holds, to a supervisor.
 
@@ -333,35 +326,18 @@ def start(
         record: The record; its lock is the supervisor's afterwards.
         env: The supervisor's environment, which the job's hosts inherit. Default: this process's.
         tied: The supervisor's end of a connection to the process, by its pid, with which the job ends. Default: none.
+        resumed: Whether the job goes on from earlier attempts.
 
     Raises:
         BackendError: the supervisor cannot be started.
     """
     arguments = ["--record", str(record.path), "--lock-fd", str(record.lock_fd)]
+    arguments += ["--resume"] if resumed else []
     descriptors = []
     if tied is not None:
         theirs, pid = tied
         arguments += ["--attached-fd", str(theirs.fileno()), "--caller-pid", str(pid)]
         descriptors.append(theirs.fileno())
-    process = _start(record, arguments, descriptors, env)
-    record.release()
-    return process
-
-
-def boot(module: str) -> list[str]:
-    """Return the command that runs a module's ``main()`` in a process of its own, whose working directory is not ours.
-
-    Raises:
-        BackendError: this interpreter does not know itself.
-    """
-    if not sys.executable:
-        raise BackendError("no process can be started: sys.executable does not name a Python interpreter.")
-    return [sys.executable, "-c", _BOOT, _ROOT, module]
-
-
-def _start(
-    record: JobRecord, arguments: list[str], descriptors: list[int], env: Mapping[str, str] | None = None
-) -> subprocess.Popen[bytes]:
     command = boot("estimators.supervisor.main")
     _supervisors[:] = [process for process in _supervisors if process.poll() is None]
     log = open_private(record.supervisor_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -384,4 +360,16 @@ def _start(
     finally:
         os.close(log)
     _supervisors.append(process)
+    record.release()
     return process
+
+
+def boot(module: str) -> list[str]:
+    """Return the command that runs a module's ``main()`` in a process of its own, whose working directory is not ours.
+
+    Raises:
+        BackendError: this interpreter does not know itself.
+    """
+    if not sys.executable:
+        raise BackendError("no process can be started: sys.executable does not name a Python interpreter.")
+    return [sys.executable, "-c", _BOOT, _ROOT, module]

@@ -17,10 +17,12 @@ import urllib.request
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from container.contract import rules
 from container.contract.names import cut, shown, unknown
 from estimators.client.callbacks import Callback, Metric
 from estimators.client.printing import write_text
-from estimators.job import bounds, strict_json
+from estimators.job import strict_json
+from estimators.job.bounds import MAX_SECONDS
 from estimators.job.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -79,8 +81,8 @@ class NotifyCallback(Callback):
             if item not in OCCASIONS:
                 raise ConfigurationError(unknown("NotifyCallback(on=…)", item, OCCASIONS))
         for name, value in (("stall", stall), ("diverged", diverged)):
-            if value is not None and not (bounds.is_seconds(value) and value > 0):
-                raise ConfigurationError(f"NotifyCallback({name}=…) must be a number above 0, got {shown(value)}.")
+            if value is not None:
+                rules.above_0("a number above 0", MAX_SECONDS)(f"NotifyCallback({name}=…)", value)
         self._on = frozenset(items)
         self._stall = stall if "stalled" in self._on else None
         self._factor = diverged if "diverged" in self._on else None
@@ -271,10 +273,9 @@ def _checked_command(command: Any) -> list[str] | None:
         raise ConfigurationError(
             f"NotifyCallback(command=…) must be a list of a program and its arguments. Write {shlex.split(command)}."
         )
-    items = [os.fspath(item) if isinstance(item, os.PathLike) else item for item in command]
-    if not items or not all(isinstance(item, str) and item and "\0" not in item for item in items):
-        raise ConfigurationError(f"NotifyCallback(command=…) must be a list of strings, got {shown(command)}.")
-    return items
+    if not (words := rules.words()("NotifyCallback(command=…)", command)):
+        raise rules.refuse("NotifyCallback(command=…)", "a list of strings that is not empty", command)
+    return list(words)
 
 
 def _checked_url(url: Any) -> str | None:

@@ -21,13 +21,13 @@ from estimators.backends.config import host_config
 from estimators.client.cluster_plan import ClusterPlan
 from estimators.client.source import Source
 from estimators.job.errors import ConfigurationError, UnsupportedError
-from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.records.record import jobs_folder
 
 
 def plan_cluster(
     spec: TrainingJobSpec,
-    options: RunOptions,
+    options: JobOptions,
     *,
     source: Source | None = None,
     home: str | Path | None = None,

@@ -8,9 +8,8 @@ Each text names the numbers and a remedy. :func:`compare` and :func:`refusal` ar
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from container.contract.strategies import Mirrored
 from container.system import machine as machines
@@ -19,7 +18,7 @@ from estimators.job import fleets, instances
 from estimators.job.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from estimators.job.request import RunOptions, TrainingJobSpec
+    from estimators.job.request import TrainingJobSpec
 
 #: Resident memory of a process that has imported TensorFlow 2.21 and built a small model; real models add to it.
 PROCESS_BYTES = 600_000_000
@@ -28,18 +27,8 @@ PROCESS_BYTES = 600_000_000
 HOST_BYTES, SCRIPT_BYTES = 12_000_000, 8_000_000
 #: Descriptors that the supervisor has open for each host of its own machine, and processes that a host has at least.
 FILES_PER_HOST, PROCESSES_PER_HOST, PROCESSES_PER_RANK = 4, 1, 2
-#: OpenMPI's shared-memory transport maps this much of /dev/shm per rank (``btl_vader_segment_size`` and fast boxes).
-SHM_BYTES_PER_RANK = 8_000_000
 #: Room that a record needs for logs, checkpoints and the model of even a small job.
 DISK_BYTES = 1_000_000_000
-#: Descriptors of a launcher: a few of its own, and for each rank its output pipes, events and sockets.
-FILES_BASE = 128
-FILES_PER_RANK = 16
-#: Threads of a TensorFlow process beyond its pools (gRPC, Horovod's background thread, OpenMPI's progress).
-THREADS_PER_RANK = 24
-
-#: Variables that set how many threads a process computes with; the first that is set counts.
-_THREAD_VARIABLES = ("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,9 +40,6 @@ class Demand:
         processes_per_host: Ranks on each of them.
         servers_per_host: Further processes on each, such as a parameter server.
         strategy: Name of the strategy; None for none.
-        threads_per_rank: Threads that the user asked for in each rank; None leaves it to the launcher, which divides
-            the cores among the ranks.
-        threads_variable: The variable that says so.
         wants_gpu: Whether the instance type asks for GPUs.
     """
 
@@ -61,8 +47,6 @@ class Demand:
     processes_per_host: int = 1
     servers_per_host: int = 0
     strategy: str | None = None
-    threads_per_rank: int | None = None
-    threads_variable: str | None = None
     wants_gpu: bool = False
 
     @property
@@ -79,21 +63,17 @@ class Demand:
     def of(cls, spec: TrainingJobSpec) -> Demand:
         """Return what a job asks of the machine that it is started on; hosts of a local job share it."""
         strategy = spec.strategy
-        threads, variable = _threads(spec.environment)
         return cls(
             hosts=spec.instance_count,
             processes_per_host=strategy.ranks_per_host if strategy is not None else 1,
             servers_per_host=1 if strategy is not None and strategy.name == "parameter_server" else 0,
             strategy=strategy.name if strategy is not None else None,
-            threads_per_rank=threads,
-            threads_variable=variable,
             wants_gpu=fleets.capabilities(spec.instance_type).needs_gpus,
         )
 
 
 def preflight(
     spec: TrainingJobSpec,
-    options: RunOptions | None = None,
     *,
     machine: MachineFacts | None = None,
     home: str | Path | None = None,
@@ -102,7 +82,6 @@ def preflight(
 
     Args:
         spec: The job.
-        options: How it is run (nothing of it matters yet).
         machine: Instead of this machine's facts.
         home: Where records are kept, for the disk's space. Default: ``$FLEETFIT_HOME``.
 
@@ -188,11 +167,7 @@ def compare(
         _memory(demand, machine),
         _disk(disk_free_bytes, disk),
         _cores(demand, machine),
-        _thread_pools(demand, machine),
         _gpu(demand, machine),
-        _shared_memory(demand, machine),
-        _open_files(demand, machine),
-        _process_count(demand, machine),
     ]
     return [warning for warning in warnings if warning is not None]
 
@@ -235,18 +210,6 @@ def _cores(demand: Demand, machine: MachineFacts) -> str | None:
     return f"{text}. For speed, use at most {_count(machine.cores, 'rank')}. For a test run, more ranks are fine."
 
 
-def _thread_pools(demand: Demand, machine: MachineFacts) -> str | None:
-    threads = demand.threads_per_rank
-    if threads is None or demand.ranks > machine.cores or threads * demand.ranks <= machine.cores:
-        return None
-    best = max(1, machine.cores // demand.ranks)
-    return (
-        f"{demand.threads_variable}={threads} in {_count(demand.ranks, 'rank')} makes {threads * demand.ranks} threads "
-        f"on {_count(machine.cores, 'core')}, which slows all ranks down. Set {demand.threads_variable}={best}, or "
-        "leave the variable out: each rank then gets its share of the cores."
-    )
-
-
 def idle_devices(spec: TrainingJobSpec) -> str | None:
     """Return what to say of a job on SageMaker that starts fewer processes than its instances have GPUs."""
     gpus, strategy = instances.gpus(spec.instance_type), spec.strategy
@@ -273,58 +236,6 @@ def _gpu(demand: Demand, machine: MachineFacts) -> str | None:
             f"speed, set processes_per_host={len(machine.gpus)}: each rank then has a GPU of its own."
         )
     return None
-
-
-def _shared_memory(demand: Demand, machine: MachineFacts) -> str | None:
-    needed = demand.ranks * SHM_BYTES_PER_RANK
-    if demand.strategy != "mpi" or demand.ranks < 2 or machine.shm_free_bytes is None:
-        return None
-    if machine.shm_free_bytes >= needed:
-        return None
-    return (
-        f"/dev/shm has {format_bytes(machine.shm_free_bytes)} free, and OpenMPI uses about {format_bytes(needed)} "
-        f"for {_count(demand.ranks, 'rank')}: MPI_Init may fail with a bus error. Remove files from /dev/shm, "
-        "raise --shm-size if this is a container, or add '-mca btl ^vader' to custom_mpi_options."
-    )
-
-
-def _open_files(demand: Demand, machine: MachineFacts) -> str | None:
-    needed = FILES_BASE + FILES_PER_RANK * demand.processes
-    limit = machine.open_files_limit
-    if limit is None or limit >= needed:
-        return None
-    hard = machine.open_files_hard_limit
-    if hard is None or hard >= needed:
-        remedy = f"Run `ulimit -n {needed}` first."
-    else:
-        remedy = f"The hard limit is {hard}: have it raised (/etc/security/limits.conf), or use fewer processes."
-    return (
-        f"a process may open {limit} files (`ulimit -n`), but {_count(demand.processes, 'process', 'processes')} need "
-        f"about {needed}. {remedy}"
-    )
-
-
-def _process_count(demand: Demand, machine: MachineFacts) -> str | None:
-    if machine.processes_limit is None:
-        return None
-    # Each process has an intra-op and an inter-op pool, each as large as the cores it was given.
-    pools = 2 * max(1, demand.threads_per_rank or machine.cores // max(1, demand.ranks))
-    needed = demand.processes * (THREADS_PER_RANK + pools)
-    room = machine.processes_limit - (machine.processes_used or 0)
-    if room >= needed:
-        return None
-    return (
-        f"the job needs about {needed} processes and threads, but {max(0, room)} more are allowed (`ulimit -u`, or the "
-        "control group's pids.max). End other programs, use fewer processes, or have the limit raised."
-    )
-
-
-def _threads(environment: Mapping[str, Any]) -> tuple[int | None, str | None]:
-    for name in _THREAD_VARIABLES:
-        text = str(environment.get(name, "")).strip()
-        if text.isdigit() and int(text) > 0:
-            return int(text), name
-    return None, None
 
 
 def _count(number: int, one: str, many: str | None = None) -> str:

@@ -21,7 +21,7 @@ from estimators.client.source import Source, resolve, resolve_function
 from estimators.job import validation
 from estimators.job.errors import ConfigurationError, UnsupportedError
 from estimators.job.inputs import parse_inputs
-from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.job.settings import Settings
 from estimators.records.record import jobs_folder
 
@@ -129,7 +129,7 @@ class Draft:
                 self.settings.framework_version, self.settings.py_version, self.framework or "tensorflow"
             )
         if not self.settings.capabilities.simulated and here:
-            found += preflight(self.spec, self.settings.run_options)
+            found += preflight(self.spec)
         if here and (idle := idle_devices(self.spec)) is not None:
             found.append(idle)
         market = self.settings.run_options.spot_market
@@ -141,12 +141,12 @@ class Draft:
         return tuple(found)
 
     @functools.cached_property
-    def options(self) -> RunOptions:
+    def options(self) -> JobOptions:
         """How it is run, with the warnings that its record keeps."""
-        return dataclasses.replace(self._options, warnings=(*self._options.warnings, *self.warnings))
+        return dataclasses.replace(self._options, warnings=self.warnings)
 
     @functools.cached_property
-    def _options(self) -> RunOptions:
+    def _options(self) -> JobOptions:
         options = request_builder.build_options(self.settings)
         return dataclasses.replace(options, frameworks=self._frameworks)
 
@@ -215,13 +215,13 @@ class Draft:
         if not self.settings.capabilities.managed:
             checks.check_local(self.spec)
             check_fits(self.spec)
-            checks.check_disturbances(self.spec, options)
+            checks.check_faults(self.spec, options)
             if self.settings.capabilities.this_python and self.source is not None:
                 if options.python in (None, sys.executable):
                     checks.check_syntax(self.source)
                 checks.check_horovod(self.spec, self.source, self.framework, options.python or sys.executable)
         else:
-            checks.refuse_disturbances(instance_type, options)
+            checks.refuse_faults(instance_type, options)
         backend.check(self.spec, options)
         if self.settings.capabilities.managed:
             if self.problems:

@@ -22,10 +22,10 @@ from estimators.job.request import (
     Algorithm,
     Channel,
     CheckpointConfig,
+    JobOptions,
     OutputConfig,
     Resources,
     RetryStrategy,
-    RunOptions,
     StoppingCondition,
     TrainingJobSpec,
     VpcConfig,
@@ -121,9 +121,9 @@ def build_spec(
     )
 
 
-def build_options(settings: Settings) -> RunOptions:
-    """Return the options of a run: the user's, with the backend that the instance type selects."""
-    return dataclasses.replace(
+def build_options(settings: Settings) -> JobOptions:
+    """Return the options of a job: the user's, with the backend that the instance type selects."""
+    return JobOptions.of(
         settings.run_options,
         backend=fleet_name(settings.instance_type),
         framework_version=settings.framework_version,

@@ -365,8 +365,6 @@ def _left_out(rules: ignoring.Ignored, path: str, *, is_folder: bool) -> bool:
 
 def _plain(argument: str, location: str | os.PathLike[str]) -> str:
     text = os.fspath(location)
-    if "\0" in text:
-        raise ConfigurationError(f"{argument}: a path cannot have a NUL character, got {text!r}.")
     if text.startswith("s3://"):
         raise UnsupportedError(f"{argument}={text!r}: only jobs on SageMaker can use code on S3. Give a local path.")
     if text.startswith("file://"):

@@ -85,7 +85,7 @@ class TrainingJob:
             JobNotFoundError: there is no such job; the message has the nearest name.
         """
         job = cls(JobRecord.open(name, home))
-        job.ensure_followed()
+        job._ensure_followed()
         return job
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -242,7 +242,7 @@ class TrainingJob:
         found = self.record.read_options().get("dispatcher")
         return str(found) if found is not None else None
 
-    def ensure_followed(self, env: Mapping[str, str] | None = None) -> None:
+    def _ensure_followed(self, env: Mapping[str, str] | None = None) -> None:
         """Start a new supervisor for a job on SageMaker or at a dispatcher, if the old one was killed; else do nothing.
 
         Args:
@@ -270,14 +270,14 @@ class TrainingJob:
     def _last_seen(self) -> float | None:
         return statuses.last_seen(self.record.stored_status())
 
-    def wait_until_taken(self) -> None:
+    def _wait_until_taken(self) -> None:
         """Wait until SageMaker or the dispatcher has accepted or refused the job. For other jobs, return at once.
 
         Raises:
             TrainingJobError: the job was refused, or could not be sent.
         """
         while True:
-            self.ensure_followed()
+            self._ensure_followed()
             status = self._status()
             if status.get(statuses.OWN, {}).get("taken") or statuses.is_terminal(status):
                 break
@@ -316,7 +316,7 @@ class TrainingJob:
         for lines in self._portions(rank, follow):
             yield from lines
 
-    def check_rank(self, rank: int) -> None:
+    def _check_rank(self, rank: int) -> None:
         """Check that the job has this rank.
 
         Raises:
@@ -328,10 +328,10 @@ class TrainingJob:
 
     def _portions(self, rank: int | None, follow: bool) -> Iterator[list[LogLine]]:
         if rank is not None:
-            self.check_rank(rank)
+            self._check_rank(rank)
         reader = LogReader(self.record, rank)
         if follow:
-            self.ensure_followed()
+            self._ensure_followed()
         while True:
             over = statuses.is_terminal(self._status())
             yield from reader.drain(final=over)
@@ -385,7 +385,7 @@ class TrainingJob:
                         "script 120 s to save. Leave grace out."
                     )
                 ending = _ENDING_ELSEWHERE_SECONDS
-            self.ensure_followed()
+            self._ensure_followed()
             self._ask_to_stop(grace, "stop() was called")
         if wait:
             seconds = float(grace if grace is not None else self.record.read_options().get("stop_grace") or 0.0)
@@ -535,7 +535,7 @@ class TrainingJob:
         """
         checked = check_callbacks(callbacks)
         deadline = time.monotonic() + timeout if timeout is not None else None
-        self.ensure_followed()
+        self._ensure_followed()
         with Interrupts() as interrupts:
             output = Output(self, sys.stdout if logs else None, all=all)
             feed = EventFeed(self, checked, output.progress, before=output.hide)

@@ -329,7 +329,7 @@ class Wait:
             answer = ipc_client.request(job.record, {"op": "ping"})
         except JobUnreachableError:
             self._unanswered += 1
-            job.ensure_followed()
+            job._ensure_followed()
         else:
             self._unanswered = 0
             if not answer.get("ok"):

@@ -15,10 +15,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from container.contract import rules
 from container.contract.failures import Cause, Failure
-from container.contract.names import cut, shown, unknown
-from estimators.job.bounds import is_seconds, range_text
-from estimators.job.errors import ConfigurationError
+from container.contract.names import cut
+from container.contract.rules import option
+from estimators.job.bounds import MAX_SECONDS
 
 #: SageMaker's limits of RetryStrategy.MaximumRetryAttempts.
 RETRIES = (1, 30)
@@ -41,34 +42,6 @@ _EXCEPTION = re.compile(r"(?:[A-Za-z_][\w.]*\.)?([A-Za-z_]\w*)(?::|$)")
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)', re.MULTILINE)
 
 
-@dataclasses.dataclass(frozen=True)
-class Cooldown:
-    """A pause that grows with each failure in a row: ``lower``, twice that, … up to ``upper``.
-
-    Attributes:
-        lower: The first pause in seconds.
-        upper: The longest in seconds.
-    """
-
-    lower: float = 0.5
-    upper: float = 60.0
-
-    def __post_init__(self) -> None:
-        for value in (self.lower, self.upper):
-            if not is_seconds(value):
-                raise ConfigurationError(
-                    f"cooldown: each pause must be a number of seconds, {range_text(value)}; got {shown(value)}."
-                )
-        if self.upper < self.lower:
-            raise ConfigurationError(
-                f"cooldown: the longest pause, {shown(self.upper)} s, is shorter than the first, {shown(self.lower)} s."
-            )
-
-    def after(self, failures: int) -> float:
-        """Return the pause in seconds after as many failures in a row, of which there is one at least."""
-        return min(self.upper, self.lower * 2.0 ** min(max(failures, 1) - 1, 60))
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FailurePolicy:
     """What happens to a job after a failed or preempted attempt.
@@ -84,54 +57,24 @@ class FailurePolicy:
             waits for lost hosts to return, and fails if they do not return.
     """
 
-    max_failures: int | None = None
-    max_preemptions: int | None = None
-    cooldown: tuple[float, float] = (0.5, 60.0)
-    min_hosts: int | None = None
+    max_failures: int | None = option(rules.whole(0))
+    max_preemptions: int | None = option(rules.whole(0))
+    cooldown: tuple[float, float] = option(
+        rules.pair("two numbers of seconds, (first, longest)", rules.seconds(0, MAX_SECONDS)), (0.5, 60.0)
+    )
+    min_hosts: int | None = option(rules.whole(1))
 
     def __post_init__(self) -> None:
-        for name, least in (("max_failures", 0), ("max_preemptions", 0), ("min_hosts", 1)):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-                raise ConfigurationError(
-                    f"FailurePolicy({name}=…) must be a whole number, at least {least}, or None; got {shown(value)}."
-                )
-        given: Any = self.cooldown
-        if isinstance(given, str) or not isinstance(given, Sequence) or len(given) != 2:
-            raise ConfigurationError(
-                f"FailurePolicy(cooldown=…) must be two numbers of seconds, (first, longest); got {shown(given)}."
-            )
-        object.__setattr__(self, "cooldown", (given[0], given[1]))
-        Cooldown(*self.cooldown)
-
-    @classmethod
-    def from_dict(cls, values: Any) -> FailurePolicy:
-        """Read what ``dataclasses.asdict`` gave.
-
-        Raises:
-            ConfigurationError: there is no such option, or one is out of range.
-        """
-        policy: FailurePolicy = read_options(cls, values, "FailurePolicy")
-        return policy
+        rules.check(self)
 
     def with_retries(self, attempts: int | None) -> FailurePolicy:
         """Return the policy with SageMaker's ``max_retry_attempts`` where it says nothing itself."""
         return dataclasses.replace(self, max_failures=attempts or 0) if self.max_failures is None else self
 
 
-def read_options(cls: type[Any], values: Any, name: str) -> Any:
-    """Make a dataclass of the keys of a JSON object.
-
-    Raises:
-        ConfigurationError: it is no object, or has a key that the class does not know; the message has the nearest.
-    """
-    if not isinstance(values, Mapping):
-        raise ConfigurationError(f"{name}: expected a JSON object, got {shown(values)}.")
-    known = [field.name for field in dataclasses.fields(cls) if field.init]
-    for key in values:
-        if key not in known:
-            raise ConfigurationError(unknown(f"option of {name}", key, known))
-    return cls(**values)
+def pause_s(first: float, longest: float, failures: int) -> float:
+    """Return the pause in seconds after as many failures in a row: the first pause, twice that, … up to the longest."""
+    return min(longest, first * 2.0 ** min(max(failures, 1) - 1, 60))
 
 
 # --- how an attempt ended ---
@@ -264,7 +207,7 @@ def decide(policy: FailurePolicy, endings: Sequence[Ending]) -> Again | Final:
         )
     if len(of_kind) > allowed:
         return Final(f"the job failed {_times(len(of_kind))}, and max_failures is {allowed}.")
-    return Again(Cooldown(*policy.cooldown).after(in_a_row(endings)))
+    return Again(pause_s(*policy.cooldown, in_a_row(endings)))
 
 
 def never_again(failure: Failure) -> str:

@@ -1,4 +1,4 @@
-"""Faults to order for a job, so that people can rehearse how it takes them: ``fit(chaos=[Kill(rank=1, at_step=50)])``.
+"""Faults to order for a job, so that people can rehearse how it takes them: ``fit(faults=[Kill(rank=1, at_step=50)])``.
 
 Each is a value: what happens, and when. The same list does the same in every run.
 """
@@ -10,16 +10,39 @@ import json
 import re
 import signal as signals
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
+from container.contract import rules
 from container.contract.names import shown, unknown
-from estimators.job import bounds
+from container.contract.rules import option
+from estimators.job.bounds import MAX_SECONDS
 from estimators.job.errors import ConfigurationError
+
+_SECONDS = rules.seconds(0, MAX_SECONDS)
+
+
+def _pattern(where: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise rules.refuse(where, "a string", value)
+    try:
+        re.compile(value)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ConfigurationError(f"{where}: {shown(value)} is not a regular expression: {error}.") from None
+    return value
+
+
+def _signal(where: str, value: Any) -> int | str:
+    names = [member.name for member in signals.Signals]
+    if isinstance(value, str):
+        rules.one_of(*names)("signal", value)
+    elif isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 65:
+        raise rules.refuse(where, "a signal's name or number", value)
+    return value  # type: ignore[no-any-return]
 
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """What all of them have: exactly one moment.
+    """The base of the faults: exactly one moment.
 
     Attributes:
         at_step: When as many training steps are finished, those before a restart included: ``cluster.callbacks()``
@@ -27,15 +50,14 @@ class Fault:
         at_s: Seconds after the attempt's hosts were started.
         at_line: A regular expression; when a line that a rank prints matches it.
         attempt: In which attempt of the job; None for every one.
+        do: The kind of fault, in JSON and on the command line.
     """
 
-    at_step: int | None = dataclasses.field(default=None, kw_only=True)
-    at_s: float | None = dataclasses.field(default=None, kw_only=True)
-    at_line: str | None = dataclasses.field(default=None, kw_only=True)
-    attempt: int | None = dataclasses.field(default=0, kw_only=True)
-
-    #: What it is called in JSON and on the command line.
-    name: ClassVar[str] = ""
+    at_step: int | None = option(rules.whole(1), kw_only=True)
+    at_s: float | None = option(_SECONDS, kw_only=True)
+    at_line: str | None = option(_pattern, kw_only=True)
+    attempt: int | None = option(rules.or_none(rules.whole(0)), 0, kw_only=True)
+    do: str = dataclasses.field(default="", init=False, repr=False)
 
     def __post_init__(self) -> None:
         given = [name for name in ("at_step", "at_s", "at_line") if getattr(self, name) is not None]
@@ -44,43 +66,11 @@ class Fault:
                 f"{type(self).__name__}: give exactly one of at_step, at_s and at_line; "
                 f"got {' and '.join(given) or 'none'}."
             )
-        self._check_whole("at_step", 1)
-        self._check_whole("attempt", 0)
-        self._check_seconds("at_s")
-        if self.at_line is not None:
-            if not isinstance(self.at_line, str):
-                raise ConfigurationError(
-                    f"{type(self).__name__}(at_line=…) must be a string, got {shown(self.at_line)}."
-                )
-            try:
-                re.compile(self.at_line)
-            except (re.error, RecursionError, OverflowError) as error:
-                raise ConfigurationError(
-                    f"{type(self).__name__}(at_line={shown(self.at_line)}) is not a regular expression: {error}."
-                ) from None
-
-    def _check_whole(self, name: str, least: int) -> None:
-        value = getattr(self, name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-            raise ConfigurationError(
-                f"{type(self).__name__}({name}=…) must be a whole number, at least {least}; got {shown(value)}."
-            )
-
-    def _check_seconds(self, name: str) -> None:
-        value = getattr(self, name)
-        if value is not None and not bounds.is_seconds(value):
-            raise ConfigurationError(
-                f"{type(self).__name__}({name}=…) must be a number of seconds, {bounds.range_text(value)}; "
-                f"got {shown(value)}."
-            )
+        rules.check(self)
 
     def happens_in(self, attempt: int) -> bool:
         """Return whether it belongs to an attempt."""
         return self.attempt is None or self.attempt == attempt
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable form; :func:`from_dict` reads it back."""
-        return {"do": self.name, **dataclasses.asdict(self)}
 
     def __str__(self) -> str:
         shown = [
@@ -103,18 +93,9 @@ class Kill(Fault):
         signal: Name or number of the signal: SIGKILL simulates a crash, SIGSTOP a hang.
     """
 
-    rank: int
-    signal: int | str = "SIGKILL"
-    name: ClassVar[str] = "kill"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._check_whole("rank", 0)
-        names = [member.name for member in signals.Signals]
-        if isinstance(self.signal, str) and self.signal not in names:
-            raise ConfigurationError(unknown("signal", self.signal, names))
-        if isinstance(self.signal, bool) or not isinstance(self.signal, int | str) or not 0 < self.number < 65:
-            raise ConfigurationError(f"Kill(signal=…) must be a signal's name or number, got {shown(self.signal)}.")
+    rank: int = option(rules.whole(0), dataclasses.MISSING)
+    signal: int | str = option(_signal, "SIGKILL")
+    do: str = dataclasses.field(default="kill", init=False, repr=False)
 
     @property
     def number(self) -> int:
@@ -131,14 +112,9 @@ class RemoveHost(Fault):
         return_after_s: Seconds until the host returns; None: never.
     """
 
-    host: str
-    return_after_s: float | None = None
-    name: ClassVar[str] = "remove_host"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_host(self)
-        self._check_seconds("return_after_s")
+    host: str = option(rules.text(), dataclasses.MISSING)
+    return_after_s: float | None = option(_SECONDS)
+    do: str = dataclasses.field(default="remove_host", init=False, repr=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,23 +127,17 @@ class Interrupt(Fault):
         return_after_s: Seconds from the kill until the host returns; None: never.
     """
 
-    host: str
-    notice_s: float = 120.0
-    return_after_s: float | None = 0.0
-    name: ClassVar[str] = "interrupt"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_host(self)
-        self._check_seconds("notice_s")
-        self._check_seconds("return_after_s")
+    host: str = option(rules.text(), dataclasses.MISSING)
+    notice_s: float = option(_SECONDS, 120.0)
+    return_after_s: float | None = option(rules.or_none(_SECONDS), 0.0)
+    do: str = dataclasses.field(default="interrupt", init=False, repr=False)
 
 
-_KINDS: Mapping[str, type[Fault]] = {kind.name: kind for kind in (Kill, RemoveHost, Interrupt)}
+_KINDS: Mapping[str, type[Fault]] = {kind.do: kind for kind in (Kill, RemoveHost, Interrupt)}
 
 
 def check(value: Any) -> tuple[Fault, ...]:
-    """Return the faults of an argument ``chaos``.
+    """Return the faults of an argument ``faults``.
 
     Raises:
         ConfigurationError: it is no list of faults.
@@ -176,12 +146,12 @@ def check(value: Any) -> tuple[Fault, ...]:
         return ()
     items = [value] if isinstance(value, Fault) else value
     found = []
-    for item in bounds.items_of("chaos", items, "[Kill(rank=1, at_step=50)]"):
+    for item in rules.items_of("faults", items, "[Kill(rank=1, at_step=50)]"):
         if isinstance(item, Mapping):
             item = from_dict(item)
-        if not isinstance(item, Fault) or not item.name:
+        if not isinstance(item, Fault) or not item.do:
             raise ConfigurationError(
-                f"chaos: each fault must be a Kill(…), RemoveHost(…) or Interrupt(…); got {shown(item)}."
+                f"faults: each must be a Kill(…), RemoveHost(…) or Interrupt(…); got {shown(item)}."
             )
         found.append(item)
     return tuple(found)
@@ -195,13 +165,13 @@ def check_against(faults: Iterable[Fault], *, hosts: Sequence[str], size: int) -
     """
     for fault in faults:
         if isinstance(fault, Kill) and fault.rank >= size:
-            raise ConfigurationError(f"chaos: {fault}: there is no such rank. The job's ranks are 0 to {size - 1}.")
+            raise ConfigurationError(f"fault: {fault}: there is no such rank. The job's ranks are 0 to {size - 1}.")
         if isinstance(fault, RemoveHost | Interrupt) and fault.host not in hosts:
-            raise ConfigurationError(f"chaos: {fault}: {unknown('host of the job', fault.host, hosts)}")
+            raise ConfigurationError(f"fault: {fault}: {unknown('host of the job', fault.host, hosts)}")
 
 
 def from_dict(values: Mapping[str, Any]) -> Fault:
-    """Read what :meth:`Fault.to_dict` gave.
+    """Return the fault of its JSON form.
 
     Raises:
         ConfigurationError: there is no such fault or option.
@@ -209,17 +179,13 @@ def from_dict(values: Mapping[str, Any]) -> Fault:
     given = dict(values)
     kind = _KINDS.get(str(given.pop("do", "")))
     if kind is None:
-        raise ConfigurationError(unknown("kind of chaos", values.get("do"), list(_KINDS)))
+        raise ConfigurationError(unknown("kind of fault", values.get("do"), list(_KINDS)))
     return _make(kind, given)
 
 
 def _make(kind: type[Fault], given: Mapping[str, Any]) -> Fault:
-    known = [field.name for field in dataclasses.fields(kind)]
-    for name in given:
-        if name not in known:
-            raise ConfigurationError(unknown(f"option of {kind.__name__}", name, known))
     try:
-        return kind(**given)
+        return rules.from_dict(kind, given)  # type: ignore[no-any-return]
     except TypeError:
         missing = "rank" if kind is Kill else "host"
         raise ConfigurationError(f"{kind.__name__}(…) needs a {missing}.") from None
@@ -236,12 +202,12 @@ def parse(text: str) -> Fault:
     name, colon, rest = text.partition(":")
     kind = _KINDS.get(name.strip().replace("-", "_"))
     if kind is None:
-        raise ConfigurationError(unknown("kind of chaos", name.strip(), list(_KINDS)))
+        raise ConfigurationError(unknown("kind of fault", name.strip(), list(_KINDS)))
     values: dict[str, Any] = {}
     for item in re.split(r",(?=\s*\w+=)", rest) if colon and "at_line=" not in rest else _with_line(rest):
         key, equals, value = item.partition("=")
         if not equals:
-            raise ConfigurationError(f"chaos {shown(text)}: write it as {kind.name}:NAME=VALUE,NAME=VALUE.")
+            raise ConfigurationError(f"fault {shown(text)}: write it as {kind.do}:NAME=VALUE,NAME=VALUE.")
         values[key.strip()] = value if key.strip() == "at_line" else _value(value.strip())
     return _make(kind, values)
 
@@ -274,8 +240,3 @@ def step_orders(faults: Sequence[Fault], attempt: int) -> list[dict[str, int]]:
             order.update(rank=fault.rank, signal=fault.number)
         orders.append(order)
     return orders
-
-
-def _check_host(fault: RemoveHost | Interrupt) -> None:
-    if not isinstance(fault.host, str) or not fault.host:
-        raise ConfigurationError(f"{type(fault).__name__}(host=…) must be a host's name, got {shown(fault.host)}.")

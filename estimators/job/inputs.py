@@ -7,21 +7,14 @@ import os
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from container.contract.names import shown, unknown
-from estimators.job.bounds import items_of
+from container.contract import rules
+from container.contract.names import shown
 from estimators.job.errors import ConfigurationError
 from estimators.job.request import Channel
 
 #: The channel of inputs that are not a dict.
 DEFAULT_CHANNEL = "training"
 
-_DISTRIBUTIONS = ("FullyReplicated", "ShardedByS3Key")
-_DATA_TYPES = ("S3Prefix", "ManifestFile", "AugmentedManifestFile")
-_INPUT_MODES = ("File", "Pipe", "FastFile")
-_COMPRESSIONS = ("Gzip", "None")
-_WRAPPINGS = ("RecordIO", "None")
-_FILE_SYSTEMS = ("EFS", "FSxLustre")
-_ACCESS_MODES = ("ro", "rw")
 #: What writes DataFrames of Spark; imported on use.
 _FRAMES = "estimators.backends.spark.frames"
 
@@ -51,9 +44,7 @@ class ShuffleConfig:
     """
 
     def __init__(self, seed: int) -> None:
-        if isinstance(seed, bool) or not isinstance(seed, int):
-            raise ConfigurationError(f"ShuffleConfig(seed=…) must be a whole number, got {shown(seed)}.")
-        self.seed = seed
+        self.seed = rules.whole(0, (1 << 63) - 1)("ShuffleConfig(seed=…)", seed)
 
     def __repr__(self) -> str:
         return f"ShuffleConfig(seed={self.seed})"
@@ -95,11 +86,19 @@ class TrainingInput:
         target_attribute_name: str | None = None,
         shuffle_config: ShuffleConfig | None = None,
     ) -> None:
-        _one_of("TrainingInput(distribution=…)", distribution, _DISTRIBUTIONS)
-        _one_of("TrainingInput(compression=…)", compression, _COMPRESSIONS)
-        _one_of("TrainingInput(record_wrapping=…)", record_wrapping, _WRAPPINGS)
-        _one_of("TrainingInput(s3_data_type=…)", s3_data_type, _DATA_TYPES)
-        _one_of("TrainingInput(input_mode=…)", input_mode, _INPUT_MODES)
+        given: dict[str, Any] = {}
+        for name, value, rule in (
+            ("distribution", distribution, rules.one_of("FullyReplicated", "ShardedByS3Key")),
+            ("compression", compression, rules.one_of("Gzip", "None")),
+            ("record_wrapping", record_wrapping, rules.one_of("RecordIO", "None")),
+            ("s3_data_type", s3_data_type, rules.one_of("S3Prefix", "ManifestFile", "AugmentedManifestFile")),
+            ("input_mode", input_mode, rules.one_of("File", "Pipe", "FastFile")),
+            ("content_type", content_type, rules.text()),
+            ("attribute_names", attribute_names, rules.words()),
+            ("instance_groups", instance_groups, rules.words()),
+        ):
+            if value is not None:
+                given[name] = rule(f"TrainingInput({name}=…)", value)
         if target_attribute_name is not None:
             raise ConfigurationError(
                 f"TrainingInput(target_attribute_name={shown(target_attribute_name)}): this argument is for SageMaker "
@@ -112,22 +111,18 @@ class TrainingInput:
         source: dict[str, Any] = {
             "S3DataType": s3_data_type,
             "S3Uri": normalise_uri(s3_data),
-            "S3DataDistributionType": distribution or "FullyReplicated",
+            "S3DataDistributionType": given.get("distribution", "FullyReplicated"),
         }
-        _text("TrainingInput(content_type=…)", content_type)
-        if attribute_names is not None:
-            source["AttributeNames"] = _texts("TrainingInput(attribute_names=…)", attribute_names)
-        if instance_groups is not None:
-            source["InstanceGroupNames"] = _texts("TrainingInput(instance_groups=…)", instance_groups)
+        for member, name in (("AttributeNames", "attribute_names"), ("InstanceGroupNames", "instance_groups")):
+            if name in given:
+                source[member] = list(given[name])
         self.config: dict[str, Any] = {"DataSource": {"S3DataSource": source}}
-        for member, value in (
-            ("CompressionType", compression),
-            ("ContentType", content_type),
-            ("RecordWrapperType", record_wrapping),
-            ("InputMode", input_mode),
-        ):
-            if value is not None:
-                self.config[member] = value
+        for member, name in (
+            ("CompressionType", "compression"), ("ContentType", "content_type"),
+            ("RecordWrapperType", "record_wrapping"), ("InputMode", "input_mode"),
+        ):  # fmt: skip
+            if name in given:
+                self.config[member] = given[name]
         if shuffle_config is not None:
             self.config["ShuffleConfig"] = {"Seed": shuffle_config.seed}
 
@@ -197,14 +192,14 @@ class FileSystemInput:
         file_system_access_mode: str = "ro",
         content_type: str | None = None,
     ) -> None:
-        _one_of("FileSystemInput(file_system_type=…)", file_system_type, _FILE_SYSTEMS)
-        _one_of("FileSystemInput(file_system_access_mode=…)", file_system_access_mode, _ACCESS_MODES)
-        for name, value in (
-            ("file_system_id", file_system_id),
-            ("directory_path", directory_path),
-            ("content_type", content_type),
+        for name, value, rule in (
+            ("file_system_type", file_system_type, rules.one_of("EFS", "FSxLustre")),
+            ("file_system_access_mode", file_system_access_mode, rules.one_of("ro", "rw")),
+            ("file_system_id", file_system_id, rules.text()),
+            ("directory_path", directory_path, rules.text()),
+            ("content_type", content_type, rules.or_none(rules.text())),
         ):
-            _text(f"FileSystemInput({name}=…)", value)
+            rule(f"FileSystemInput({name}=…)", value)
         self.config: dict[str, Any] = {
             "DataSource": {
                 "FileSystemDataSource": {
@@ -262,8 +257,9 @@ def normalise_uri(location: Any) -> str:
             "TrainingInput or a FileSystemInput."
         )
     text = os.fspath(location)
-    if not text or "\0" in text:
+    if not text:
         raise ConfigurationError(f"{shown(text)} is not a path or a URI.")
+    rules.passable("data", text)
     if text.startswith("file://"):
         path = text[len("file://") :]
         if path.startswith("localhost/"):
@@ -297,20 +293,3 @@ def _channel(name: str, value: Any) -> Channel:
         config["DataSource"]["S3DataSource"]["S3Uri"] = normalise_uri(source.uri)
         channel = Channel.from_request(config)
     return channel
-
-
-def _text(what: str, value: Any) -> None:
-    if value is not None and not isinstance(value, str):
-        raise ConfigurationError(f"{what} must be a string, got {shown(value)}.")
-
-
-def _texts(what: str, value: Any) -> list[str]:
-    items = items_of(what, value)
-    for item in items:
-        _text(f"each of {what}", item)
-    return items
-
-
-def _one_of(what: str, value: str | None, allowed: tuple[str, ...]) -> None:
-    if value is not None and value not in allowed:
-        raise ConfigurationError(unknown(what, value, allowed))

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from container.contract import diverging, wire
 from container.contract.names import cut, shown, unknown
+from container.contract.rules import items_of
 from container.contract.wire import Event, Piece
-from estimators.job.bounds import items_of
 from estimators.job.errors import ConfigurationError
 from estimators.job.numbers import GROUP, Caught, cut_number, number_of
 

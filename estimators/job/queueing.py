@@ -8,16 +8,17 @@ starts when nothing else of the queue runs. One that may be preempted makes room
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from container.contract.names import shown, unknown
-from estimators.job.errors import ConfigurationError
+from container.contract import rules
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 #: The farthest from 0 that a priority may be.
 MOST_URGENT = 1000
+#: The rule for a queue's name.
+check_name = rules.text(
+    r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}", "not the name of a queue: use 1 to 32 letters, digits, '-' and '_'"
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,22 +77,14 @@ class Entry:
     running: bool = False
     preemptible: bool = False
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable form."""
-        return dataclasses.asdict(self)
-
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Entry:
-        """Read what :meth:`to_dict` gave; what a newer version added is left out.
+        """Read the JSON form of ``dataclasses.asdict``.
 
         Raises:
             KeyError, TypeError, ValueError: it is something else.
         """
-        needs = Resources(**{name: float(values["needs"].get(name, 0.0)) for name in NAMES})
-        return cls(
-            job=str(values["job"]), priority=int(values["priority"]), since=float(values["since"]), needs=needs,
-            running=bool(values["running"]), preemptible=bool(values.get("preemptible")),
-        )  # fmt: skip
+        return cls(**{**values, "needs": Resources(**values["needs"])})
 
 
 def order(entries: Iterable[Entry]) -> list[Entry]:
@@ -146,47 +139,11 @@ def _has_room(entry: Entry, running: list[Entry], machine: Resources) -> bool:
     return not running or entry.needs.fits(machine.minus(one.needs for one in running))
 
 
-def check_name(value: object) -> str:
-    """Return the name of a queue.
-
-    Raises:
-        ConfigurationError: it is none.
-    """
-    if not isinstance(value, str) or not _NAME.fullmatch(value):
-        raise ConfigurationError(
-            f"RunOptions(queue=…) must be the name of a queue, 1 to 32 letters, digits, '-' and '_'; got "
-            f"{shown(value)}."
-        )
-    return value
-
-
-def check_priority(value: object) -> int:
-    """Return a priority.
-
-    Raises:
-        ConfigurationError: it is none.
-    """
-    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > MOST_URGENT:
-        raise ConfigurationError(
-            f"RunOptions(priority=…) must be a whole number from -{MOST_URGENT} to {MOST_URGENT} (jobs "
-            f"with the highest number start first); got {shown(value)}."
-        )
-    return value
-
-
-def check_needs(value: object) -> dict[str, float]:
-    """Return what a job is said to need.
-
-    Raises:
-        ConfigurationError: a name or a number is wrong.
-    """
+def check_needs(where: str, value: Any) -> dict[str, float]:
+    """Return the resources that a job needs: the rule of ``RunOptions(needs=…)``."""
     if not isinstance(value, Mapping):
-        raise ConfigurationError(f"RunOptions(needs=…) must be a dict such as {{'cores': 2}}; got {shown(value)}.")
+        raise rules.refuse(where, "a dict such as {'cores': 2}", value)
     for name, amount in value.items():
-        if name not in NAMES:
-            raise ConfigurationError(unknown("RunOptions(needs=…)", name, NAMES))
-        if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount < 1e9:
-            raise ConfigurationError(
-                f"RunOptions(needs={{{name!r}: …}}) must be a number, at least 0; got {shown(amount)}."
-            )
+        rules.one_of(*NAMES)(where, name)
+        rules.number(0, 1e9)(f"{where}: {name!r}", amount)
     return {name: float(amount) for name, amount in value.items()}

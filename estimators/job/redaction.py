@@ -23,53 +23,25 @@ _WORDS = frozenset({"auth", "pass", "pwd", "passwords"})
 #: Two words in a row: ``api_key``, ``accessKeyId``.
 _PAIRS = frozenset({("api", "key"), ("access", "key"), ("private", "key"), ("encryption", "key"), ("signing", "key")})
 #: Whose ``key`` is a secret: ``WANDB_KEY``, ``comet_key``, ``AccountKey``. Others' are columns: ``sort_key``.
-_KEYS_OF = frozenset(
-    (
-        *("account", "anthropic", "aws", "azure", "cohere", "comet", "datadog", "deepseek", "deploy", "fernet", "gcp"),
-        *("gemini", "github", "gitlab", "google", "gpg", "groq", "hf", "hmac", "huggingface", "kaggle", "license"),
-        *("master", "mistral", "neptune", "ngc", "nvidia", "openai", "pgp", "pinecone", "replicate", "rsa", "secret"),
-        *("sendgrid", "sentry", "service", "slack", "ssh", "storage", "stripe", "subscription", "together", "twilio"),
-        *("wandb", "webhook"),
-    )
-)
+_KEYS_OF = frozenset({
+    "account", "anthropic", "aws", "azure", "cohere", "comet", "datadog", "deepseek", "deploy", "fernet", "gcp",
+    "gemini", "github", "gitlab", "google", "gpg", "groq", "hf", "hmac", "huggingface", "kaggle", "license",
+    "master", "mistral", "neptune", "ngc", "nvidia", "openai", "pgp", "pinecone", "replicate", "rsa", "secret",
+    "sendgrid", "sentry", "service", "slack", "ssh", "storage", "stripe", "subscription", "together", "twilio",
+    "wandb", "webhook",
+})  # fmt: skip
 #: Whose ``token`` is a word of a text: ``pad_token``, ``decoder_start_token``.
-_TOKENS_OF_TEXTS = frozenset(
-    (
-        *("audio", "begin", "blank", "boi", "bos", "cls", "delimiter", "end", "eoi", "eos", "eot", "fim", "image"),
-        *(
-            "initializer",
-            "lang",
-            "language",
-            "mask",
-            "modifier",
-            "oov",
-            "pad",
-            "padding",
-            "per",
-            "placeholder",
-            "prefix",
-        ),
-        *("sep", "separator", "sos", "special", "src", "start", "stop", "suffix", "tgt", "trigger", "unk", "unknown"),
-        *("video", "word"),
-    )
-)
+_TOKENS_OF_TEXTS = frozenset({
+    "audio", "begin", "blank", "boi", "bos", "cls", "delimiter", "end", "eoi", "eos", "eot", "fim", "image",
+    "initializer", "lang", "language", "mask", "modifier", "oov", "pad", "padding", "per", "placeholder", "prefix",
+    "sep", "separator", "sos", "special", "src", "start", "stop", "suffix", "tgt", "trigger", "unk", "unknown",
+    "video", "word",
+})  # fmt: skip
 #: What a ``token`` of a text has: ``token_embedding_dim``.
-_OF_TOKENS = frozenset(
-    (
-        "classification",
-        "count",
-        "dim",
-        "dropout",
-        "embedding",
-        "ids",
-        "length",
-        "level",
-        "limit",
-        "size",
-        "type",
-        "types",
-    )
-)
+_OF_TOKENS = frozenset({
+    "classification", "count", "dim", "dropout", "embedding", "ids", "length", "level", "limit", "size", "type",
+    "types",
+})  # fmt: skip
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+|[0-9]+")
 #: ``name = "value"``, ``name="value"``, ``"name": 'value'``, in Python, JSON and shell text.

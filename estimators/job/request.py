@@ -4,7 +4,7 @@
 (:meth:`~TrainingJobSpec.from_request`). Members of the request that fleetfit does not look into are carried verbatim in
 ``others``, so nothing of a client's request is lost. Absent members are None or empty.
 
-:class:`RunOptions` is saved beside the request; backends and the supervisor take these two values and nothing else.
+:class:`JobOptions` is saved beside the request; backends and the supervisor take these two values and nothing else.
 """
 
 # ruff: noqa: RUF009 - `_member` is `dataclasses.field` with the metadata that renders and reads a member.
@@ -16,20 +16,23 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args
 
 from container.contract import hyperparameters as codec
-from container.contract.names import shown, suggesting, unknown
-from container.contract.strategies import FRAMEWORKS, Distribution, strategy_from_hyperparameters
+from container.contract import rules
+from container.contract.names import shown, suggesting
+from container.contract.rules import option
+from container.contract.strategies import Distribution, strategy_from_hyperparameters
 from estimators.job import bounds, fleets, queueing
 from estimators.job.errors import ConfigurationError
 from estimators.job.failure_policy import FailurePolicy
 from estimators.job.faults import Fault, Interrupt
-from estimators.job.faults import check as check_chaos
+from estimators.job.faults import check as check_faults
 from estimators.job.spot_market import SpotMarket
 
 S = TypeVar("S", bound="_Shape")
+Options = TypeVar("Options", bound="RunOptions")
 
 #: What may be done about something that is noticed in a job.
 Noticed = Literal["warn", "fail"]
@@ -480,26 +483,20 @@ class TrainingJobSpec(_Shape):
         return codec.submit_directory(self.hyperparameters, self.environment)
 
 
-def _json_options(field: str, value: Any) -> dict[str, Any]:
+def _json_options(where: str, value: Any) -> dict[str, Any]:
     """Return options as the record will have them: in the types of JSON."""
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        raise ConfigurationError(f"RunOptions({field}=…) must be a dict with names as keys; got {shown(value)}.")
+        raise rules.refuse(where, "a dict with names as keys", value)
     try:
         options: dict[str, Any] = json.loads(json.dumps(dict(value), allow_nan=False, default=os.fspath))
     except (TypeError, ValueError, RecursionError):
         raise ConfigurationError(
-            f"RunOptions({field}=…) may only contain strings, paths, numbers, lists and dicts, as JSON; got "
-            f"{shown(value)}."
+            f"{where} may only contain strings, paths, numbers, lists and dicts, as JSON; got {shown(value)}."
         ) from None
     return options
 
 
-#: Fields of :class:`RunOptions` that JSON does not give back as they were.
-_OPTION_READERS: Mapping[str, Callable[[Any], Any]] = {
-    "failure_policy": FailurePolicy.from_dict,
-    "spot_market": lambda value: SpotMarket.from_dict(value) if value is not None else None,
-    "chaos": check_chaos,
-}
+_SECONDS = rules.seconds(0, bounds.MAX_SECONDS)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -507,22 +504,14 @@ class RunOptions:
     """Options that the supervisor and the backend need to run a job, in addition to SageMaker's request.
 
     Attributes:
-        backend: Name of the backend.
         python: Interpreter for the toolkit and the script, if the backend uses an interpreter of this machine.
         stop_grace: Seconds that the script has to save after ``stop()``, ``max_run`` or SageMaker's stop.
         interrupt_grace: Seconds that the script has to save after Ctrl-C or an interrupt of the notebook's kernel.
         start_timeout: Seconds within which all hosts must have started.
-        warnings: Warnings before the start; kept in the job's status.
-        framework_version: The desired framework version, by which backends with images choose the image.
-        py_version: The desired Python version.
-        frameworks: The frameworks (``tensorflow``, ``torch``) in environments that are created for the job on other
-            machines. Always set from the job; a value that you give is ignored.
         backend_options: Options for this backend only, which checks them.
-        asked_instance_type: The instance type that a client of the endpoint requested, and that scripts see; None: the
-            instance type on which the job runs.
         failure_policy: What happens when an attempt fails or is preempted.
         spot_market: When hosts are interrupted, with ``use_spot_instances``.
-        chaos: Faults to inject, as in ``fit(chaos=…)``.
+        faults: Faults to inject, as in ``fit(faults=…)``.
         on_undistributed: ``warn`` or ``fail`` if the ranks of a strategy never connect, or exchange nothing.
         on_nan: ``warn`` or ``fail`` if a reported metric is NaN, or a loss is infinite.
         dispatcher: Where the job's supervisor runs, if not on this machine: ``user@host`` for a machine that is reached
@@ -536,127 +525,78 @@ class RunOptions:
             ``stop_grace`` to save, and another attempt follows later, as after a spot interruption.
     """
 
-    backend: str = fleets.DEFAULT
-    python: str = dataclasses.field(default_factory=lambda: sys.executable)
-    stop_grace: float = 120.0
-    interrupt_grace: float = 5.0
-    start_timeout: float = 60.0
-    warnings: Sequence[str] = ()
-    framework_version: str | None = None
-    py_version: str | None = None
-    frameworks: Sequence[str] = ("tensorflow",)
-    backend_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    asked_instance_type: str | None = None
-    failure_policy: FailurePolicy = FailurePolicy()
-    spot_market: SpotMarket | None = None
-    chaos: Sequence[Fault] = ()
-    on_undistributed: Noticed = "warn"
-    on_nan: Noticed = "warn"
-    dispatcher: str | None = None
-    dispatcher_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    queue: str | None = None
-    priority: int = 0
-    needs: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    preemptible: bool = False
+    python: str = option(rules.text(), default_factory=lambda: sys.executable)
+    stop_grace: float = option(_SECONDS, 120.0)
+    interrupt_grace: float = option(_SECONDS, 5.0)
+    start_timeout: float = option(_SECONDS, 60.0)
+    backend_options: Mapping[str, Any] = option(_json_options, default_factory=dict)
+    failure_policy: FailurePolicy = option(rules.nested(FailurePolicy), FailurePolicy())
+    spot_market: SpotMarket | None = option(rules.nested(SpotMarket))
+    faults: Sequence[Fault] = option(lambda where, value: check_faults(value), ())
+    on_undistributed: Noticed = option(rules.one_of(*NOTICED), "warn")
+    on_nan: Noticed = option(rules.one_of(*NOTICED), "warn")
+    dispatcher: str | None = option(rules.text())
+    dispatcher_options: Mapping[str, Any] = option(_json_options, default_factory=dict)
+    queue: str | None = option(queueing.check_name)
+    priority: int = option(rules.whole(-queueing.MOST_URGENT, queueing.MOST_URGENT), 0)
+    needs: Mapping[str, float] = option(queueing.check_needs, default_factory=dict)
+    preemptible: bool = option(rules.boolean, False)
 
     def __post_init__(self) -> None:
-        for name in ("backend", "python"):
-            value = getattr(self, name)
-            if not isinstance(value, str) or not value:
-                raise ConfigurationError(f"RunOptions({name}=…) must be a string, got {shown(value)}.")
-        for name in ("stop_grace", "interrupt_grace", "start_timeout"):
-            value = getattr(self, name)
-            if not bounds.is_seconds(value):
-                raise ConfigurationError(
-                    f"RunOptions({name}=…) must be a number of seconds, {bounds.range_text(value)}; got {shown(value)}."
-                )
-        for name in ("framework_version", "py_version", "asked_instance_type", "dispatcher"):
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, str):
-                raise ConfigurationError(f"RunOptions({name}=…) must be a string, got {shown(value)}.")
-        if self.queue is not None:
-            queueing.check_name(self.queue)
-        queueing.check_priority(self.priority)
-        object.__setattr__(self, "needs", queueing.check_needs(self.needs))
-        if not isinstance(self.preemptible, bool):
-            raise ConfigurationError(f"RunOptions(preemptible=…) must be True or False; got {shown(self.preemptible)}.")
-        frameworks = bounds.items_of("RunOptions(frameworks=…)", self.frameworks, "['torch']")
-        for framework in frameworks:
-            if not isinstance(framework, str) or framework not in FRAMEWORKS:
-                raise ConfigurationError(unknown("RunOptions(frameworks=…)", framework, FRAMEWORKS))
-        object.__setattr__(self, "frameworks", tuple(frameworks))
+        rules.check(self, "RunOptions({name}=…)")
         for name in ("priority", "needs", "preemptible"):
             if self.queue is None and getattr(self, name):
                 raise ConfigurationError(f"RunOptions({name}=…) is for jobs in a queue: add queue='default'.")
-        for name in ("on_undistributed", "on_nan"):
-            if getattr(self, name) not in NOTICED:
-                raise ConfigurationError(unknown(f"RunOptions({name}=…)", getattr(self, name), NOTICED))
-        warnings = bounds.items_of("RunOptions(warnings=…)", self.warnings, "['the disk is nearly full']")
-        for warning in warnings:
-            if not isinstance(warning, str):
-                raise ConfigurationError(
-                    f"RunOptions(warnings=…) must be a list of strings, got {shown(warning)} in it."
-                )
-        object.__setattr__(self, "warnings", tuple(warnings))
-        for name in ("backend_options", "dispatcher_options"):
-            object.__setattr__(self, name, _json_options(name, getattr(self, name)))
-        object.__setattr__(self, "chaos", check_chaos(self.chaos))
-        for name, kind in (("failure_policy", FailurePolicy), ("spot_market", SpotMarket)):
-            value = getattr(self, name)
-            if isinstance(value, Mapping):
-                object.__setattr__(self, name, value := kind.from_dict(value))
-            if not isinstance(value, kind) and not (value is None and name == "spot_market"):
-                raise ConfigurationError(f"RunOptions({name}=…) must be a {kind.__name__}(…), got {shown(value)}.")
 
     @property
     def longest_grace(self) -> float:
         """The longest time in seconds that scripts may get after SIGTERM: after a stop, or after a notice."""
-        notices = [fault.notice_s for fault in self.chaos if isinstance(fault, Interrupt)]
+        notices = [fault.notice_s for fault in self.faults if isinstance(fault, Interrupt)]
         if self.spot_market is not None:
             notices.append(self.spot_market.notice_s)
         return max(self.stop_grace, *notices, 0.0)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable form; :meth:`from_dict` reads it back equal."""
-        return {
-            **dataclasses.asdict(self),
-            "warnings": list(self.warnings),
-            "chaos": [fault.to_dict() for fault in self.chaos],
-        }
-
-    def to_json(self) -> str:
-        """Return the JSON text of :meth:`to_dict`."""
-        return json.dumps(self.to_dict(), indent=1)
-
     @classmethod
-    def from_json(cls, text: str) -> RunOptions:
-        """Read what :meth:`to_json` wrote.
-
-        Raises:
-            ConfigurationError: the text is not JSON, or :meth:`from_dict` raises it.
-        """
-        try:
-            return cls.from_dict(json.loads(text))
-        except json.JSONDecodeError as error:
-            raise ConfigurationError(f"run options are not valid JSON: {error}.") from error
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> RunOptions:
-        """Read what :meth:`to_dict` returned.
+    def from_dict(cls: type[Options], values: Mapping[str, Any]) -> Options:
+        """Return the options of :func:`container.contract.rules.to_dict`'s form.
 
         Raises:
             ConfigurationError: this version does not know an option, or an option is out of range.
         """
-        if not isinstance(values, Mapping):
-            raise ConfigurationError(f"run options must be a JSON object, got {shown(values)}.")
-        if "without_tensorflow" in values:  # as records have it that were written before there were others
-            values = dict(values)
-            values["frameworks"] = () if values.pop("without_tensorflow") else ("tensorflow",)
-        known = [field.name for field in dataclasses.fields(cls)]
-        for name in values:
-            if name not in known:
-                raise ConfigurationError(unknown("run option", name, known))
-        return cls(**{name: _OPTION_READERS.get(name, lambda value: value)(value) for name, value in values.items()})
+        return rules.from_dict(cls, values, "run option")  # type: ignore[no-any-return]
 
 
 RunOptions.__init__ = suggesting("RunOptions")(RunOptions.__init__)  # type: ignore[method-assign]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JobOptions(RunOptions):
+    """The options of a job, as its record has them: the user's, and those that fleetfit sets.
+
+    Attributes:
+        backend: Name of the backend.
+        warnings: Warnings before the start; kept in the job's status.
+        framework_version: The desired framework version, by which backends with images choose the image.
+        py_version: The desired Python version.
+        frameworks: The frameworks (``tensorflow``, ``torch``) in environments that are created for the job on other
+            machines.
+        asked_instance_type: The instance type that a client of the endpoint requested, and that scripts see; None: the
+            instance type on which the job runs.
+    """
+
+    backend: str = fleets.DEFAULT
+    warnings: tuple[str, ...] = option(rules.words(item=lambda where, value: value), ())
+    framework_version: str | None = None
+    py_version: str | None = None
+    frameworks: tuple[str, ...] = option(rules.words(), ("tensorflow",))
+    asked_instance_type: str | None = None
+
+    @classmethod
+    def of(cls, given: RunOptions, **more: Any) -> JobOptions:
+        """Return a user's options with those that fleetfit sets."""
+        return cls(**{field.name: getattr(given, field.name) for field in dataclasses.fields(RunOptions)}, **more)
+
+    @property
+    def run_options(self) -> RunOptions:
+        """The user's part."""
+        return RunOptions(**{field.name: getattr(self, field.name) for field in dataclasses.fields(RunOptions)})

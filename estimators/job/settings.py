@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import math
 import os
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from container.contract import hyperparameters as codec
-from container.contract.names import shown, unknown
+from container.contract import rules
+from container.contract.names import shown
+from container.contract.rules import option
 from container.contract.strategies import Distribution, Mirrored, parse_distribution
 from estimators.job import arguments, bounds, fleets, instances, validation
 from estimators.job.errors import ConfigurationError
@@ -28,16 +29,90 @@ _DAY = 24 * 60 * 60
 _INPUT_MODES = ("File", "Pipe", "FastFile")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BASE_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9-]*")
+_TEXT = rules.text()
+_FLAG = rules.or_none(rules.boolean)
 
 #: SageMaker's limits, as its model has them (HyperParameters, HyperParameterValue, HyperParameterKey).
 _MAX_HYPERPARAMETERS = 100
 _MAX_VALUE = 2500
 _MAX_NAME = 256
-#: Linux's limits: bytes of a path, characters between its slashes.
-_MAX_PATH = 4096
-_MAX_PART = 255
-#: A number of so many digits is repeated in an error's remedy.
-_MAX_NUMBER = 25
+
+
+def _list(rule: rules.Rule) -> rules.Rule:
+    """Return the rule for a list that may be None, which is the empty one."""
+    return lambda where, value: rule(where, () if value is None else value)
+
+
+def _dict(where: str, value: Any) -> dict[str, Any]:
+    if value is not None and not isinstance(value, Mapping):
+        raise rules.refuse(where, "a dict", value)
+    return dict(value or {})
+
+
+def _environment(where: str, value: Any) -> dict[str, str]:
+    values = _dict(where, value)
+    for name, item in values.items():
+        if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
+            raise ConfigurationError(
+                f"environment: {shown(name)} is not a valid variable name: use letters, digits and underscores, and "
+                "no digit at the beginning."
+            )
+        if not isinstance(item, str):
+            raise ConfigurationError(f"environment[{name!r}] must be a string, got {shown(item)}{rules.write(item)}.")
+        rules.passable(f"environment[{name!r}]", item)
+    return values
+
+
+def _model_dir(where: str, value: Any) -> str | bool:
+    if value is not False and not isinstance(value, str | os.PathLike):
+        raise rules.refuse(where, "a path, False (to leave it out) or None (for the default)", value)
+    return value if value is False else rules.path(where, value)
+
+
+def _metrics(where: str, value: Any) -> tuple[MetricDefinition, ...]:
+    if isinstance(value, list | tuple):  # those of an earlier job's request are MetricDefinitions
+        value = [item.to_request() if isinstance(item, MetricDefinition) else item for item in value]
+    return tuple(MetricDefinition(name=item.name, regex=item.regex) for item in parse_metric_definitions(value))
+
+
+def _base_name(where: str, value: Any) -> str:
+    if not _BASE_NAME.fullmatch(_TEXT(where, value)):
+        raise ConfigurationError(
+            f"{where} {shown(value)}: a job's name may only have letters, digits and hyphens, and must begin with a "
+            "letter or digit."
+        )
+    return value  # type: ignore[no-any-return]
+
+
+def _session(where: str, value: Any) -> Any:
+    if not hasattr(value, "boto_region_name") and not hasattr(value, "region_name"):
+        raise rules.refuse(where, "a boto3 session (boto3.Session()) or a session of the SageMaker SDK", value)
+    return value
+
+
+def _run_options(where: str, value: Any) -> RunOptions:
+    if not isinstance(value, RunOptions):
+        raise rules.refuse(where, "a RunOptions(…)", value)
+    return value
+
+
+def _tags(where: str, value: Any) -> tuple[Tag, ...]:
+    if isinstance(value, Mapping):
+        one = set(value) == {"Key", "Value"}
+        value = [value] if one else [{"Key": key, "Value": item} for key, item in value.items()]
+    tags = []
+    for item in rules.items_of(where, value, "[{'Key': 'team', 'Value': 'vision'}], or a dict"):
+        if isinstance(item, Tag):
+            tags.append(item)
+            continue
+        if (
+            not isinstance(item, Mapping)
+            or set(item) != {"Key", "Value"}
+            or not all(isinstance(part, str) for part in item.values())
+        ):
+            raise ConfigurationError(f"tags: each tag must be {{'Key': text, 'Value': text}}, got {shown(item)}.")
+        tags.append(Tag(key=item["Key"], value=item["Value"]))
+    return tuple(tags)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,72 +123,69 @@ class Settings:
     ``distribution`` is parsed, paths and URIs are kept as given.
     """
 
-    role: str | None = None
-    instance_count: int = 1
+    role: str | None = option(_TEXT)
+    instance_count: int = option(rules.whole(1, bounds.MAX_HOSTS), 1)
     instance_type: str = fleets.DEFAULT
-    keep_alive_period_in_seconds: int | None = None
-    volume_size: int = 30
-    volume_kms_key: str | None = None
-    training_plan: str | None = None
+    keep_alive_period_in_seconds: int | None = option(rules.whole(0, bounds.MAX_SECONDS))
+    volume_size: int = option(rules.whole(1, 65_536), 30)  # GB; the largest volume of AWS
+    volume_kms_key: str | None = option(_TEXT)
+    training_plan: str | None = option(_TEXT)
     instance_placement_config: Mapping[str, Any] | None = None
-    entry_point: str | Callable[..., Any] | None = None
-    source_dir: str | None = None
-    dependencies: tuple[str, ...] = ()
-    code_location: str | None = None
-    hyperparameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    arguments: tuple[str, ...] | None = None
-    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    container_log_level: int = logging.INFO
-    container_entry_point: tuple[str, ...] | None = None
-    container_arguments: tuple[str, ...] | None = None
-    image_uri: str | None = None
-    framework_version: str | None = None
-    py_version: str | None = None
-    training_repository_access_mode: str | None = None
-    training_repository_credentials_provider_arn: str | None = None
-    input_mode: str = "File"
-    model_uri: str | None = None
-    model_channel_name: str = "model"
-    output_path: str | None = None
-    output_kms_key: str | None = None
-    disable_output_compression: bool = False
-    model_dir: str | bool | None = None
-    max_run: int = _DAY
-    use_spot_instances: bool = False
-    max_wait: int | None = None
-    max_retry_attempts: int | None = None
-    checkpoint_s3_uri: str | None = None
-    checkpoint_local_path: str | None = None
-    metric_definitions: tuple[MetricDefinition, ...] = ()
-    enable_sagemaker_metrics: bool | None = None
-    enable_remote_debug: bool | None = None
-    subnets: tuple[str, ...] | None = None
-    security_group_ids: tuple[str, ...] | None = None
-    encrypt_inter_container_traffic: bool | None = None
-    enable_network_isolation: bool | None = None
-    enable_infra_check: bool | None = None
-    enable_session_tag_chaining: bool | None = None
-    distribution: Distribution | None = None
-    base_job_name: str | None = None
-    sagemaker_session: Any = None
-    tags: tuple[Tag, ...] = ()
-    capture_limit: int = 10_000_000
-    hang_timeout: float | None = None
-    run_options: RunOptions = dataclasses.field(default_factory=RunOptions)
+    entry_point: str | Callable[..., Any] | None = option(
+        lambda where, value: value if callable(value) else rules.path(where, value)
+    )
+    source_dir: str | None = option(rules.path)
+    dependencies: tuple[str, ...] = option(_list(rules.words("['lib']", item=rules.path)), ())
+    code_location: str | None = option(_TEXT)
+    hyperparameters: Mapping[str, Any] = option(_dict, default_factory=dict)
+    arguments: tuple[str, ...] | None = option(rules.words("['--fp16', '--layers', '64', '32']", empty=True))
+    environment: Mapping[str, str] = option(_environment, default_factory=dict)
+    container_log_level: int = option(rules.whole(0, 100), logging.INFO)
+    container_entry_point: tuple[str, ...] | None = option(rules.words())
+    container_arguments: tuple[str, ...] | None = option(rules.words())
+    image_uri: str | None = option(_TEXT)
+    framework_version: str | None = option(_TEXT)
+    py_version: str | None = option(_TEXT)
+    training_repository_access_mode: str | None = option(_TEXT)
+    training_repository_credentials_provider_arn: str | None = option(_TEXT)
+    input_mode: str = option(rules.one_of(*_INPUT_MODES), "File")
+    model_uri: str | None = option(rules.path)
+    model_channel_name: str = option(_TEXT, "model")
+    output_path: str | None = option(rules.path)
+    output_kms_key: str | None = option(_TEXT)
+    disable_output_compression: bool = option(_FLAG, False)
+    model_dir: str | bool | None = option(_model_dir)
+    max_run: int = option(rules.whole(1, bounds.MAX_SECONDS), _DAY)
+    use_spot_instances: bool = option(_FLAG, False)
+    max_wait: int | None = option(rules.whole(1, bounds.MAX_SECONDS))
+    max_retry_attempts: int | None = option(rules.whole(*RETRIES))
+    checkpoint_s3_uri: str | None = option(rules.path)
+    checkpoint_local_path: str | None = option(rules.path)
+    metric_definitions: tuple[MetricDefinition, ...] = option(_metrics, ())
+    enable_sagemaker_metrics: bool | None = option(_FLAG)
+    enable_remote_debug: bool | None = option(_FLAG)
+    subnets: tuple[str, ...] | None = option(rules.words())
+    security_group_ids: tuple[str, ...] | None = option(rules.words())
+    encrypt_inter_container_traffic: bool | None = option(_FLAG)
+    enable_network_isolation: bool | None = option(_FLAG)
+    enable_infra_check: bool | None = option(_FLAG)
+    enable_session_tag_chaining: bool | None = option(_FLAG)
+    distribution: Distribution | None = option(lambda where, value: parse_distribution(value))
+    base_job_name: str | None = option(_base_name)
+    sagemaker_session: Any = option(_session)
+    tags: tuple[Tag, ...] = option(_list(_tags), ())
+    capture_limit: int = option(rules.whole(1, 1 << 40), 10_000_000)
+    hang_timeout: float | None = option(
+        rules.above_0(f"a number of seconds above 0 and at most {bounds.MAX_SECONDS:,}, or None", bounds.MAX_SECONDS)
+    )
+    run_options: RunOptions = option(_run_options, default_factory=RunOptions)
 
     def __post_init__(self) -> None:
-        self._normalise()
-        self._check_types()
+        rules.check(self, "{name}")
         self._check_place()
-        self._set("_encoded", _encode_hyperparameters(self.hyperparameters, plain=self.is_plain))
+        encoded = _encode_hyperparameters(self.hyperparameters, plain=self.is_plain)
+        object.__setattr__(self, "_encoded", encoded)
         self._check_arguments()
-        _check_environment(self.environment)
-        _check_session(self.sagemaker_session)
-        if self.base_job_name is not None and not _BASE_NAME.fullmatch(self.base_job_name):
-            raise ConfigurationError(
-                f"base_job_name {shown(self.base_job_name)}: a job's name may only have letters, digits and hyphens, "
-                "and must begin with a letter or digit."
-            )
 
     @property
     def capabilities(self) -> fleets.Capabilities:
@@ -144,77 +216,10 @@ class Settings:
         region = chosen or getattr(session, "boto_region_name", None) or getattr(session, "region_name", None)
         return region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or None
 
-    def _set(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)
-
-    def _normalise(self) -> None:
-        for name in _LISTS:
-            self._set(name, _texts(name, getattr(self, name)))
-        for name in ("hyperparameters", "environment"):
-            self._set(name, _dict(name, getattr(self, name)))
-        for name in _PATHS:
-            value = getattr(self, name)
-            if isinstance(value, os.PathLike):
-                self._set(name, os.fspath(value))
-        model_dir: Any = self.model_dir
-        if isinstance(model_dir, os.PathLike):
-            self._set("model_dir", os.fspath(model_dir))
-        self._set("distribution", parse_distribution(self.distribution))
-        self._set("tags", _parse_tags(self.tags))
-        self._set(
-            "metric_definitions",
-            tuple(
-                MetricDefinition(name=item.name, regex=item.regex)
-                for item in parse_metric_definitions(_given_metrics(self.metric_definitions))
-            ),
-        )
-
-    def _check_types(self) -> None:
-        for name, (low, high) in _COUNTS.items():
-            _check_count(name, getattr(self, name), low, high)
-        problem = bounds.ranks_problem(
+    def _check_place(self) -> None:
+        problem = validation.instance_type_problem(self.instance_type) or bounds.ranks_problem(
             self.instance_count, 1 if self.distribution is None else self.distribution.ranks_per_host
         )
-        if problem is not None:
-            raise ConfigurationError(problem)
-        for name in _OPTIONAL_COUNTS:
-            if getattr(self, name) is not None:
-                _check_count(name, getattr(self, name), *_OPTIONAL_COUNTS[name])
-        for name in _FLAGS:
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, bool):
-                raise ConfigurationError(f"{name} must be True or False, got {shown(value)}.")
-        for name in (*_PATHS, *_TEXTS):
-            value = getattr(self, name)
-            if name == "entry_point" and callable(value):
-                continue
-            if value is not None and (not isinstance(value, str) or not value):
-                raise ConfigurationError(f"{name} must be a string, got {shown(value)}.")
-            _check_text(name, value, path=name in _PATHS)
-        if self.model_dir is not None and self.model_dir is not False and not isinstance(self.model_dir, str):
-            raise ConfigurationError(
-                "model_dir must be a path, False (to leave it out) or None (for the default), "
-                f"got {shown(self.model_dir)}."
-            )
-        _check_text("model_dir", self.model_dir, path=True)
-        if self.input_mode not in _INPUT_MODES:
-            raise ConfigurationError(unknown("input_mode", self.input_mode, _INPUT_MODES))
-        hang = self.hang_timeout
-        if hang is not None and not (bounds.is_seconds(hang) and hang > 0):
-            raise ConfigurationError(
-                f"hang_timeout must be a number of seconds above 0 and at most {bounds.MAX_SECONDS:,}, or None; "
-                f"got {shown(hang)}."
-            )
-        if not isinstance(self.run_options, RunOptions):
-            raise ConfigurationError(f"run_options must be a RunOptions(…), got {shown(self.run_options)}.")
-        if self.run_options.backend not in (RunOptions().backend, self.instance_type):
-            raise ConfigurationError(
-                f"run_options: backend={shown(self.run_options.backend)} contradicts "
-                f"instance_type={shown(self.instance_type)}, which selects the backend. Leave backend out."
-            )
-
-    def _check_place(self) -> None:
-        problem = validation.instance_type_problem(self.instance_type)
         if problem is not None:
             raise ConfigurationError(problem)
         if (self.subnets is None) != (self.security_group_ids is None):
@@ -289,7 +294,7 @@ class Settings:
         if market is not None and not self.use_spot_instances:
             raise ConfigurationError(
                 "RunOptions(spot_market=…) interrupts spot instances only: also set use_spot_instances=True, or "
-                "interrupt a host with fit(chaos=[Interrupt(…)])."
+                "interrupt a host with fit(faults=[Interrupt(…)])."
             )
 
     def _check_local(self) -> None:
@@ -297,35 +302,6 @@ class Settings:
             value = getattr(self, name)
             if value is not None:
                 normalise_uri(value)
-
-
-#: Arguments that are lists of texts.
-_LISTS = ("dependencies", "arguments", "container_entry_point", "container_arguments", "subnets", "security_group_ids")
-_EXAMPLES = {"dependencies": "['lib']", "arguments": "['--fp16', '--layers', '64', '32']"}
-_PATHS = ("entry_point", "source_dir", "output_path", "checkpoint_s3_uri", "checkpoint_local_path", "model_uri")
-_TEXTS = (
-    "role", "volume_kms_key", "training_plan", "code_location", "image_uri", "framework_version", "py_version",
-    "training_repository_access_mode", "training_repository_credentials_provider_arn", "model_channel_name",
-    "output_kms_key", "base_job_name",
-)  # fmt: skip
-#: Whole numbers, and the least and the most that they may be.
-_COUNTS = {
-    "instance_count": (1, bounds.MAX_HOSTS),
-    "volume_size": (1, 65_536),  # GB; the largest volume of AWS
-    "max_run": (1, bounds.MAX_SECONDS),
-    "container_log_level": (0, 100),
-    "capture_limit": (1, 1 << 40),
-}
-_OPTIONAL_COUNTS = {
-    "max_wait": (1, bounds.MAX_SECONDS),
-    "max_retry_attempts": RETRIES,
-    "keep_alive_period_in_seconds": (0, bounds.MAX_SECONDS),
-}
-_FLAGS = (
-    "disable_output_compression", "use_spot_instances", "enable_sagemaker_metrics", "enable_remote_debug",
-    "encrypt_inter_container_traffic", "enable_network_isolation", "enable_infra_check",
-    "enable_session_tag_chaining",
-)  # fmt: skip
 
 
 def _encode_hyperparameters(values: Mapping[str, Any], *, plain: bool = False) -> dict[str, str]:
@@ -348,8 +324,9 @@ def _encode_hyperparameters(values: Mapping[str, Any], *, plain: bool = False) -
                 f"hyperparameter {name!r}: names that begin with {' or '.join(map(repr, codec.RESERVED_PREFIXES))} "
                 "are reserved. Use the estimator's own argument instead."
             )
-        if "\0" in name or "=" in name or "\n" in name:
-            raise ConfigurationError(f"hyperparameter {name!r}: a name cannot have '=', newlines or NUL characters.")
+        rules.passable(f"hyperparameter {name!r}", name)
+        if "=" in name or "\n" in name:
+            raise ConfigurationError(f"hyperparameter {name!r}: a name cannot have '=' or newlines.")
         if len(name) > _MAX_NAME:
             raise ConfigurationError(f"hyperparameter {name[:60]!r}…: a name has at most {_MAX_NAME} characters.")
         try:
@@ -367,110 +344,3 @@ def _encode_hyperparameters(values: Mapping[str, Any], *, plain: bool = False) -
             "a file of a channel, or combine some in a dict."
         )
     return encoded
-
-
-def _check_environment(values: Mapping[str, Any]) -> None:
-    for name, value in values.items():
-        if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
-            raise ConfigurationError(
-                f"environment: {shown(name)} is not a valid variable name: use letters, digits and underscores, and "
-                "no digit at the beginning."
-            )
-        if not isinstance(value, str):
-            text = shown(value)
-            is_number = isinstance(value, float) or (isinstance(value, int) and abs(value) < 10**_MAX_NUMBER)
-            write = f". Write {text!r}" if is_number else ""
-            raise ConfigurationError(f"environment[{name!r}] must be a string, got {text}{write}.")
-        if "\0" in value:
-            raise ConfigurationError(f"environment[{name!r}]: a NUL character cannot be passed to a process.")
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise ConfigurationError(f"environment[{name!r}]: {shown(value)} is not valid Unicode text.") from None
-
-
-def _check_session(session: Any) -> None:
-    if session is None or hasattr(session, "boto_region_name") or hasattr(session, "region_name"):
-        return
-    raise ConfigurationError(
-        "sagemaker_session must be a boto3 session (boto3.Session()) or a session of the SageMaker SDK, "
-        f"got {shown(session)}."
-    )
-
-
-def _check_text(name: str, value: Any, *, path: bool) -> None:
-    """See that a text can be a process's argument, and a path one of a file system."""
-    if not isinstance(value, str):
-        return
-    try:
-        size = len(value.encode())
-    except UnicodeEncodeError:
-        raise ConfigurationError(f"{name}: {shown(value)} is not valid Unicode text.") from None
-    if "\0" in value:
-        raise ConfigurationError(f"{name}: a NUL character cannot be passed to a process; got {shown(value)}.")
-    if size > _MAX_PATH or (path and "://" not in value and max(map(len, value.split("/"))) > _MAX_PART):
-        parts = f", and at most {_MAX_PART} between two slashes" if path else ""
-        raise ConfigurationError(f"{name}: the value has {size:,} bytes; at most {_MAX_PATH:,} are possible{parts}.")
-
-
-def _check_count(name: str, value: Any, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        what = f"a whole number, {bounds.range_text(value, low, high)}"
-        if isinstance(value, float) and math.isfinite(value) and value == int(value) and low <= value <= high:
-            raise ConfigurationError(f"{name} must be {what}, got {shown(value)}. Write {int(value)}.")
-        raise ConfigurationError(f"{name} must be {what}; got {shown(value)}.")
-
-
-def _texts(name: str, value: Any) -> tuple[str, ...] | None:
-    if value is None:
-        return () if name == "dependencies" else None
-    if isinstance(value, str | os.PathLike):
-        raise ConfigurationError(f"{name} must be a list, got {shown(value)}. Write [{shown(value)}].")
-    items = []
-    for item in bounds.items_of(name, value, _EXAMPLES.get(name, "")):
-        if isinstance(item, os.PathLike):
-            item = os.fspath(item)
-        if not isinstance(item, str) or (not item and name != "arguments"):
-            is_number = isinstance(item, float) or (isinstance(item, int) and abs(item) < 10**_MAX_NUMBER)
-            write = f". Write {str(item)!r}" if is_number else ""
-            raise ConfigurationError(f"{name} must be a list of strings, got {shown(item)} in it{write}.")
-        _check_text(name, item, path=name == "dependencies")
-        items.append(item)
-    return tuple(items)
-
-
-def _dict(name: str, value: Any) -> dict[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise ConfigurationError(f"{name} must be a dict, got {shown(value)}.")
-    return dict(value)
-
-
-def _given_metrics(value: Any) -> Any:
-    """Return the argument, with the dicts of definitions that an earlier job's request had."""
-    if isinstance(value, list | tuple):
-        return [item.to_request() if isinstance(item, MetricDefinition) else item for item in value]
-    return value
-
-
-def _parse_tags(value: Any) -> tuple[Tag, ...]:
-    if value is None:
-        return ()
-    if isinstance(value, Mapping) and set(value) != {"Key", "Value"}:
-        value = [{"Key": key, "Value": item} for key, item in value.items()]
-    elif isinstance(value, Mapping):
-        value = [value]
-    tags = []
-    for item in bounds.items_of("tags", value, "[{'Key': 'team', 'Value': 'vision'}], or a dict"):
-        if isinstance(item, Tag):
-            tags.append(item)
-            continue
-        if (
-            not isinstance(item, Mapping)
-            or set(item) != {"Key", "Value"}
-            or not all(isinstance(part, str) for part in item.values())
-        ):
-            raise ConfigurationError(f"tags: each tag must be {{'Key': text, 'Value': text}}, got {shown(item)}.")
-        tags.append(Tag(key=item["Key"], value=item["Value"]))
-    return tuple(tags)

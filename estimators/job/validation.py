@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from container.contract.names import nearest, shown, unknown
+from container.contract.rules import passable
 from estimators.job import bounds, fleets, instances, service_model
 from estimators.job.errors import ConfigurationError
 
@@ -288,8 +289,10 @@ def _rules(request: Mapping[str, Any]) -> Iterator[str]:
         if len(sources) != 1:
             yield f"InputDataConfig[{index}].DataSource must have one source, got {sources or 'none'}."
     for name, value in (request.get("Environment") or {}).items():
-        if "\0" in value:
-            yield f"Environment[{name!r}]: a NUL character cannot be passed to a process."
+        try:
+            passable(f"Environment[{name!r}]", value)
+        except ConfigurationError as error:
+            yield str(error)
 
 
 def _is_relaxed(request: Mapping[str, Any]) -> bool:

@@ -7,6 +7,7 @@ supervisor that was killed keeps nobody waiting. Whose turn it is, supervisors f
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
 from collections.abc import Iterator
@@ -57,7 +58,7 @@ class Queue:
         """
         with explained(self.path, "write"):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            files.write_json(self._file(entry.job), entry.to_dict())
+            files.write_json(self._file(entry.job), dataclasses.asdict(entry))
 
     def leave(self, job: str) -> None:
         """Wait, or run, no more."""
@@ -81,7 +82,7 @@ class Queue:
             try:
                 if not starts(self.entries(), entry.job, has):
                     return False
-                files.write_json(self._file(entry.job), {**entry.to_dict(), "running": True})
+                files.write_json(self._file(entry.job), {**dataclasses.asdict(entry), "running": True})
                 self._forget_the_dead()
                 return True
             finally:

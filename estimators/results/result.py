@@ -319,9 +319,7 @@ class Result:
         """Managed spot savings in percent, as on SageMaker: (1 − billable time ÷ training time) · 100."""
         if not self.training_s or self.billable_s is None:
             return None
-        from estimators.job.spot_market import savings
-
-        return savings(self.training_s, self.billable_s)
+        return (1 - self.billable_s / self.training_s) * 100
 
     def efficiency(self, baseline: Result) -> float | None:
         """Return the scaling efficiency: samples per second of each process, relative to the baseline.

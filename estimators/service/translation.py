@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from container.contract.names import unknown
+from container.contract.rules import passable
 from container.system.host_machine import gpu_count
 from container.system.locations import is_s3
 from estimators import backends
@@ -21,7 +22,7 @@ from estimators.job import fleets, instances, validation
 from estimators.job.errors import ConfigurationError, FleetfitError, UnsupportedError
 from estimators.job.metrics import parse_metric_definitions
 from estimators.job.queueing import check_name
-from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.service.errors import ServiceError, invalid
 
 #: Members that ask for something that only AWS has and that a job would miss, and the reason.
@@ -102,7 +103,7 @@ class Local:
 
     def __post_init__(self) -> None:
         if self.queue is not None:
-            check_name(self.queue)
+            check_name("queue", self.queue)
         if self.backend not in BACKENDS:
             raise ConfigurationError(unknown("backend", self.backend, BACKENDS))
         for member in self.without:
@@ -133,7 +134,7 @@ class Local:
         return fleets.GPU_CONTAINERS if instances.gpus(asked) and gpu_count() else fleets.CONTAINERS
 
 
-def translate(request: Mapping[str, Any], local: Local) -> tuple[TrainingJobSpec, RunOptions]:
+def translate(request: Mapping[str, Any], local: Local) -> tuple[TrainingJobSpec, JobOptions]:
     """The job that a request asks for, as it runs here.
 
     Args:
@@ -155,13 +156,13 @@ def translate(request: Mapping[str, Any], local: Local) -> tuple[TrainingJobSpec
     for name, why in _FOREIGN_LAUNCHERS.items():
         if parameters.get(name, "false").strip('"').lower() not in ("false", "null", "", "[]"):
             raise invalid(f"hyperparameter {name!r}: {why}.")
-    for what in ("HyperParameters", "Environment"):
-        for name, value in (request.get(what) or {}).items():
-            if "\0" in name or "\0" in value:
-                raise invalid(f"{what}[{name!r}]: a NUL character cannot be passed to a process.")
     try:
+        for what in ("HyperParameters", "Environment"):
+            for name, value in (request.get(what) or {}).items():
+                passable(f"{what}[{name!r}]", name)
+                passable(f"{what}[{name!r}]", value)
         spec = _spec(_without(request, local), local)
-        options = RunOptions(
+        options = JobOptions(
             backend=spec.instance_type,
             python=local.python,
             warnings=tuple(_warnings(request, local)),
@@ -216,7 +217,7 @@ def _spec(request: Mapping[str, Any], local: Local) -> TrainingJobSpec:
     return spec
 
 
-def _check(spec: TrainingJobSpec, options: RunOptions) -> None:
+def _check(spec: TrainingJobSpec, options: JobOptions) -> None:
     validation.check_spec(spec)
     parse_metric_definitions([{"Name": item.name, "Regex": item.regex} for item in spec.algorithm.metric_definitions])
     strategy = spec.strategy

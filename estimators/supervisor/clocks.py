@@ -34,8 +34,3 @@ class RunClock:
     def current(self, now: float) -> float:
         """Return how long the span lasts that is not over; 0 when all are."""
         return max(0.0, now - self.since) if self.since is not None else 0.0
-
-    def relative(self, now: float) -> list[tuple[float, float]]:
-        """Return the spans since the first began."""
-        spans = self.stopped(now).spans
-        return [(begin - spans[0][0], end - spans[0][0]) for begin, end in spans]

@@ -23,7 +23,7 @@ from estimators.backends import dispatchers
 from estimators.backends.dispatchers import parcels
 from estimators.backends.dispatchers.base import Parcel, Refused, Unreached
 from estimators.job.errors import RecordError
-from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.records import status as statuses
 from estimators.records.record import JobRecord
 from estimators.records.replication import Replica
@@ -49,7 +49,7 @@ class DispatchedJob:
     def __init__(self, loop: AsyncioLoop, record: JobRecord) -> None:
         self._loop = loop
         self._record = record
-        self._options = RunOptions.from_dict(record.read_options())
+        self._options = JobOptions.from_dict(record.read_options())
         assert self._options.dispatcher is not None
         self._place = self._options.dispatcher
         self._status = record.stored_status() or statuses.new_status(record.read_request(), time.time())

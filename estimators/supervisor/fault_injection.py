@@ -1,4 +1,4 @@
-"""What disturbs a job on purpose: the faults of ``fit(chaos=…)`` and a :class:`SpotMarket`, carried out at their time.
+"""Inject faults into a job: those of ``fit(faults=…)`` and a :class:`SpotMarket`, carried out at their time.
 
 It decides when; a job's :class:`Hosts` do it.
 """
@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+from container.contract import rules
 from container.contract.wire import Event, Piece
 from container.system.loop import Loop, Timer
 from estimators.job import spot_market
@@ -20,7 +21,7 @@ _LINE_LIMIT = 1 << 16
 
 
 class Hosts(Protocol):
-    """The hosts of a running job, as far as somebody may disturb them. All methods return at once."""
+    """The hosts of a running job, as far as faults concern them. All methods return at once."""
 
     def interrupt(self, host: str, notice_s: float, back_in_s: float | None) -> None:
         """Take a host away after a notice.
@@ -41,17 +42,17 @@ class Hosts(Protocol):
         """A host that was taken away is there again."""
 
 
-class Disturber:
+class FaultInjector:
     """Carries out the faults and the market's interruptions of one job.
 
     Args:
         loop: The loop that drives it.
         hosts: Who does it.
-        chaos: The faults.
+        faults: The faults.
         market: The market, or None.
         names: The job's hosts.
         rank_of: From a host and the name of a process to the rank.
-        tell: Called with a fault and the data of an event of kind ``chaos``.
+        tell: Called with a fault and the data of an event of kind ``fault``.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Disturber:
         loop: Loop,
         hosts: Hosts,
         *,
-        chaos: Sequence[Fault],
+        faults: Sequence[Fault],
         market: spot_market.SpotMarket | None,
         names: Sequence[str],
         rank_of: Callable[[str, str | None], int | None],
@@ -67,7 +68,7 @@ class Disturber:
     ) -> None:
         self._loop = loop
         self._hosts = hosts
-        self._chaos = tuple(chaos)
+        self._faults = tuple(faults)
         self._market = market
         self._names = tuple(names)
         self.rank_of = rank_of
@@ -91,7 +92,7 @@ class Disturber:
         """The hosts of an attempt have been started."""
         self.attempt_ended()
         self._attempt = attempt
-        self._pending = {number: fault for number, fault in enumerate(self._chaos) if fault.happens_in(attempt)}
+        self._pending = {number: fault for number, fault in enumerate(self._faults) if fault.happens_in(attempt)}
         self._seen |= set(self._pending)
         for number, fault in self._pending.items():
             if fault.at_s is not None:
@@ -122,7 +123,7 @@ class Disturber:
         self.attempt_ended()
         for timer in (*self._returns, *([self._market_timer] if self._market_timer is not None else [])):
             timer.cancel()
-        return [str(self._chaos[number]) for number in sorted(self._seen - self._fired)]
+        return [str(self._faults[number]) for number in sorted(self._seen - self._fired)]
 
     # --- what may be a fault's moment ---
 
@@ -140,13 +141,13 @@ class Disturber:
             return
         text = data.decode("utf-8", "replace").rstrip("\r\n")
         for number, pattern in list(self._patterns.items()):
-            fault = self._chaos[number]
+            fault = self._faults[number]
             if (not isinstance(fault, Kill) or fault.rank == rank) and pattern.search(text):
                 self._fire(number, line=text)
 
     def event(self, event: Event) -> None:
         """A rank has come to a fault's step; one that is to be killed there does it itself."""
-        if event.kind != "chaos_step" or not isinstance(number := event.data.get("id"), int):
+        if event.kind != "fault_step" or not isinstance(number := event.data.get("id"), int):
             return
         fault = self._pending.get(number)
         if fault is None:
@@ -175,7 +176,7 @@ class Disturber:
         self._pending.pop(number, None)
         self._patterns.pop(number, None)
         self._tell(
-            fault, {"fault": fault.to_dict(), **{name: value for name, value in when.items() if value is not None}}
+            fault, {"fault": rules.to_dict(fault), **{name: value for name, value in when.items() if value is not None}}
         )
 
     def _interrupt(self, host: str, notice_s: float, return_after_s: float | None) -> None:

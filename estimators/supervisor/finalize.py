@@ -11,11 +11,9 @@ from container.contract.failures import Failure
 from container.system import removing, unused
 from estimators.backends import local
 from estimators.job.request import TrainingJobSpec
-from estimators.job.spot_market import SpotMarket, billable_seconds
 from estimators.records import status as statuses
 from estimators.records.record import JobRecord
 from estimators.records.states import SecondaryStatus
-from estimators.supervisor.clocks import RunClock
 from estimators.supervisor.journal import Journal
 
 
@@ -93,13 +91,8 @@ def write_ending(
         journal.status = statuses.transition(status, SecondaryStatus.COMPLETED, now)
 
 
-def bill(journal: Journal, market: SpotMarket | None, clock: RunClock) -> None:
-    """Put into the status what a job costs at spot prices, if there are some."""
-    if market is not None and market.on_demand_price is not None:
-        before = float(journal.own.get("billed_s") or 0.0)
-        seconds = before + billable_seconds(market, clock.relative(time.monotonic()))
-        journal.status = statuses.with_billable(journal.status, seconds)
-        journal.keep(billed_s=round(seconds, 3))
+def bill(journal: Journal) -> None:
+    """Put the billable time at spot prices into the status, if the hosts had some."""
     paid: Mapping[str, Any] = journal.own.get("cost") or {}
     if paid.get("complete") and paid.get("on_demand"):
         part = min(1.0, float(paid["total"]) / float(paid["on_demand"]))

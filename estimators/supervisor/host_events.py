@@ -9,7 +9,7 @@ from container.contract import diverging, wire
 from container.contract.failures import Failure
 from container.system.holding import hold
 from estimators.supervisor.attempt import Attempt
-from estimators.supervisor.fault_injection import Disturber
+from estimators.supervisor.fault_injection import FaultInjector
 from estimators.supervisor.journal import Journal
 from estimators.supervisor.machine import JobMachine
 from estimators.supervisor.remote_status import Mirror
@@ -22,7 +22,7 @@ class HostEvents:
         journal: What the supervisor writes into the record.
         machine: What decides the job's course.
         attempt: Returns the one under way.
-        disturber: Returns what disturbs the job on purpose.
+        injector: Returns what injects the faults of the job.
         mirror: How the job stands on a managed service.
         managed: Whether it is on one.
         diverged: Called with the failure of a local job that a metric which is not a number is to end.
@@ -38,7 +38,7 @@ class HostEvents:
         machine: JobMachine,
         *,
         attempt: Callable[[], Attempt],
-        disturber: Callable[[], Disturber],
+        injector: Callable[[], FaultInjector],
         mirror: Mirror,
         managed: bool,
         diverged: Callable[[Failure], None] | None,
@@ -46,7 +46,7 @@ class HostEvents:
         self._journal = journal
         self._machine = machine
         self._attempt = attempt
-        self._disturber = disturber
+        self._injector = injector
         self._mirror = mirror
         self._managed = managed
         self._diverged = diverged
@@ -65,7 +65,7 @@ class HostEvents:
         for item in items:
             if isinstance(item, wire.Piece):
                 self._journal.output(item, time_ns)
-                self._disturber().output(item)
+                self._injector().output(item)
                 continue
             if self._managed:  # whose toolkits do not know how often the job was started
                 item = dataclasses.replace(item, attempt=self._journal.attempt)
@@ -93,8 +93,8 @@ class HostEvents:
             attempt.ranks[event.rank] = event.host
         elif event.kind == "checkpoint" and event.data.get("action") == "saved":
             self._machine.attempts.progressed = True
-        elif event.kind == "chaos_step":
-            self._disturber().event(event)
+        elif event.kind == "fault_step":
+            self._injector().event(event)
         elif event.kind == "misplaced_model":
             self.misplaced[event.host] = [str(path) for path in event.data.get("paths") or ()]
         elif event.kind == "artifacts" and self._machine.everyone_ended:

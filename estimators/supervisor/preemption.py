@@ -51,7 +51,7 @@ class GangHosts:
         host = self._job.host_of(rank)
         if host is None:  # it has not started, or the image has not our toolkit
             text = f"signal {signal} was not sent to rank {rank}: the rank is not running"
-            self._job.tell("chaos_missed", self._job.hosts[0], text, rank=rank)
+            self._job.tell("fault_missed", self._job.hosts[0], text, rank=rank)
         else:
             self._backend.say(host, encode({"op": "kill", "rank": rank, "signal": signal}))
 

@@ -31,7 +31,7 @@ from estimators.job.failure_policy import Ending
 from estimators.job.faults import Fault, Kill
 from estimators.job.fleets import capabilities
 from estimators.job.log_redaction import text_mask
-from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.records import ranks
 from estimators.records import status as statuses
 from estimators.records.record import JobRecord
@@ -42,7 +42,7 @@ from estimators.supervisor.attempts import Attempts
 from estimators.supervisor.clients import Clients
 from estimators.supervisor.collecting import ProvenanceCollector
 from estimators.supervisor.events import Action, Do, Event
-from estimators.supervisor.fault_injection import Disturber, Hosts
+from estimators.supervisor.fault_injection import FaultInjector, Hosts
 from estimators.supervisor.host_events import HostEvents
 from estimators.supervisor.journal import Journal
 from estimators.supervisor.machine import JobMachine
@@ -81,7 +81,7 @@ class Supervisor:
         self._over = asyncio.Event()
         request = record.read_request()
         self._job = TrainingJobSpec.from_request(request)
-        self._options = RunOptions.from_json(record.options_file.read_text(encoding="utf-8"))
+        self._options = JobOptions.from_dict(record.read_options())
         status = record.stored_status() or statuses.new_status(request, time.time(), warnings=self._options.warnings)
         self.clients = Clients(
             loop,
@@ -110,7 +110,7 @@ class Supervisor:
             self._journal,
             self._machine,
             attempt=lambda: self._attempt,
-            disturber=lambda: self._disturber,
+            injector=lambda: self._injector,
             mirror=self._mirror,
             managed=self._is_managed,
             diverged=(lambda failure: self.post(events.Diverged(failure))) if self._options.on_nan == "fail" else None,
@@ -144,14 +144,14 @@ class Supervisor:
         self._provenance = ProvenanceCollector(loop, record.path, self._backend.protected, self._journal.warn)
         hosts: Hosts = GangHosts(self._backend, self)
         if self._elastic:
-            from estimators.supervisor.elastic.disturbed import ElasticHosts
+            from estimators.supervisor.elastic.fault_hosts import ElasticHosts
 
             hosts = ElasticHosts(lambda: self._attempt.elastic, self)
         self._hosts = hosts
-        self._disturber = Disturber(
+        self._injector = FaultInjector(
             loop,
             hosts,
-            chaos=self._options.chaos,
+            faults=self._options.faults,
             market=self._options.spot_market if self._job.spot else None,
             names=self._job.hosts,
             rank_of=ranks.numbering(self._job),
@@ -261,9 +261,9 @@ class Supervisor:
                 self._backend.end_now()
             case Do.HOSTS_STARTED:
                 self._provenance.hosts_start()
-                self._disturber.attempt_began(self._machine.attempts.number)
+                self._injector.attempt_began(self._machine.attempts.number)
             case Do.ATTEMPT_OVER:
-                self._disturber.attempt_ended()
+                self._injector.attempt_ended()
             case Do.KEEP_ATTEMPTS:
                 self._journal.keep(attempts=self._machine.attempts.to_list())
             case Do.QUEUE_AGAIN:
@@ -337,7 +337,7 @@ class Supervisor:
         self._backend.start(number)
 
     def _number_ranks(self, rank_of: ranks.Numbering) -> None:
-        self._disturber.rank_of = rank_of
+        self._injector.rank_of = rank_of
         self._journal.number_ranks(rank_of)
 
     async def _watch_hosts(self) -> None:
@@ -421,7 +421,7 @@ class Supervisor:
         self._journal.keep(hosts=hosts)
         self._journal.write_status()
 
-    # --- who may disturb it: see estimators.supervisor.preemption.PreemptedJob ---
+    # --- faults: see estimators.supervisor.preemption.PreemptedJob ---
 
     @property
     def hosts(self) -> Sequence[str]:
@@ -449,7 +449,7 @@ class Supervisor:
 
     def _fault_told(self, fault: Fault, data: dict[str, Any]) -> None:
         host = self._attempt.ranks.get(fault.rank) if isinstance(fault, Kill) else getattr(fault, "host", None)
-        self.tell("chaos", host or self._attempt.spec.hosts[0], f"chaos: {fault}", **data)
+        self.tell("fault", host or self._attempt.spec.hosts[0], f"fault: {fault}", **data)
 
     def tell(self, kind: str, host: str, text: str, **data: Any) -> None:
         """Record an event, which people see in the live log too."""
@@ -485,8 +485,8 @@ class Supervisor:
         """Write the last status and let the caller go: everything of the job has ended."""
         if self._watch is not None:
             self._watch.cancel()
-        for fault in self._disturber.end():
-            self._journal.warn(f"chaos: {fault} was not injected: the job ended first.")
+        for fault in self._injector.end():
+            self._journal.warn(f"fault: {fault} was not injected: the job ended first.")
         self._loop.end_descendants(spare=self._backend.protected)
         self._backend.cleanup()
         if self._turn is not None:
@@ -515,7 +515,7 @@ class Supervisor:
             failure=decided.failure,
         )
         if self._job.spot:
-            finalize.bill(self._journal, self._options.spot_market, decided.attempts.clock)
+            finalize.bill(self._journal)
         hold("supervisor.before_commit")
         self._journal.write_status(last=True)
         self.clients.close()

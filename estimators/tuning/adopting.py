@@ -11,7 +11,7 @@ from estimators.backends.sagemaker.options import SageMakerOptions
 from estimators.backends.sagemaker.tuning import SageMakerTuning
 from estimators.client import launch
 from estimators.job.errors import ConfigurationError, JobExistsError, JobNotFoundError, UnsupportedError
-from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.records.record import JobRecord
 from estimators.tuning import running
 from estimators.tuning.config import TuningSpec
@@ -34,7 +34,7 @@ def adopt(name: str, session: Any = None, *, not_here: JobNotFoundError) -> Tuni
     if session is None and find_region() is None:
         raise not_here
     known = SageMakerOptions(region=find_region(session), profile=profile_of(session))
-    options = RunOptions(backend="ml", backend_options=known.to_dict())
+    options = JobOptions(backend="ml", backend_options=known.to_dict())
     try:
         service = SageMakerTuning(options)
     except ConfigurationError as error:

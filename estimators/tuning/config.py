@@ -10,7 +10,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from container.contract.names import shown, unknown
+from container.contract import rules
+from container.contract.names import shown
+from container.contract.rules import option
 from estimators.job.errors import ConfigurationError, UnsupportedError
 from estimators.tuning import ranges as tuning_ranges
 from estimators.tuning.fleet import SharedFleetConfig
@@ -66,17 +68,17 @@ class WarmStartConfig:
         }
 
 
+@dataclasses.dataclass
 class HyperbandStrategyConfig:
     """How long Hyperband trains a trial. The unit is one reported value of the objective, usually one epoch.
 
-    Args:
+    Attributes:
         max_resource: Number of reported values after which a trial is complete.
         min_resource: Number of reported values before which no trial is stopped.
     """
 
-    def __init__(self, max_resource: int, min_resource: int) -> None:
-        self.max_resource = max_resource
-        self.min_resource = min_resource
+    max_resource: int
+    min_resource: int
 
     @classmethod
     def from_job_desc(cls, hyperband_strategy_config: Mapping[str, Any]) -> HyperbandStrategyConfig:
@@ -88,15 +90,15 @@ class HyperbandStrategyConfig:
         return {"MinResource": self.min_resource, "MaxResource": self.max_resource}
 
 
+@dataclasses.dataclass
 class StrategyConfig:
     """The configuration of a search strategy.
 
-    Args:
+    Attributes:
         hyperband_strategy_config: The configuration of Hyperband, also used by ASHA.
     """
 
-    def __init__(self, hyperband_strategy_config: HyperbandStrategyConfig) -> None:
-        self.hyperband_strategy_config = hyperband_strategy_config
+    hyperband_strategy_config: HyperbandStrategyConfig
 
     @classmethod
     def from_job_desc(cls, strategy_config: Mapping[str, Any]) -> StrategyConfig:
@@ -122,43 +124,31 @@ class PopulationConfig:
         resample_probability: Probability that a hyperparameter is drawn anew, instead of changed by ±20 %.
     """
 
-    size: int = 4
+    size: int = option(rules.whole(2), 4)
     resource: str = "epochs"
-    interval: int = 1
-    quantile: float = 0.25
-    resample_probability: float = 0.25
+    interval: int = option(rules.whole(1), 1)
+    quantile: float = option(rules.number(0, 0.5), 0.25)
+    resample_probability: float = option(rules.number(0, 1), 0.25)
 
     def __post_init__(self) -> None:
-        _count("PopulationConfig(size=…)", self.size)
-        _count("PopulationConfig(interval=…)", self.interval)
-        if self.size < 2:
-            raise ConfigurationError("PopulationConfig(size=…) must be at least 2.")
+        rules.check(self)
         tuning_ranges.check_name(self.resource)
-        for name, most in (("quantile", 0.5), ("resample_probability", 1.0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
-                raise ConfigurationError(f"PopulationConfig({name}=…) must be from 0 to {most:g}; got {shown(value)}.")
 
 
+@dataclasses.dataclass
 class TuningJobCompletionCriteriaConfig:
     """When a tuning job ends before its last trial.
 
-    Args:
+    Attributes:
         max_number_of_training_jobs_not_improving: End after this many trials in a row that do not improve the best
             value.
         complete_on_convergence: Whether to end when trials no longer improve the best value by more than a thousandth.
         target_objective_metric_value: End when a trial reaches this value.
     """
 
-    def __init__(
-        self,
-        max_number_of_training_jobs_not_improving: int | None = None,
-        complete_on_convergence: bool | None = None,
-        target_objective_metric_value: float | None = None,
-    ) -> None:
-        self.max_number_of_training_jobs_not_improving = max_number_of_training_jobs_not_improving
-        self.complete_on_convergence = complete_on_convergence
-        self.target_objective_metric_value = target_objective_metric_value
+    max_number_of_training_jobs_not_improving: int | None = None
+    complete_on_convergence: bool | None = None
+    target_objective_metric_value: float | None = None
 
     @classmethod
     def from_job_desc(cls, completion_criteria_config: Mapping[str, Any]) -> TuningJobCompletionCriteriaConfig:
@@ -253,21 +243,21 @@ class TuningSpec:
 
     name: str
     objective: str
-    objective_type: str = "Maximize"
+    objective_type: str = option(rules.one_of(*OBJECTIVE_TYPES), "Maximize")
     parameter_ranges: Mapping[str, Any]
-    strategy: str = "Bayesian"
-    max_jobs: int | None = 1
-    max_parallel_jobs: int = 1
-    max_runtime_s: int | None = None
-    early_stopping_type: str = "Off"
-    min_resource: int = 1
-    max_resource: int | None = None
-    reduction_factor: int = 3
-    random_seed: int | None = None
+    strategy: str = option(rules.one_of(*STRATEGIES), "Bayesian")
+    max_jobs: int | None = option(rules.or_none(rules.whole(1)), 1)
+    max_parallel_jobs: int = option(rules.whole(1), 1)
+    max_runtime_s: int | None = option(rules.whole(1))
+    early_stopping_type: str = option(rules.one_of(*EARLY_STOPPING_TYPES), "Off")
+    min_resource: int = option(rules.whole(1), 1)
+    max_resource: int | None = option(rules.whole(1))
+    reduction_factor: int = option(rules.whole(2), 3)
+    random_seed: int | None = option(rules.whole(0, (1 << 31) - 1))
     completion: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     warm_start: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     population: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    max_failures: int | None = None
+    max_failures: int | None = option(rules.whole(1))
     repeats: bool = False
     shared_fleet: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -281,19 +271,7 @@ class TuningSpec:
                     f"objective {self.objective!r}: a trial ends when the metric reaches this value, so early "
                     "stopping, Hyperband, ASHA and PBT are not possible. Use the strategy Bayesian, Random or Grid."
                 )
-        _one_of("strategy", self.strategy, STRATEGIES)
-        _one_of("objective_type", self.objective_type, OBJECTIVE_TYPES)
-        _one_of("early_stopping_type", self.early_stopping_type, EARLY_STOPPING_TYPES)
-        _count("max_parallel_jobs", self.max_parallel_jobs)
-        for name in ("max_jobs", "max_runtime_s", "max_resource", "max_failures"):
-            if getattr(self, name) is not None:
-                _count(name, getattr(self, name))
-        _count("min_resource", self.min_resource)
-        if not isinstance(self.reduction_factor, int) or self.reduction_factor < 2:
-            raise ConfigurationError(f"reduction_factor must be at least 2; got {shown(self.reduction_factor)}.")
-        seed = self.random_seed
-        if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 1 << 31):
-            raise ConfigurationError(f"random_seed must be a whole number, at least 0; got {shown(seed)}.")
+        rules.check(self, "{name}")
         if self.max_resource is not None and self.max_resource < self.min_resource:
             raise ConfigurationError(f"max_resource={self.max_resource} is less than min_resource={self.min_resource}.")
         if self.prunes and self.strategy in ("Hyperband", "ASHA") and self.early_stopping_type == "Auto":
@@ -426,20 +404,12 @@ class TuningSpec:
     def _check_completion(self) -> None:
         wanted = TuningJobCompletionCriteriaConfig.from_job_desc(self.completion)
         if wanted.max_number_of_training_jobs_not_improving is not None:
-            _count("max_number_of_training_jobs_not_improving", wanted.max_number_of_training_jobs_not_improving)
+            rules.whole(1)(
+                "max_number_of_training_jobs_not_improving", wanted.max_number_of_training_jobs_not_improving
+            )
         target = wanted.target_objective_metric_value
         if target is not None and (not isinstance(target, int | float) or not math.isfinite(target)):
             raise ConfigurationError(f"target_objective_metric_value must be a number; got {shown(target)}.")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable form; :meth:`from_dict` reads it back equal."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> TuningSpec:
-        """Read what :meth:`to_dict` gave."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        return cls(**{name: value for name, value in values.items() if name in known})
 
     def to_config(self) -> dict[str, Any]:
         """Return the request's ``HyperParameterTuningJobConfig``, ours being said as strategies of SageMaker's."""
@@ -508,13 +478,3 @@ class TuningSpec:
             completion=config.get("TuningJobCompletionCriteria") or {},
             warm_start=warm_start or {},
         )
-
-
-def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ConfigurationError(unknown(name, value, allowed))
-
-
-def _count(name: str, value: Any) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigurationError(f"{name} must be a whole number, at least 1; got {shown(value)}.")

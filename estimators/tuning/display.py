@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import datetime
 import math
+import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from estimators.client.printing import write_text
 from estimators.job.text import visible
 from estimators.results.html import render
 from estimators.results.summary import number_text, seconds_text
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 
 #: More rows than this are not shown in a notebook; the data frame has all of them.
 _MOST_ROWS = 30
+#: More trials than this are not shown on a terminal while they change.
+_LIVE_ROWS = 15
 #: Mid-tones that are readable on white and on black.
 _COLOURS = {"Completed": "#1a8f4c", "Failed": "#d0473d", "Stopped": "#a56d1c", "Stopping": "#a56d1c"}
 
@@ -153,6 +158,101 @@ def report(record: TuningRecord, path: str | Path) -> Path:
     html = render("tuning/templates/page", title=record.name, when=when, study=study_html(record, plots=True))
     file.write_text(html, encoding="utf-8")
     return file
+
+
+class TrialLines:
+    """Print a line for each trial that ends, and say why no trial goes on, while a caller waits.
+
+    Args:
+        record: The tuning job's record.
+    """
+
+    def __init__(self, record: TuningRecord) -> None:
+        self.record = record
+        self._seen: set[int] = set()
+        self._told: str | None = None
+
+    def changed(self) -> None:
+        """Print the news of the record."""
+        held_up = held_up_by(self.record)
+        if held_up is not None and held_up != self._told:
+            write_text(sys.stderr, f"{held_up}\n")
+        self._told = held_up
+        self.show()
+
+    def show(self) -> None:
+        """Print the trials that have ended."""
+        best = self.record.status().get("Fleetfit", {}).get("best")
+        for row in self.record.trials():
+            if row["state"] != "Running" and row["number"] not in self._seen:
+                self._seen.add(row["number"])
+                write_text(sys.stdout, trial_line(row, self.record.spec, best=row["number"] == best) + "\n")
+
+
+class LiveTable(TrialLines):
+    """Show the trials while they change: a table that stays in its place on a terminal, lines elsewhere.
+
+    Args:
+        record: The tuning job's record.
+        quiet: Whether to show nothing.
+    """
+
+    def __init__(self, record: TuningRecord, *, quiet: bool) -> None:
+        super().__init__(record)
+        self._quiet = quiet
+        self._live: Any = None
+
+    def __enter__(self) -> LiveTable:
+        if not self._quiet and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+            from rich.live import Live
+
+            self._live = Live(auto_refresh=False)
+            self._live.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self) -> None:
+        """Show the trials, unless only the result is asked for."""
+        if self._live is not None:
+            self._live.update(self._table(), refresh=True)
+        elif not self._quiet:
+            super().show()
+
+    def _table(self) -> Any:
+        from rich.table import Table
+        from rich.text import Text
+
+        rows = sorted_rows(self.record)
+        head, texts = cells(self.record, rows[:_LIVE_ROWS])
+        more = f", and {len(rows) - _LIVE_ROWS} more" if len(rows) > _LIVE_ROWS else ""
+        table = Table(title=Text(visible(f"{self.record.name}: {summary(self.record)}{more}")), title_justify="left")
+        for place, title in enumerate(head):
+            table.add_column(
+                Text(visible(title)), justify="right" if 1 < place < len(head) - 1 else "left", no_wrap=True
+            )
+        for row, line in zip(rows, texts, strict=False):
+            style = {"Completed": "", "Running": "cyan", "Failed": "red"}.get(row["state"], "dim")
+            table.add_row(*(Text(visible(text)) for text in line), style=style)
+        return table
+
+
+class NotebookDisplay(TrialLines):
+    """Keep the table of the trials up to date in a notebook."""
+
+    _handle: Any = None
+
+    def show(self) -> None:
+        """Show the table."""
+        from IPython.display import HTML, display
+
+        shown = HTML(study_html(self.record))
+        if self._handle is None:
+            self._handle = display(shown, display_id=True)
+        else:
+            self._handle.update(shown)
 
 
 def _can_draw() -> bool:

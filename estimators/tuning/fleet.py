@@ -11,8 +11,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from container.contract.names import shown
-from estimators.job.errors import ConfigurationError
+from container.contract import rules
+from container.contract.rules import option
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,17 +25,11 @@ class SharedFleetConfig:
         explore: Share of the time in which new trials start. Later, new trials start only if hosts would be idle.
     """
 
-    hosts: int
-    explore: float = 0.5
+    hosts: int = option(rules.whole(1), dataclasses.MISSING)
+    explore: float = option(rules.between_0_and_1, 0.5)
 
     def __post_init__(self) -> None:
-        if isinstance(self.hosts, bool) or not isinstance(self.hosts, int) or self.hosts < 1:
-            raise ConfigurationError(
-                f"SharedFleetConfig(hosts=…) must be a whole number, at least 1; got {shown(self.hosts)}."
-            )
-        explore = self.explore
-        if isinstance(explore, bool) or not isinstance(explore, int | float) or not 0 < explore < 1:
-            raise ConfigurationError(f"SharedFleetConfig(explore=…) must be between 0 and 1; got {shown(explore)}.")
+        rules.check(self)
 
 
 class Standing(NamedTuple):

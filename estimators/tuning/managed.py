@@ -13,7 +13,7 @@ from typing import Any
 
 from estimators import backends
 from estimators.job.errors import FleetfitError
-from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.tuning.record import COMPLETED, FAILED, PRUNED, RUNNING, STOPPED, TuningRecord
 from estimators.tuning.request import request_of
 
@@ -41,7 +41,7 @@ class ManagedTuning:
     def __init__(self, record: TuningRecord) -> None:
         self.record = record
         self.spec = record.spec
-        self._options = RunOptions.from_dict(record.template.read_options())
+        self._options = JobOptions.from_dict(record.template.read_options())
         self._status = record.status()
         self._rows: list[dict[str, Any]] = record.trials()
         self._failures = 0

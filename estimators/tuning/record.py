@@ -14,12 +14,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+from container.contract import rules
 from container.contract.names import nearest, shown
 from container.system import files, locks
 from container.system.removing import remove_tree
 from estimators.job import fleets
 from estimators.job.errors import ConfigurationError, JobExistsError, JobNotFoundError
-from estimators.job.request import RunOptions
+from estimators.job.request import JobOptions
 from estimators.records.private_files import explained, replace_json, reserve
 from estimators.records.record import JobRecord, jobs_folder
 from estimators.tuning.config import TuningSpec
@@ -149,7 +150,7 @@ class TuningRecord:
     @property
     def is_managed(self) -> bool:
         """Whether the tuning job lives on a service of somebody else's, and is only followed from here."""
-        options = RunOptions.from_dict(self.template.read_options())
+        options = JobOptions.from_dict(self.template.read_options())
         fleet = fleets.find(options.backend)
         return fleet is not None and fleet.capabilities.managed
 
@@ -172,7 +173,7 @@ class TuningRecord:
     @property
     def spec(self) -> TuningSpec:
         """What was asked for."""
-        return TuningSpec.from_dict(self.read("tuning")["spec"])
+        return rules.from_dict(TuningSpec, self.read("tuning")["spec"])  # type: ignore[no-any-return]
 
     def status(self) -> dict[str, Any]:
         """Return DescribeHyperParameterTuningJob's variable part, as its process last wrote it."""

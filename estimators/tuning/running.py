@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from container.contract import rules
 from estimators.client import launch
 from estimators.job.errors import BackendError, JobUnreachableError, UnsupportedError
 from estimators.records.private_files import open_private
@@ -76,7 +77,7 @@ def create(
     record = TuningRecord.stage(spec.name, home)
     now = time.time()
     try:
-        record.write("tuning", {"version": 1, "spec": spec.to_dict(), "estimator": estimator})
+        record.write("tuning", {"version": 1, "spec": rules.to_dict(spec), "estimator": estimator})
         record.write("request", dict(request))
         record.write(
             "status",

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from container.contract import hyperparameters as codec
+from container.contract import rules
 from container.contract.wire import Event
 from estimators.client import ipc_client, launch
+from estimators.client.callbacks import EventTail, metric_of
 from estimators.job.errors import JobUnreachableError
-from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.records import status as statuses
 from estimators.records.private_files import explained
 from estimators.records.record import JobRecord, jobs_folder
@@ -103,13 +105,13 @@ def start(
         BackendError: its supervisor cannot be started.
     """
     spec = trial_spec(TrainingJobSpec.from_request(template.read_request()), name, values, home)
-    options = RunOptions.from_dict(template.read_options())
+    options = JobOptions.from_dict(template.read_options())
     now = time.time()
     record = JobRecord.stage(name, home)
     try:
         request = spec.to_request()
         record.write_request(request)
-        record.write_options(options.to_dict())
+        record.write_options(rules.to_dict(options))
         record.write_status(statuses.new_status(request, now, warnings=options.warnings))
         record.append_event(Event(kind="phase", host="caller", time_ns=int(now * 1e9), data={"name": "job_created"}))
         with explained(record.source_dir, "copy the source to"):
@@ -146,10 +148,8 @@ class Follower:
     """
 
     def __init__(self, record: JobRecord, objective: str) -> None:
-        self._path = record.events_file
+        self._tail = EventTail(record)
         self._objective = objective
-        self._mark = json.dumps(objective).encode()
-        self._place = 0
         self._rank: float = float("inf")
         self.values: list[float] = []
         self.times: list[float] = []
@@ -157,35 +157,18 @@ class Follower:
 
     def poll(self) -> list[float]:
         """Return the values that are new."""
-        found: list[float] = []
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._place)
-                data = file.read()
-        except FileNotFoundError:
-            return found
-        whole = data.rfind(b"\n") + 1
-        self._place += whole
-        for line in data[:whole].splitlines():
-            if b'"metric"' not in line:
-                continue
-            try:
-                event = Event.from_dict(json.loads(line))
-                name, value = event.data["name"], float(event.data["value"])
-            except (ValueError, TypeError, KeyError):
-                continue
-            if event.kind != "metric":
-                continue
-            if name != self._objective:
-                self.others.add(str(name))
-                continue
-            rank = float(event.rank) if event.rank is not None else 1e9
-            if rank <= self._rank:
-                self._rank = rank
-                found.append(value)
-                self.times.append(event.time_ns / 1e9)
-        self.values += found
-        return found
+        begin = len(self.values)
+        while events := self._tail.read():
+            for metric in filter(None, map(metric_of, events)):
+                if metric.name != self._objective:
+                    self.others.add(metric.name)
+                    continue
+                rank = float(metric.rank) if metric.rank is not None else 1e9
+                if rank <= self._rank:
+                    self._rank = rank
+                    self.values.append(metric.value)
+                    self.times.append(metric.time)
+        return self.values[begin:]
 
 
 def final_value(status: dict[str, Any], objective: str) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import re
 import sys
@@ -42,6 +43,7 @@ from estimators.tuning.config import (
     WarmStartConfig,
     WarmStartTypes,
 )
+from estimators.tuning.display import NotebookDisplay, TrialLines
 from estimators.tuning.fleet import SharedFleetConfig
 from estimators.tuning.plan import TuningPlan
 from estimators.tuning.record import TuningRecord
@@ -550,7 +552,7 @@ class HyperparameterTuner:
             KeyboardInterrupt: the waiting was interrupted; the tuning job continues.
         """
         record = self._record()
-        show = _Shown(record)
+        show = NotebookDisplay(record) if in_jupyter(sys.stdout) else TrialLines(record)
         try:
             status = running.wait(record, show.changed, timeout, env=self._env())
         except KeyboardInterrupt:
@@ -620,69 +622,11 @@ class HyperparameterTuner:
         return self._warm(WarmStartTypes.TRANSFER_LEARNING, additional_parents, estimator or self.estimator)
 
     def _warm(self, kind: WarmStartTypes, others: Any, estimator: Estimator) -> HyperparameterTuner:
-        parents = {self.name, *(others or ())}
-        return HyperparameterTuner(
-            estimator,
-            self.objective_metric_name,
-            self._hyperparameter_ranges,
-            metric_definitions=self.metric_definitions,
-            strategy=self.strategy,
-            objective_type=self.objective_type,
-            max_jobs=self.max_jobs,
-            max_parallel_jobs=self.max_parallel_jobs,
-            max_runtime_in_seconds=self.max_runtime_in_seconds,
-            tags=self.tags,
-            warm_start_config=WarmStartConfig(kind, parents),
-            strategy_config=self.strategy_config,
-            completion_criteria_config=self.completion_criteria_config,
-            early_stopping_type=self.early_stopping_type,
-            random_seed=self.random_seed,
-            reduction_factor=self.reduction_factor,
-            population_config=self.population_config,
-            max_failures=self.max_failures,
-            repeats=self.repeats,
-            shared_fleet=self.shared_fleet,
-        )
+        tuner = copy.copy(self)
+        tuner.estimator, tuner.base_tuning_job_name, tuner.latest_tuning_job = estimator, None, None
+        tuner.warm_start_config = WarmStartConfig(kind, {self.name, *(others or ())})
+        return tuner
 
 
 def _started(home: Path, row: Mapping[str, Any]) -> bool:
     return (home / "jobs" / str(row["job"])).is_dir()
-
-
-class _Shown:
-    """What a waiting caller sees: a line for each trial that ends; in a notebook the study's table, kept up to date."""
-
-    def __init__(self, record: TuningRecord) -> None:
-        self._record = record
-        self._seen: set[int] = set()
-        self._handle: Any = None
-        self._told: str | None = None
-
-    def changed(self) -> None:
-        from estimators.tuning.display import held_up_by, trial_line
-
-        held_up = held_up_by(self._record)
-        if held_up is not None and held_up != self._told:
-            write_text(sys.stderr, f"{held_up}\n")
-        self._told = held_up
-        if in_jupyter(sys.stdout):
-            self._in_notebook()
-            return
-
-        rows = self._record.trials()
-        best = self._record.status().get("Fleetfit", {}).get("best")
-        for row in rows:
-            if row["state"] != "Running" and row["number"] not in self._seen:
-                self._seen.add(row["number"])
-                write_text(sys.stdout, trial_line(row, self._record.spec, best=row["number"] == best) + "\n")
-
-    def _in_notebook(self) -> None:
-        from IPython.display import HTML, display
-
-        from estimators.tuning.display import study_html
-
-        shown = HTML(study_html(self._record))
-        if self._handle is None:
-            self._handle = display(shown, display_id=True)
-        else:
-            self._handle.update(shown)

@@ -20,7 +20,7 @@ from typing import Any
 import leaks
 from waiting import until
 
-from container.contract import variables
+from container.contract import rules, variables
 from container.contract.wire import Event
 from container.system import unused
 from estimators import MPI, Estimator, PreflightWarning, RunOptions, TensorFlow, TrainingJob
@@ -579,7 +579,7 @@ class Caller:
             "model_dir": False,
             "environment": dict(settings.environment),
         }
-        options = settings.run_options.to_dict()
+        options = rules.to_dict(settings.run_options)
         text = (
             "import json, signal, sys, warnings\n"
             # Whoever started the tests may ignore it (nohup), and what is ignored is inherited.

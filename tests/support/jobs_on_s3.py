@@ -13,7 +13,7 @@ import pytest
 import s3_server
 
 from estimators import ElasticTorchDistributed, Estimator, RunOptions, TensorFlow
-from estimators.faults import Interrupt, SpotMarket
+from estimators.faults import Interrupt
 
 #: Says what it reads, and leaves a model, an output and a checkpoint in the Checkpointer's form.
 SCRIPT = """
@@ -115,7 +115,6 @@ def check_attempts(make: clusters.Make, s3: s3_server.Bucket, way: str, count: i
     fails = 2 if way in ("retry", "elastic") else 1
     restarts = {"kind": Estimator, "distribution": ElasticTorchDistributed(max_restarts=2)} if way == "elastic" else {}
     spot = {"use_spot_instances": True, "max_run": 600, "max_wait": 900} if way == "interruption" else {}
-    prices = SpotMarket(price_history=[(0, 1.0)], on_demand_price=2.0)
     estimator = make(
         _ATTEMPTS,
         hosts=count,
@@ -123,12 +122,11 @@ def check_attempts(make: clusters.Make, s3: s3_server.Bucket, way: str, count: i
         output_path=s3.uri("out"),
         environment={"FAILS": str(fails), "FAILS_BY": way},
         max_retry_attempts=2 if way == "retry" else None,
-        options={"spot_market": prices} if spot else None,
         **spot,
         **restarts,
     )
-    chaos = Interrupt("algo-1", 0, at_line="wrote 0 on algo-1", return_after_s=0.5) if spot else None
-    job = estimator.fit(wait=False, chaos=chaos)
+    faults = Interrupt("algo-1", 0, at_line="wrote 0 on algo-1", return_after_s=0.5) if spot else None
+    job = estimator.fit(wait=False, faults=faults)
     clusters.await_terminal(job)
     if way == "resume":
         assert job.status == "Failed"

@@ -13,10 +13,10 @@ from estimators.client.source import resolve
 from estimators.client.training_job import TrainingJob
 from estimators.job.request import (
     Algorithm,
+    JobOptions,
     MetricDefinition,
     OutputConfig,
     Resources,
-    RunOptions,
     StoppingCondition,
     TrainingJobSpec,
 )
@@ -57,7 +57,7 @@ def start(
         stopping=StoppingCondition(max_run_s=3600),
         environment=environment or {},
     )
-    return TrainingJob(*launch(spec, RunOptions(**options), attached=attached, source=source))
+    return TrainingJob(*launch(spec, JobOptions(**options), attached=attached, source=source))
 
 
 def processes_of(job: str) -> list[int]:

@@ -30,7 +30,9 @@ _WAITING = re.compile(r"training/(checkpoint/test_(keras|kills)|cluster/test_ela
 #: What starts an engine, by the test's file or the place that is its parameter; the first that fits counts.
 _ENGINES = {
     "ray": re.compile(r"/test_(elastic_)?ray(_dispatcher|_tune)?\.py|\[ray\b"),
-    "machines": re.compile(r"/test_(slurm|ssh|elastic_ssh|machines|dispatcher|chaos)\.py|\[(machines|ssh|slurm)\b"),
+    "machines": re.compile(
+        r"/test_(slurm|ssh|elastic_ssh|machines|machine_faults|dispatcher)\.py|\[(machines|ssh|slurm)\b"
+    ),
     "ec2": re.compile(r"/test_(elastic_)?ec2\.py|/test_spot_fleet\.py|/backends/ec2/"),
     "spark": re.compile(r"/test_(elastic_)?spark\.py|\[spark\b"),
     "s3": re.compile(r"integration/data/"),

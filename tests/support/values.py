@@ -25,7 +25,7 @@ from estimators.backends.hosts.provider import (
     ProvidedJob,
 )
 from estimators.job.fleets import Capabilities
-from estimators.job.request import Algorithm, OutputConfig, Resources, RunOptions, TrainingJobSpec
+from estimators.job.request import Algorithm, JobOptions, OutputConfig, Resources, TrainingJobSpec
 from estimators.records.record import JobRecord
 
 
@@ -323,7 +323,7 @@ class Job:
         )
         cluster = type("ValueCluster", (HostCluster,), {"name": provider.name, "provider_type": provider})
         self.record = JobRecord.create("job-1", folder)
-        self.cluster: HostCluster = cluster(self.loop, self.record, spec, RunOptions(backend="values"), callbacks)
+        self.cluster: HostCluster = cluster(self.loop, self.record, spec, JobOptions(backend="values"), callbacks)
         self.ends_on_failure = True
 
     def _failed(self, failure: Any) -> None:

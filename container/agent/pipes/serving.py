@@ -18,8 +18,8 @@ from container.agent.pipes.sharing import Sharing
 from container.agent.pipes.stream import Contents, write_stream
 from container.agent.pipes.writing import Pipe, ReaderGone
 from container.contract import pipes
-from container.contract.channels import ChannelError, DataDistribution, HostChannel, InputMode
-from container.contract.errors import AgentError
+from container.contract.channels import DataDistribution, HostChannel, InputMode
+from container.contract.errors import AgentError, ConfigurationError
 from container.contract.layout import MLTree
 from container.contract.pipes import Note
 from container.contract.sharding import imbalance
@@ -67,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
         return 2
     try:
         channels = read_channels(file)
-    except (AgentError, ChannelError) as error:
+    except (AgentError, ConfigurationError) as error:
         _fail(error)
     # Threads inherit it. A handler would not do: Python runs it in this thread, and where the signal comes in the
     # moment in which this begins to wait for something, it would wait on.
@@ -110,7 +110,7 @@ def read_channels(file: Path) -> tuple[HostChannel, ...]:
 
     Raises:
         AgentError: the file cannot be read.
-        ChannelError: a channel cannot be.
+        ConfigurationError: a channel cannot be.
     """
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
@@ -124,7 +124,7 @@ def _serve_all(channels: Sequence[HostChannel], host: PipeHost) -> None:
     try:
         for channel in channels:
             _serve(channel, host)
-    except (AgentError, ChannelError, RecordError, OSError) as error:
+    except (AgentError, ConfigurationError, RecordError, OSError) as error:
         _fail(error)
     except Exception as error:  # noqa: BLE001 - nobody else would hear of it
         _fail(AgentError(f"channel {channel.name!r}: {error!r}"))

@@ -1,4 +1,4 @@
-"""The faults that a job injects at training steps (``fit(chaos=…)``), as its ranks see them."""
+"""The faults that a job injects at training steps (``fit(faults=…)``), as its ranks see them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class InjectedFaults:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._orders: list[dict[str, Any]] = []
-        text = environ.get(variables.CHAOS)
+        text = environ.get(variables.FAULTS)
         if text:
             try:
-                done = json.loads(environ.get(variables.CHAOS_DONE) or "[]")
+                done = json.loads(environ.get(variables.FAULTS_DONE) or "[]")
                 self._orders = [dict(order) for order in json.loads(text) if order["id"] not in done]
             except (KeyError, ValueError, TypeError):
                 self._orders = []
@@ -44,7 +44,7 @@ class InjectedFaults:
             if order["rank"] != rank and not coordinates:
                 continue
             self._orders.remove(order)
-            events.emit("chaos_step", id=order["id"], step=step)
+            events.emit("fault_step", id=order["id"], step=step)
             if order["rank"] == rank and "signal" in order:
                 os.kill(os.getpid(), order["signal"])
         if not coordinates:

@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from container.contract import hyperparameters as codec
+from container.contract import rules
 from container.contract.messages import encode
 from container.contract.strategies import DISCOVERED_BY_CALLER, Elastic
 from container.system.locations import is_s3, path_here
 from estimators import backends
 from estimators.backends.dispatchers.base import LIMIT, Parcel
-from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.job.request import JobOptions, RunOptions, TrainingJobSpec
 from estimators.records.record import JobRecord, jobs_folder
 
 #: What of a record goes along, beside the code: what is written before a job begins.
@@ -63,7 +64,7 @@ def refusals(spec: TrainingJobSpec) -> list[str]:
     return found
 
 
-def of(record: JobRecord, spec: TrainingJobSpec, options: RunOptions) -> Parcel:
+def of(record: JobRecord, spec: TrainingJobSpec, options: JobOptions) -> Parcel:
     """Return a job as it goes to its dispatcher.
 
     Args:
@@ -93,7 +94,7 @@ def of(record: JobRecord, spec: TrainingJobSpec, options: RunOptions) -> Parcel:
     header = {
         "name": spec.name,
         "request": request,
-        "options": there.to_dict(),
+        "options": rules.to_dict(there),
         "created": (record.stored_status() or {}).get("CreationTime"),
         "jobs": str(record.path.parent),
         "python": RunOptions().python,

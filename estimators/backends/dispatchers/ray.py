@@ -36,7 +36,7 @@ from estimators.backends.hosts.cluster_client import ClusterClient, ProgramEnded
 from estimators.backends.ray import diagnosis
 from estimators.job.errors import ConfigurationError, FleetfitError
 from estimators.job.redaction import looks_secret
-from estimators.job.request import RunOptions
+from estimators.job.request import JobOptions
 from estimators.records.record import jobs_folder
 
 #: The program that is a job of Ray's.
@@ -216,7 +216,7 @@ class RayDispatcher(Dispatcher):
                 f"accepts at most {_LARGEST >> 20} MiB. Put the data on S3."
             )
         say(f"{self.place}: sending the job there")
-        stopping = math.ceil(RunOptions.from_dict(header["options"]).longest_grace) + _ENDING_S
+        stopping = math.ceil(JobOptions.from_dict(header["options"]).longest_grace) + _ENDING_S
         given = dict(self._options.runtime_env)
         variables = {"RAY_JOB_STOP_WAIT_TIME_S": str(stopping), **(given.pop("env_vars", None) or {})}
         answers = self._submit_job(

@@ -19,7 +19,7 @@ from estimators.backends.docker import naming
 from estimators.backends.docker.options import SECRETS, ContainerOptions, Mount
 from estimators.backends.images.toolkit import IMAGE, TOOLKIT_LABEL
 from estimators.job import fleets
-from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.job.request import JobOptions, TrainingJobSpec
 
 #: Labels of everything that a job makes on the engine. The record's path tells jobs of different users apart.
 JOB_LABEL = "fleetfit.job"
@@ -124,7 +124,7 @@ def keeps_names(spec: TrainingJobSpec, *, toolkit: bool) -> bool:
     return not toolkit and len(spec.hosts) > 1
 
 
-def facts(options: RunOptions) -> config.BackendFacts:
+def facts(options: JobOptions) -> config.BackendFacts:
     """Return what a container's configuration files say of where it is."""
     return config.BackendFacts(
         network_interface=INTERFACE, submit_directory=CODE, instance_type=options.asked_instance_type
@@ -133,7 +133,7 @@ def facts(options: RunOptions) -> config.BackendFacts:
 
 def plan_container(
     spec: TrainingJobSpec,
-    options: RunOptions,
+    options: JobOptions,
     host: str,
     *,
     record: Path,
@@ -195,7 +195,7 @@ def plan_container(
     )
 
 
-def environment_of(spec: TrainingJobSpec, options: RunOptions, host: str) -> dict[str, str]:
+def environment_of(spec: TrainingJobSpec, options: JobOptions, host: str) -> dict[str, str]:
     """Return the variables that a host's configuration gives its toolkit, which shares this machine's cores."""
     found = dict(config.host_config(spec, host, facts(options)).environment)
     if len(spec.hosts) > 1 and ContainerOptions.of(options.backend_options).cpus is None:

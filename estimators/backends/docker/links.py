@@ -15,7 +15,7 @@ import shutil
 import subprocess
 from typing import Any
 
-from estimators.backends import option_rules
+from container.contract import rules
 from estimators.job.errors import BackendError
 
 _UNITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
@@ -54,16 +54,16 @@ def rate(where: str, value: Any) -> int:
     elif isinstance(value, int | float) and not isinstance(value, bool):
         bits = float(value)
     else:
-        raise option_rules.refuse(where, "a rate such as '100mbit' or '1gbit'", value)
+        raise rules.refuse(where, "a rate such as '100mbit' or '1gbit'", value)
     if not 1e5 <= bits <= 1e12:
-        raise option_rules.refuse(where, "from 100kbit to 1000gbit", value)
+        raise rules.refuse(where, "from 100kbit to 1000gbit", value)
     return int(bits)
 
 
 def latency(where: str, value: Any) -> float:
     """Read the option ``link_latency_ms``."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= 10_000:
-        raise option_rules.refuse(where, "a number of milliseconds from 1 to 10000", value)
+        raise rules.refuse(where, "a number of milliseconds from 1 to 10000", value)
     return float(value)
 
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from container.contract import rules
 from container.contract.layout import DEFAULT_BASE_DIR
-from estimators.backends import option_rules
+from container.contract.rules import option
 from estimators.backends.docker import links
-from estimators.backends.option_rules import option
 from estimators.job.errors import ConfigurationError
 
 #: A folder of files that only this job's containers have: the job's token and AWS credentials.
@@ -49,7 +49,7 @@ class Mount:
 
 def _mounts(where: str, given: Any) -> tuple[Mount, ...]:
     if not isinstance(given, Mapping) or not all(isinstance(text, str) for item in given.items() for text in item):
-        raise option_rules.refuse(where, "a mapping of paths of this machine to paths of the container", given)
+        raise rules.refuse(where, "a mapping of paths of this machine to paths of the container", given)
     mounts = []
     for source, target in given.items():
         here, there = Path(source).expanduser(), posixpath.normpath(target)
@@ -69,7 +69,7 @@ def _mounts(where: str, given: Any) -> tuple[Mount, ...]:
 def _bytes(where: str, value: Any) -> int:
     match = _SIZE.fullmatch(str(value).strip()) if isinstance(value, int | str) else None
     if match is None or isinstance(value, bool) or float(match[1]) == 0:
-        raise option_rules.refuse(where, "a number of bytes or a size such as '4g'", value)
+        raise rules.refuse(where, "a number of bytes or a size such as '4g'", value)
     return int(float(match[1]) * 1024 ** "bkmgt".index(match[2].lower() or "b"))
 
 
@@ -88,10 +88,10 @@ class ContainerOptions:
     """
 
     memory: int | None = option(_bytes)
-    cpus: float | None = option(option_rules.above_0("a number of cores over 0"))
+    cpus: float | None = option(rules.above_0("a number of cores over 0"))
     shm_size: int = option(_bytes, _SHM_BYTES)
     mounts: tuple[Mount, ...] = option(_mounts, ())
-    sshd: bool | None = option(option_rules.boolean)
+    sshd: bool | None = option(rules.boolean)
     link_rate: int | None = option(links.rate)
     link_latency_ms: float = option(links.latency, links.LATENCY_MS)
 
@@ -104,7 +104,7 @@ class ContainerOptions:
         """
         if options.get("link_latency_ms") is not None and options.get("link_rate") is None:
             raise ConfigurationError("backend_options: 'link_latency_ms' needs 'link_rate', such as '100mbit'.")
-        found: ContainerOptions = option_rules.read(cls, options)
+        found: ContainerOptions = rules.read(cls, options)
         return found
 
     @property

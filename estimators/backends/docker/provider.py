@@ -38,7 +38,7 @@ from estimators.backends.images.toolkit import TOOLKIT_LABEL
 from estimators.backends.placement import ClusterPlacement
 from estimators.job import fleets
 from estimators.job.errors import FleetfitError
-from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.job.request import JobOptions, TrainingJobSpec
 
 T = TypeVar("T")
 
@@ -81,7 +81,7 @@ class DockerProvider(HostProvider):
         self._giving_back = asyncio.Lock()
 
     @classmethod
-    def validate(cls, spec: TrainingJobSpec, options: RunOptions) -> list[str]:
+    def validate(cls, spec: TrainingJobSpec, options: JobOptions) -> list[str]:
         """Refuse what cannot be: an engine that does not answer, an image that is not there, GPUs without a runtime.
 
         Raises:
@@ -364,7 +364,7 @@ class ContainerCluster(HostCluster):
     provider_type = DockerProvider
 
     @classmethod
-    def describe(cls, spec: TrainingJobSpec, options: RunOptions, record: Path) -> ClusterPlacement:
+    def describe(cls, spec: TrainingJobSpec, options: JobOptions, record: Path) -> ClusterPlacement:
         """Return the containers that hosts would be, as ``docker`` would start them."""
         limits = ContainerOptions.of(options.backend_options)
         gpus = gpu_count() if fleets.capabilities(spec.instance_type).needs_gpus else 0

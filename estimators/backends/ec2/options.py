@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from container.contract.names import shown
-from estimators.backends.option_rules import boolean, money, one_of, option, read, refuse, seconds, text, texts, whole
+from container.contract.rules import boolean, money, one_of, option, read, refuse, seconds, text, texts, whole
 from estimators.job.errors import ConfigurationError
 from estimators.job.request import TrainingJobSpec
 

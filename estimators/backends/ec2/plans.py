@@ -10,14 +10,14 @@ from estimators.backends.ec2.prices import Prices
 from estimators.backends.hosts.provider import Placement
 from estimators.job import instances
 from estimators.job.errors import ConfigurationError
-from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.job.request import JobOptions, TrainingJobSpec
 
 #: For how many days back prices are shown, and how many pools are.
 _DAYS, _SHOWN = 7.0, 8
 _HOUR = 3600.0
 
 
-def ssh_part(options: RunOptions, given: Ec2Options) -> RunOptions:
+def ssh_part(options: JobOptions, given: Ec2Options) -> JobOptions:
     """Return the options of what is done over ssh."""
     part = {
         "python": given.python,
@@ -29,7 +29,7 @@ def ssh_part(options: RunOptions, given: Ec2Options) -> RunOptions:
     return dataclasses.replace(options, backend_options=part)
 
 
-def placement(spec: TrainingJobSpec, options: RunOptions, ssh: Placement) -> Placement:
+def placement(spec: TrainingJobSpec, options: JobOptions, ssh: Placement) -> Placement:
     """Return where a job would run, with types, zones and prices as notes.
 
     Args:

@@ -39,7 +39,7 @@ from estimators.backends.ssh.provider import Reservation, SshProvider
 from estimators.job import fleets, instances
 from estimators.job.errors import ConfigurationError
 from estimators.job.fleets import Capabilities
-from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.job.request import JobOptions, TrainingJobSpec
 
 #: How many instances in a row may fail to start for one host.
 _STARTS = 3
@@ -71,7 +71,7 @@ class Ec2Provider(SshProvider):
         ] = {}  # host -> its instance, and what watches it
 
     @classmethod
-    def validate(cls, spec: TrainingJobSpec, options: RunOptions) -> list[str]:
+    def validate(cls, spec: TrainingJobSpec, options: JobOptions) -> list[str]:
         """Refuse what EC2's machines cannot do, and options that contradict each other."""
         try:
             given = Ec2Options.of(options.backend_options)
@@ -107,7 +107,7 @@ class Ec2Provider(SshProvider):
         return found
 
     @classmethod
-    def describe(cls, spec: TrainingJobSpec, options: RunOptions) -> Placement:
+    def describe(cls, spec: TrainingJobSpec, options: JobOptions) -> Placement:
         """Say where the job would run and what that costs; asks EC2 for its prices."""
         ssh = super().describe(spec, plans.ssh_part(options, Ec2Options.of(options.backend_options)))
         return plans.placement(spec, options, ssh)

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from container.contract.rules import above_0, interpreter, option, read, refuse
 from container.contract.strategies import MPI, Elastic
 from estimators.backends.hosts import shipping
 from estimators.backends.hosts.arrivals import Arrivals, Expected
@@ -25,7 +26,6 @@ from estimators.backends.hosts.cluster_client import ClusterClient, ProgramEnded
 from estimators.backends.hosts.provider import Host, HostError, HostProvider, HostUnavailable, Placement, ProvidedJob
 from estimators.backends.hosts.remote import SILENCE_S, RemoteHost
 from estimators.backends.hosts.waiting import unless
-from estimators.backends.option_rules import above_0, interpreter, option, read, refuse
 from estimators.job.request import TrainingJobSpec
 
 Event = dict[str, Any]

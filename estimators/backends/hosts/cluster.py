@@ -40,7 +40,7 @@ from estimators.backends.hosts.provider import (
 )
 from estimators.backends.placement import ClusterPlacement
 from estimators.job.errors import UnsupportedError
-from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.records.record import JobRecord
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class HostCluster(Backend):
     provider_type: ClassVar[type[HostProvider]]
 
     def __init__(
-        self, loop: AsyncioLoop, record: JobRecord, spec: TrainingJobSpec, options: RunOptions, callbacks: Callbacks
+        self, loop: AsyncioLoop, record: JobRecord, spec: TrainingJobSpec, options: JobOptions, callbacks: Callbacks
     ) -> None:
         super().__init__(loop, record, spec, options, callbacks)
         if not self.provider_type.capabilities.shared_machine:
@@ -125,7 +125,7 @@ class HostCluster(Backend):
         self._located: set[str] = set()  # the hosts of which that was ever said
 
     @classmethod
-    def check(cls, spec: TrainingJobSpec, options: RunOptions) -> None:
+    def check(cls, spec: TrainingJobSpec, options: JobOptions) -> None:
         """Refuse what the provider refuses, and channels that nobody can feed."""
         for channel in spec.inputs:
             if (refusal := local.channel_refusal(spec, channel)) is not None:
@@ -134,7 +134,7 @@ class HostCluster(Backend):
             raise UnsupportedError(f"instance_type {cls.name!r}: {refusal}")
 
     @classmethod
-    def describe(cls, spec: TrainingJobSpec, options: RunOptions, record: Path) -> ClusterPlacement:
+    def describe(cls, spec: TrainingJobSpec, options: JobOptions, record: Path) -> ClusterPlacement:
         """See :meth:`HostProvider.describe`."""
         place = cls.provider_type.describe(spec, options)
         toolkit = (place.python, "-I", f"{place.package}/__main__.py", "train")
@@ -154,12 +154,12 @@ class HostCluster(Backend):
         )
 
     @classmethod
-    def portable(cls, spec: TrainingJobSpec, options: RunOptions) -> dict[str, Any]:
+    def portable(cls, spec: TrainingJobSpec, options: JobOptions) -> dict[str, Any]:
         """See :meth:`HostProvider.portable`."""
         return cls.provider_type.portable(spec, options)
 
     @classmethod
-    def patient(cls, options: RunOptions) -> dict[str, Any]:
+    def patient(cls, options: JobOptions) -> dict[str, Any]:
         """See :meth:`HostProvider.patient`."""
         return cls.provider_type.patient(options)
 

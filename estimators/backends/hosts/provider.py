@@ -21,7 +21,7 @@ from container.system.running import ProcessEnd as ProcessEnd
 from estimators.backends.base import Finding as Finding
 from estimators.backends.base import Leftover as Leftover
 from estimators.job.fleets import Capabilities
-from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.job.request import JobOptions, TrainingJobSpec
 
 if TYPE_CHECKING:
     from estimators.backends.hosts.membership import MembershipSource
@@ -269,7 +269,7 @@ class ProvidedJob:
 
     loop: AsyncioLoop
     spec: TrainingJobSpec
-    options: RunOptions
+    options: JobOptions
     found: Mapping[str, Any]
     protected: set[int]
     tell: Say
@@ -302,17 +302,17 @@ class HostProvider(abc.ABC):
     # --- before anything starts ---
 
     @classmethod
-    def validate(cls, spec: TrainingJobSpec, options: RunOptions) -> list[str]:
+    def validate(cls, spec: TrainingJobSpec, options: JobOptions) -> list[str]:
         """Return why the job cannot run here, each reason with its remedy. Called before anything is claimed."""
         return []
 
     @classmethod
-    def describe(cls, spec: TrainingJobSpec, options: RunOptions) -> Placement:
+    def describe(cls, spec: TrainingJobSpec, options: JobOptions) -> Placement:
         """Return where the job would run. Starts nothing."""
         return Placement(base_dir=lambda host: f"/tmp/{spec.name}/hosts/{host}/ml")
 
     @classmethod
-    def portable(cls, spec: TrainingJobSpec, options: RunOptions) -> dict[str, Any]:
+    def portable(cls, spec: TrainingJobSpec, options: JobOptions) -> dict[str, Any]:
         """Return the provider's options as they mean the same on another machine.
 
         Raises:
@@ -321,7 +321,7 @@ class HostProvider(abc.ABC):
         return dict(options.backend_options)
 
     @classmethod
-    def patient(cls, options: RunOptions) -> dict[str, Any]:
+    def patient(cls, options: JobOptions) -> dict[str, Any]:
         """Return the provider's options for a job that waits for hosts that others have: a tuner's trial."""
         return dict(options.backend_options)
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from container.contract.names import shown
+from container.contract.rules import boolean, one_of, option, refuse, text
 from estimators.backends.hosts.arriving import ArrivingOptions
-from estimators.backends.option_rules import boolean, one_of, option, refuse, text
 from estimators.job.errors import ConfigurationError
 
 #: Ray's ways to place hosts on nodes; the first is ours where nobody says.

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from estimators.backends.option_rules import one_of, option, read, refuse, text
+from container.contract.rules import one_of, option, read, refuse, text
 
 #: Who starts the processes: the image itself, or our toolkit, which is sent along. ``auto`` decides by the image.
 TOOLKITS = ("auto", "image", "shipped")

@@ -216,7 +216,7 @@ def _check_run_options(options: RunOptions) -> None:
             "SIGTERM. Leave stop_grace out."
         )
     defaults = RunOptions()
-    for name in ("interrupt_grace", "start_timeout", "python", "failure_policy", "spot_market", "chaos"):
+    for name in ("interrupt_grace", "start_timeout", "python", "failure_policy", "spot_market", "faults"):
         if getattr(options, name) != getattr(defaults, name):
             instead = "; on SageMaker, use max_retry_attempts and use_spot_instances" if name in _THEIRS else ""
             raise UnsupportedError(

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from estimators.backends import option_rules as rules
+from container.contract import rules
 from estimators.backends.hosts.remote import SILENCE_S
 from estimators.job.errors import ConfigurationError
 

@@ -33,7 +33,7 @@ from estimators.backends.ssh.starting import OurProgram
 from estimators.job import fleets
 from estimators.job.errors import ConfigurationError
 from estimators.job.fleets import Capabilities
-from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.provision.errors import ProvisionError
 
 #: How often a file of machines is read while an elastic job runs, in seconds.
@@ -75,7 +75,7 @@ class SshProvider(HostProvider):
         self._bridges = 0
 
     @classmethod
-    def validate(cls, spec: TrainingJobSpec, options: RunOptions) -> list[str]:
+    def validate(cls, spec: TrainingJobSpec, options: JobOptions) -> list[str]:
         """Refuse a job of more hosts or processes than the machines take."""
         try:
             given = SshOptions.of(options.backend_options)
@@ -114,7 +114,7 @@ class SshProvider(HostProvider):
         return []
 
     @classmethod
-    def describe(cls, spec: TrainingJobSpec, options: RunOptions) -> Placement:
+    def describe(cls, spec: TrainingJobSpec, options: JobOptions) -> Placement:
         """Say where the job would run."""
         given = SshOptions.of(options.backend_options)
         fitting = [machine for machine in given.machines() if fits(machine, spec)]
@@ -135,7 +135,7 @@ class SshProvider(HostProvider):
         )
 
     @classmethod
-    def portable(cls, spec: TrainingJobSpec, options: RunOptions) -> dict[str, Any]:
+    def portable(cls, spec: TrainingJobSpec, options: JobOptions) -> dict[str, Any]:
         """Name the machines themselves in place of a file, a variable or a fleet of this machine's."""
         given = dict(options.backend_options)
         machines = SshOptions.of(given).machines()
@@ -145,7 +145,7 @@ class SshProvider(HostProvider):
         return given
 
     @classmethod
-    def patient(cls, options: RunOptions) -> dict[str, Any]:
+    def patient(cls, options: JobOptions) -> dict[str, Any]:
         """Wait for machines that other jobs have."""
         return {"wait": _TRIAL_WAITS_S, **options.backend_options}
 
@@ -329,14 +329,14 @@ def _discovers(spec: TrainingJobSpec) -> bool:
     return isinstance(spec.strategy, Elastic) and spec.strategy.discovery is not None
 
 
-def _needs_horovod(spec: TrainingJobSpec, options: RunOptions) -> bool:
+def _needs_horovod(spec: TrainingJobSpec, options: JobOptions) -> bool:
     """Return whether a host is to have Horovod; mpirun also starts ranks that meet by mpi4py."""
     if isinstance(spec.strategy, MPI):
         return "tensorflow" in options.frameworks
     return isinstance(spec.strategy, ElasticHorovod)
 
 
-def _content(spec: TrainingJobSpec, options: RunOptions) -> dict[str, Any]:
+def _content(spec: TrainingJobSpec, options: JobOptions) -> dict[str, Any]:
     """Return what the environment of a job's hosts has, besides its requirements."""
     # A requirements.txt may bring the PyTorch that is not installed here.
     frameworks = [name for name in options.frameworks if name != "torch" or is_here(name)]

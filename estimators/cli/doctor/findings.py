@@ -6,6 +6,8 @@ import dataclasses
 import enum
 from typing import Any
 
+from container.contract import rules
+
 
 class Verdict(enum.Enum):
     """How a finding is to be taken."""
@@ -17,7 +19,7 @@ class Verdict(enum.Enum):
     ABSENT = "absent"  # not there, and nothing asks for it
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class ReportLine:
     """One line of the report.
 
@@ -33,12 +35,8 @@ class ReportLine:
     text: str
     remedy: str | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable form."""
-        return {**dataclasses.asdict(self), "state": self.state.value}
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Report:
     """Everything that was found.
 
@@ -63,7 +61,7 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serialisable form."""
-        sections = {name: [finding.to_dict() for finding in findings] for name, findings in self._sections()}
+        sections = {name: [rules.to_dict(finding) for finding in findings] for name, findings in self._sections()}
         return {"healthy": self.healthy, **sections, "remarks": list(self.remarks)}
 
     def _sections(self) -> list[tuple[str, tuple[ReportLine, ...]]]:

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from container.contract import rules
 from container.contract.names import shown, unknown
 from container.contract.strategies import MPI, TorchDistributed
 from estimators.client.estimator import Estimator
@@ -201,8 +202,7 @@ class RemoteExecutor(concurrent.futures.Executor):
     """
 
     def __init__(self, *, max_parallel_jobs: int = 1, **arguments: Any) -> None:
-        if not isinstance(max_parallel_jobs, int) or isinstance(max_parallel_jobs, bool) or max_parallel_jobs < 1:
-            raise ConfigurationError(f"max_parallel_jobs must be an integer above 0, got {shown(max_parallel_jobs)}.")
+        rules.whole(1)("max_parallel_jobs", max_parallel_jobs)
         self._settings = _estimator_arguments(arguments)
         self._pool = concurrent.futures.ThreadPoolExecutor(max_parallel_jobs, thread_name_prefix="fleetfit-remote")
         self._lock = threading.Lock()

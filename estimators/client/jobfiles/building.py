@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,15 +26,6 @@ _NOT_IN_FILES = {
     "sagemaker_session": "set the region and the profile with AWS_REGION and AWS_PROFILE",
     "capture_limit": "the entry point of a job file is a script, not a function",
 }
-#: Fields of RunOptions that are set by what else a job says.
-DERIVED_OPTIONS = (
-    "backend",
-    "warnings",
-    "framework_version",
-    "py_version",
-    "asked_instance_type",
-    "frameworks",
-)
 #: Arguments that are a path, a URI, or a list of paths.
 PATHS = ("source_dir", "output_path", "checkpoint_s3_uri", "model_uri")
 
@@ -46,7 +38,7 @@ def argument_names() -> list[str]:
 
 def option_names() -> list[str]:
     """Return the run options that a job file may have."""
-    return [field.name for field in dataclasses.fields(RunOptions) if field.name not in DERIVED_OPTIONS]
+    return [field.name for field in dataclasses.fields(RunOptions)]
 
 
 def check_names(document: Document) -> None:
@@ -208,14 +200,9 @@ def _channel(document: Document, name: str, value: Any) -> Any:
     return kind(**given)
 
 
-#: What a channel that is more than a path may say.
+#: What a channel that is more than a path may say: the arguments of its class.
 CHANNEL_OPTIONS = {
-    "TrainingInput": (
-        "s3_data", "distribution", "compression", "content_type", "record_wrapping", "s3_data_type", "instance_groups",
-        "input_mode", "attribute_names", "shuffle_config",
-    ),
-    "FileSystemInput": (
-        "file_system_id", "file_system_type", "directory_path", "file_system_access_mode", "content_type",
-    ),
-}  # fmt: skip
+    kind.__name__: tuple(name for name in inspect.signature(kind).parameters if name != "target_attribute_name")
+    for kind in (TrainingInput, FileSystemInput)
+}
 _REQUIRED = {"TrainingInput": 1, "FileSystemInput": 3}

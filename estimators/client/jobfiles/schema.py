@@ -132,7 +132,7 @@ def _run_options() -> dict[str, Any]:
     said = _object_of(RunOptions, option_names())
     said["properties"]["failure_policy"] = _object_of(FailurePolicy)
     said["properties"]["spot_market"] = _or_null(_object_of(SpotMarket))
-    said["properties"]["chaos"] = {"type": "array", "items": {"type": "object", "required": ["do"]}}
+    said["properties"]["faults"] = {"type": "array", "items": {"type": "object", "required": ["do"]}}
     return _or_null(said)
 
 

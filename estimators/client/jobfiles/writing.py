@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from container.contract import rules
 from container.contract.strategies import Distribution
 from estimators.client.jobfiles import reading
-from estimators.client.jobfiles.building import DERIVED_OPTIONS, PATHS, argument_names
+from estimators.client.jobfiles.building import PATHS, argument_names
 from estimators.job.errors import ConfigurationError
 from estimators.job.request import Channel, RunOptions, TrainingJobSpec
 from estimators.job.secrets import MASK, looks_secret, mask_argv, mask_value
@@ -192,7 +193,7 @@ def of_record(record: JobRecord) -> tuple[dict[str, Any], list[str]]:
     if functions.description_of(record) is not None:
         raise ConfigurationError(
             f"training job {record.name!r} ran a function, which a job file cannot contain. `fleetfit describe "
-            f"{record.name} --reproduce function` prints the function's source code."
+            f"{record.name} --reproduce python` prints the function's source code."
         )
     spec = TrainingJobSpec.from_request(record.read_request())
     values = of_settings(settings_of(record, passes_model_dir=True))
@@ -238,9 +239,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Distribution):
         return value.to_dict()
     if isinstance(value, RunOptions):
-        default = RunOptions().to_dict()
-        given = {name: item for name, item in value.to_dict().items() if item != default[name]}
-        return {name: _plain(item) for name, item in given.items() if name not in DERIVED_OPTIONS}
+        default = rules.to_dict(RunOptions())
+        return {name: _plain(item) for name, item in rules.to_dict(value).items() if item != default[name]}
     if isinstance(value, Mapping):
         return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

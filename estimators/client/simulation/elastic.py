@@ -136,7 +136,7 @@ class _ElasticRun:
 
     def _bill(self, name: str, until: float) -> None:
         kept = name in self._job.kept
-        self._outcome.bill(self._market, self._began[name], until, spot=not kept, on_demand=kept)
+        self._outcome.bill(until - self._began[name], spot=not kept, on_demand=kept)
 
     def _take(self, host: ElasticHost) -> None:
         """It is killed, whatever it does."""

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal, overload
 
-from container.contract.names import shown
+from container.contract import rules
 from estimators.client.simulation.forecast import Forecast, simulate
 from estimators.client.simulation.model import Timings
 from estimators.job import instances
@@ -184,10 +184,9 @@ def recommend(  # type: ignore[misc] # the overloads say what is returned for wh
     if market is None:
         raise ConfigurationError("recommend(spot=True) needs market=SpotMarket(rate=…), the rate of interruptions.")
     for name, value in (("deadline", deadline), ("budget", budget)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
-            raise ConfigurationError(f"recommend({name}=…) must be a number over 0; got {shown(value)}.")
-    if isinstance(hosts, bool) or not isinstance(hosts, int) or not 1 <= hosts <= MAX_HOSTS:
-        raise ConfigurationError(f"recommend(hosts=…) must be a whole number, 1 to {MAX_HOSTS:,}; got {shown(hosts)}.")
+        if value is not None:
+            rules.above_0("a number above 0")(f"recommend({name}=…)", value)
+    rules.whole(1, MAX_HOSTS)("recommend(hosts=…)", hosts)
     known = instances.describe(instance_type) if instance_type is not None else None
     gpus = known.gpus if known is not None else 0
     kind = device or ("gpu" if gpus else "cpu")
@@ -195,7 +194,7 @@ def recommend(  # type: ignore[misc] # the overloads say what is returned for wh
     common: dict[str, Any] = {
         "records": records,
         "epochs": epochs,
-        "prices": _prices(prices, known.on_demand if known is not None else None, market),
+        "prices": _prices(prices, known.on_demand if known is not None else None),
         "timings": timings,
         "constants": constants or (GPU if kind == "gpu" else CPU),
         "processes_per_host": processes_per_host or (None if has_own_speed else gpus or 1),
@@ -219,14 +218,12 @@ def recommend(  # type: ignore[misc] # the overloads say what is returned for wh
     return FleetRecommendation(tuple(found), worse, tuple(_reasons(found[0], worse, deadline, budget)), instance_type)
 
 
-def _prices(prices: Any, on_demand: float | None, market: SpotMarket) -> tuple[Any, Any] | None:
+def _prices(prices: Any, on_demand: float | None) -> Any:
     if isinstance(prices, tuple | list) and len(prices) == 2 and prices[1] is None and on_demand is not None:
         return prices[0], on_demand
-    if prices is None and market.on_demand_price is not None:
-        return None  # it has both
     if prices is None:
         raise ConfigurationError("recommend(spot=True) needs prices=(spot, on demand), in dollars per host and hour.")
-    return tuple(prices) if isinstance(prices, list) else prices
+    return prices
 
 
 def _fleets(most: int) -> list[tuple[int | tuple[int, int], int]]:

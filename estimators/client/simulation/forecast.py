@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
+import sys
 from collections.abc import Sequence
 from typing import Any
 
+from container.contract import rules
 from container.contract.names import shown
 from container.contract.strategies import ElasticHorovod
 from estimators.client.simulation.model import RunOutcome, SimulatedJob, Timings
@@ -26,7 +28,7 @@ _HOUR = 3600.0
 #: The bounds of ``commit_every="auto"``, in seconds, and what it is where nobody is taken away.
 _AUTO_S = (1.0, 3600.0)
 _QUIET_S = 600.0
-#: A run is given up after as many times its undisturbed training, and a day.
+#: A run is given up after as many times its uninterrupted training, and a day.
 _PATIENCE = 20.0
 _MAX_RUNS = 100_000
 
@@ -69,7 +71,7 @@ class Forecast:
         job: The job that was simulated.
         runs: All runs.
         elastic: Whether hosts join and leave during the training.
-        spot_price: Price of a spot host in US dollars per hour; None: unknown, or set by the market's price history.
+        spot_price: Price of a spot host in US dollars per hour; None: unknown.
         on_demand_price: Price of an on-demand host in US dollars per hour; None: unknown.
     """
 
@@ -92,20 +94,10 @@ class Forecast:
     @property
     def cost(self) -> Quantiles | None:
         """Cost of all hosts in US dollars; None if prices are unknown."""
-        dollars = [self._dollars(run) for run in self.runs]
-        known = [one for one in dollars if one is not None]
-        return Quantiles.of(known) if len(known) == len(dollars) else None
-
-    def _dollars(self, run: RunOutcome) -> float | None:
-        spot = run.spot_dollars
-        if spot is None and run.spot_s == 0.0:
-            spot = 0.0
-        elif spot is None and self.spot_price is not None:
-            spot = run.spot_s * self.spot_price / _HOUR
-        kept = 0.0 if run.on_demand_s == 0.0 else None
-        if self.on_demand_price is not None:
-            kept = run.on_demand_s * self.on_demand_price / _HOUR
-        return None if spot is None or kept is None else spot + kept
+        spot, on_demand = self.spot_price, self.on_demand_price
+        if spot is None or on_demand is None:
+            return None
+        return Quantiles.of([(run.spot_s * spot + run.on_demand_s * on_demand) / _HOUR for run in self.runs])
 
     @property
     def on_demand_cost(self) -> float | None:
@@ -113,14 +105,14 @@ class Forecast:
         if self.on_demand_price is None:
             return None
         timings = self.job.timings
-        seconds = timings.start_s + timings.import_s + self.job.undisturbed_s()
+        seconds = timings.start_s + timings.import_s + self.job.uninterrupted_s()
         return self.job.most * seconds * self.on_demand_price / _HOUR
 
     @property
     def goodput(self) -> Quantiles:
         """The speed of a run, relative to a training without interruptions on all hosts."""
-        undisturbed = self.job.undisturbed_s()
-        return Quantiles.of([undisturbed / run.seconds if run.completed else 0.0 for run in self.runs])
+        uninterrupted = self.job.uninterrupted_s()
+        return Quantiles.of([uninterrupted / run.seconds if run.completed else 0.0 for run in self.runs])
 
     @property
     def resizes(self) -> Quantiles:
@@ -138,7 +130,7 @@ class Forecast:
         completed = [run for run in self.runs if run.completed] or list(self.runs)
         total = sum(run.seconds for run in completed)
         shares = {
-            "training": self.job.undisturbed_s() * len(completed) / total,
+            "training": self.job.uninterrupted_s() * len(completed) / total,
             "done again": sum(run.lost_s for run in completed) / total,
             "commits": sum(run.commit_s for run in completed) / total,
             "nobody trains": sum(run.idle_s for run in completed) / total,
@@ -235,8 +227,7 @@ def simulate(
         epochs: Number of epochs to train, instead of ``records``. The job of the result must have a hyperparameter
             ``epochs``.
         processes_per_host: Workers on each host. None: as in the job of the result, or 1.
-        prices: ``(spot, on demand)`` in dollars per host and hour. If the market has a ``price_history``, which sets
-            the spot price: ``(None, on demand)``. None: no spot price, and the market's ``on_demand_price``.
+        prices: ``(spot, on demand)`` in dollars per host and hour; None: no prices.
         on_demand_base: Number of hosts that are never interrupted.
         commit_every: Seconds between two commits (for a job that restarts: checkpoints). ``"auto"``: Young's formula,
             the square root of 2 · (cost of a commit) · (mean time between interruptions).
@@ -272,7 +263,7 @@ def simulate(
         on_demand=on_demand_base,
         timings=timings,
     )
-    limit_s = _PATIENCE * simulated.undisturbed_s() + 24 * _HOUR
+    limit_s = _PATIENCE * simulated.uninterrupted_s() + 24 * _HOUR
     rules: Limits | FailurePolicy = failure_policy or FailurePolicy()
     if is_elastic:
         rules = Limits(
@@ -284,13 +275,12 @@ def simulate(
             grow_every=strategy.grow_every if strategy is not None else 0.0,
         )
     question = Question(job=simulated, market=market, rules=rules, limit_s=limit_s)
-    spot, kept = _prices(prices, market)
+    spot, kept = (None, None) if prices is None else _prices(prices)
     return Forecast(simulated, outcomes(question, runs), is_elastic, spot, kept)
 
 
-def _check(name: str, value: Any, low: float, high: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ConfigurationError(f"simulate({name}=…) must be a whole number, {low:,} to {high:,}; got {shown(value)}.")
+def _check(name: str, value: Any, low: int, high: int) -> None:
+    rules.whole(low, high)(f"simulate({name}=…)", value)
 
 
 def _hosts(hosts: Any) -> tuple[int, int]:
@@ -305,31 +295,17 @@ def _hosts(hosts: Any) -> tuple[int, int]:
     return least, most
 
 
-def _prices(prices: Any, market: SpotMarket) -> tuple[float | None, float | None]:
-    if prices is None:
-        return None, market.on_demand_price
-    moves = bool(market.price_history)
+def _prices(prices: Any) -> tuple[float, float]:
     pair = tuple(prices) if isinstance(prices, tuple | list) else ()
-    if len(pair) != 2 or not _is_amount(pair[1]) or not (_is_amount(pair[0]) or (moves and pair[0] is None)):
-        raise ConfigurationError(
-            f"simulate(prices=…) must be (spot, on demand), in dollars per host and hour; got {shown(prices)}."
-        )
-    if moves and pair[0] is not None:
-        raise ConfigurationError(
-            f"simulate(): the spot price is set both in prices ({pair[0]:g}) and in the market's price_history. To use "
-            f"the price_history, set prices=(None, {pair[1]:g})."
-        )
-    return pair[0] if pair[0] is None else float(pair[0]), float(pair[1])
-
-
-def _is_amount(value: Any) -> bool:
-    return not isinstance(value, bool) and isinstance(value, int | float) and 0 <= value < math.inf
+    if len(pair) != 2 or not all(isinstance(one, int | float) and 0 <= one < math.inf for one in pair):
+        raise rules.refuse("simulate(prices=…)", "(spot, on demand), in dollars per host and hour", prices)
+    return float(pair[0]), float(pair[1])
 
 
 def _records(job: Result | Workload, records: Any, epochs: Any) -> float:
     for name, value in (("records", records), ("epochs", epochs)):
-        if value is not None and not (_is_amount(value) and value > 0):
-            raise ConfigurationError(f"simulate({name}=…) must be a number over 0; got {shown(value)}.")
+        if value is not None:
+            rules.above_0("a finite number above 0", sys.float_info.max)(f"simulate({name}=…)", value)
     if records is not None:
         if epochs is not None:
             raise ConfigurationError("simulate() takes records= or epochs=, not both.")
@@ -343,7 +319,7 @@ def _records(job: Result | Workload, records: Any, epochs: Any) -> float:
     if epochs is None:
         return done
     had = job.hyperparameters.get("epochs")
-    if not _is_amount(had) or not had:
+    if not isinstance(had, int | float) or not had > 0:
         raise ConfigurationError(
             f"simulate(epochs=…): the job {job.job_name!r} has no hyperparameter 'epochs'. Give records=."
         )
@@ -355,8 +331,8 @@ def _rates(
 ) -> tuple[float, ...]:
     """Records in a second of 1, 2, … hosts: by the cost model, through what was measured if anything was."""
     counts = range(per_host, most * per_host + 1, per_host)
-    if gbps is not None and not (_is_amount(gbps) and gbps > 0):
-        raise ConfigurationError(f"simulate(bandwidth_gbps=…) must be a number over 0; got {shown(gbps)}.")
+    if gbps is not None:
+        rules.above_0("a number above 0")("simulate(bandwidth_gbps=…)", gbps)
     link = Hardware(hosts=1) if gbps is None else Hardware(hosts=1, bandwidth=gbps * 1e9 / 8)
     if isinstance(job, Result):
         measured, size = job.samples_per_second, job.processes
@@ -396,8 +372,4 @@ def _every(commit_every: Any, cost_s: float, market: SpotMarket, threatened: int
             return _QUIET_S
         between_s = _HOUR / (market.rate * threatened)
         return min(_AUTO_S[1], max(_AUTO_S[0], math.sqrt(2.0 * cost_s * between_s)))
-    if not _is_amount(commit_every) or commit_every <= 0:
-        raise ConfigurationError(
-            f"simulate(commit_every=…) must be a number of seconds over 0, or 'auto'; got {shown(commit_every)}."
-        )
-    return float(commit_every)
+    return float(rules.above_0("a number of seconds above 0, or 'auto'")("simulate(commit_every=…)", commit_every))

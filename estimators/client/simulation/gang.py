@@ -45,7 +45,7 @@ def run(job: SimulatedJob, market: SpotMarket, policy: FailurePolicy, limit_s: f
             ahead = next(coming, None)
         end = stretch.ends_at(left)
         if ahead is None or ahead.at_s >= end:
-            _bill(outcome, job, market, hosts, begin, end)
+            _bill(outcome, job, hosts, end - begin)
             outcome.commit_s += end - start - left / stretch.rate
             outcome.completed, now = end <= limit_s, end
             break
@@ -61,7 +61,7 @@ def run(job: SimulatedJob, market: SpotMarket, policy: FailurePolicy, limit_s: f
         outcome.commit_s += at - start - trained_s
         now = at + min(market.notice_s, timings.checkpoint_s)
         outcome.idle_s += now - at
-        _bill(outcome, job, market, hosts, begin, now)
+        _bill(outcome, job, hosts, now - begin)
         fleet = fleet.without(host, until=_back_at(ahead, market))
         ahead = next(coming, None)
         endings.append(
@@ -82,8 +82,6 @@ def _back_at(item: Interruption, market: SpotMarket) -> float:
     return math.inf if item.return_after_s is None else item.at_s + market.notice_s + item.return_after_s
 
 
-def _bill(
-    outcome: RunOutcome, job: SimulatedJob, market: SpotMarket, hosts: tuple[str, ...], begin: float, end: float
-) -> None:
+def _bill(outcome: RunOutcome, job: SimulatedJob, hosts: tuple[str, ...], seconds: float) -> None:
     kept = sum(host in job.kept for host in hosts)
-    outcome.bill(market, begin, end, spot=len(hosts) - kept, on_demand=kept)
+    outcome.bill(seconds, spot=len(hosts) - kept, on_demand=kept)

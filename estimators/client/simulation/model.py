@@ -7,10 +7,12 @@ import functools
 import math
 from collections.abc import Iterator, Sequence
 
-from container.contract.names import shown
-from estimators.job.bounds import is_seconds, range_text
-from estimators.job.errors import ConfigurationError
-from estimators.job.spot_market import Interruption, SpotMarket, interruptions, price_seconds
+from container.contract import rules
+from container.contract.rules import option
+from estimators.job.bounds import MAX_SECONDS
+from estimators.job.spot_market import Interruption, SpotMarket, interruptions
+
+_SECONDS = rules.seconds(0, MAX_SECONDS)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,23 +32,18 @@ class Timings:
         restart_s: From the end of an attempt to the first step of the next attempt.
     """
 
-    start_s: float = 1.0
-    import_s: float = 5.0
-    rendezvous_s: float | None = None
-    look_s: float | None = 0.1
-    resize_s: float = 0.33
-    loss_s: float = 0.22
-    commit_s: float = 0.05
-    checkpoint_s: float = 1.0
-    restart_s: float = 4.7
+    start_s: float = option(_SECONDS, 1.0)
+    import_s: float = option(_SECONDS, 5.0)
+    rendezvous_s: float | None = option(_SECONDS)
+    look_s: float | None = option(rules.or_none(_SECONDS), 0.1)
+    resize_s: float = option(_SECONDS, 0.33)
+    loss_s: float = option(_SECONDS, 0.22)
+    commit_s: float = option(_SECONDS, 0.05)
+    checkpoint_s: float = option(_SECONDS, 1.0)
+    restart_s: float = option(_SECONDS, 4.7)
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if not is_seconds(value) and not (value is None and field.name in ("rendezvous_s", "look_s")):
-                raise ConfigurationError(
-                    f"Timings({field.name}=…) must be a number of seconds, {range_text(value)}; got {shown(value)}."
-                )
+        rules.check(self)
 
     @property
     def first_s(self) -> float:
@@ -92,7 +89,7 @@ class SimulatedJob:
         """Records in a second of all workers of so many hosts."""
         return self.rates[hosts - 1]
 
-    def undisturbed_s(self) -> float:
+    def uninterrupted_s(self) -> float:
         """Seconds of training on all hosts, without commits and interruptions."""
         return self.records / self.rate(self.most)
 
@@ -106,7 +103,6 @@ class RunOutcome:
         completed: Whether it trained on all records.
         spot_s: Seconds of hosts that may be taken, all together.
         on_demand_s: Seconds of the others.
-        spot_dollars: What the former cost by the market's price history; None without one.
         interruptions: Notices.
         resizes: Memberships, or attempts, after the first.
         idle_s: Seconds in which nobody trained: starts, resizes, losses, waiting for hosts.
@@ -118,20 +114,16 @@ class RunOutcome:
     completed: bool = False
     spot_s: float = 0.0
     on_demand_s: float = 0.0
-    spot_dollars: float | None = None
     interruptions: int = 0
     resizes: int = 0
     idle_s: float = 0.0
     commit_s: float = 0.0
     lost_s: float = 0.0
 
-    def bill(self, market: SpotMarket, begin: float, end: float, *, spot: int, on_demand: int = 0) -> None:
-        """Count what so many hosts ran, from and until so many seconds."""
-        self.spot_s += spot * (end - begin)
-        self.on_demand_s += on_demand * (end - begin)
-        if market.price_history:
-            dollars = spot * price_seconds(market, begin, end) / 3600.0
-            self.spot_dollars = (self.spot_dollars or 0.0) + dollars
+    def bill(self, seconds: float, *, spot: int, on_demand: int) -> None:
+        """Count the time that hosts ran."""
+        self.spot_s += spot * seconds
+        self.on_demand_s += on_demand * seconds
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,13 +19,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar
 
-from container.contract.names import cut, unknown
+from container.contract import rules
+from container.contract.names import cut
 from container.contract.wire import Event
 from container.system.files import read_json, write_json
 from container.system.locations import path_here
 from estimators.client.callbacks import Callback, EventTail, metric_of
 from estimators.client.printing import write_text
-from estimators.job import bounds
+from estimators.job.bounds import MAX_SECONDS
 from estimators.job.errors import BackendError, ConfigurationError
 from estimators.job.request import TrainingJobSpec
 from estimators.job.secrets import mask_mapping
@@ -99,10 +100,8 @@ class Tracker(Callback, abc.ABC):
 
     def __init__(self, *, ranks: str = "first", patience: float = 30.0) -> None:
         kind = type(self).__name__
-        if ranks not in _RANKS:
-            raise ConfigurationError(unknown(f"{kind}(ranks=…)", ranks, _RANKS))
-        if not bounds.is_seconds(patience):
-            raise ConfigurationError(f"{kind}(patience=…) must be a number of seconds, {bounds.range_text(patience)}.")
+        rules.one_of(*_RANKS)(f"{kind}(ranks=…)", ranks)
+        rules.seconds(0, MAX_SECONDS)(f"{kind}(patience=…)", patience)
         if importlib.util.find_spec(self.library) is None:
             raise ConfigurationError(f"{kind} needs {self.title}'s library: `fleetfit install {self.extra}`.")
         self._all_ranks = ranks == "all"

@@ -1,4 +1,4 @@
-"""Turns a job's provenance into the commands that run it again."""
+"""Turn a job's provenance into the commands that run it again, or into its Python."""
 
 from __future__ import annotations
 
@@ -11,43 +11,15 @@ from typing import Any
 from estimators.job.redaction import MASK
 
 
-def part(name: str, facts: Mapping[str, Any]) -> str | None:
-    """Return one part of the provenance as a file's text; None when it is not on record.
+def session(facts: Mapping[str, Any]) -> str:
+    """Return the notebook's cells up to the one that started the job, as a script; empty for other jobs.
 
     Args:
-        name: ``patch``, ``requirements``, ``conda``, ``cell`` or ``session``.
         facts: The contents of ``provenance.json``.
     """
-    caller, packages = facts.get("caller") or {}, facts.get("packages") or {}
-    if name == "patch":
-        git = facts.get("git") or {}
-        # An empty patch is an answer, unless the true one was left out.
-        return git["diff"] if isinstance(git.get("diff"), str) and not git.get("diff_truncated") else None
-    if name in ("requirements", "conda"):
-        lines = packages.get("freeze" if name == "requirements" else "conda")
-        return "\n".join(lines) + "\n" if lines else None
-    if name == "cell":
-        return _text(caller.get("cell"))
-    if name == "session":
-        cells = [*(caller.get("earlier_cells") or []), [caller.get("execution_count"), caller.get("cell")]]
-        texts = [f"# In[{count}]:\n{source}\n" for count, source in cells if source]
-        return "\n".join(texts) or None
-    raise ValueError(f"unknown part {name!r}")
-
-
-def why_missing(name: str, facts: Mapping[str, Any]) -> str:
-    """Return why :func:`part` is None, as the end of a sentence."""
-    share = {"patch": "git", "requirements": "packages", "conda": "packages"}.get(name)
-    if share is not None and share in (facts.get("pending") or []):
-        return ": the job ended before this part was collected"
-    if share is not None and share in (facts.get("errors") or {}):
-        return f": {facts['errors'][share]}"
-    if name == "patch":
-        git = facts.get("git")
-        return f": {git['diff_truncated']}" if git and git.get("diff_truncated") else ": there was no git repository"
-    if name in ("cell", "session"):
-        return ": the job was not started from a notebook"
-    return ""
+    caller = facts.get("caller") or {}
+    cells = [*(caller.get("earlier_cells") or []), [caller.get("execution_count"), caller.get("cell")]]
+    return "\n".join(f"# In[{count}]:\n{source}\n" for count, source in cells if source)
 
 
 def script(
@@ -68,8 +40,8 @@ def script(
     folder = f"rerun-{job}"
     code, inside = _code(job, facts, folder)
     if function:
-        code.append(f"# The job ran a function; its source code: fleetfit describe {job} --reproduce function")
-    lines += [*code, "", *_environment(job, facts), "", *_data(facts), *_seeds(facts), *_variables(facts)]
+        code.append(f"# The job ran a function; its source code: fleetfit describe {job} --reproduce python")
+    lines += [*code, "", *_environment(facts), "", *_data(facts), *_seeds(facts), *_variables(facts)]
     lines += _command(job, facts, inside)
     if request is not None and MASK in str(request.get("HyperParameters")):
         lines += ["", f"# Some hyperparameters looked secret and are {MASK} here. Give them again."]
@@ -88,20 +60,20 @@ def _code(job: str, facts: Mapping[str, Any], folder: str) -> tuple[list[str], b
     lines = [
         f"# 1. The code: commit {commit[:12]}{branch}" + (", with uncommitted changes" if git.get("dirty") else "")
     ]
-    checkout = f'git -C {_quote(root)} worktree add --detach "$PWD/{folder}" {commit}'
+    checkout = f'git -C {shlex.quote(root)} worktree add --detach "$PWD/{folder}" {commit}'
     if git.get("remote"):
         lines += [
-            f"if [ -d {_quote(root)} ]; then",
+            f"if [ -d {shlex.quote(root)} ]; then",
             f"  {checkout}",
             "else",
-            f"  git clone {_quote(str(git['remote']))} {folder} && git -C {folder} checkout --detach {commit}",
+            f"  git clone {shlex.quote(str(git['remote']))} {folder} && git -C {folder} checkout --detach {commit}",
             "fi",
         ]
     else:
         lines.append(checkout)
     lines.append(f"cd {folder}")
     if git.get("diff"):
-        lines.append(f"fleetfit describe {job} --reproduce patch | git apply")
+        lines += _file("git apply", str(git["diff"]).removesuffix("\n"))
     if git.get("diff_truncated"):
         lines.append(f"# The changes are not on record: {git['diff_truncated']}.")
     left_out = [str(name) for name in git.get("untracked_left_out") or []]
@@ -111,7 +83,7 @@ def _code(job: str, facts: Mapping[str, Any], folder: str) -> tuple[list[str], b
     return [*lines, snapshot], True
 
 
-def _environment(job: str, facts: Mapping[str, Any]) -> list[str]:
+def _environment(facts: Mapping[str, Any]) -> list[str]:
     python, packages = facts.get("python") or {}, facts.get("packages") or {}
     version = str(python.get("version") or "3")
     short = ".".join(version.split(".")[:2])
@@ -123,24 +95,30 @@ def _environment(job: str, facts: Mapping[str, Any]) -> list[str]:
         lines[0] += f", {', '.join(versions)}"
     if not packages.get("freeze"):
         return [*lines, "# The packages are not on record."]
-    # Written before the new environment is active, which has no fleetfit yet.
-    lines.append(f"fleetfit describe {job} --reproduce requirements > requirements-rerun.txt")
+    # Horovod's wheel is built for the environment; the index has none.
+    plain = [line for line in packages["freeze"] if not line.startswith("horovod")]
+    lines += _file("cat > requirements-rerun.txt", "\n".join(plain))
     if packages.get("conda"):
         lines += [
-            f"fleetfit describe {job} --reproduce conda | grep -v pypi > conda-rerun.txt",
+            *_file("cat > conda-rerun.txt", "\n".join(line for line in packages["conda"] if "pypi" not in line)),
             "conda create --yes --prefix ./env-rerun --file conda-rerun.txt",
             '. "$(conda info --base)/etc/profile.d/conda.sh" && conda activate ./env-rerun',
         ]
     else:
         lines += [f"python{short} -m venv .venv-rerun", ". .venv-rerun/bin/activate"]
-    if any(line.startswith("horovod") for line in packages["freeze"]):
-        lines.append("grep -v '^horovod' requirements-rerun.txt | python -m pip install --requirement /dev/stdin")
+    lines.append("python -m pip install --requirement requirements-rerun.txt")
+    if len(plain) < len(packages["freeze"]):
         both = "torch" in software and not software.keys().isdisjoint({"tensorflow", "tensorflow-cpu"})
-        command = f"fleetfit install horovod{' tensorflow torch' if both else ''}"
-        lines.append(f"{command}  # Horovod's wheel is built for the environment; the index has none")
-    else:
-        lines.append("python -m pip install --requirement requirements-rerun.txt")
+        lines.append(f"fleetfit install horovod{' tensorflow torch' if both else ''}")
     return lines
+
+
+def _file(command: str, text: str) -> list[str]:
+    """Return the lines of a command that reads a text."""
+    end = "END"
+    while end in text:
+        end += "_"
+    return [f"{command} <<'{end}'", text, end]
 
 
 def _data(facts: Mapping[str, Any]) -> list[str]:
@@ -170,7 +148,7 @@ def _variables(facts: Mapping[str, Any]) -> list[str]:
     places = ("VIRTUAL_ENV", "CONDA_", "FLEETFIT_", "LD_", "PYTHONPATH")
     values = {n: v for n, v in (facts.get("environment") or {}).items() if not n.startswith(places)}
     lines = [
-        f"# export {name}=…  (it looked secret)" if value == MASK else f"export {name}={_quote(str(value))}"
+        f"# export {name}=…  (it looked secret)" if value == MASK else f"export {name}={shlex.quote(str(value))}"
         for name, value in values.items()
     ]
     return ["# The variables that mattered", *lines, ""] if lines else []
@@ -183,16 +161,16 @@ def _command(job: str, facts: Mapping[str, Any], inside: bool) -> list[str]:
     if cwd and inside and root and Path(cwd).is_relative_to(root):
         below = Path(cwd).relative_to(root)
         if str(below) != ".":
-            lines.append(f"cd {_quote(str(below))}")
+            lines.append(f"cd {shlex.quote(str(below))}")
     elif cwd:
-        lines.append(f"cd {_quote(str(cwd))}")
+        lines.append(f"cd {shlex.quote(str(cwd))}")
     if caller.get("kind") in ("notebook", "ipython"):
         where = f"notebook {caller['notebook']}" if caller.get("notebook") else "a notebook"
         lines += [
             f"# The job was started from {where}, cell {caller.get('execution_count')}:",
             *(f"#     {line}" for line in str(caller.get("cell") or "").splitlines()),
             "# To run that cell after the cells that were executed before it:",
-            f"fleetfit describe {job} --reproduce session > rerun.py && ipython rerun.py",
+            f"fleetfit describe {job} --reproduce python > rerun.py && ipython rerun.py",
         ]
         return lines
     argv = [str(argument) for argument in caller.get("argv") or []]
@@ -215,14 +193,3 @@ def _portable(argv: list[str], cwd: str | None, root: str | None) -> list[str]:
     if root is not None and cwd is not None and Path(cwd).is_relative_to(root):
         rest = [os.path.relpath(item, cwd) if item.startswith(root + os.sep) else item for item in rest]
     return ["fleetfit" if console_script else "python", *rest]
-
-
-def _quote(text: str) -> str:
-    return shlex.quote(text)
-
-
-def _text(value: Any) -> str | None:
-    if not value:
-        return None
-    text = str(value)
-    return text if text.endswith("\n") else text + "\n"

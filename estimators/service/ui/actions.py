@@ -19,7 +19,7 @@ from estimators.client.training_job import TrainingJob
 from estimators.job.errors import BackendError, ConfigurationError, UnsupportedError
 from estimators.job.fleets import capabilities
 from estimators.job.naming import base_of_name, job_name
-from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.records.record import JobRecord
 from estimators.service.ui import files
 from estimators.tuning import trials
@@ -71,7 +71,7 @@ def rerun(record: JobRecord, form: Form) -> str:
         The new job's name.
     """
     spec = TrainingJobSpec.from_request(record.read_request())
-    options = RunOptions.from_dict(record.read_options())
+    options = JobOptions.from_dict(record.read_options())
     if capabilities(spec.instance_type).managed or options.dispatcher is not None:
         raise UnsupportedError(
             f"training job {record.name!r} ran on other machines, so this page cannot start it again. Start it with "

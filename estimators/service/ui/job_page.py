@@ -12,7 +12,7 @@ from container.contract.wire import Event
 from estimators.job.errors import FleetfitError
 from estimators.job.fleets import capabilities
 from estimators.job.log_redaction import mask_texts, text_mask
-from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.records import status as statuses
 from estimators.records.elastic_events import Restores, number, restored
 from estimators.records.record import JobRecord
@@ -28,8 +28,8 @@ from estimators.service.ui.text import when
 _TOLD = 200
 #: Checkpoints that are listed, the newest.
 _CHECKPOINTS = 50
-#: Characters of a patch that are shown; `fleetfit describe --reproduce patch` has all.
-_PATCH = 200_000
+#: Characters of the commands that are shown; `fleetfit describe --reproduce` has all.
+_SCRIPT = 200_000
 
 _KINDS = (*timeline.KINDS, "checkpoint", "restored", "state_lost")
 
@@ -204,7 +204,7 @@ def plan_html(record: JobRecord) -> str:
 
     try:
         spec = TrainingJobSpec.from_request(record.read_request())
-        options = RunOptions.from_dict(record.read_options())
+        options = JobOptions.from_dict(record.read_options())
         text = plan_cluster(spec, options, home=record.home).text()
     except (FleetfitError, OSError, ValueError) as error:
         text = f"The plan cannot be made here: {error}"
@@ -212,7 +212,7 @@ def plan_html(record: JobRecord) -> str:
 
 
 def provenance_html(record: JobRecord) -> str:
-    """Return the page of where a job came from, with what was not committed, and the commands that run it again."""
+    """Return the page of where a job came from, and the commands that run it again."""
     from estimators.client.functions import values
     from estimators.job.secrets import mask_request
     from estimators.records.provenance import read, reproduce
@@ -231,18 +231,10 @@ def provenance_html(record: JobRecord) -> str:
             *((f"{name}", value) for name, value in (facts.get("machine") or {}).items()),
         ]  # fmt: skip
         parts.append(("", "\n".join(f"{name}: {value}" for name, value in about if value)))
-        patch = reproduce.part("patch", facts)
-        if patch is None:
-            parts.append(("Changes that were not committed", f"unknown{reproduce.why_missing('patch', facts)}"))
-        elif patch:
-            cut = "\n… `fleetfit describe --reproduce patch` shows all changes" if len(patch) > _PATCH else ""
-            parts.append(("Changes that were not committed", patch[:_PATCH] + cut))
         request = mask_request(record.read_request())
         script = reproduce.script(record.name, facts, request=request, function=values.is_function(record))
-        parts.append(("Run it again", script))
-        packages = reproduce.part("requirements", facts)
-        if packages:
-            parts.append(("Packages", packages))
+        cut = "\n… `fleetfit describe --reproduce` shows all of it" if len(script) > _SCRIPT else ""
+        parts.append(("Run it again", script[:_SCRIPT] + cut))
     mask = text_mask(record.read_request())
     return render(
         "service/ui/templates/text", name=record.name, title="Provenance",

@@ -220,7 +220,7 @@ class ElasticController:
         worker = self.roster.workers.get(str(event.data.get("worker")))
         if event.kind == "data":
             self._workers.trains = True
-        elif event.kind == "chaos_step":
+        elif event.kind == "fault_step":
             self._workers.injected.append(event.data.get("id"))
         elif event.kind == "failure":
             host.failure = Failure.from_dict(event.data)

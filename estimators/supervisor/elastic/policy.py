@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from estimators.job.failure_policy import Cooldown
+from estimators.job.failure_policy import pause_s
 
 #: A worker in the order in which it came, and its host.
 Placed = tuple[str, str]
@@ -51,7 +51,7 @@ class GrowingCooldown:
         count, last = self._failures.get(host, (0, now))
         count = 1 if now - last > self.forget_after else count + 1
         self._failures[host] = (count, now)
-        return now + Cooldown(self.shortest, self.longest).after(count)
+        return now + pause_s(self.shortest, self.longest, count)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

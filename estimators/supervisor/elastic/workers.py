@@ -101,7 +101,7 @@ class WorkerControl:
             worker.state = WorkerState.PLACED
             late = {variables.ELASTIC_LATE: "1"} if self.trains and not self._roster.restarts else {}
             if self._roster.restarts and self.injected:
-                late[variables.CHAOS_DONE] = json.dumps(self.injected)
+                late[variables.FAULTS_DONE] = json.dumps(self.injected)
             self._session.instruct(worker.host, "place", worker=worker.name, environment={**environment, **late})
 
     def restart(self, worker: Worker, grace: float) -> None:

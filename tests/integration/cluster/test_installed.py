@@ -103,7 +103,7 @@ class Printing(Callback):
 
 
 options = RunOptions(stop_grace=30, failure_policy=FailurePolicy(max_failures=2), backend_options={"cpus": 2})
-RunOptions(chaos=[Kill(rank=1, at_step=50)], on_nan="fail", queue="default", needs={"cores": 2})
+RunOptions(faults=[Kill(rank=1, at_step=50)], on_nan="fail", queue="default", needs={"cores": 2})
 RunOptions(stop_grase=30)  # wrong
 RunOptions(on_nan="ignore")  # wrong
 estimator = TensorFlow(
@@ -120,7 +120,7 @@ PyTorch("train.py", distribution=TorchDistributed(processes_per_host=2))
 estimator.instance_count = 4
 estimator.instance_cuont = 4  # wrong
 data = {"train": "data", "test": TrainingInput("s3://bucket/test")}
-job = estimator.fit(data, logs="All", callbacks=[Printing()], chaos=[Kill(rank=1, at_step=50)], all=True)
+job = estimator.fit(data, logs="All", callbacks=[Printing()], faults=[Kill(rank=1, at_step=50)], all=True)
 estimator.fit(Path("data"), wait=False, job_name="job-1", callbacks=Printing())
 estimator.fit(wait=True, log=False)  # wrong
 estimator.fit(logs="Everything")  # wrong

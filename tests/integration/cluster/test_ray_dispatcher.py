@@ -15,7 +15,8 @@ import clusters
 import pytest
 import ray_cluster as rays
 
-from estimators import Estimator, RunOptions
+from estimators import Estimator
+from estimators.job.request import JobOptions
 
 #: It trains until it is told to end, or the test lets it.
 STEPS = """
@@ -106,7 +107,7 @@ def test_a_job_goes_on_without_its_caller_and_all_of_it_comes_here(
     os.kill(follower(job), signal.SIGKILL)
     clusters.until(lambda: not job.record.is_supervised())
     assert job.status == "InProgress" and "no process follows this job" in job.warnings[-1]
-    reached = RunOptions.from_dict(job.record.read_options()).dispatcher_options
+    reached = JobOptions.from_dict(job.record.read_options()).dispatcher_options
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("FLEETFIT_HOME", str(tmp_path / "elsewhere"))
         with pytest.raises(Exception, match="there is no training job 'no-such-job'"):

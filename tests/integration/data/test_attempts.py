@@ -11,8 +11,8 @@ import pytest
 from jobs_on_s3 import estimator, said, unpacked
 from s3_server import Bucket
 
-from estimators import ElasticTorchDistributed, Estimator, PreflightWarning, RunOptions, TensorFlow, TrainingJobError
-from estimators.faults import Interrupt, SpotMarket
+from estimators import ElasticTorchDistributed, Estimator, PreflightWarning, TensorFlow, TrainingJobError
+from estimators.faults import Interrupt
 
 #: Each host writes a file in each attempt, and another into its intermediate output; FAILS attempts end badly.
 SCRIPT = """
@@ -40,7 +40,6 @@ WAYS: dict[str, dict[str, Any]] = {
         "use_spot_instances": True,
         "max_run": 600,
         "max_wait": 900,
-        "run_options": RunOptions(spot_market=SpotMarket(price_history=[(0, 1.0)], on_demand_price=2.0)),
     },
     "resume": {},
     "elastic": {"distribution": ElasticTorchDistributed(max_restarts=2)},
@@ -61,11 +60,11 @@ def test_what_every_attempt_saves_is_in_s3(way: str, hosts: int, s3: Bucket, tmp
         environment={"FAILS": str(fails), "FAILS_BY": way},
         **WAYS[way],
     )
-    chaos = Interrupt("algo-1", 0, at_line="began 0", return_after_s=0.5) if way == "interruption" else None
+    faults = Interrupt("algo-1", 0, at_line="began 0", return_after_s=0.5) if way == "interruption" else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PreflightWarning)
         with contextlib.suppress(TrainingJobError):
-            one.fit(logs=False, chaos=chaos)
+            one.fit(logs=False, faults=faults)
     job = one.latest_training_job
     if way == "resume":
         assert job.status == "Failed"

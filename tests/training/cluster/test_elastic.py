@@ -288,7 +288,7 @@ def test_a_training_with_too_few_waits_for_its_time_unless_nobody_is_left_and_sa
             distribution={"elastic_horovod": {"enabled": True, "min_hosts": 2, "warm": False, "elastic_timeout": 1}},
         ),
         wait=False,
-        chaos=[RemoveHost("algo-2", at_s=0)],
+        faults=[RemoveHost("algo-2", at_s=0)],
     )
     why = "elastic training: too few workers for 1 s (elastic_timeout): 1 of"
     for job, wanted in (
@@ -336,15 +336,13 @@ def test_too_few_since_a_market_took_hosts_for_a_time_is_no_failure(make: cluste
 
 
 @pytest.mark.horovod
-def test_a_markets_trace_and_prices_take_hosts_and_give_them_back(make: clusters.Make) -> None:
+def test_a_markets_trace_takes_hosts_and_gives_them_back(make: clusters.Make) -> None:
     # What a moment brings about must come before the next one, on a busy machine too.
     second = (1 + clusters.slowness()) / 2
     taken, above, below = 1.6 * second, 4.2 * second, 5.7 * second
+    both_s = below - above - 0.2
     market = SpotMarket(
-        trace=[(taken, "algo-2", 0.3)],
-        price_history=[(0, 1.0), (above, 9.0), (below, 1.0)],
-        max_price=2.0,
-        notice_s=0.2,
+        trace=[(taken, "algo-2", 0.3), (above, "algo-1", both_s), (above, "algo-2", both_s)], notice_s=0.2
     )
     job = make.start(
         MEETING,
@@ -429,11 +427,10 @@ def test_spot_hosts_go_and_come_back_and_a_stop_is_told_to_all_and_saved_once(ma
             use_spot_instances=True,
             max_run=600,
             max_wait=900,
-            options={"spot_market": SpotMarket(price_history=[(0, 1.0)], on_demand_price=4.0)},
         ),
         wait=False,
         # The second one has all that train then: they save, and what has come back by the notice's end goes on.
-        chaos=[
+        faults=[
             Interrupt("algo-2", 4.0, at_line="trains 2", return_after_s=0.0),
             Interrupt("algo-1", 8.0, at_line="trains 1", return_after_s=0.0),
         ],
@@ -462,8 +459,6 @@ def test_spot_hosts_go_and_come_back_and_a_stop_is_told_to_all_and_saved_once(ma
     log = b"".join(line.data for line in job.log_lines()).decode()
     assert "algo-2 has a preemption notice: the host leaves within 4 s" in log
     assert log.count("stopping after SIGTERM: the training is saved") == 2
-    answer = job.describe()
-    assert answer["BillableTimeInSeconds"] <= (answer["TrainingTimeInSeconds"] + 3) / 4
 
 
 @pytest.mark.horovod

@@ -254,9 +254,8 @@ def test_a_job_from_the_shell_can_be_reproduced(work: Path) -> None:
     status, script, _ = run("describe", name, "--reproduce")
     assert status == 0
     assert "Seeds: seed=3" in script
-    requirements = run("describe", name, "--reproduce", "requirements")[1]
-    assert any(line.startswith("pytest==") for line in requirements.splitlines())
-    assert run("describe", name, "--reproduce", "cell")[0] == Exit.UNABLE
+    assert any(line.startswith("pytest==") for line in script.splitlines())
+    assert run("describe", name, "--reproduce", "python")[0] == Exit.UNABLE
 
     (repo / "jobs" / "train.py").write_text("print('something else by now')\n")
     shell = "\n".join(line for line in script.splitlines() if "pip" not in line and "venv" not in line

@@ -37,5 +37,5 @@ def test_a_path_starts_from_the_callers_working_directory() -> None:
     assert os.path.isabs(rule) and rule.endswith("rules.py:Rule")
     installed = ElasticHorovod(exclusion="rules:Rule").to_hyperparameters()
     assert installed["fleetfit_elastic_exclusion"] == "rules:Rule"
-    with pytest.raises(ValueError, match=r"must be 'path/of/file.py:Name' or"):
+    with pytest.raises(ValueError, match=r"is not 'path/of/file.py:Name' or"):
         ElasticHorovod(exclusion="rules.py")

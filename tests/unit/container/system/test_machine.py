@@ -28,8 +28,8 @@ def test_cores_follow_the_affinity() -> None:
 @pytest.mark.parametrize(
     ("files", "quota", "memory", "pids"),
     [
-        ({"cpu.max": "150000 100000", "memory.max": "1000000000", "memory.current": "400000000", "pids.max": "50",
-          "pids.current": "20"}, 1.5, (1_000_000_000, 600_000_000), (50, 20)),
+        ({"cpu.max": "150000 100000", "memory.max": "1000000000", "memory.current": "400000000", "pids.max": "50"},
+         1.5, (1_000_000_000, 600_000_000), 50),
         ({"cpu.max": "max 100000", "memory.max": "max", "pids.max": "max"}, None, None, None),
         ({"cpu.cfs_quota_us": "200000", "cpu.cfs_period_us": "100000", "memory.limit_in_bytes": "9223372036854771712"},
          2.0, None, None),
@@ -46,7 +46,7 @@ def test_control_groups(tmp_path: Path, files: dict, quota: object, memory: obje
     else:
         assert machine._memory((tmp_path,))[0] == machine._memory(())[0]
     if pids is not None:
-        assert machine._processes((tmp_path,)) == pids
+        assert machine._process_limit((tmp_path,)) == pids
 
 
 def test_gpus_are_listed_and_hidden(tmp_path: Path) -> None:

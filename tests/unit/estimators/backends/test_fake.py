@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from container.contract import rules
 from container.contract.failures import Cause, Failure
 from estimators import TensorFlow
 from estimators.job.errors import ConfigurationError
@@ -30,7 +31,7 @@ def test_outcomes_travel_as_options() -> None:
     )
     options = outcome.run_options(stop_grace=3.0)
     assert options.stop_grace == 3.0
-    assert FakeOutcome.from_dict(type(options).from_json(options.to_json()).backend_options) == FakeOutcome(
+    assert FakeOutcome.from_dict(type(options).from_dict(rules.to_dict(options)).backend_options) == FakeOutcome(
         seconds=1.5, lines=["a", (1, "b")], metrics={"x": [1.0]}, failure=Failure(cause=Cause.PROCESS, message="m")
     )
 

@@ -131,6 +131,8 @@ def test_the_installed_tensorflow_is_found(tmp_path: Path, monkeypatch: pytest.M
     site = tmp_path / "site-packages"
     for name in ("tensorflow_estimator-2.1.0.dist-info", "tensorflow_cpu-2.21.0.dist-info"):
         (site / name).mkdir(parents=True)
+        distribution, _, version = name.removesuffix(".dist-info").partition("-")
+        (site / name / "METADATA").write_text(f"Name: {distribution}\nVersion: {version}\n")
     monkeypatch.setattr(sys, "path", [str(site)])
     assert checks.installed_version("tensorflow") == "2.21.0"
 

@@ -71,9 +71,9 @@ class TestRecommend:
             ({"market": None}, "needs market=SpotMarket(rate=…)"),
             ({"prices": None}, "needs prices=(spot, on demand)"),
             ({"prices": (1.0, None)}, "prices=…) must be (spot, on demand)"),
-            ({"deadline": 0}, "recommend(deadline=…) must be a number over 0; got 0"),
-            ({"budget": "much"}, "recommend(budget=…) must be a number over 0; got 'much'"),
-            ({"hosts": 0}, "recommend(hosts=…) must be a whole number, 1 to 1,024; got 0"),
+            ({"deadline": 0}, "recommend(deadline=…) must be a number above 0, got 0"),
+            ({"budget": "much"}, "recommend(budget=…) must be a number above 0, got 'much'"),
+            ({"hosts": 0}, "recommend(hosts=…) must be a whole number from 1 to 1,024, got 0"),
             ({"records": None}, "needs records="),
         ],
     )  # fmt: skip

@@ -53,7 +53,7 @@ run_options:
   on_nan: fail
   failure_policy: {min_hosts: 1}
   spot_market: {rate: 6}
-  chaos:
+  faults:
     - {do: kill, rank: 1, at_step: 50}
 """
 
@@ -84,7 +84,7 @@ def test_everything_that_a_file_may_say(tmp_path: Path) -> None:
     assert estimator.distribution.processes_per_host == 2
     assert estimator.run_options.failure_policy.min_hosts == 1
     assert estimator.run_options.spot_market.rate == 6
-    assert str(estimator.run_options.chaos[0].to_dict()["at_step"]) == "50"
+    assert estimator.run_options.faults[0].at_step == 50
     assert estimator.model_dir is None
     assert inputs["train"] == str(tmp_path / "data" / "digits")
     assert inputs["test"].config["ShuffleConfig"] == {"Seed": 7}

@@ -15,7 +15,7 @@ from estimators.callbacks import NotifyCallback
     [
         ({}, "needs command="),
         ({"command": "notify-send done"}, r"Write \['notify-send', 'done'\]"),
-        ({"command": []}, "list of strings"),
+        ({"command": []}, "list of strings that is not empty"),
         ({"url": "ftp://host"}, "http:// or https://"),
         ({"url": "http:///x"}, "no host"),
         ({"command": ["true"], "on": ["faild"]}, "Did you mean 'failed'"),

@@ -13,6 +13,7 @@ from botocore.validate import ParamValidator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from container.contract import rules
 from container.contract.strategies import MPI
 from estimators.job.errors import ConfigurationError
 from estimators.job.request import (
@@ -21,6 +22,7 @@ from estimators.job.request import (
     CheckpointConfig,
     DataSource,
     FileSystemDataSource,
+    JobOptions,
     MetricDefinition,
     OutputConfig,
     Resources,
@@ -203,35 +205,25 @@ def test_a_spec_shows_what_was_set() -> None:
 
 class TestRunOptions:
     def test_reads_back_equal(self) -> None:
-        options = RunOptions(
-            backend="local_fake", stop_grace=3, warnings=("a",), framework_version="2.21", backend_options={"a": [1]}
-        )
-        assert RunOptions.from_json(options.to_json()) == options
-        assert RunOptions.from_dict(json.loads(json.dumps(options.to_dict()))) == options
-
-    @pytest.mark.parametrize(("without", "frameworks"), [(False, ("tensorflow",)), (True, ())])
-    def test_records_of_earlier_versions_are_read(self, without: bool, frameworks: tuple[str, ...]) -> None:
-        written = {**RunOptions().to_dict(), "without_tensorflow": without}
-        del written["frameworks"]
-        assert RunOptions.from_dict(written) == RunOptions(frameworks=frameworks)
-
-    def test_frameworks_are_known(self) -> None:
-        with pytest.raises(ConfigurationError, match=r"RunOptions\(frameworks=…\).*'jax'"):
-            RunOptions(frameworks=["jax"])  # type: ignore[arg-type]
+        options = RunOptions(stop_grace=3, backend_options={"a": [1]})
+        assert RunOptions.from_dict(json.loads(json.dumps(rules.to_dict(options)))) == options
+        saved = JobOptions.of(options, backend="local_fake", warnings=("a",), framework_version="2.21")
+        assert JobOptions.from_dict(json.loads(json.dumps(rules.to_dict(saved)))) == saved
+        assert saved.run_options == options
 
     def test_unknown_options_are_refused_by_name(self) -> None:
         with pytest.raises(ConfigurationError, match=r"unknown run option 'stop_graze'. Did you mean 'stop_grace'\?"):
-            RunOptions.from_json('{"stop_graze": 3}')
+            RunOptions.from_dict({"stop_graze": 3})
 
-    @pytest.mark.parametrize("text", ["", "{", "[]", "3"])
-    def test_damaged_text_is_refused(self, text: str) -> None:
-        with pytest.raises(ConfigurationError, match="run options"):
-            RunOptions.from_json(text)
+    @pytest.mark.parametrize("values", [[], 3, None])
+    def test_other_values_are_refused(self, values: Any) -> None:
+        with pytest.raises(ConfigurationError, match="RunOptions: expected a JSON object"):
+            RunOptions.from_dict(values)
 
     @pytest.mark.parametrize("name", ["on_undistributed", "on_nan"])
     def test_what_is_done_about_what_is_noticed(self, name: str) -> None:
         assert getattr(RunOptions(), name) == "warn"
-        options = RunOptions.from_json(RunOptions(**{name: "fail"}).to_json())
+        options = RunOptions.from_dict(rules.to_dict(RunOptions(**{name: "fail"})))
         assert getattr(options, name) == "fail"
         for value in ("fial", None, True, ["fail"]):
             with pytest.raises(ConfigurationError, match=rf"{name}=…\) .*Allowed: 'warn', 'fail'"):

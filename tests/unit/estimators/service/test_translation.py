@@ -8,7 +8,7 @@ import pytest
 
 from container.contract.strategies import TorchDistributed
 from estimators.job.errors import ConfigurationError
-from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.service import translation
 from estimators.service.errors import ServiceError
 from estimators.service.models import Model
@@ -39,7 +39,7 @@ def refusal(request: dict[str, Any], local: Local | None = None) -> str:
 
 def test_a_job_keeps_everything_but_where_it_runs() -> None:
     spec, options = translate(REQUEST, Local(python="/usr/bin/python3"))
-    assert options == RunOptions(backend="local_process", python="/usr/bin/python3", asked_instance_type="ml.m5.xlarge")
+    assert options == JobOptions(backend="local_process", python="/usr/bin/python3", asked_instance_type="ml.m5.xlarge")
     assert spec.instance_type == "local_process"
     local = {**REQUEST["ResourceConfig"], "InstanceType": "local_process"}
     assert spec == TrainingJobSpec.from_request({**REQUEST, "ResourceConfig": local})
@@ -84,7 +84,7 @@ def test_the_tables_name_members_of_the_model() -> None:
         ({"sagemaker_pytorch_xla_multi_worker_enabled": "true"}, "PyTorch/XLA is not available"),
         ({"sagemaker_distributed_dataparallel_enabled": "true"}, "smdistributed's data parallel library"),
         ({"sagemaker_mpi_enabled": "true", "sagemaker_parameter_server_enabled": "true"}, "several strategies"),
-        ({"sagemaker_mpi_enabled": "true", "sagemaker_mpi_num_of_processes_per_host": "0"}, "at least 1"),
+        ({"sagemaker_mpi_enabled": "true", "sagemaker_mpi_num_of_processes_per_host": "0"}, "from 1 to 1,024"),
         ({"a": "b\0"}, "NUL"),
     ],
 )

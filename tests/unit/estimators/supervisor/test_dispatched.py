@@ -11,10 +11,11 @@ import pytest
 from values import VirtualLoop
 
 from container.contract import hyperparameters as codec
+from container.contract import rules
 from container.contract.messages import Message
 from estimators.backends import dispatchers
 from estimators.backends.dispatchers.base import Dispatcher, Parcel, Refused, Unreached
-from estimators.job.request import Algorithm, OutputConfig, Resources, RunOptions, TrainingJobSpec
+from estimators.job.request import Algorithm, JobOptions, OutputConfig, Resources, TrainingJobSpec
 from estimators.records.record import JobRecord
 from estimators.supervisor.dispatched import DispatchedJob
 
@@ -70,7 +71,7 @@ class World:
             resources=Resources(instance_type="local_process", instance_count=1),
         )
         self.record.write_request(spec.to_request())
-        self.record.write_options(RunOptions(backend="local_process", dispatcher="far").to_dict())
+        self.record.write_options(rules.to_dict(JobOptions(backend="local_process", dispatcher="far")))
         self.job = DispatchedJob(self.loop, self.record)
         self.keeping = self.loop.start(self.job.keep())
 

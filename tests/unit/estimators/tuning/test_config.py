@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from container.contract import hyperparameters as codec
+from container.contract import rules
 from estimators import MPI, Estimator
 from estimators.job.errors import ConfigurationError, UnsupportedError
 from estimators.job.request import CheckpointConfig, Resources, TrainingJobSpec
@@ -81,7 +82,7 @@ def test_the_request_and_back() -> None:
         max_runtime_in_seconds=60,
     )._spec("study")
     assert TuningSpec.from_config("study", asked.to_config(), asked.warm_start) == asked
-    assert TuningSpec.from_dict(asked.to_dict()) == asked
+    assert rules.from_dict(TuningSpec, rules.to_dict(asked)) == asked
     again = WarmStartConfig.from_job_desc(asked.warm_start)
     assert again is not None
     assert (again.type, again.parents) == (warm.type, warm.parents)

@@ -64,7 +64,7 @@ def tuner(distribution: Any = None, **changes: Any) -> HyperparameterTuner:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: SharedFleetConfig(hosts=0), "at least 1; got 0"),
+        (lambda: SharedFleetConfig(hosts=0), "of at least 1, got 0"),
         (lambda: SharedFleetConfig(hosts=1, explore=1.0), "between 0 and 1"),
         (lambda: tuner(max_runtime_in_seconds=None), "max_runtime_in_seconds"),
         (lambda: tuner(strategy="PBT", max_jobs=4), "strategy PBT"),

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from estimators import RunOptions
+from container.contract import rules
 from estimators.backends.sagemaker.backend import SageMakerBackend
 from estimators.job.errors import JobExistsError
+from estimators.job.request import JobOptions
 from estimators.records.record import JobRecord
 from estimators.tuner import IntegerParameter
 from estimators.tuning import managed, ranges
@@ -74,11 +75,11 @@ def record(tmp_path: Path) -> TuningRecord:
     found = TuningRecord.stage("study", tmp_path / "home")
     parameters = ranges.to_request({"rate": IntegerParameter(1, 3)}, plain=False)
     spec = TuningSpec(name="study", objective="loss", parameter_ranges=parameters)
-    found.write("tuning", {"spec": spec.to_dict()})
+    found.write("tuning", {"spec": rules.to_dict(spec)})
     found.write("status", {"HyperParameterTuningJobStatus": "InProgress", "CreationTime": 1.0, "Fleetfit": {}})
     template: JobRecord = found.template
     template.write_request(REQUEST)
-    template.write_options(RunOptions(backend="ml").to_dict())
+    template.write_options(rules.to_dict(JobOptions(backend="ml")))
     found.publish("study")
     return found
 

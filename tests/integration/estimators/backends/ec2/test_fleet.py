@@ -16,7 +16,7 @@ from container.system.asyncio_loop import AsyncioLoop
 from estimators.backends.ec2.fleet import Ec2Fleet, NoInstance
 from estimators.backends.ec2.options import Ec2Options
 from estimators.backends.hosts.provider import ProvidedJob
-from estimators.job.request import Algorithm, OutputConfig, Resources, RunOptions, TrainingJobSpec
+from estimators.job.request import Algorithm, JobOptions, OutputConfig, Resources, TrainingJobSpec
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def fleet(
     job = ProvidedJob(
         loop=asyncio_loop,
         spec=spec,
-        options=RunOptions(backend="ec2"),
+        options=JobOptions(backend="ec2"),
         found={},
         protected=set(),
         tell=lambda text: None,

@@ -26,7 +26,7 @@ from estimators.backends.images.errors import EngineError, reached, refusal
 from estimators.backends.images.toolkit import TOOLKIT_LABEL
 from estimators.job.errors import ConfigurationError
 from estimators.job.inputs import TrainingInput, parse_inputs
-from estimators.job.request import Algorithm, CheckpointConfig, Resources, RunOptions, TrainingJobSpec
+from estimators.job.request import Algorithm, CheckpointConfig, JobOptions, Resources, TrainingJobSpec
 
 
 def spec(**values: Any) -> TrainingJobSpec:
@@ -39,7 +39,7 @@ def spec(**values: Any) -> TrainingJobSpec:
 
 
 def plans(one: TrainingJobSpec, **values: Any) -> tuple[containers.ContainerPlan, ...]:
-    options = values.pop("options", RunOptions())
+    options = values.pop("options", JobOptions())
     given: dict[str, Any] = {"record": Path("/home/jobs/job"), "checkpoints": Path("/home/jobs/job/checkpoints")}
     return tuple(
         containers.plan_container(
@@ -69,7 +69,7 @@ def test_hosts_differ_in_name_and_tree_only() -> None:
 
 
 def test_the_same_container_by_hand() -> None:
-    options = RunOptions(backend_options={"memory": "1g", "cpus": 1.5})
+    options = JobOptions(backend_options={"memory": "1g", "cpus": 1.5})
     line = plans(spec(), options=options)[1].command_line()
     assert line[:9] == (
         "docker", "run", "--name", "fleetfit-job-algo-2", "--hostname", "algo-2", "--network", "fleetfit-job",
@@ -207,7 +207,7 @@ def test_containers_with_gpus_get_them() -> None:
     ids=["none", "all", "two"],
 )
 def test_what_the_engine_is_asked_for(gpus: tuple[int, ...] | None, asked: object) -> None:
-    first = plans(spec(), options=RunOptions(backend_options={"memory": "1g", "cpus": 1.5}))[0]
+    first = plans(spec(), options=JobOptions(backend_options={"memory": "1g", "cpus": 1.5}))[0]
     made = settings(dataclasses.replace(first, gpus=gpus))
     assert made["HostConfig"]["DeviceRequests"] == asked
     assert (made["HostConfig"]["Memory"], made["HostConfig"]["NanoCpus"]) == (1 << 30, 1_500_000_000)
@@ -356,7 +356,7 @@ def test_a_bucket_holds_a_few_packets_and_what_a_fast_link_brings() -> None:
 
 def test_without_its_tools_a_slower_link_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "system_path", lambda: "/nonexistent")
-    [reason] = checking.check(spec(), RunOptions(backend_options={"link_rate": "1gbit"}))
+    [reason] = checking.check(spec(), JobOptions(backend_options={"link_rate": "1gbit"}))
     assert "tc, ip, nsenter not found. Install Debian's packages iproute2" in reason
 
 
@@ -408,7 +408,7 @@ FROM_S3 = parse_inputs({"train": TrainingInput("s3://bucket/train", input_mode="
 def test_an_image_that_cannot_run_a_job_is_refused_with_the_remedy(
     job: dict[str, Any], image: ImageFacts, words: str | None
 ) -> None:
-    asked = RunOptions(on_undistributed="fail") if words is not None and "on_undistributed" in words else RunOptions()
+    asked = JobOptions(on_undistributed="fail") if words is not None and "on_undistributed" in words else JobOptions()
     found = checking.refusals(spec(**job), asked, image, mountable="user_allow_other" not in str(words))
     assert found == [] if words is None else len(found) == 1 and words in found[0], found
 
@@ -433,5 +433,5 @@ def test_who_gets_keys(hosts: int, strategy: MPI | None, toolkit: bool, asked: b
         resources=Resources(instance_type="local", instance_count=hosts),
         hyperparameters=strategy.to_hyperparameters() if strategy is not None else {},
     )
-    options = RunOptions(backend_options={} if asked is None else {"sshd": asked})
+    options = JobOptions(backend_options={} if asked is None else {"sshd": asked})
     assert wants_sshd(spec, options, toolkit=toolkit) is wanted

@@ -25,7 +25,7 @@ from estimators.backends.docker.provider import ContainerCluster
 from estimators.backends.images.engine import ImageFacts
 from estimators.backends.images.errors import EngineError
 from estimators.backends.images.toolkit import TOOLKIT_LABEL
-from estimators.job.request import Algorithm, OutputConfig, Resources, RunOptions, TrainingJobSpec
+from estimators.job.request import Algorithm, JobOptions, OutputConfig, Resources, TrainingJobSpec
 from estimators.records.record import JobRecord
 
 
@@ -162,7 +162,7 @@ class Job:
             limit=nothing,
         )
         self.record = JobRecord.create("job-1", folder)
-        self.cluster = ContainerCluster(loop, self.record, spec, RunOptions(backend="local"), callbacks)
+        self.cluster = ContainerCluster(loop, self.record, spec, JobOptions(backend="local"), callbacks)
 
     @property
     def provider(self) -> provider.DockerProvider:

@@ -23,7 +23,7 @@ from estimators.backends.ec2.prices import Prices
 from estimators.backends.ec2.requests import Answer, Instance, Lifecycle, Shortage
 from estimators.backends.hosts.provider import HostError, ProvidedJob
 from estimators.job.errors import ConfigurationError
-from estimators.job.request import Algorithm, OutputConfig, Resources, RunOptions, TrainingJobSpec
+from estimators.job.request import Algorithm, JobOptions, OutputConfig, Resources, TrainingJobSpec
 
 NONE = Answer(shortages=(Shortage(code="InsufficientInstanceCapacity", text="", type="c5.large", zone="a"),))
 FAILED = Answer(shortages=(Shortage(code="InternalError", text="It broke."),), failed=True)
@@ -144,7 +144,7 @@ class World:
         job = ProvidedJob(
             loop=self.loop,
             spec=spec,
-            options=RunOptions(backend="ec2"),
+            options=JobOptions(backend="ec2"),
             found={},
             protected=set(),
             tell=self.said.append,

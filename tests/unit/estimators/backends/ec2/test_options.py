@@ -37,7 +37,7 @@ def test_options_are_read() -> None:
         ("ssh_from", ["10.0.0.1/8"], "network"),
         ("budget", 0, "above 0"),
         ("budget", float("inf"), "above 0"),
-        ("budget", True, "number"),
+        ("budget", True, "an amount in US dollars"),
         ("on_demand_base", 1.5, "whole number"),
         ("reach", "vpn", "public"),
         ("user", "-l", "login"),

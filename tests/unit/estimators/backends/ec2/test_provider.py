@@ -16,7 +16,7 @@ from estimators.backends.ec2.provider import Ec2Provider
 from estimators.backends.ec2.requests import Instance, Lifecycle
 from estimators.backends.hosts.provider import Host, HostError, HostLost, HostUnavailable, ProvidedJob
 from estimators.backends.ssh.provider import Reservation
-from estimators.job.request import Algorithm, OutputConfig, Resources, RunOptions, TrainingJobSpec
+from estimators.job.request import Algorithm, JobOptions, OutputConfig, Resources, TrainingJobSpec
 
 
 class Fleet:
@@ -91,7 +91,7 @@ class World:
             ProvidedJob(
                 loop=self.loop,
                 spec=spec,
-                options=RunOptions(backend="ec2", backend_options={"python": "python3"}),
+                options=JobOptions(backend="ec2", backend_options={"python": "python3"}),
                 found={},
                 protected=set(),
                 tell=self.said.append,

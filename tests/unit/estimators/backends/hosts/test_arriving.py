@@ -22,7 +22,7 @@ from estimators.backends.hosts.membership import Places
 from estimators.backends.hosts.provider import Host, HostUnavailable, ProvidedJob
 from estimators.backends.ray.provider import RayProvider
 from estimators.backends.spark.provider import SparkProvider
-from estimators.job.request import Algorithm, OutputConfig, Resources, RunOptions, TrainingJobSpec
+from estimators.job.request import Algorithm, JobOptions, OutputConfig, Resources, TrainingJobSpec
 
 
 class Program:
@@ -137,7 +137,7 @@ class Scene:
             ProvidedJob(
                 loop=self.loop,
                 spec=spec,
-                options=RunOptions(backend="values", backend_options=options),
+                options=JobOptions(backend="values", backend_options=options),
                 found={},
                 protected=set(),
                 tell=self.told.append,

@@ -9,10 +9,18 @@ import pytest
 
 from container.contract import hyperparameters as codec
 from container.contract.strategies import MPI, CollectiveAllReduce, Distribution, ParameterServer
-from estimators import ConfigurationError, RunOptions, TensorFlow, UnsupportedError
+from estimators import ConfigurationError, TensorFlow, UnsupportedError
 from estimators.backends.sagemaker import shipping
 from estimators.backends.sagemaker.backend import SageMakerBackend
-from estimators.job.request import Algorithm, Channel, MetricDefinition, OutputConfig, Resources, TrainingJobSpec
+from estimators.job.request import (
+    Algorithm,
+    Channel,
+    JobOptions,
+    MetricDefinition,
+    OutputConfig,
+    Resources,
+    TrainingJobSpec,
+)
 
 AWS_IMAGE = "763104351884.dkr.ecr.eu-west-1.amazonaws.com/tensorflow-training:2.16-cpu-py310"
 PREFIX = "s3://bucket/job/source"
@@ -34,7 +42,7 @@ def spec(image: str | None = AWS_IMAGE, strategy: Distribution | None = None, **
 
 
 def check(given: TrainingJobSpec, **options: Any) -> None:
-    SageMakerBackend.check(given, RunOptions(backend="ml", **options))
+    SageMakerBackend.check(given, JobOptions(backend="ml", **options))
 
 
 class TestToolkit:

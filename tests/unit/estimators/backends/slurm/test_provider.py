@@ -17,7 +17,7 @@ from container.contract.strategies import ElasticHorovod
 from estimators.backends.hosts.provider import HostUnavailable, ProvidedJob
 from estimators.backends.slurm import allocations
 from estimators.backends.slurm import provider as slurm
-from estimators.job.request import Algorithm, Resources, RunOptions, TrainingJobSpec
+from estimators.job.request import Algorithm, JobOptions, Resources, TrainingJobSpec
 
 CANCELLED = b"*** STEP 7.0 ON n1 CANCELLED AT 2026-11-27T03:00:00 ***\n"
 PREEMPTED = b"*** STEP 7.0 ON n1 CANCELLED AT 2026-11-27T03:00:00 DUE TO PREEMPTION ***\n"
@@ -92,7 +92,7 @@ class Slurm:
                 hyperparameters=codec.encode({codec.PROGRAM: "train.py", **strategy}),
                 resources=Resources(instance_type="slurm", instance_count=2),
             ),
-            options=RunOptions(backend="slurm", backend_options=options),
+            options=JobOptions(backend="slurm", backend_options=options),
             found={},
             protected=set(),
             tell=self.told.append,

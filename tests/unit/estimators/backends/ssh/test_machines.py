@@ -71,7 +71,7 @@ def test_a_wrong_line_is_named(text: str, said: str) -> None:
         ({"hosts": [{"host": "a", "port": 70000}]}, "'port' must be a whole number from 1 to 65,535"),
         ({"hosts": ["a"], "host_file": "f"}, "either 'hosts' or 'host_file'"),
         ({"python": "/p", "requirements": []}, "not both"),
-        ({"silence": 0}, "from 1 to 3600"),
+        ({"silence": 0}, "from 1 to 3,600"),
         ({"python": 3}, "must be a string"),
         ({"fleet": "../x"}, "must be a name"),
         ({"requirements": "numpy"}, "must be a list"),

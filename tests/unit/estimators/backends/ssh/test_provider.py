@@ -18,7 +18,7 @@ from container.contract.strategies import MPI, Distribution, ElasticHorovod
 from estimators.backends.hosts.provider import Host, HostError, HostUnavailable, ProvidedJob
 from estimators.backends.ssh import machines
 from estimators.backends.ssh.provider import Reservation, SshProvider
-from estimators.job.request import Algorithm, OutputConfig, Resources, RunOptions, TrainingJobSpec
+from estimators.job.request import Algorithm, JobOptions, OutputConfig, Resources, TrainingJobSpec
 
 
 class Provider(SshProvider):
@@ -64,7 +64,7 @@ class World:
         job = ProvidedJob(
             loop=self.loop,
             spec=spec,
-            options=RunOptions(backend="ssh", backend_options=options),
+            options=JobOptions(backend="ssh", backend_options=options),
             found={},
             protected=set(),
             tell=self.said.append,
@@ -307,7 +307,7 @@ def test_a_plan_says_how_hosts_are_reached(world: NewWorld) -> None:
 
 
 def test_a_trial_of_a_tuner_waits_for_machines_that_other_jobs_have() -> None:
-    options = RunOptions(backend="ssh", backend_options={"hosts": ["a"]})
+    options = JobOptions(backend="ssh", backend_options={"hosts": ["a"]})
     assert SshProvider.patient(options)["wait"] > 86_400
-    asked = RunOptions(backend="ssh", backend_options={"hosts": ["a"], "wait": 5})
+    asked = JobOptions(backend="ssh", backend_options={"hosts": ["a"], "wait": 5})
     assert SshProvider.patient(asked)["wait"] == 5

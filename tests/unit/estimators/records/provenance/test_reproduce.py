@@ -21,8 +21,8 @@ def test_a_command_in_a_repository() -> None:
     for line in (
         f'git -C /repo worktree add --detach "$PWD/rerun-job" {COMMIT}',
         f"git clone https://example.org/r.git rerun-job && git -C rerun-job checkout --detach {COMMIT}",
-        "fleetfit describe job --reproduce patch | git apply",
-        "fleetfit describe job --reproduce requirements > requirements-rerun.txt",
+        "git apply <<'END'\ndiff --git a/x b/x\nEND\n",
+        "cat > requirements-rerun.txt <<'END'\ntensorflow==2.21.0\nEND\n",
         "python3.12 -m venv .venv-rerun",
         "fleetfit install horovod",
         "big.bin",
@@ -54,12 +54,10 @@ def test_a_notebook() -> None:
     text = script(caller=caller)
     assert "notebook /repo/a.ipynb, cell 3" in text
     assert "#     job = fit()\n#     print(job)\n" in text
-    assert "--reproduce session > rerun.py && ipython rerun.py" in text
+    assert "--reproduce python > rerun.py && ipython rerun.py" in text
     values = facts(caller=caller)
-    assert reproduce.part("cell", values) == "job = fit()\nprint(job)\n"
-    assert reproduce.part("session", values) == (
-        "# In[1]:\nimport x\n\n# In[2]:\ny = 1\n\n# In[3]:\njob = fit()\nprint(job)\n"
-    )
+    assert reproduce.session(values) == ("# In[1]:\nimport x\n\n# In[2]:\ny = 1\n\n# In[3]:\njob = fit()\nprint(job)\n")
+    assert reproduce.session(facts()) == ""
 
 
 @pytest.mark.parametrize(
@@ -83,18 +81,9 @@ def test_what_is_missing_is_said(changes: dict[str, Any], part: str) -> None:
     assert part in script(**changes)
 
 
-def test_parts() -> None:
-    values = facts()
-    assert reproduce.part("patch", values) == "diff --git a/x b/x\n"
-    assert reproduce.part("requirements", values) == "horovod==0.28.1\ntensorflow==2.21.0\n"
-    for name in ("conda", "cell", "session"):
-        assert reproduce.part(name, values) is None
-    assert reproduce.part("patch", facts(git={"commit": COMMIT, "diff": "", "diff_truncated": None})) == ""
-    cut = facts(git={"diff": "", "diff_truncated": "too large"})
-    assert reproduce.part("patch", cut) is None
-    assert reproduce.why_missing("patch", cut) == ": too large"
-    assert "before this part was collected" in reproduce.why_missing("patch", facts(pending=["git"]))
-    assert reproduce.why_missing("patch", facts(errors={"git": "git is not installed"})) == ": git is not installed"
+def test_a_patch_may_hold_any_line() -> None:
+    patch = "diff --git a/x b/x\n+END\n"
+    assert f"git apply <<'END_'\n{patch}END_\n" in script(git={**facts()["git"], "diff": patch})
 
 
 def test_secret_hyperparameters_are_mentioned() -> None:

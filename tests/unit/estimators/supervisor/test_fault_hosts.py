@@ -8,7 +8,7 @@ from typing import Any
 
 from estimators.job.failure_policy import FailurePolicy
 from estimators.supervisor.attempts import Attempts
-from estimators.supervisor.elastic.disturbed import ElasticHosts
+from estimators.supervisor.elastic.fault_hosts import ElasticHosts
 from estimators.supervisor.events import Event, HostsChanged
 
 

@@ -1,6 +1,6 @@
 """What goes wrong with machines, and what has to come of a job then: it ends right, says why, and leaves nothing.
 
-A trouble is a fault of one of the machines that a job is on: a host's, the dispatcher's or the caller's. A dispatcher
+A machine fault is of one of the machines that a job is on: a host's, the dispatcher's or the caller's. A dispatcher
 has the job's supervisor; without one the caller has.
 """
 
@@ -97,23 +97,23 @@ def places_of(fault: str, who: str) -> tuple[str, ...]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Trouble:
+class MachineFault:
     """What goes wrong with whom.
 
     Attributes:
         place: Where the hosts are: ``ssh``, ``slurm`` or ``ec2``.
         who: ``host``, ``dispatcher`` or ``caller``.
-        fault: One of :data:`FAULTS`.
+        kind: One of :data:`FAULTS`.
         strategy: One of :data:`STRATEGIES`.
     """
 
     place: str
     who: str
-    fault: str
+    kind: str
     strategy: str
 
     @classmethod
-    def of(cls, seed: int) -> Trouble:
+    def of(cls, seed: int) -> MachineFault:
         """Choose one."""
         choice = random.Random(seed)
         fault = choice.choice(list(FAULTS))
@@ -121,16 +121,16 @@ class Trouble:
         return cls(choice.choice(places_of(fault, who)), who, fault, choice.choice(list(STRATEGIES)))
 
     def __str__(self) -> str:
-        return f"{self.place}-{self.who}-{self.fault}-{self.strategy}"
+        return f"{self.place}-{self.who}-{self.kind}-{self.strategy}"
 
 
 class Stage:
-    """Where troubles are played: machines, and a job on them.
+    """Where faults are played: machines, and a job on them.
 
     Args:
         fleet: The machines; the last is the dispatcher.
         make: Makes the estimators of a place; those of ssh name hosts.
-        folder: For the files of one trouble.
+        folder: For the files of one fault.
         ec2: The machines of EC2.
     """
 
@@ -141,62 +141,61 @@ class Stage:
         self.dispatcher = fleet.machines[3]
         self._undo = contextlib.ExitStack()
 
-    def play(self, trouble: Trouble) -> str:
-        """Have a job meet the trouble, and return how it ended. What must not be fails an assertion."""
+    def play(self, fault: MachineFault) -> str:
+        """Have a job meet the fault, and return how it ended. What must not be fails an assertion."""
         with contextlib.ExitStack() as disk, self._undo:
-            if trouble.fault == "full" and trouble.who == "caller":
+            if fault.kind == "full" and fault.who == "caller":
                 disk.enter_context(_own_disk(Path(os.environ["FLEETFIT_HOME"])))
-            job = self._start(trouble)
-            if trouble.fault != "slow":  # it was from the beginning
-                self._strike(job, trouble)
-            outcome = self._await_end(job, trouble)
-        self._await_nothing(trouble)
+            job = self._start(fault)
+            if fault.kind != "slow":  # it was from the beginning
+                self._strike(job, fault)
+            outcome = self._await_end(job, fault)
+        self._await_nothing(fault)
         return outcome
 
-    def _start(self, trouble: Trouble) -> TrainingJob:
+    def _start(self, fault: MachineFault) -> TrainingJob:
         make = self.make
         options: dict[str, Any] = dict(make._options)
         given: dict[str, Any] = dict(options["backend_options"])
         keys = self.fleet.keys
         assert keys is not None
         config = keys.client()
-        if trouble.fault == "slow":
-            config = self._slow(config, trouble)
-        python = self._other_clock() if trouble.fault == "clock" else sys.executable
+        if fault.kind == "slow":
+            config = self._slow(config, fault)
+        python = self._other_clock() if fault.kind == "clock" else sys.executable
         given["silence"] = SILENCE_S
-        if trouble.who == "host":
+        if fault.who == "host":
             given["python"] = python
-        if trouble.place == "ssh":
+        if fault.place == "ssh":
             given |= {
                 "hosts": [machine.address for machine in self.fleet.machines[:3]],
-                "ssh_config": str(config if trouble.who == "host" else keys.client()),
+                "ssh_config": str(config if fault.who == "host" else keys.client()),
             }
         # The caller's own part is small where a dispatcher has the job, and everything where none has.
-        if trouble.place == "ssh" and trouble.who != "host":
-            there = {"python": python if trouble.who == "dispatcher" else sys.executable, "ssh_config": str(config)}
+        if fault.place == "ssh" and fault.who != "host":
+            there = {
+                "python": python if fault.who == "dispatcher" else sys.executable,
+                "ssh_config": str(config),
+            }
             options |= {"dispatcher": self.dispatcher.address, "dispatcher_options": there}
         options["backend_options"] = given
         options["start_timeout"] = 60.0
         make.clear()
-        environment = {"FLEETFIT_HOME": os.environ["FLEETFIT_HOME"]} if trouble.place != "ssh" else {}
+        environment = {"FLEETFIT_HOME": os.environ["FLEETFIT_HOME"]} if fault.place != "ssh" else {}
         make._environment = environment
-        script = ELASTIC if trouble.strategy == "elastic" else WAITS
-        with (
-            _clock_off(self._clock())
-            if (trouble.fault, trouble.who) == ("clock", "caller")
-            else contextlib.nullcontext()
-        ):
+        script = ELASTIC if fault.strategy == "elastic" else WAITS
+        with _clock_off(self._clock()) if (fault.kind, fault.who) == ("clock", "caller") else contextlib.nullcontext():
             return make.start(
                 textwrap.dedent(script),
                 hosts=2,
                 ready=2,
                 options=options,
-                distribution=STRATEGIES[trouble.strategy](),
+                distribution=STRATEGIES[fault.strategy](),
             )
 
     # --- faults ---
 
-    def _slow(self, config: Path, trouble: Trouble) -> Path:
+    def _slow(self, config: Path, fault: MachineFault) -> Path:
         way = self.fleet.folder / "slow_way.py"
         way.write_text(SLOW_WAY)
         slow = self.fleet.folder / "ssh" / "slow"
@@ -230,85 +229,85 @@ exec {shlex.quote(sys.executable)} "$@"
         python.chmod(0o755)
         return str(python)
 
-    def _strike(self, job: TrainingJob, trouble: Trouble) -> None:
-        machine = self._machine(trouble)
-        if trouble.fault == "kill":
-            for pid in self._pids(job, trouble):
+    def _strike(self, job: TrainingJob, fault: MachineFault) -> None:
+        machine = self._machine(fault)
+        if fault.kind == "kill":
+            for pid in self._pids(job, fault):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-        elif trouble.fault == "stop":
-            pids = self._pids(job, trouble)
+        elif fault.kind == "stop":
+            pids = self._pids(job, fault)
             for pid in pids:
                 _signal(pid, signal.SIGSTOP)
             self._undo.callback(lambda: [_signal(pid, signal.SIGCONT) for pid in pids])
-        elif trouble.fault == "cut":
+        elif fault.kind == "cut":
             assert machine is not None
             machine.cut()
             self._undo.callback(machine.mend)
-        elif trouble.fault == "full":
+        elif fault.kind == "full":
             if machine is None:
                 self._undo.enter_context(_full(job.record.home, None))
             else:
                 self._undo.enter_context(_full(Path("/tmp"), int(machine.temporary.parts[2])))
-        elif trouble.fault == "clock":
-            self._check_clocks(job, trouble)
+        elif fault.kind == "clock":
+            self._check_clocks(job, fault)
 
     @property
     def _machines(self) -> list[fleets.Machine | ec2_machines.Instance]:
         """All machines that a job may be on."""
         return [*self.fleet.machines, *(self.ec2.machines() if self.ec2 is not None else [])]
 
-    def _machine(self, trouble: Trouble) -> fleets.Machine | ec2_machines.Instance | None:
+    def _machine(self, fault: MachineFault) -> fleets.Machine | ec2_machines.Instance | None:
         """The machine that it is about; None for this one."""
-        if trouble.who == "caller":
+        if fault.who == "caller":
             return None
-        if trouble.who == "dispatcher":
+        if fault.who == "dispatcher":
             return self.dispatcher
         return next(one for one in self._machines if any(" train " in f"{line} " for line in one.processes()))
 
-    def _pids(self, job: TrainingJob, trouble: Trouble) -> list[int]:
-        machine = self._machine(trouble)
+    def _pids(self, job: TrainingJob, fault: MachineFault) -> list[int]:
+        machine = self._machine(fault)
         if machine is not None:
             return machine.pids()
         own = int(job.describe()["Fleetfit"]["supervisor_pid"])
         return [own]
 
-    def _check_clocks(self, job: TrainingJob, trouble: Trouble) -> None:
+    def _check_clocks(self, job: TrainingJob, fault: MachineFault) -> None:
         """See that a clock is off, and only that one."""
-        if trouble.who == "host":
-            if trouble.strategy != "elastic":
+        if fault.who == "host":
+            if fault.strategy != "elastic":
                 clocks = sorted(float((self.make.marks / f"clock-{rank}").read_text()) for rank in range(2))
                 assert clocks[1] - clocks[0] > OFF_S / 2, clocks
             return
-        dispatched = self.dispatcher.pids() if trouble.who == "dispatcher" else []
-        found = [process for pid in [*dispatched, *self._pids(job, trouble)] if (process := clusters.process(pid))]
+        dispatched = self.dispatcher.pids() if fault.who == "dispatcher" else []
+        found = [process for pid in [*dispatched, *self._pids(job, fault)] if (process := clusters.process(pid))]
         assert any(process.environ.get("LD_PRELOAD") == str(self._clock()) for process in found)
 
     # --- what has to come of it ---
 
-    def _await_end(self, job: TrainingJob, trouble: Trouble) -> str:
+    def _await_end(self, job: TrainingJob, fault: MachineFault) -> str:
         """Let the job end, and see that it ends as it has to."""
-        keeps_going = trouble.fault in ("slow", "full", "clock") or (
-            trouble.who == "caller" and (trouble.place == "ssh" or trouble.fault == "stop")
+        keeps_going = fault.kind in ("slow", "full", "clock") or (
+            fault.who == "caller" and (fault.place == "ssh" or fault.kind == "stop")
         )
-        elastic_goes_on = trouble.strategy == "elastic" and trouble.who == "host"
-        if trouble.fault == "stop" and trouble.who != "host":
+        elastic_goes_on = fault.strategy == "elastic" and fault.who == "host"
+        if fault.kind == "stop" and fault.who != "host":
             # Nobody sees the end of a supervisor that is stopped; that its hosts end by themselves is seen.
-            if trouble.place == "ssh" and trouble.who == "dispatcher":
+            if fault.place == "ssh" and fault.who == "dispatcher":
                 clusters.until(lambda: not self._on_hosts())
             self._undo.close()
-        if trouble.fault == "cut" and trouble.who == "dispatcher":
+        if fault.kind == "cut" and fault.who == "dispatcher":
             clusters.until(lambda: not self._on_hosts())
             self._undo.close()
         if keeps_going or elastic_goes_on:
-            if elastic_goes_on and trouble.fault in ("kill", "stop", "cut"):
+            if elastic_goes_on and fault.kind in ("kill", "stop", "cut"):
                 clusters.until(lambda: _lost(job) or job.status.is_terminal)
             self.make.mark("enough")
-        self._undo.close() if trouble.fault == "full" and trouble.who == "caller" else None
-        job = self._again(job, trouble)
+        self._undo.close() if fault.kind == "full" and fault.who == "caller" else None
+        job = self._again(job, fault)
         clusters.await_terminal(job)
         said = str(job.describe().get("FailureReason") or "")
-        if trouble.fault == "full":
+        if fault.kind == "full":
             assert job.status == "Completed" or "space" in said or "lost" in said, said
         elif keeps_going or elastic_goes_on:
             assert job.status == "Completed", said
@@ -317,23 +316,23 @@ exec {shlex.quote(sys.executable)} "$@"
             assert (said and "fault of fleetfit" not in said and "lost" in said) or "SIGKILL" in said, said
         return f"{job.status}: {said.splitlines()[0] if said else ''}"
 
-    def _again(self, job: TrainingJob, trouble: Trouble) -> TrainingJob:
+    def _again(self, job: TrainingJob, fault: MachineFault) -> TrainingJob:
         """Find the job again where its caller was killed."""
-        if trouble.who == "caller" and trouble.fault == "kill":
+        if fault.who == "caller" and fault.kind == "kill":
             clusters.until(lambda: not job.record.is_supervised())
-        return find_job(job.name) if trouble.who == "caller" else job
+        return find_job(job.name) if fault.who == "caller" else job
 
     def _on_hosts(self) -> list[str]:
         """What runs on the hosts, but for sshd's own, which holds a connection for as long as TCP does."""
         lines = [line for machine in self.fleet.machines[:3] for line in machine.processes()]
         return [line for line in lines if " sshd: " not in line]
 
-    def _await_nothing(self, trouble: Trouble) -> None:
+    def _await_nothing(self, fault: MachineFault) -> None:
         clusters.until(lambda: not [line for one in self.fleet.machines for line in one.processes()])
         if self.ec2 is not None:
             clusters.until(lambda: not self.ec2.server.running())
         for machine in self.fleet.machines:
-            if trouble.fault == "full" or machine is self.dispatcher or trouble.fault in ("kill", "cut", "stop"):
+            if fault.kind == "full" or machine is self.dispatcher or fault.kind in ("kill", "cut", "stop"):
                 machine.tidy()  # where everything was killed, nobody is left to remove files
 
 

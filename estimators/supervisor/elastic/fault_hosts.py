@@ -1,4 +1,4 @@
-"""What disturbs an elastic job on purpose: the market takes and returns hosts, faults kill ranks, and it goes on."""
+"""The faults of an elastic job: the market takes and returns hosts, faults kill ranks, and the job goes on."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ElasticHosts:
             try:
                 controller.signal_worker(rank, signal)
             except ValueError as error:
-                self._job.tell("chaos_missed", "supervisor", f"rank {rank} could not be killed: {error}", rank=rank)
+                self._job.tell("fault_missed", "supervisor", f"rank {rank} could not be killed: {error}", rank=rank)
 
     def remove(self, host: str, back_in_s: float | None) -> None:
         """It is killed without a notice; the others go on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -9,13 +10,14 @@ from typing import Any
 import pytest
 import waiting
 
+from container.contract import rules
 from container.contract.wire import Event, Piece
 from container.distributed.core.fault_injection import InjectedFaults
 from container.system.loop import Loop
 from estimators import MPI, ConfigurationError, FailurePolicy, ParameterServer, RunOptions, TensorFlow
 from estimators.faults import Interrupt, Kill, RemoveHost, SpotMarket
-from estimators.job import faults as chaos
-from estimators.supervisor.fault_injection import Disturber
+from estimators.job import faults
+from estimators.supervisor.fault_injection import FaultInjector
 
 ALL = (
     Kill(rank=1, at_step=50),
@@ -26,18 +28,18 @@ ALL = (
 
 
 def test_they_go_through_json_and_the_command_line() -> None:
-    options = RunOptions(chaos=ALL)
-    assert RunOptions.from_json(options.to_json()) == options
-    assert options.longest_grace == 120 and RunOptions(stop_grace=1, chaos=ALL).longest_grace == 10
+    options = RunOptions(faults=ALL)
+    assert RunOptions.from_dict(json.loads(json.dumps(rules.to_dict(options)))) == options
+    assert options.longest_grace == 120 and RunOptions(stop_grace=1, faults=ALL).longest_grace == 10
     texts = (
         "kill:rank=1,at_step=50",
         "kill:rank=0,at_s=3,signal=SIGSTOP,attempt=none",
         "remove-host:host=algo-2,at_s=20,return_after_s=5",
         "interrupt:host=algo-1,notice_s=10,at_line=epoch 2, x",
     )
-    assert tuple(chaos.parse(text) for text in texts) == ALL
+    assert tuple(faults.parse(text) for text in texts) == ALL
     assert str(ALL[0]) == "Kill(at_step=50, rank=1)"
-    assert chaos.check(None) == () and chaos.check(ALL[0]) == ALL[:1]
+    assert faults.check(None) == () and faults.check(ALL[0]) == ALL[:1]
 
 
 @pytest.mark.parametrize(
@@ -45,20 +47,20 @@ def test_they_go_through_json_and_the_command_line() -> None:
     [
         (lambda: Kill(rank=1), "exactly one of at_step, at_s and at_line; got none"),
         (lambda: Kill(rank=1, at_step=1, at_s=1), "got at_step and at_s"),
-        (lambda: Kill(rank=-1, at_s=1), "rank=…) must be a whole number, at least 0"),
-        (lambda: Kill(rank=1, at_step=0), "at_step=…) must be a whole number, at least 1"),
+        (lambda: Kill(rank=-1, at_s=1), "rank=…) must be a whole number of at least 0"),
+        (lambda: Kill(rank=1, at_step=0), "at_step=…) must be a whole number of at least 1"),
         (lambda: Kill(rank=1, at_s=1, signal="SIGKIL"), "Did you mean 'SIGKILL'?"),
         (lambda: Kill(rank=1, at_s=1, signal=0), "a signal's name or number"),
         (lambda: Kill(rank=1, at_line="("), "is not a regular expression"),
-        (lambda: RemoveHost("", at_s=1), "must be a host's name"),
+        (lambda: RemoveHost("", at_s=1), "host=…) must be a string that is not empty, got ''"),
         (lambda: Interrupt("algo-1", notice_s=-1, at_s=1), "notice_s"),
-        (lambda: chaos.parse("kil:rank=1,at_s=1"), "Did you mean 'kill'?"),
-        (lambda: chaos.parse("kill:at_s=1"), "needs a rank"),
-        (lambda: chaos.parse("kill:rank=1,at_stp=1"), "Did you mean 'at_step'?"),
-        (lambda: chaos.check("kill"), "must be a list"),
-        (lambda: chaos.check([3]), "each fault must be a Kill(…)"),
-        (lambda: TensorFlow(entry_point=__file__, instance_count=2).fit(chaos=[Kill(rank=2, at_s=1)]), "are 0 to 1"),
-        (lambda: TensorFlow(entry_point=__file__).fit(chaos=[RemoveHost("algo-2", at_s=1)]), "'algo-2'"),
+        (lambda: faults.parse("kil:rank=1,at_s=1"), "Did you mean 'kill'?"),
+        (lambda: faults.parse("kill:at_s=1"), "needs a rank"),
+        (lambda: faults.parse("kill:rank=1,at_stp=1"), "Did you mean 'at_step'?"),
+        (lambda: faults.check("kill"), "must be a list"),
+        (lambda: faults.check([3]), "faults: each must be a Kill(…)"),
+        (lambda: TensorFlow(entry_point=__file__, instance_count=2).fit(faults=[Kill(rank=2, at_s=1)]), "are 0 to 1"),
+        (lambda: TensorFlow(entry_point=__file__).fit(faults=[RemoveHost("algo-2", at_s=1)]), "'algo-2'"),
         (
             lambda: TensorFlow(
                 entry_point=__file__,
@@ -77,19 +79,19 @@ def test_mistakes_are_refused_before_anything_starts(make: Callable[[], Any], sa
 
 def test_a_chief_is_a_rank_more(tmp_path: Any) -> None:
     estimator = TensorFlow(entry_point=__file__, instance_count=2, distribution=ParameterServer())
-    draft = estimator._draft(None, None, chaos=(Kill(rank=2, at_s=1),))
+    draft = estimator._draft(None, None, faults=(Kill(rank=2, at_s=1),))
     from estimators.client import checks
 
-    checks.check_disturbances(draft.spec, draft.options)
+    checks.check_faults(draft.spec, draft.options)
     other = TensorFlow(entry_point=__file__, instance_count=2, distribution=MPI())
     with pytest.raises(ConfigurationError):
-        checks.check_disturbances(other._draft(None, None).spec, draft.options)
+        checks.check_faults(other._draft(None, None).spec, draft.options)
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (RunOptions(chaos=ALL), "fit(chaos=…) is not available with instance_type='ml.p3.2xlarge'"),
+        (RunOptions(faults=ALL), "fit(faults=…) is not available with instance_type='ml.p3.2xlarge'"),
         (RunOptions(spot_market=SpotMarket(rate=1)), "RunOptions(spot_market=…)"),
         (RunOptions(failure_policy=FailurePolicy(max_failures=2)), "use max_retry_attempts"),
     ],
@@ -98,18 +100,18 @@ def test_they_are_refused_where_aws_decides(options: RunOptions, said: str) -> N
     from estimators.client import checks
 
     with pytest.raises(ConfigurationError) as caught:
-        checks.refuse_disturbances("ml.p3.2xlarge", options)
+        checks.refuse_faults("ml.p3.2xlarge", options)
     assert said in str(caught.value)
-    checks.refuse_disturbances("ml.p3.2xlarge", RunOptions(stop_grace=3))
+    checks.refuse_faults("ml.p3.2xlarge", RunOptions(stop_grace=3))
 
 
 # --- at a step: in the ranks ---
 
 
 def test_ranks_are_told_of_the_steps_of_their_attempt() -> None:
-    faults = (*ALL, RemoveHost("algo-2", at_step=7, attempt=1))
-    assert chaos.step_orders(faults, 0) == [{"id": 0, "rank": 1, "step": 50, "signal": 9}]
-    assert chaos.step_orders(faults, 1) == [{"id": 4, "rank": 0, "step": 7}]
+    ordered = (*ALL, RemoveHost("algo-2", at_step=7, attempt=1))
+    assert faults.step_orders(ordered, 0) == [{"id": 0, "rank": 1, "step": 50, "signal": 9}]
+    assert faults.step_orders(ordered, 1) == [{"id": 4, "rank": 0, "step": 7}]
 
 
 def test_a_rank_does_what_was_ordered_when_it_has_finished_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,27 +120,27 @@ def test_a_rank_does_what_was_ordered_when_it_has_finished_the_step(monkeypatch:
     monkeypatch.setattr("os.kill", lambda pid, number: sent.append(number))
     monkeypatch.setattr("container.contract.events.emit", lambda kind, **data: said.append(data))
     text = '[{"id": 0, "rank": 1, "step": 5, "signal": 9}, {"id": 1, "rank": 0, "step": 6}]'
-    rank_1 = InjectedFaults({"FLEETFIT_CHAOS": text})
+    rank_1 = InjectedFaults({"FLEETFIT_FAULTS": text})
     rank_1.reached(4, rank=1)
     assert not said
     rank_1.reached(6, rank=1)  # several steps in one execution
     assert (sent, said) == ([9], [{"id": 0, "step": 6}])
     rank_1.reached(7, rank=1)
     assert len(said) == 1
-    heir = InjectedFaults({"FLEETFIT_CHAOS": text})
+    heir = InjectedFaults({"FLEETFIT_FAULTS": text})
     heir.reached(6, rank=2)
     heir.reached(7, rank=1)  # it has the dead one's number now, but not its fate
-    late = InjectedFaults({"FLEETFIT_CHAOS": text})
+    late = InjectedFaults({"FLEETFIT_FAULTS": text})
     late.passed(5)
     late.reached(6, rank=1)
     assert len(said) == 1 and not heir.pending and not late.pending
-    again = InjectedFaults({"FLEETFIT_CHAOS": text, "FLEETFIT_CHAOS_DONE": "[0]"})  # it has started once more
+    again = InjectedFaults({"FLEETFIT_FAULTS": text, "FLEETFIT_FAULTS_DONE": "[0]"})  # it has started once more
     again.reached(6, rank=1)
     assert sent == [9]
-    chief = InjectedFaults({"FLEETFIT_CHAOS": text})
+    chief = InjectedFaults({"FLEETFIT_FAULTS": text})
     chief.reached(6, rank=0, coordinates=True)  # it sees the steps of all
     assert sent == [9] and [data["id"] for data in said[1:]] == [0, 1] and not chief.pending
-    assert not InjectedFaults({}).pending and not InjectedFaults({"FLEETFIT_CHAOS": "{"}).pending
+    assert not InjectedFaults({}).pending and not InjectedFaults({"FLEETFIT_FAULTS": "{"}).pending
 
 
 # --- at a time or a line: in the supervisor ---
@@ -168,14 +170,14 @@ def hosts() -> Hosts:
     return Hosts()
 
 
-def disturber(
-    loop: Loop, hosts: Hosts, *faults: chaos.Fault, market: SpotMarket | None = None
-) -> tuple[Disturber, list[Any]]:
+def injector(
+    loop: Loop, hosts: Hosts, *injected: faults.Fault, market: SpotMarket | None = None
+) -> tuple[FaultInjector, list[Any]]:
     told: list[Any] = []
-    made = Disturber(
+    made = FaultInjector(
         loop,
         hosts,
-        chaos=faults,
+        faults=injected,
         market=market,
         names=("algo-1", "algo-2"),
         rank_of=lambda host, process: int(process[5:]) if process else None,
@@ -190,7 +192,7 @@ def until(loop: Loop, condition: Callable[[], bool]) -> None:
 
 def test_lines_are_those_of_the_rank_that_is_to_be_killed_and_of_any_rank_otherwise(loop: Loop, hosts: Hosts) -> None:
     kill, remove = Kill(rank=1, at_line="step 5$"), RemoveHost("algo-2", at_line="step 9")
-    made, told = disturber(loop, hosts, kill, remove)
+    made, told = injector(loop, hosts, kill, remove)
     made.attempt_began(0)
     made.output(Piece("algo-1", "rank 0", b"step 5\n"))
     made.output(Piece("algo-1", None, b"step 9\n"))  # the toolkit's own words
@@ -205,8 +207,8 @@ def test_lines_are_those_of_the_rank_that_is_to_be_killed_and_of_any_rank_otherw
 
 
 def test_times_belong_to_their_attempt_and_hosts_come_back(loop: Loop, hosts: Hosts) -> None:
-    faults = (Kill(rank=0, at_s=0), Interrupt("algo-2", 0.01, at_s=0, return_after_s=0.01, attempt=1))
-    made, _ = disturber(loop, hosts, *faults, Kill(rank=1, at_s=99), Kill(rank=1, at_s=0, attempt=7))
+    ordered = (Kill(rank=0, at_s=0), Interrupt("algo-2", 0.01, at_s=0, return_after_s=0.01, attempt=1))
+    made, _ = injector(loop, hosts, *ordered, Kill(rank=1, at_s=99), Kill(rank=1, at_s=0, attempt=7))
     made.attempt_began(0)
     until(loop, lambda: len(hosts.asked) == 1)
     made.attempt_ended()
@@ -217,18 +219,18 @@ def test_times_belong_to_their_attempt_and_hosts_come_back(loop: Loop, hosts: Ho
 
 
 def test_a_rank_that_kills_itself_is_noted_and_a_chiefs_word_for_another_is_done(loop: Loop, hosts: Hosts) -> None:
-    made, told = disturber(
+    made, told = injector(
         loop, hosts, Kill(rank=0, at_step=5), Kill(rank=1, at_step=5), RemoveHost("algo-2", at_step=6)
     )
     made.attempt_began(0)
     for number in (0, 1, 2, 2, 8):
-        made.event(Event(kind="chaos_step", host="algo-1", rank=0, data={"id": number, "step": 5}))
+        made.event(Event(kind="fault_step", host="algo-1", rank=0, data={"id": number, "step": 5}))
     assert hosts.asked == [("kill", 1, 9), ("remove", "algo-2", None)] and len(told) == 3
 
 
 def test_a_market_goes_on_over_the_attempts(loop: Loop, hosts: Hosts) -> None:
     market = SpotMarket(trace=[(0, "algo-2", 0.01), (0.05, "algo-1", None)], notice_s=0)
-    made, told = disturber(loop, hosts, market=market)
+    made, told = injector(loop, hosts, market=market)
     made.attempt_began(0)
     until(loop, lambda: len(hosts.asked) >= 2)  # on a busy machine the third is due as well
     made.attempt_began(1)

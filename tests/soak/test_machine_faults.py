@@ -1,4 +1,4 @@
-"""A hundred troubles of machines, chosen by a seed: what goes wrong, with whom, where, and under which strategy."""
+"""A hundred faults of machines, chosen by a seed: what goes wrong, with whom, where, and under which strategy."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import chaos
 import fleet as fleets
+import machine_faults
 import places
 import pytest
 import slurm
@@ -24,7 +24,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("seed", [11, "new"], indirect=True)
-def test_troubles_of_machines_end_right(
+def test_faults_of_machines_end_right(
     slurm_cluster: slurm.Cluster,
     fleet: fleets.Fleet,
     ec2: ec2_machines.Machines,
@@ -37,29 +37,29 @@ def test_troubles_of_machines_end_right(
     met: list[str] = []
     problems: list[str] = []
     for number in range(count(100)):
-        trouble = chaos.Trouble.of(seed * 1000 + number)
+        machine_fault = machine_faults.MachineFault.of(seed * 1000 + number)
         folder = tmp_path / str(number)
         folder.mkdir()
-        if trouble.place == "slurm":
+        if machine_fault.place == "slurm":
             make = places.on_slurm(slurm_cluster, folder, home)
-        elif trouble.place == "ec2":
+        elif machine_fault.place == "ec2":
             make = places.on_ec2(ec2, folder, home)
         else:
             make = places.on_ssh(fleet, folder, home)
         try:
-            ended = chaos.Stage(fleet, make, folder, ec2).play(trouble)
+            ended = machine_faults.Stage(fleet, make, folder, ec2).play(machine_fault)
         except Exception as error:  # noqa: BLE001 - put on record
-            problems.append(f"{number} of seed {seed}, {trouble}: {error!r}"[:600])
+            problems.append(f"{number} of seed {seed}, {machine_fault}: {error!r}"[:600])
             break  # what is left would only spoil the next
-        met.append(str(trouble))
-        print(number, trouble, ended, flush=True)
+        met.append(str(machine_fault))
+        print(number, machine_fault, ended, flush=True)
         slurm_cluster.recover()
         ec2.reset()
     parts = [tuple(name.split("-")) for name in met]
     record(
-        "chaos-machines",
+        "fault-machines",
         seed=seed,
-        troubles=len(met),
+        count=len(met),
         places=dict(Counter(part[0] for part in parts)),
         who=dict(Counter(part[1] for part in parts)),
         faults=dict(Counter(part[2] for part in parts)),
