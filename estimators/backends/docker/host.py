@@ -119,24 +119,26 @@ class ContainerProcess:
         self._writer: asyncio.StreamWriter | None = None
         self._unsaid = b""  # what it is told before it runs
         self._signals: list[int] = []
-        self._told_to_end = asyncio.Event()  # before it runs
-        self._life = provider.loop.start(self._live(env))
+        self._starting = asyncio.ensure_future(provider.start(host, env))
+        self._life = provider.loop.start(self._live())
 
     async def wait(self) -> ProcessEnd:
         """Return how it has ended, after all that it printed was given."""
         return await asyncio.shield(self._life)
 
-    async def _live(self, env: Mapping[str, str]) -> ProcessEnd:
-        """Start the container, take what it prints, and wait for its end."""
-        provider = self._provider
+    async def _live(self) -> ProcessEnd:
+        """Wait for the container's start, take what it prints, and wait for its end."""
+        provider, starting = self._provider, self._starting
+        await asyncio.wait((starting,))
+        if starting.cancelled():
+            return ProcessEnd(exit_code=255)
         try:
-            running = await provider.start(self._host, env, self._told_to_end)
-        except (FleetfitError, OSError) as error:
-            provider.ended(self._host, spoilt=True)
+            running = starting.result()
+        except Exception as error:  # noqa: BLE001 - whatever the engine answers
             return ProcessEnd(exit_code=255, failure=problem(str(error), Cause.LAUNCH))
         ended = await self._follow(running)
         self._running = None
-        provider.ended(self._host, spoilt=ended.was_killed)
+        provider.ended(self._host, clean=not ended.was_killed)
         said = "" if provider.toolkit else provider.said(self._host)
         return ProcessEnd(
             exit_code=ended.exit_code,
@@ -190,8 +192,8 @@ class ContainerProcess:
         """Tell our toolkit what a signal would, or have the engine send it; a program of others is ended by SIGKILL."""
         if self._running is None:
             self._signals.append(number)
-            if number != signal.SIGTERM:
-                self._told_to_end.set()
+            if number != signal.SIGTERM:  # the job does not wait for the engine
+                self._starting.cancel()
         elif self._provider.toolkit and number in _WORDS:
             self.write(_WORDS[number])
         else:
@@ -199,4 +201,5 @@ class ContainerProcess:
 
     def close(self) -> None:
         """Wait for nothing more of it."""
+        self._starting.cancel()
         self._life.cancel()

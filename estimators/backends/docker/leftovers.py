@@ -6,7 +6,7 @@ import functools
 from pathlib import Path
 
 from estimators.backends.base import Leftover
-from estimators.backends.docker import kept, reapers
+from estimators.backends.docker import kept
 from estimators.backends.docker.containers import JOB_LABEL, RECORD_LABEL
 from estimators.backends.docker.engine import Engine
 from estimators.backends.images.errors import EngineError
@@ -27,7 +27,8 @@ def find() -> list[Leftover]:
             labels = item.get("Labels") or {}
             record, pool = labels.get(RECORD_LABEL), labels.get(kept.POOL_LABEL)
             try:
-                if (record and JobRecord(Path(record)).is_supervised()) or (pool and reapers.is_alive(Path(pool))):
+                in_use = pool and kept.ContainerPool(Path(pool)).in_use
+                if in_use or (record and JobRecord(Path(record)).is_supervised()):
                     continue
             except PermissionError:
                 continue  # another user's

@@ -14,7 +14,6 @@ import math
 import os
 import secrets
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,8 +29,8 @@ from estimators.backends.ec2.api import Ec2Api, Made, failure_of
 from estimators.backends.ec2.options import Ec2Options, instance_types
 from estimators.backends.ec2.prices import Prices
 from estimators.backends.ec2.requests import Answer, Instance, Lifecycle, Search
-from estimators.backends.hosts.child import ChildProcess
 from estimators.backends.hosts.provider import HostError, HostLost, HostUnavailable, ProvidedJob
+from estimators.backends.hosts.remover import Remover
 from estimators.backends.hosts.waiting import unless
 from estimators.backends.ssh.command import SshSettings
 from estimators.job.errors import BackendError, ConfigurationError
@@ -152,7 +151,7 @@ class Ec2Fleet:
         )
         self._api: Ec2Api | None = None
         self._made: Made | None = None
-        self._remover: ChildProcess | None = None
+        self._remover: Remover | None = None
         self._slots: list[Slot] = []
         self._left: set[str] = set()  # instances that nobody has, and that EC2 is about to end
         self._instances: dict[str, Instance] = {}  # all that EC2 has ever described
@@ -201,7 +200,7 @@ class Ec2Fleet:
                 task.cancel()
         self._job.note({"cost": self._prices.cost(self._instances.values(), time.time()).to_dict()})
         if self._remover is not None:
-            self._remover.close()
+            self._remover.finish()
         remove_tree(self._folder, ignore_errors=True)
 
     async def _call(self, work: Callable[..., T], *arguments: Any, **more: Any) -> T:
@@ -216,7 +215,9 @@ class Ec2Fleet:
             self._job.tell("Creating a key pair, a security group and a launch template for the hosts")
             self._api = api = await self._call(self.connect)
             if self._remover is None:
-                self._remover = self._start_remover(api.region)
+                wait = _REMOVER_POLLS * self._options.poll
+                duty = {"fleet": self._fleet, "region": api.region, "profile": self._options.profile, "wait": wait}
+                self._remover = Remover(self._job.loop, self._job.protected, leftovers.__name__, self._fleet, duty)
             self._made = await self._call(self._make, api)
         return self._api, self._made
 
@@ -245,17 +246,6 @@ class Ec2Fleet:
         )
         host.unlink()  # it is needed nowhere but on the hosts
         return made
-
-    def _start_remover(self, region: str) -> ChildProcess:
-        """Start the process that removes the fleet when its input ends, by the end of this process if need be."""
-        argv = [sys.executable, "-m", "estimators.backends.ec2.remover", "--fleet", self._fleet, "--region", region]
-        argv += ["--wait", f"{_REMOVER_POLLS * self._options.poll:g}"]
-        if self._options.profile is not None:
-            argv += ["--profile", self._options.profile]
-        # It must find this very package, and nothing of the working folder.
-        paths = [str(Path(__file__).resolve().parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
-        return ChildProcess(self._job.loop, argv, env=env, protected=self._job.protected)
 
     # --- asking ---
 

@@ -58,7 +58,7 @@ def fleet(
         if thread.name.endswith("(body)"):  # what was asked of EC2 last
             thread.join()
     if one._remover is not None:
-        asyncio_loop.run(asyncio.wait_for(one._remover.wait(), 120))
+        asyncio_loop.run(asyncio.wait_for(one._remover.process.wait(), 120))
         assert ec2.running() == []
 
 

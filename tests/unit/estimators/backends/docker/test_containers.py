@@ -20,7 +20,7 @@ from estimators.backends.docker.engine import Engine, settings
 from estimators.backends.docker.job_secrets import aws_credentials, wants_sshd
 from estimators.backends.docker.options import ContainerOptions, Mount
 from estimators.backends.docker.ownership import foreign, give_back
-from estimators.backends.docker.reapers import Duty
+from estimators.backends.docker.reaper import Duty
 from estimators.backends.images.engine import ImageFacts
 from estimators.backends.images.errors import EngineError, reached, refusal
 from estimators.backends.images.toolkit import TOOLKIT_LABEL
@@ -304,7 +304,7 @@ def test_files_are_given_back_to_whom_a_rootless_engine_calls_root(
     monkeypatch.setattr(os, "getegid", lambda: 5678)
     (tmp_path / "file").touch()
     engine = _UsersEngine(info)
-    give_back(engine, Duty(label="fleetfit.record", value="/none", trees=(str(tmp_path),)), "trainer")
+    give_back(engine, Duty(job="/none", label="fleetfit.record", value="/none", trees=(str(tmp_path),)), "trainer")
     owner = "0:0" if rootless else "1234:5678"
     assert [argv[argv.index("-h") + 1] for argv in engine.ran] == [owner]
 

@@ -100,23 +100,17 @@ class Engine:
             self.theirs[host].sendall(bytes([byte]))
 
 
-class Reaper:
+class Remover:
     """Takes note of what it is told."""
 
-    def __init__(self, *arguments: Any) -> None:
-        self.told: list[str] = []
+    told: list[str]
 
-    def __bool__(self) -> bool:
-        return bool(self.told) and self.told[-1].startswith(("start", "take"))
+    def __init__(
+        self, loop: AsyncioLoop, protected: set[int], module: str, value: str, duty: Mapping[str, Any]
+    ) -> None:
+        self.told.append(f"start {duty['label']}")
 
-    def start(self, folder: Path, duty: Any) -> None:
-        self.told.append(f"start {duty.label}")
-
-    def take(self, connection: socket.socket, folder: Path, duty: Any) -> None:
-        self.told.append(f"take {duty.label}")
-        connection.close()
-
-    def finish(self, words: str) -> None:
+    def finish(self, words: str = "") -> None:
         self.told.append(f"finish {words}".strip())
 
 
@@ -171,9 +165,8 @@ class Job:
         return found
 
     @property
-    def reaper(self) -> list[str]:
-        reaper: Any = self.provider._reaper
-        return list(reaper.told)
+    def remover(self) -> list[str]:
+        return list(Remover.told)
 
     def until(self, condition: Callable[[], object]) -> None:
         async def wait() -> None:
@@ -199,7 +192,8 @@ NewJob = Callable[..., Job]
 @pytest.fixture
 def new_job(asyncio_loop: AsyncioLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NewJob]:
     """Makes a job in containers."""
-    monkeypatch.setattr(provider, "Reaper", Reaper)
+    monkeypatch.setattr(provider, "Remover", Remover)
+    monkeypatch.setattr(Remover, "told", [], raising=False)
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
     jobs: list[Job] = []
 
@@ -234,7 +228,7 @@ class TestStart:
         assert environment[variables.CONTROL_ADDRESS] == "algo-1:7711" and environment[variables.HOSTS_HERE] == "2"
         assert variables.JOB_TOKEN not in environment and variables.SHARED_MACHINE not in environment
         assert environment[variables.LIFELINE_FD] == "0" and plan.lifeline
-        assert job.reaper == ["start fleetfit.record"]
+        assert job.remover == ["start fleetfit.record"]
 
     def test_a_host_that_comes_later_is_the_jobs_like_the_others(
         self, new_job: NewJob, monkeypatch: pytest.MonkeyPatch
@@ -257,7 +251,7 @@ class TestStart:
         job.start(1)
         assert job.engine.did.count("network fleetfit-job-1") == 2
         assert job.engine.plans["algo-1"].name == "fleetfit-job-1-algo-1-1"
-        assert job.reaper == ["start fleetfit.record"]
+        assert job.remover == ["start fleetfit.record"]
 
     def test_a_job_that_is_ended_while_a_container_is_made_does_not_start_it(self, new_job: NewJob) -> None:
         job = new_job(1)
@@ -277,7 +271,7 @@ class TestStart:
         job.cluster.end_now()
         assert job.end_of("algo-1").failure is None, "it was told to"
         job.engine.gate.put(None)
-        job.until(lambda: not job.provider._making)
+        job.until(job.provider._made.done)
         assert job.engine.did == ["network fleetfit-job-1"]
 
 
@@ -351,25 +345,13 @@ class TestStop:
         job.engine.end("algo-1", 137)
         assert job.end_of("algo-1").failure is None, "it was told to"
 
-    def test_what_is_left_is_removed_at_once_if_nothing_is_being_made(self, new_job: NewJob) -> None:
-        job = new_job(1)
-        job.engine.holds = "create"
-        job.cluster.start(0)
-        job.until(lambda: "create fleetfit-job-1-algo-1" in job.engine.did)
-        job.cluster.cleanup()
-        assert job.reaper[-1] == "finish"
-        job.engine.gate.put(None)
-        job.until(lambda: not job.provider._making)
-        job.cluster.cleanup()
-        assert job.reaper[-1] == "finish done"
-
 
 class TestKept:
     @pytest.fixture(autouse=True)
     def in_process(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let the containers' first processes be values."""
 
-        def start(pool: kept.Pool, host: str, environment: Mapping[str, str], engine: Engine) -> Any:
+        def start(pool: kept.ContainerPool, host: str, environment: Mapping[str, str], engine: Engine) -> Any:
             self.environments.append(environment)
             ours, theirs = socket.socketpair()
             self.streams.append(theirs)
@@ -401,7 +383,7 @@ class TestKept:
         assert list(pool.path.glob("secrets/*/*")) and job.engine.plans["algo-1"].name == pool.container("algo-1")
         self.end(job, exit_code=1)
         job.cluster.cleanup()
-        assert job.reaper == ["finish", "start fleetfit.pool", "finish keep 60"]
+        assert job.remover == ["start fleetfit.pool", "finish keep"]
         assert not list(pool.path.glob("secrets/*/*"))
 
     def test_containers_in_which_something_was_killed_are_not(self, new_job: NewJob) -> None:
@@ -411,7 +393,7 @@ class TestKept:
         self.end(job, exit_code=137, out_of_memory=True)
         self.environments.clear()
         job.cluster.start(1)
-        job.until(lambda: self.environments and not job.provider._making)
+        job.until(lambda: self.environments)
         assert job.provider._pool is not first
         job.cluster.cleanup()
-        assert job.reaper == ["finish", "start fleetfit.pool", "finish", "start fleetfit.pool", "finish done"]
+        assert job.remover == ["start fleetfit.pool", "finish", "start fleetfit.pool", "finish"]
