@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import signal
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from container.contract import variables
@@ -19,14 +19,11 @@ from estimators.backends.docker.engine import FRAME, Ended
 from estimators.backends.docker.exit_status import end_failure
 from estimators.backends.hosts.here import LocalHost
 from estimators.backends.hosts.platform import problem
-from estimators.backends.hosts.provider import HostProcess
+from estimators.backends.hosts.provider import HostProcess, Output
 from estimators.job.errors import FleetfitError
 
 if TYPE_CHECKING:
     from estimators.backends.docker.provider import DockerProvider
-
-#: Takes what a container prints.
-Output = Callable[[bytes], None]
 
 _READ_SIZE = 1 << 18
 #: How long what a container printed may take to arrive after its end, in seconds.

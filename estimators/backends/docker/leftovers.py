@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 from pathlib import Path
 
 from estimators.backends.base import Leftover
@@ -13,6 +13,26 @@ from estimators.backends.images.errors import EngineError
 from estimators.records.record import JobRecord
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EngineLeftover(Leftover):
+    """A container or a network.
+
+    Attributes:
+        engine: Its engine.
+        id: Its id there.
+    """
+
+    engine: Engine
+    id: str
+
+    def remove(self) -> None:
+        """Remove it from its engine."""
+        if self.kind == "container":
+            self.engine.remove_container(self.id)
+        else:
+            self.engine.remove_network(self.id)
+
+
 def find() -> list[Leftover]:
     """Return what is labelled as a job's and has no supervisor any more; nothing where there is no engine."""
     engine = Engine()
@@ -20,8 +40,7 @@ def find() -> list[Leftover]:
         containers, networks = engine.leftovers()
     except EngineError:
         return []
-    removers = {"container": engine.remove_container, "network": engine.remove_network}
-    found = []
+    found: list[Leftover] = []
     for kind, items in (("container", containers), ("network", networks)):
         for item in items:
             labels = item.get("Labels") or {}
@@ -33,6 +52,6 @@ def find() -> list[Leftover]:
             except PermissionError:
                 continue  # another user's
             name = str(item.get("Name") or (item.get("Names") or ["?"])[0]).lstrip("/")
-            remove = functools.partial(removers[kind], str(item["Id"]))
-            found.append(Leftover(kind=kind, name=name, job=labels.get(JOB_LABEL, "?"), remove=remove))
+            job, id_ = labels.get(JOB_LABEL, "?"), str(item["Id"])
+            found.append(EngineLeftover(kind=kind, name=name, job=job, engine=engine, id=id_))
     return found

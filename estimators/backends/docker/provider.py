@@ -310,7 +310,7 @@ class DockerProvider(HostProvider):
                 await self._call(lambda: ownership.give_back(self._engine, duty, user))
             except (FleetfitError, OSError) as error:  # the job's own files are there
                 said = f"the owner of the containers' files could not be changed: {error}\n"
-                self.cluster.callbacks.output(self.cluster.spec.hosts[0], said.encode())
+                self.cluster.hand_on(self.cluster.spec.hosts[0], said.encode())
 
     def close(self) -> None:
         """Have the containers and the network removed, or keep them for the next job."""

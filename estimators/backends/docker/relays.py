@@ -13,7 +13,6 @@ import socket
 import urllib.parse
 from collections.abc import Mapping, Sequence
 
-from container.contract.wire import Event
 from container.system.background import Background
 from container.system.running import Runner
 from estimators.backends.base import Backend
@@ -65,7 +64,7 @@ class Relays:
                 server = urllib.parse.urlsplit(url)
                 words += ["--fd", str(listener.fileno()), "--to", f"{server.hostname}:{server.port or 80}"]
                 there[url] = server._replace(netloc=f"{address}:{listener.getsockname()[1]}").geturl()
-            say = functools.partial(self._backend.callbacks.output, host.name)
+            say = functools.partial(self._backend.hand_on, host.name)
             fds = tuple(listener.fileno() for listener in listeners)
             self._agent = host.run(agent_command(host, words), {}, say, pass_fds=fds)
         self._there = there
@@ -82,8 +81,7 @@ class Relays:
             f"containers cannot reach {', '.join(urls)}, which is on this machine's loopback: {why}. boto3 in a script "
             "cannot connect there."
         )
-        host = self._backend.spec.hosts[0]
-        self._backend.callbacks.output(host, Event(kind="warning", host=host, data={"message": text}).to_line())
+        self._backend.warn(text)
 
     def close(self) -> None:
         """End the agent."""

@@ -15,9 +15,8 @@ import os
 import secrets
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from container.contract.strategies import Elastic
 from container.system import folders
@@ -34,8 +33,6 @@ from estimators.backends.hosts.remover import Remover
 from estimators.backends.hosts.waiting import unless
 from estimators.backends.ssh.command import SshSettings
 from estimators.job.errors import BackendError, ConfigurationError
-
-T = TypeVar("T")
 
 #: For how long EC2 may not know an instance that it has launched itself, in seconds.
 _UNSEEN_S = 60.0
@@ -168,6 +165,11 @@ class Ec2Fleet:
         self._news = asyncio.Event()  # an instance was launched, or nobody has it any more
         self._exclusive = asyncio.Lock()  # during a request, what it has launched would be taken for nobody's
 
+    @functools.cached_property
+    def _background(self) -> Background:
+        """Return the threads for what blocks."""
+        return Background.of(self._job.loop)
+
     # --- what hosts want ---
 
     def want(self) -> Slot:
@@ -203,22 +205,18 @@ class Ec2Fleet:
             self._remover.finish()
         remove_tree(self._folder, ignore_errors=True)
 
-    async def _call(self, work: Callable[..., T], *arguments: Any, **more: Any) -> T:
-        """Do what blocks in a thread."""
-        return await Background.of(self._job.loop).call(functools.partial(work, *arguments, **more))
-
     # --- what all hosts have in common ---
 
     async def prepare(self) -> tuple[Ec2Api, Made]:
         """Make what all hosts have in common, once. The process that removes it is there before."""
         if self._made is None or self._api is None:
             self._job.tell("Creating a key pair, a security group and a launch template for the hosts")
-            self._api = api = await self._call(self.connect)
+            self._api = api = await self._background.call(self.connect)
             if self._remover is None:
                 wait = _REMOVER_POLLS * self._options.poll
                 duty = {"fleet": self._fleet, "region": api.region, "profile": self._options.profile, "wait": wait}
                 self._remover = Remover(self._job.loop, self._job.protected, leftovers.__name__, self._fleet, duty)
-            self._made = await self._call(self._make, api)
+            self._made = await self._background.call(lambda: self._make(api))
         return self._api, self._made
 
     def connect(self) -> Ec2Api:
@@ -323,7 +321,7 @@ class Ec2Fleet:
         try:
             while self._wanting():
                 async with self._exclusive:
-                    answer = await self._call(api.launch, request, token)
+                    answer = await self._background.call(lambda: api.launch(request, token))
                     self._unanswered = answer.failed
                     self._named.update(answer.launched)
                     for slot, instance in zip(self._wanting(), answer.launched, strict=False):  # others are nobody's
@@ -395,7 +393,7 @@ class Ec2Fleet:
     async def _look(self, api: Ec2Api) -> None:
         """Take what EC2 says of the fleet, and end the instances that nobody has."""
         async with self._exclusive:
-            found = {one.id: one for one in await self._call(api.describe, self._fleet)}
+            found = {one.id: one for one in await self._background.call(lambda: api.describe(self._fleet))}
             for one in found.values():
                 before = self._instances.get(one.id)
                 ended = before.ended if before is not None else None
@@ -408,7 +406,8 @@ class Ec2Fleet:
             owned = self._left | {slot.id for slot in self._slots}
             if self._unanswered:  # they may be the failed request's, whose next answer names them
                 owned |= found.keys() - self._named
-            await self._call(api.terminate, [one.id for one in found.values() if not one.gone and one.id not in owned])
+            nobodys = [one.id for one in found.values() if not one.gone and one.id not in owned]
+            await self._background.call(lambda: api.terminate(nobodys))
 
     # --- money ---
 
@@ -417,7 +416,7 @@ class Ec2Fleet:
         if _now() - self._priced >= _PRICES_S:
             price, days = self._options.on_demand_price, _PRICE_DAYS if self._spot else 0.0
             with contextlib.suppress(Exception):  # who may not ask for prices trains all the same
-                new = await self._call(api.prices, self._types, on_demand=price, spot_days=days)
+                new = await self._background.call(lambda: api.prices(self._types, on_demand=price, spot_days=days))
                 self._prices = self._prices.updated(new)
                 self._priced = _now()
         cost = self._prices.cost(self._instances.values(), time.time())

@@ -7,7 +7,7 @@ hosts, and ``fleetfit clean --ec2`` removes the rest.
 from __future__ import annotations
 
 import contextlib
-import functools
+import dataclasses
 import getpass
 import os
 import socket
@@ -21,6 +21,25 @@ from estimators.records.record import jobs_folder
 #: For how long a removal is tried, after a job and by a person, and how long to wait before each further time, in
 #: seconds. A security group can be removed when the last instance has ended, which takes a minute or more.
 _PATIENCE_S, _PERSONS_PATIENCE_S, _WAIT_S = 600.0, 180.0, 3.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FleetLeftover(Leftover):
+    """A fleet.
+
+    Attributes:
+        region: Its region.
+        fleet: Its tag.
+    """
+
+    region: str
+    fleet: str
+
+    def remove(self) -> None:
+        """Remove it."""
+        left = remove_fleet(Ec2Api(region=self.region), self.fleet, patience=_PERSONS_PATIENCE_S)
+        if left:
+            raise BackendError(f"{', '.join(left)} could not be removed yet. Try again")
 
 
 def owner() -> str:
@@ -50,12 +69,13 @@ def find(region: str) -> list[Leftover]:
 def _leftover(region: str, remains: Remains) -> Leftover:
     count = len(remains.instances)
     held = [f"{count} instance{'s' if count != 1 else ''}", *remains.others]
-    return Leftover(
+    return FleetLeftover(
         kind="fleet",
         name=remains.job or remains.fleet,
         job=remains.job,
         text=f"{', '.join(held)} in {region}",
-        remove=functools.partial(_remove_leftover, region, remains.fleet),
+        region=region,
+        fleet=remains.fleet,
     )
 
 
@@ -85,12 +105,6 @@ def remove_fleet(api: Ec2Api, fleet: str, *, patience: float = _PATIENCE_S, wait
         if empty > 1 or time.monotonic() > until:
             return left
         time.sleep(wait)
-
-
-def _remove_leftover(region: str, fleet: str) -> None:
-    left = remove_fleet(Ec2Api(region=region), fleet, patience=_PERSONS_PATIENCE_S)
-    if left:
-        raise BackendError(f"{', '.join(left)} could not be removed yet. Try again")
 
 
 def findings() -> list[Finding]:

@@ -233,7 +233,7 @@ class Ec2Provider(SshProvider):
                 self.job.tell(f"{host.name}: {notice['text']}")
                 return
             slot.noticed |= notice["notice"] == "interruption"
-            host.on_notice(float(notice.get("in_s", _REBALANCE_S)))
+            host.notice(float(notice.get("in_s", _REBALANCE_S)))
 
     def release(self, host: Host) -> None:
         """Have a host's instance terminated, unless EC2 ends it itself and for nothing."""

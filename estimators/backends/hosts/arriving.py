@@ -128,7 +128,7 @@ class ArrivingProvider(HostProvider):
     ) -> Placement:
         """Describe where the job would run, on machines that are not known in advance."""
         return Placement(
-            base_dir=lambda host: f"/tmp/fleetfit-hosts-{os.getuid()}/{spec.name}/hosts/{host}/ml",
+            base_dir=f"/tmp/fleetfit-hosts-{os.getuid()}/{spec.name}/hosts/{{host}}/ml",
             python=given.python or "python",
             package=f"~/.cache/fleetfit/hosts/{shipping.code().name}/container",
             interface="",

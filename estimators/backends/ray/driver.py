@@ -468,13 +468,14 @@ class Driver(cluster_program.Program):
         """Say what is lacking."""
         import ray
 
+        free = self._free()
         found: str = shortage.reason(
             asked,
             count,
             [node for node in ray.nodes() if node["Alive"]],
             taken=len(self._taken),
-            free=self._free,
-            available=ray.available_resources,
+            free=free,
+            available=ray.available_resources() if free is None else {},
         )
         return found
 

@@ -21,6 +21,15 @@ from container.system.background import Background
 from container.system.loop import Timer
 from estimators.backends.base import ManagedService
 from estimators.backends.config import BackendFacts
+from estimators.backends.events import (
+    AttemptFailed,
+    OutputRead,
+    ServiceDescribed,
+    ServiceEnded,
+    ServiceRestarted,
+    StatusTold,
+    ValuesNoted,
+)
 from estimators.backends.placement import ClusterPlacement
 from estimators.backends.sagemaker import mirror, packing, shipping
 from estimators.backends.sagemaker.aws import Aws
@@ -160,7 +169,7 @@ class SageMakerBackend(ManagedService):
             self._follow(self._place.restore())
             return
         wanted = shipping.uploads(self.spec, has_source=self.record.source_dir.is_dir())
-        self.callbacks.secondary_status("Starting", "Packing and uploading the code")
+        self.events.put_nowait(StatusTold("Starting", "Packing and uploading the code"))
 
         def say(text: str) -> None:
             self._background.tell(lambda: self._preparing(text))
@@ -172,14 +181,14 @@ class SageMakerBackend(ManagedService):
 
     def _preparing(self, text: str) -> None:
         if self._state is _State.PREPARING:
-            self.callbacks.secondary_status("Starting", text)
+            self.events.put_nowait(StatusTold("Starting", text))
 
     def _uploaded(self) -> None:
         if self._state is not _State.PREPARING:
             return
         self._state = _State.CREATING
         # On record before the request is sent: whatever happens now, the job may be there.
-        self.callbacks.note({"elsewhere": True})
+        self.events.put_nowait(ValuesNoted({"elsewhere": True}))
         request = self.spec.to_request()
         self._background.run(lambda: self._create(request), self._created, self._not_created)
 
@@ -202,7 +211,7 @@ class SageMakerBackend(ManagedService):
         raise AssertionError("the last attempt returns or raises")
 
     def _created(self, arn: str) -> None:
-        self.callbacks.note({"taken": True})
+        self.events.put_nowait(ValuesNoted({"taken": True}))
         self._state = _State.FOLLOWING
         if self._stop_asked:
             self._send_stop()
@@ -228,8 +237,8 @@ class SageMakerBackend(ManagedService):
 
     def _refused(self, failure: Failure) -> None:
         self._state = _State.ENDED
-        self.callbacks.note({"elsewhere": False})
-        self.callbacks.failed(failure)
+        self.events.put_nowait(ValuesNoted({"elsewhere": False}))
+        self.events.put_nowait(AttemptFailed(failure))
 
     # --- following ---
 
@@ -285,7 +294,7 @@ class SageMakerBackend(ManagedService):
             self._say("SageMaker answers again.")
         waiting = look.logs_error is not None and passes(look.logs_error)  # for logs that will be there
         if self._failures:
-            self.callbacks.note({"unanswered": 0})
+            self.events.put_nowait(ValuesNoted({"unanswered": 0}))
         self._failures = self._failures + 1 if waiting else 0
         if look.logs_error is not None and not waiting:
             self._warn_once("logs", f"the logs cannot be read: {explain(look.logs_error)}")
@@ -320,7 +329,7 @@ class SageMakerBackend(ManagedService):
             self._over_at = time.monotonic()  # it is told when everything that it printed is there
         elif before is None or mirror.status_of(before) != status:
             self._news_at = time.monotonic()
-            self.callbacks.described(status)
+            self.events.put_nowait(ServiceDescribed(status))
 
     def _tell_steps(self, until_ns: float = math.inf) -> None:
         """Tell the steps up to a time among the lines, where they belong."""
@@ -331,8 +340,8 @@ class SageMakerBackend(ManagedService):
     def _take_line(self, line: Line) -> None:
         if line.attempt > self._attempt:
             self._attempt = line.attempt
-            self.callbacks.attempt(line.attempt)
-        self.callbacks.output(line.host, line.data, line.time_ns)
+            self.events.put_nowait(ServiceRestarted(line.attempt))
+        self.events.put_nowait(OutputRead(line.host, line.data, line.time_ns))
 
     def _unseen(self, error: Exception) -> None:
         """SageMaker could not be asked. The job goes on there: so does following it, at ever longer intervals."""
@@ -347,7 +356,8 @@ class SageMakerBackend(ManagedService):
         if self._failures == 0:
             self._failing_since = now
         self._failures += 1
-        self.callbacks.note({"unanswered": self._failures})  # which also notices that the record has been removed
+        # This also notices that the record has been removed.
+        self.events.put_nowait(ValuesNoted({"unanswered": self._failures}))
         if not self.running:
             return
         if not passes(error) or now - self._failing_since >= _TELL_AFTER_S:
@@ -381,7 +391,8 @@ class SageMakerBackend(ManagedService):
         last = mirror.status_of(self._described) if self._described is not None else stored
         ended = {"TrainingJobStatus": "Failed", "SecondaryStatus": "Failed", "LastModifiedTime": now}
         kept = {name: value for name, value in last.items() if name != statuses.OWN}
-        self.callbacks.over({**kept, **ended, "TrainingEndTime": now, "FailureReason": failure.reason()}, failure)
+        last = {**kept, **ended, "TrainingEndTime": now, "FailureReason": failure.reason()}
+        self.events.put_nowait(ServiceEnded(last, failure))
 
     def _again(self, seconds: float) -> None:
         self._timer = self.loop.call_later(seconds, self._look)
@@ -390,19 +401,18 @@ class SageMakerBackend(ManagedService):
         self._tell_steps()
         self._state = _State.ENDED
         assert self._described is not None
-        self.callbacks.over(mirror.status_of(self._described), mirror.failure_of(self._described))
+        self.events.put_nowait(ServiceEnded(mirror.status_of(self._described), mirror.failure_of(self._described)))
 
     def _say(self, text: str, time_ns: int | None = None) -> None:
         """A line of ours among the logs."""
         host = self.spec.hosts[0]
         tag = wire.prefix(host, None).encode()
-        self.callbacks.output(host, wire.encode_piece(tag, f"{text}\n".encode()), time_ns)
+        self.events.put_nowait(OutputRead(host, wire.encode_piece(tag, f"{text}\n".encode()), time_ns))
 
     def _warn_once(self, key: str, text: str) -> None:
         if key not in self._told:
             self._told.add(key)
-            event = wire.Event(kind="warning", host=self.spec.hosts[0], data={"message": text})
-            self.callbacks.output(self.spec.hosts[0], event.to_line())
+            self.warn(text)
 
     # --- ending ---
 

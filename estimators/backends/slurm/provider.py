@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import os
 import shutil
@@ -91,12 +92,12 @@ class SlurmProvider(HostProvider):
         cpus = [int(text.rstrip("+")) for text in said.split() if text.rstrip("+").isdigit()]
         asked = given.plain.get("cpus_per_task", "")
         return Placement(
-            base_dir=lambda host: f"/tmp/fleetfit-hosts-{os.getuid()}/{spec.name}/hosts/{host}/ml",
+            base_dir=f"/tmp/fleetfit-hosts-{os.getuid()}/{spec.name}/hosts/{{host}}/ml",
             python=given.python,
             package="container",
             interface="",
             cpus=int(asked) if asked.isdigit() else min(cpus, default=1),
-            connect=lambda host: ("srun", "--nodes=1", "--ntasks=1", "--overlap"),
+            connect=dict.fromkeys(spec.hosts, ("srun", "--nodes=1", "--ntasks=1", "--overlap")),
         )
 
     # --- hosts ---
@@ -275,7 +276,7 @@ class SlurmProvider(HostProvider):
             return
         allocation.taken = True
         for host in [other.host for other in allocation.parts if other.host is not None]:
-            host.on_notice(meant)  # all at once, though their agents hear of it one after the other
+            host.notice(meant)  # all at once, though their agents hear of it one after the other
 
     async def _explain(self, part: _Part, reason: str) -> str:
         """Return why an agent's connection has ended: srun says so as it ends."""
@@ -304,19 +305,30 @@ class SlurmProvider(HostProvider):
             return []
         words = ["squeue", "--noheader", f"--user={os.getuid()}", "--format=%A %j"]
         _, said, _ = keeper.command(words, seconds=10)
-        found = []
+        found: list[Leftover] = []
         for line in said.splitlines():
             job, _, name = line.partition(" ")
             if name.startswith(commands.PREFIX):
-                remove = functools.partial(_cancel, job)
-                found.append(Leftover(name=f"Slurm job {job}", job=name.removeprefix(commands.PREFIX), remove=remove))
+                name = name.removeprefix(commands.PREFIX)
+                found.append(AllocationLeftover(name=f"Slurm job {job}", job=name, number=job))
         return found
 
 
-def _cancel(job: str) -> None:
-    code, _, reason = keeper.command(["scancel", "--quiet", job], seconds=30)
-    if code != 0:
-        raise OSError(f"scancel {job}: {reason}")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AllocationLeftover(Leftover):
+    """An allocation.
+
+    Attributes:
+        number: Slurm's number of it.
+    """
+
+    number: str
+
+    def remove(self) -> None:
+        """Cancel it."""
+        code, _, reason = keeper.command(["scancel", "--quiet", self.number], seconds=30)
+        if code != 0:
+            raise OSError(f"scancel {self.number}: {reason}")
 
 
 class _Node(NamedTuple):

@@ -43,7 +43,7 @@ class Pool:
         self._waits_until = self._held_since = 0.0
         self._said = ""
 
-    def read_again(self) -> dict[str, int | None]:
+    def places(self) -> dict[str, int | None]:
         """Read the list of machines again, and return those that will do, with their slots.
 
         Raises:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import itertools
 import os
 import shutil
 from typing import Any, ClassVar
@@ -118,20 +119,15 @@ class SshProvider(HostProvider):
         """Say where the job would run."""
         given = SshOptions.of(options.backend_options)
         fitting = [machine for machine in given.machines() if fits(machine, spec)]
-        places = dict(zip(spec.hosts, fitting, strict=False))
         config = ("-F", str(given.ssh_config)) if given.ssh_config is not None else ()
-
-        def connect(host: str) -> tuple[str, ...]:
-            machine = places.get(host)
-            words = machine.destination.words() if machine is not None else ["--", "HOST"]
-            return ("ssh", *config, *(word for word in words if word != "--"))
-
+        words = [[word for word in machine.destination.words() if word != "--"] for machine in fitting]
+        places = zip(spec.hosts, itertools.chain(words, itertools.repeat(["HOST"])), strict=False)
         cache = ".cache/fleetfit/hosts"  # below the home, where ssh begins
         return Placement(
-            base_dir=lambda host: f"/tmp/fleetfit-hosts/{spec.name}/hosts/{host}/ml",
+            base_dir=f"/tmp/fleetfit-hosts/{spec.name}/hosts/{{host}}/ml",
             python=given.python or f"{cache}/env/bin/python",
             package=f"{cache}/{shipping.code().name}/container",
-            connect=connect,
+            connect={host: ("ssh", *config, *there) for host, there in places},
         )
 
     @classmethod
@@ -318,7 +314,7 @@ class SshProvider(HostProvider):
     def membership(self) -> MembershipSource | None:
         """Return what reads the list of machines: hosts may be added to a file of them while a job runs."""
         every = _LIST_EVERY_S if self._options.hosts is None else None
-        return Polled(self.loop, self._pool.read_again, title="the fleet", every=every)
+        return Polled(self.loop, self._pool, title="the fleet", every=every)
 
     def locate(self, name: str, place: str) -> None:
         """Say which machine is to be a host's; it is the name that discovery has for it."""

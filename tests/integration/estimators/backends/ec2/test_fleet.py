@@ -38,9 +38,7 @@ def fleet(
         options=RunOptions(backend="ec2"),
         found={},
         protected=set(),
-        tell=lambda text: None,
-        limit=lambda text: None,
-        note=lambda values: None,
+        events=asyncio.Queue(),
     )
     options = Ec2Options(
         subnets=tuple(ec2.subnets.values()),

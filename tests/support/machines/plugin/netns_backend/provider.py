@@ -80,8 +80,8 @@ class NetnsProvider(HostProvider):
         machines = _machines(options.backend_options)
         places = dict(zip(spec.hosts, machines, strict=False))
         return Placement(
-            base_dir=lambda host: f"/tmp/{spec.name}/hosts/{host}/ml",
-            connect=lambda host: ("connect", places[host]["address"]),
+            base_dir=f"/tmp/{spec.name}/hosts/{{host}}/ml",
+            connect={host: ("connect", place["address"]) for host, place in places.items()},
         )
 
     def membership(self) -> Board | None:
@@ -126,7 +126,7 @@ class NetnsProvider(HostProvider):
             caller_address=machine["caller"],
             interface="eth0",
             silence=float(self._options.get("silence", SILENCE_S)),
-            on_signal=(lambda number: self._hosts[name].on_notice(notice)) if notice else None,
+            on_signal=(lambda number: self._hosts[name].notice(notice)) if notice else None,
         )
 
     def release(self, host: Host) -> None:

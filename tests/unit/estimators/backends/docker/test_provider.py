@@ -17,11 +17,11 @@ from container.contract import variables
 from container.contract.layout import success_text
 from container.contract.strategies import MPI, Distribution, ElasticHorovod
 from container.system.asyncio_loop import AsyncioLoop
-from estimators.backends.base import Callbacks, HostEnd
 from estimators.backends.docker import kept, provider
 from estimators.backends.docker.containers import ContainerPlan
 from estimators.backends.docker.engine import Ended
 from estimators.backends.docker.provider import ContainerCluster
+from estimators.backends.events import AttemptFailed, BackendEvent, HostEnd, OutputRead
 from estimators.backends.images.engine import ImageFacts
 from estimators.backends.images.errors import EngineError
 from estimators.backends.images.toolkit import TOOLKIT_LABEL
@@ -141,22 +141,18 @@ class Job:
             resources=resources,
         )
 
-        def output(host: str, data: bytes, when: int | None = None) -> None:
-            self.said[host] = self.said.get(host, b"") + data
-
-        nothing: Callable[..., None] = lambda *values: None  # noqa: E731
-        callbacks = Callbacks(
-            secondary_status=nothing,
-            output=output,
-            host_ended=self.ends.append,
-            interrupted=nothing,
-            failed=lambda failure: self.failures.append(failure.message),
-            outputs_collected=nothing,
-            note=nothing,
-            limit=nothing,
-        )
         self.record = JobRecord.create("job-1", folder)
-        self.cluster = ContainerCluster(loop, self.record, spec, RunOptions(backend="local"), callbacks)
+        self.cluster = ContainerCluster(loop, self.record, spec, RunOptions(backend="local"), self)
+
+    def put_nowait(self, event: BackendEvent) -> None:
+        """Take note of what the cluster tells."""
+        match event:
+            case OutputRead():
+                self.said[event.host] = self.said.get(event.host, b"") + event.data
+            case HostEnd():
+                self.ends.append(event)
+            case AttemptFailed():
+                self.failures.append(event.failure.message)
 
     @property
     def provider(self) -> provider.DockerProvider:

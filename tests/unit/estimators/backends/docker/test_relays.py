@@ -24,14 +24,17 @@ class Job:
 
     def __init__(self, loop: AsyncioLoop) -> None:
         self.loop = loop
-        self.callbacks = self.spec = self
+        self.spec = self
         self.hosts = ("algo-1",)
         self.record: Any = None
         self.said = b""
         self.relayed: list[list[str]] = []
 
-    def output(self, host: str, data: bytes) -> None:
+    def hand_on(self, host: str, data: bytes) -> None:
         self.said += data
+
+    def warn(self, text: str) -> None:
+        self.said += text.encode()
 
     def run(self, argv: Sequence[str], *more: Any, pass_fds: Sequence[int]) -> object:
         for fd in pass_fds:

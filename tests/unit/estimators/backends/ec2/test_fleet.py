@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import EndpointConnectionError
 from botocore.parsers import ResponseParserError
-from values import VirtualLoop
+from values import ProviderQueue, VirtualLoop
 
 from container.contract import hyperparameters as codec
 from container.contract.strategies import MPI, Distribution, ElasticHorovod
@@ -21,6 +21,7 @@ from estimators.backends.ec2.fleet import Ec2Fleet, Slot
 from estimators.backends.ec2.options import Ec2Options
 from estimators.backends.ec2.prices import Prices
 from estimators.backends.ec2.requests import Answer, Instance, Lifecycle, Shortage
+from estimators.backends.events import LimitMet, ValuesNoted
 from estimators.backends.hosts.provider import HostError, ProvidedJob
 from estimators.job.errors import ConfigurationError
 from estimators.job.request import Algorithm, OutputConfig, Resources, RunOptions, TrainingJobSpec
@@ -111,6 +112,14 @@ class Api:
         return [one.id for one in self.instances.values() if not one.gone]
 
 
+class AtOnce:
+    """Does in the loop what would be done in a thread."""
+
+    async def call(self, work: Any) -> Any:
+        await asyncio.sleep(0)
+        return work()
+
+
 class Fleet(Ec2Fleet):
     """A fleet whose requests are answered at once."""
 
@@ -120,9 +129,7 @@ class Fleet(Ec2Fleet):
         self.api.attempt("prepare")
         return self.api, Made(template="lt-1", places=(("a", "subnet-a"), ("b", "subnet-b")))
 
-    async def _call(self, work: Any, *arguments: Any, **more: Any) -> Any:
-        await asyncio.sleep(0)
-        return work(*arguments, **more)
+    _background = AtOnce()  # type: ignore[assignment]
 
 
 class World:
@@ -130,9 +137,7 @@ class World:
 
     def __init__(self, strategy: Distribution | None = None, **options: Any) -> None:
         self.loop = VirtualLoop()
-        self.said: list[str] = []
-        self.limits: list[str] = []
-        self.noted: list[Any] = []
+        self.events = ProviderQueue()
         spec = TrainingJobSpec(
             name="job-1",
             algorithm=Algorithm(),
@@ -147,13 +152,19 @@ class World:
             options=RunOptions(backend="ec2"),
             found={},
             protected=set(),
-            tell=self.said.append,
-            limit=self.limits.append,
-            note=self.noted.append,
+            events=self.events,
         )
         self.fleet = Fleet(job, Ec2Options(**options))
         self.api = self.fleet.api = Api()
         self.failed: dict[str, str] = {}
+
+    @property
+    def limits(self) -> list[str]:
+        return [event.text for event in self.events if isinstance(event, LimitMet)]
+
+    @property
+    def noted(self) -> list[Any]:
+        return [event.values for event in self.events if isinstance(event, ValuesNoted)]
 
     def want(self, *hosts: str) -> list[Slot]:
         """Have instances launched for hosts."""
@@ -203,7 +214,9 @@ def test_capacity_that_comes_later_is_taken(new: NewWorld) -> None:
     world = new()
     world.api.answers = [NONE, NONE]
     slots = world.want("algo-1", "algo-2")
-    assert world.said[-1].startswith("EC2 has no capacity (c5.large in a: InsufficientInstanceCapacity); trying again")
+    assert world.events.waits[-1].startswith(
+        "EC2 has no capacity (c5.large in a: InsufficientInstanceCapacity); trying again"
+    )
     world.loop.advance(30.0)
     assert len(world.api.asked) == 3 and all(slot.runs for slot in slots)
 
@@ -307,7 +320,7 @@ def test_a_request_that_fails_is_sent_again_and_says_nothing_of_capacity(launche
     world.api.lost = 2 if launched else 0
     world.api.answers = [] if launched else [FAILED] * 2
     [slot] = world.want("algo-1")
-    assert world.said[-1].startswith("a request to EC2 failed (InternalError); trying again in ")
+    assert world.events.waits[-1].startswith("a request to EC2 failed (InternalError); trying again in ")
     world.loop.advance(30.0)
     assert list(world.api.tokens.values()) == [3] and world.api.asked[1:] == world.api.asked[:-1]
     assert slot.runs and slot.id == "i-1" and world.api.running == ["i-1"]
