@@ -13,7 +13,6 @@ import functools
 import math
 import os
 import secrets
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from estimators.backends.ec2.api import Ec2Api, Made, failure_of
 from estimators.backends.ec2.options import Ec2Options, instance_types
 from estimators.backends.ec2.prices import Prices
 from estimators.backends.ec2.requests import Answer, Instance, Lifecycle, Search
+from estimators.backends.hosts.keys import make_key
 from estimators.backends.hosts.provider import HostError, HostLost, HostUnavailable, ProvidedJob
 from estimators.backends.hosts.remover import Remover
 from estimators.backends.hosts.waiting import unless
@@ -227,8 +227,7 @@ class Ec2Fleet:
         login, host = (self._folder / name for name in ("login", "host"))
         if not login.exists():
             make_key(login)
-            make_key(host)
-            known, _ = host.with_suffix(".pub").read_text(encoding="ascii").rsplit(maxsplit=1)
+            known, _ = make_key(host)[1].rsplit(maxsplit=1)
             self.settings.known_hosts.write_text(f"{self.alias} {known}\n", encoding="ascii")
         made = api.make(
             fleet=self._fleet,
@@ -439,21 +438,6 @@ class Ec2Fleet:
         if not self._limited:
             self._limited = True
             self._job.limit(f"The job was stopped: {text}")
-
-
-def make_key(path: Path) -> None:
-    """Make a key pair: the private key at a path, the public one beside it.
-
-    Raises:
-        BackendError: ssh-keygen is not there, or fails.
-    """
-    argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "fleetfit", "-f", str(path)]
-    try:
-        subprocess.run(argv, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    except FileNotFoundError:
-        raise BackendError("ssh-keygen is not installed. Install it (apt-get install openssh-client).") from None
-    except subprocess.CalledProcessError as error:
-        raise BackendError(f"ssh-keygen failed: {error.stderr.strip()}.") from None
 
 
 def _now() -> float:

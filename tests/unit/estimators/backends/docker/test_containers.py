@@ -14,7 +14,7 @@ import pytest
 
 from container.contract.strategies import MPI, ElasticHorovod
 from estimators.backends.docker import checking, containers, links
-from estimators.backends.docker.checking import gpu_refusal, others_may_read_mounts
+from estimators.backends.docker.checking import others_may_read_mounts
 from estimators.backends.docker.containers import channel_mounts
 from estimators.backends.docker.engine import Engine, settings
 from estimators.backends.docker.job_secrets import aws_credentials, wants_sshd
@@ -213,15 +213,6 @@ def test_what_the_engine_is_asked_for(gpus: tuple[int, ...] | None, asked: objec
     assert (made["HostConfig"]["Memory"], made["HostConfig"]["NanoCpus"]) == (1 << 30, 1_500_000_000)
     assert made["Hostname"] == "algo-1" and made["StdinOnce"], "it ends with its connection"
     assert made["NetworkingConfig"]["EndpointsConfig"]["fleetfit-job"]["Aliases"] == ["algo-1"]
-
-
-def test_why_there_are_no_gpus() -> None:
-    assert "no NVIDIA GPU was found" in str(gpu_refusal({}, 0))
-    assert "(its runtimes: io.containerd.runc.v2, runc)" in str(
-        gpu_refusal({"Runtimes": {"runc": {}, "io.containerd.runc.v2": {}}}, 1)
-    )
-    assert gpu_refusal({"Runtimes": {"nvidia": {}}}, 1) is None
-    assert gpu_refusal({"DiscoveredDevices": [{"ID": "nvidia.com/gpu=0"}]}, 1) is None
 
 
 def test_credentials_of_the_environment_and_of_the_file(tmp_path: Path) -> None:
