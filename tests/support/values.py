@@ -28,10 +28,10 @@ from estimators.backends.hosts.cluster import HostCluster
 from estimators.backends.hosts.provider import (
     Host,
     HostError,
+    HostFacts,
     HostLost,
     HostProvider,
     HostUnavailable,
-    MachineFacts,
     ProvidedJob,
 )
 from estimators.job.fleets import Capabilities
@@ -134,7 +134,7 @@ class ValueHost(Host):
         super().__init__()
         self.name = name
         self.address = f"10.0.0.{name.rpartition('-')[2]}"
-        self.facts = MachineFacts(root="/job", python="python", python_version="3.11", package="/code/container")
+        self.facts = HostFacts(root="/job", python="python", python_version="3.11", package="/code/container")
         self.does: list[str] = []
         self.waits: set[str] = set()
         self.fails: dict[str, str] = {}

@@ -15,7 +15,7 @@ from container.contract.failures import Cause
 from container.system.connection import BlockingConnection
 from container.system.running import ProcessEnd, Runner
 from estimators.backends.docker import containers
-from estimators.backends.docker.engine import FRAME, Ended
+from estimators.backends.docker.engine import FRAME, ContainerEnd
 from estimators.backends.docker.exit_status import end_failure
 from estimators.backends.hosts.here import LocalHost
 from estimators.backends.hosts.platform import problem
@@ -36,7 +36,7 @@ _WORDS: Mapping[int, bytes] = {signal.SIGTERM: variables.SAY_STOP, signal.SIGINT
 
 
 @dataclasses.dataclass(frozen=True)
-class Running:
+class RunningContainer:
     """A container whose first process trains, or one that is kept and in which it does.
 
     Attributes:
@@ -112,7 +112,7 @@ class ContainerProcess:
         self._host = host
         self._on_output = on_output
         self._tail = b""
-        self._running: Running | None = None
+        self._running: RunningContainer | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._unsaid = b""  # what it is told before it runs
         self._signals: list[int] = []
@@ -143,7 +143,7 @@ class ContainerProcess:
             failure=end_failure(self._host, ended, self._tail, toolkit=provider.toolkit, said=said),
         )
 
-    async def _follow(self, running: Running) -> Ended:
+    async def _follow(self, running: RunningContainer) -> ContainerEnd:
         """Take what it prints until it has ended."""
         reader, self._writer = await asyncio.open_connection(sock=running.stream)
         self._running = running
@@ -156,11 +156,13 @@ class ContainerProcess:
             await asyncio.wait((reading, ending), return_when=asyncio.FIRST_COMPLETED)
             if not ending.done() and self._provider.succeeded(self._host):
                 # The engine says so a tenth of a second later, when it has taken down the container's network.
-                return Ended(exit_code=0)
+                return ContainerEnd(exit_code=0)
             ended = await ending
             await asyncio.wait((reading,), timeout=_LAST_WORDS)
         except (FleetfitError, OSError, ValueError) as error:  # half an answer is none
-            ended = Ended(exit_code=255, error=f"the connection to the engine was lost while the job ran: {error}")
+            ended = ContainerEnd(
+                exit_code=255, error=f"the connection to the engine was lost while the job ran: {error}"
+            )
         finally:
             reading.cancel()
             ending.cancel()

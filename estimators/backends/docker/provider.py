@@ -24,8 +24,8 @@ from container.system.running import Runner
 from estimators.backends import local, trees
 from estimators.backends.config import toolkit_environment
 from estimators.backends.docker import checking, containers, job_secrets, kept, naming, ownership, reaper
-from estimators.backends.docker.engine import Ended, Engine
-from estimators.backends.docker.host import ContainerHost, Running
+from estimators.backends.docker.engine import ContainerEnd, Engine
+from estimators.backends.docker.host import ContainerHost, RunningContainer
 from estimators.backends.docker.mounted import MountedPlatform
 from estimators.backends.docker.options import ContainerOptions
 from estimators.backends.docker.reaper import KEEP, Duty
@@ -193,7 +193,7 @@ class DockerProvider(HostProvider):
 
     # --- the containers ---
 
-    async def start(self, host: str, env: Mapping[str, str]) -> Running:
+    async def start(self, host: str, env: Mapping[str, str]) -> RunningContainer:
         """Start a host's container, or its toolkit in one that is kept.
 
         Args:
@@ -216,7 +216,7 @@ class DockerProvider(HostProvider):
         if pool is not None:
             environment |= {variables.TREE: str(record.tree(host).base), variables.LIFELINE_FD: "0"}
             stream, control = await self._call(lambda: kept.start(pool, host, environment, self._engine))
-            return Running(pool.container(host), stream, control)
+            return RunningContainer(pool.container(host), stream, control)
         plan = containers.plan_container(
             spec,
             self.job.options,
@@ -232,7 +232,7 @@ class DockerProvider(HostProvider):
         )
         return await self._start(plan)
 
-    async def _start(self, plan: containers.ContainerPlan) -> Running:
+    async def _start(self, plan: containers.ContainerPlan) -> RunningContainer:
         """Make a container, attach to it, and start it."""
         engine, call, spec = self._engine, self._call, self.cluster.spec
         made = await call(lambda: engine.create(plan))
@@ -248,7 +248,7 @@ class DockerProvider(HostProvider):
         except BaseException:
             stream.close()
             raise
-        return Running(made, stream)
+        return RunningContainer(made, stream)
 
     def write_names(self, host: str) -> None:
         """Write the file that tells a host of the others' names.
@@ -258,13 +258,13 @@ class DockerProvider(HostProvider):
         """
         naming.write(self._runtime / host)
 
-    async def wait(self, running: Running) -> Ended:
+    async def wait(self, running: RunningContainer) -> ContainerEnd:
         """Wait for the end of a container, or of its toolkit in one that is kept."""
 
-        def wait() -> Ended:
+        def wait() -> ContainerEnd:
             code = kept.exit_code(running.control) if running.control is not None else None
             if code == 0:
-                return Ended(exit_code=0)
+                return ContainerEnd(exit_code=0)
             return self._engine.wait(running.container) if code is None else self._engine.ended(running.container, code)
 
         return await self._call(wait)
@@ -284,7 +284,7 @@ class DockerProvider(HostProvider):
         except OSError:
             return ""
 
-    def kill(self, running: Running, name: str) -> None:
+    def kill(self, running: RunningContainer, name: str) -> None:
         """Send a signal to a container."""
         self.loop.start(self._call(lambda: self._engine.kill(running.container, name)))
 

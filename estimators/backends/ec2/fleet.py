@@ -26,7 +26,7 @@ from estimators.backends.ec2 import leftovers, requests
 from estimators.backends.ec2.api import Ec2Api, Made, failure_of
 from estimators.backends.ec2.options import Ec2Options, instance_types
 from estimators.backends.ec2.prices import Prices
-from estimators.backends.ec2.requests import Answer, Instance, Lifecycle, Search
+from estimators.backends.ec2.requests import FleetAnswer, Instance, Lifecycle, Search
 from estimators.backends.hosts.keys import make_key
 from estimators.backends.hosts.provider import HostError, HostLost, HostUnavailable, ProvidedJob
 from estimators.backends.hosts.remover import Remover
@@ -60,7 +60,7 @@ class NoInstance(HostUnavailable):
         return cls(str(error).rstrip(".") if ours else failure_of(error).explain())
 
 
-class Slot:
+class InstanceSlot:
     """Follow one host's instance, from the wish for it to its end.
 
     Attributes:
@@ -149,7 +149,7 @@ class Ec2Fleet:
         self._api: Ec2Api | None = None
         self._made: Made | None = None
         self._remover: Remover | None = None
-        self._slots: list[Slot] = []
+        self._slots: list[InstanceSlot] = []
         self._left: set[str] = set()  # instances that nobody has, and that EC2 is about to end
         self._instances: dict[str, Instance] = {}  # all that EC2 has ever described
         self._prices = Prices()
@@ -172,16 +172,16 @@ class Ec2Fleet:
 
     # --- what hosts want ---
 
-    def want(self) -> Slot:
+    def want(self) -> InstanceSlot:
         """Have an instance launched for a host. What is wanted at once is asked for together."""
-        slot = Slot(self._job.loop.create_future(), self._job.loop.create_future())
+        slot = InstanceSlot(self._job.loop.create_future(), self._job.loop.create_future())
         self._slots.append(slot)
         self._one_more.set()
         if self._asking is None:
             self._asking = self._job.loop.start(self._ask())
         return slot
 
-    def drop(self, slot: Slot) -> bool:
+    def drop(self, slot: InstanceSlot) -> bool:
         """Have a host's instance ended, which it does not need any more.
 
         Returns:
@@ -264,7 +264,7 @@ class Ec2Fleet:
         finally:
             self._asking = None
 
-    def _wanting(self) -> list[Slot]:
+    def _wanting(self) -> list[InstanceSlot]:
         return [slot for slot in self._slots if slot.wanting]
 
     def _search(self, made: Made) -> Search:
@@ -287,13 +287,13 @@ class Ec2Fleet:
             max_total_price=max(0.0001, left) if left is not None else None,
         )
 
-    async def _request(self, api: Ec2Api, made: Made) -> Answer:
+    async def _request(self, api: Ec2Api, made: Made) -> FleetAnswer:
         """Ask EC2 in one way after the other, as long as hosts want instances.
 
         Raises:
             NoInstance: there are none, and waiting does not help.
         """
-        answer, hosts, step = Answer(), 0, 0
+        answer, hosts, step = FleetAnswer(), 0, 0
         while self._wanting() and not answer.launched:
             search = self._search(made)  # anew: hosts may have been withdrawn, and are not asked for then
             if search.hosts != hosts:
@@ -307,7 +307,7 @@ class Ec2Fleet:
             step += 1
         return answer
 
-    async def _launch(self, api: Ec2Api, request: dict[str, Any]) -> Answer:
+    async def _launch(self, api: Ec2Api, request: dict[str, Any]) -> FleetAnswer:
         """Ask EC2, and give the instances to the hosts that want some.
 
         A request that has failed is sent again with the same token, so that nothing is launched twice.
@@ -332,11 +332,11 @@ class Ec2Fleet:
                     return answer
                 if self._wanting():
                     await self._wait(answer)
-            return Answer()
+            return FleetAnswer()
         finally:
             self._unanswered = False
 
-    async def _wait(self, answer: Answer) -> None:
+    async def _wait(self, answer: FleetAnswer) -> None:
         """Wait before EC2 is asked again, for longer each time, or until one more host wants an instance.
 
         Raises:
@@ -355,7 +355,7 @@ class Ec2Fleet:
         with contextlib.suppress(asyncio.TimeoutError):
             await within(seconds, self._one_more.wait())
 
-    def _check_wait(self, seconds: float, answer: Answer) -> None:
+    def _check_wait(self, seconds: float, answer: FleetAnswer) -> None:
         """End the wait for capacity after a while.
 
         Where others train on, a further host is waited for without end; a job with ``max_wait`` is ended by that.

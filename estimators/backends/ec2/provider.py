@@ -15,7 +15,7 @@ from container.contract.strategies import Elastic
 from container.system.asyncio_loop import gather
 from estimators.backends.base import Leftover
 from estimators.backends.ec2 import leftovers, plans, requests
-from estimators.backends.ec2.fleet import Ec2Fleet, NoInstance, Slot
+from estimators.backends.ec2.fleet import Ec2Fleet, InstanceSlot, NoInstance
 from estimators.backends.ec2.options import PREFIX, Ec2Options, instance_types
 from estimators.backends.ec2.requests import Instance, Lifecycle
 from estimators.backends.hosts.child import ChildProcess
@@ -34,7 +34,7 @@ from estimators.backends.hosts.waiting import unless
 from estimators.backends.sagemaker.aws import Aws
 from estimators.backends.ssh.command import Destination
 from estimators.backends.ssh.connection import Connections, NotStarted, SshConnection
-from estimators.backends.ssh.machines import Machine
+from estimators.backends.ssh.machines import SshMachine
 from estimators.backends.ssh.provider import Reservation, SshProvider
 from estimators.job import fleets, instances
 from estimators.job.errors import ConfigurationError
@@ -67,7 +67,7 @@ class Ec2Provider(SshProvider):
         self._fleet = Ec2Fleet(job, given)
         self._connections = Connections(job.loop, self._fleet.settings)
         self._launched: dict[
-            str, tuple[Slot, asyncio.Task[list[None]]]
+            str, tuple[InstanceSlot, asyncio.Task[list[None]]]
         ] = {}  # host -> its instance, and what watches it
 
     @classmethod
@@ -143,7 +143,7 @@ class Ec2Provider(SshProvider):
                     raise HostUnavailable("; ".join(reasons)) from None
                 self.job.tell(f"{slot.id} could not be used ({error}). Requesting another instance")
 
-    async def _start_on(self, name: str, slot: Slot) -> Host:
+    async def _start_on(self, name: str, slot: InstanceSlot) -> Host:
         """Wait for an instance, and start an agent there.
 
         Raises:
@@ -181,7 +181,7 @@ class Ec2Provider(SshProvider):
             address=instance.private_address,
         )
 
-    async def _connect(self, machine: Machine) -> SshConnection:
+    async def _connect(self, machine: SshMachine) -> SshConnection:
         """Connect to a machine that may still start, and have its timer moved on as long as the connection is there."""
         connection = await self._connections.open(machine.destination, patience=self._given.boot_timeout)
         try:
@@ -205,12 +205,12 @@ class Ec2Provider(SshProvider):
         finally:
             timer.close()
 
-    async def _lose(self, host: Host, slot: Slot) -> None:
+    async def _lose(self, host: Host, slot: InstanceSlot) -> None:
         """Lose a host when EC2 says that its instance is gone, which its connection may not know yet."""
         await asyncio.wait((slot.over,))
         host.lose(str(slot.over.result()))
 
-    async def _watch_for_notices(self, host: Host, slot: Slot) -> None:
+    async def _watch_for_notices(self, host: Host, slot: InstanceSlot) -> None:
         """Take the notices of its interruption that a host gets."""
         argv = agent_command(host, ["notices", "--imds", self._given.imds, "--every", f"{_NOTICES_S:g}"])
         said = bytearray()
@@ -226,7 +226,7 @@ class Ec2Provider(SshProvider):
                 await host.run(argv, {}, hear).wait()
                 await asyncio.sleep(_NOTICES_S)  # it was killed with everything else there
 
-    def _noticed(self, host: Host, slot: Slot, line: bytes) -> None:
+    def _noticed(self, host: Host, slot: InstanceSlot, line: bytes) -> None:
         with contextlib.suppress(ValueError):  # what an interpreter says that cannot run it
             notice = json.loads(line)
             if notice["notice"] == "silence":
@@ -254,7 +254,7 @@ class Ec2Provider(SshProvider):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class InstanceMachine(Machine):
+class InstanceMachine(SshMachine):
     """A machine that is an instance; another one may have its address later.
 
     Attributes:

@@ -18,7 +18,7 @@ from container.system.asyncio_loop import gather
 from container.system.locations import is_s3, path_here
 from estimators.backends import config, local, trees
 from estimators.backends.events import StatusTold
-from estimators.backends.hosts.checkpoints import Incoming
+from estimators.backends.hosts.checkpoints import IncomingCheckpoints
 from estimators.backends.hosts.platform import Agent, Platform, PreparationFailed, Sync, problem
 from estimators.backends.hosts.provider import Host, HostError, HostLost
 
@@ -143,7 +143,7 @@ class ApartPlatform(Platform):
         """Take what the agent there says of new ones."""
         folder = trees.checkpoints(self.record, self.spec)
         name = self.first.name
-        incoming = Incoming(folder, name, functools.partial(self.backend.hand_on, name))
+        incoming = IncomingCheckpoints(folder, name, functools.partial(self.backend.hand_on, name))
         words = ["sync", "out", *self._sync_words(), "--every", f"{_LOOK_S:g}"]
         agent = self.agent(words, on_output=incoming.take)
         known = encode({"op": "restored", "files": self._restored}, 2 * LINE_LIMIT)
@@ -151,7 +151,7 @@ class ApartPlatform(Platform):
             agent.process.write(known[start : start + BODY_LIMIT])
         return self.sync(agent, self._all_came(agent, incoming))
 
-    async def _all_came(self, agent: Agent, incoming: Incoming) -> Failure | None:
+    async def _all_came(self, agent: Agent, incoming: IncomingCheckpoints) -> Failure | None:
         """Return why not all checkpoints have come, when the agent there has ended."""
         try:
             failure = await agent.end()

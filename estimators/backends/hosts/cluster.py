@@ -37,7 +37,7 @@ from estimators.backends.events import (
     WaitTold,
 )
 from estimators.backends.hosts import kept
-from estimators.backends.hosts.member import ClusterMember, Phase
+from estimators.backends.hosts.member import ClusterMember, MemberPhase
 from estimators.backends.hosts.platform import Platform, PreparationFailed, problem
 from estimators.backends.hosts.provider import (
     Host,
@@ -296,7 +296,7 @@ class HostCluster(Backend):
     def _start(self, members: Sequence[ClusterMember], *, joins: bool = False) -> None:
         """Begin to prepare hosts that one platform serves."""
         for member in members:
-            member.phase = Phase.JOINING if joins else Phase.PREPARING
+            member.phase = MemberPhase.JOINING if joins else MemberPhase.PREPARING
         self._starts[members[0].name] = self._run(self._prepare(members, joins=joins))
 
     async def _prepare(self, members: Sequence[ClusterMember], *, joins: bool) -> None:
@@ -400,7 +400,7 @@ class HostCluster(Backend):
         for member in members:
             _ = member.there  # one that is gone has failed the attempt
         for member in members:
-            member.phase = Phase.TRAINING
+            member.phase = MemberPhase.TRAINING
             self._untold.add(member)
         unstarted = deque(members)
         try:
@@ -500,7 +500,7 @@ class HostCluster(Backend):
             env |= {variables.KEEP_ALIVE: f"{keep_s}", variables.KEPT_FOR: whose}
         if not platform.shared:
             env |= self.neighbours() if neighbours is None else neighbours
-        member.phase = Phase.TRAINING
+        member.phase = MemberPhase.TRAINING
         self._untold.add(member)
         self.hand_on(member.name, b"")  # from here on it has to show that it is alive
         member.toolkit = host.run(
@@ -542,14 +542,16 @@ class HostCluster(Backend):
         """Decide what follows from a host's loss: it ends while others go on, or the attempt fails."""
         if member.lost:
             return
-        before, member.phase = member.phase, Phase.LOST
+        before, member.phase = member.phase, MemberPhase.LOST
         member.platform.close()
         what = "the host was lost" if member.host is not None else "no machine was found for this host"
         failure = Failure(cause=Cause.HOST_LOST, message=f"{what}: {reason}.", host=member.name)
         others = any(other.trains or other.preparing for other in self._members.values())
-        if before in (Phase.TRAINING, Phase.JOINING) or (self._elastic and before is Phase.PREPARING and others):
+        if before in (MemberPhase.TRAINING, MemberPhase.JOINING) or (
+            self._elastic and before is MemberPhase.PREPARING and others
+        ):
             await self._tell_end(member, HostEnd(host=member.name, failure=None if self._ending else failure))
-        elif before is Phase.PREPARING:
+        elif before is MemberPhase.PREPARING:
             self.fail(failure)
 
     async def _tell_end(self, member: ClusterMember, end: HostEnd) -> None:
@@ -558,7 +560,7 @@ class HostCluster(Backend):
         Whether the attempt got anywhere, and so what follows it, is judged by what it has saved.
         """
         if not member.lost:
-            member.phase = Phase.IDLE
+            member.phase = MemberPhase.IDLE
         if self._untold - {member}:
             member.platform.host_ended(member.name)
             if self._elastic and not member.platform.shared:
@@ -610,7 +612,7 @@ class HostCluster(Backend):
         """End a host for which there is no machine yet."""
         member = self._members.get(host)
         if member is not None and member.host is None and member.preparing:
-            member.phase = Phase.LOST
+            member.phase = MemberPhase.LOST
             self._cancel_start(host)
             self.events.put_nowait(HostEnd(host=host))
 
@@ -661,7 +663,7 @@ class HostCluster(Backend):
         if (starting := self._starts.pop(host, None)) is not None:
             starting.cancel()
         if (member := self._members.get(host)) is not None and member.preparing:
-            member.phase = Phase.IDLE
+            member.phase = MemberPhase.IDLE
 
     async def _kill_after(self, seconds: float, members: Sequence[ClusterMember]) -> None:
         await asyncio.sleep(seconds)

@@ -18,7 +18,7 @@ from estimators.backends import config, local, trees
 from estimators.backends.base import Backend
 from estimators.backends.events import StatusTold
 from estimators.backends.hosts.platform import Platform, PreparationFailed
-from estimators.backends.hosts.provider import Host, HostProcess, MachineFacts, Output
+from estimators.backends.hosts.provider import Host, HostFacts, HostProcess, Output
 
 #: How often it is looked whether files are there, in seconds.
 _LOOK_S = 0.01
@@ -42,7 +42,7 @@ class LocalHost(Host):
         self._runner = runner
         self._folder = backend.record.host_dir(name)
         package = str(Path(next(iter(container.__path__))).resolve())
-        self.facts = MachineFacts(
+        self.facts = HostFacts(
             root=str(self._folder), python=backend.options.python, python_version="", package=package
         )
 

@@ -47,7 +47,7 @@ class HostUnavailable(HostError):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MachineFacts:
+class HostFacts:
     """What a host has told of itself.
 
     Attributes:
@@ -147,7 +147,7 @@ class Host(abc.ABC):
     address: str
     caller_address: str
     interface: str
-    facts: MachineFacts
+    facts: HostFacts
 
     def __init__(self) -> None:
         self._loss, self._notice = asyncio.Event(), asyncio.Event()

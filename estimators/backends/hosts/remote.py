@@ -18,10 +18,10 @@ from container.system.transfer import Transfers
 from estimators.backends.hosts.provider import (
     Host,
     HostError,
+    HostFacts,
     HostLost,
     HostProcess,
     HostUnavailable,
-    MachineFacts,
     Output,
     ProcessEnd,
 )
@@ -80,7 +80,7 @@ class RemoteHost(Host):
         self.address = address
         self.caller_address = caller_address
         self.interface = interface
-        self.facts = MachineFacts(root=root, python="python", python_version="", package="container")
+        self.facts = HostFacts(root=root, python="python", python_version="", package="container")
         self._loop = loop
         self._silence = silence
         self._on_signal = on_signal
@@ -120,8 +120,8 @@ class RemoteHost(Host):
         if message.get("protocol") != PROTOCOL:
             text = "the host has another version of fleetfit. Install this machine's version on the host"
             raise HostUnavailable(text)
-        known = {field: message[field] for field in MachineFacts.__dataclass_fields__ if field in message}
-        self.facts = MachineFacts(**known)
+        known = {field: message[field] for field in HostFacts.__dataclass_fields__ if field in message}
+        self.facts = HostFacts(**known)
         self.interface = self.interface or self.facts.interface_of(self.address) or ""
 
     def _beat(self) -> None:

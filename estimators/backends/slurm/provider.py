@@ -26,7 +26,7 @@ from estimators.backends.hosts.provider import (
 )
 from estimators.backends.hosts.remote import RemoteHost
 from estimators.backends.slurm import commands, keeper, partitions, reasons
-from estimators.backends.slurm.allocations import Queue, Refused
+from estimators.backends.slurm.allocations import AllocationQueue, Refused
 from estimators.backends.slurm.options import SlurmOptions
 from estimators.job import fleets
 from estimators.job.errors import ConfigurationError
@@ -52,7 +52,7 @@ class SlurmProvider(HostProvider):
     def __init__(self, job: ProvidedJob) -> None:
         super().__init__(job)
         self._options = SlurmOptions.of(job.options.backend_options)
-        self._queue = Queue(job.loop, job.protected)
+        self._queue = AllocationQueue(job.loop, job.protected)
         self._forming: _Allocation | None = None  # for the hosts that are asked for in this turn
         self._allocations: list[_Allocation] = []
         self._again: dict[str, int] = {}  # what Slurm has taken, to be waited for if the job needs it again -> its size

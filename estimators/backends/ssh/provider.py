@@ -28,8 +28,8 @@ from estimators.backends.hosts.provider import (
 from estimators.backends.hosts.remote import RemoteHost
 from estimators.backends.ssh import starting
 from estimators.backends.ssh.connection import CLOSED, WHY_S, Connections, SshConnection
-from estimators.backends.ssh.machines import VARIABLE, Machine, SshOptions
-from estimators.backends.ssh.pool import LOOK_EVERY_S, OthersHaveThem, Pool, fits, processes_of
+from estimators.backends.ssh.machines import VARIABLE, SshMachine, SshOptions
+from estimators.backends.ssh.pool import LOOK_EVERY_S, MachinePool, OthersHaveThem, fits, processes_of
 from estimators.backends.ssh.starting import OurProgram
 from estimators.job import fleets
 from estimators.job.errors import ConfigurationError
@@ -55,7 +55,7 @@ class Reservation:
         identity: What the machine is known by; "" until its agent has said it.
     """
 
-    machine: Machine
+    machine: SshMachine
     connection: SshConnection | None = None
     identity: str = ""
 
@@ -69,7 +69,7 @@ class SshProvider(HostProvider):
     def __init__(self, job: ProvidedJob) -> None:
         super().__init__(job)
         self._options = SshOptions.of(job.options.backend_options)
-        self._pool = Pool(job, self._options)
+        self._pool = MachinePool(job, self._options)
         self._connections = Connections(job.loop, self._options.settings())
         self._reservations: dict[str, Reservation] = {}  # host -> where it is
         self._located = Located()  # the machines that discovery has named for hosts
@@ -232,13 +232,13 @@ class SshProvider(HostProvider):
             raise
         return host
 
-    async def _connect(self, machine: Machine) -> SshConnection:
+    async def _connect(self, machine: SshMachine) -> SshConnection:
         """Connect to a machine."""
         return await self._connections.open(
             machine.destination, on_late=lambda text: self.job.tell(f"{machine.name}: {text}")
         )
 
-    def _address(self, machine: Machine, connection: SshConnection) -> str:
+    def _address(self, machine: SshMachine, connection: SshConnection) -> str:
         """Return where the other hosts reach a machine."""
         address = machine.address or connection.address
         if ":" in address and len(self.spec.hosts) == 1 and not isinstance(self.spec.strategy, Elastic):
@@ -267,7 +267,7 @@ class SshProvider(HostProvider):
             code=shipping.code(), python=python, others=others, words=("agent", "host"), environment=environment
         )
 
-    async def _explain(self, machine: Machine, connection: SshConnection, agent: ChildProcess, reason: str) -> str:
+    async def _explain(self, machine: SshMachine, connection: SshConnection, agent: ChildProcess, reason: str) -> str:
         """Return why a machine is gone.
 
         That is what ended the connection, if that was not the end of the agent; else what the agent complained of.

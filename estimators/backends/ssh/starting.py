@@ -30,7 +30,7 @@ class OurProgram:
         script: How it is started from its words, one of :mod:`estimators.backends.hosts.shipping`'s.
     """
 
-    code: shipping.Code
+    code: shipping.ShippedCode
     python: str
     words: Sequence[str]
     environment: dict[str, Any] | None

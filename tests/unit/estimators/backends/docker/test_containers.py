@@ -312,13 +312,13 @@ def test_an_engine_is_missed_by_the_first_call() -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"link_rate": "100mbit"}, links.Link(rate=100_000_000)),
-        ({"link_rate": "1.5 Gbit/s", "link_latency_ms": 5}, links.Link(rate=1_500_000_000, latency_ms=5.0)),
-        ({"link_rate": 2e6}, links.Link(rate=2_000_000)),
+        ({"link_rate": "100mbit"}, links.ShapedLink(rate=100_000_000)),
+        ({"link_rate": "1.5 Gbit/s", "link_latency_ms": 5}, links.ShapedLink(rate=1_500_000_000, latency_ms=5.0)),
+        ({"link_rate": 2e6}, links.ShapedLink(rate=2_000_000)),
         ({}, None),
     ],
 )
-def test_rates_of_links(options: dict[str, Any], expected: links.Link | None) -> None:
+def test_rates_of_links(options: dict[str, Any], expected: links.ShapedLink | None) -> None:
     assert ContainerOptions.of(options).link == expected
 
 
@@ -339,8 +339,8 @@ def test_rates_that_make_no_sense(options: dict[str, Any], words: str) -> None:
 
 
 def test_a_bucket_holds_a_few_packets_and_what_a_fast_link_brings() -> None:
-    assert links.Link(rate=10_000_000).arguments()[4] == str(128 << 10)
-    assert links.Link(rate=1_000_000_000).arguments() == [
+    assert links.ShapedLink(rate=10_000_000).arguments()[4] == str(128 << 10)
+    assert links.ShapedLink(rate=1_000_000_000).arguments() == [
         "tbf", "rate", "1000000000bit", "burst", "500000", "latency", "50ms"
     ]  # fmt: skip
 

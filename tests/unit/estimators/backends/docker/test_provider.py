@@ -19,7 +19,7 @@ from container.contract.strategies import MPI, Distribution, ElasticHorovod
 from container.system.asyncio_loop import AsyncioLoop
 from estimators.backends.docker import kept, provider
 from estimators.backends.docker.containers import ContainerPlan
-from estimators.backends.docker.engine import Ended
+from estimators.backends.docker.engine import ContainerEnd
 from estimators.backends.docker.provider import ContainerCluster
 from estimators.backends.events import AttemptFailed, BackendEvent, HostEnd, OutputRead
 from estimators.backends.images.engine import ImageFacts
@@ -44,7 +44,7 @@ class Engine:
         self.fails: dict[str, str] = {}
         self.plans: dict[str, ContainerPlan] = {}
         self.theirs: dict[str, socket.socket] = {}  # host -> the container's end of its connection
-        self.ends: dict[str, queue.SimpleQueue[Ended]] = {}
+        self.ends: dict[str, queue.SimpleQueue[ContainerEnd]] = {}
         self.gate: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.holds = ""
 
@@ -74,7 +74,7 @@ class Engine:
     def start(self, container: str, plan: ContainerPlan) -> None:
         self._do("start", container)
 
-    def wait(self, container: str) -> Ended:
+    def wait(self, container: str) -> ContainerEnd:
         host = next(host for host, plan in self.plans.items() if container in (host, plan.name))
         ended = self.ends[host].get()
         if ended.error == "lost":
@@ -84,7 +84,7 @@ class Engine:
     def image(self, name: str) -> ImageFacts:
         return ImageFacts(id="1", labels={TOOLKIT_LABEL: "1"} if self.toolkit else {})
 
-    def ended(self, container: str, code: int) -> Ended:
+    def ended(self, container: str, code: int) -> ContainerEnd:
         return self.wait(container)
 
     def kill(self, container: str, name: str) -> None:
@@ -93,7 +93,7 @@ class Engine:
     def end(self, host: str, code: int = 0, **more: Any) -> None:
         """Let a container end."""
         self.theirs[host].close()
-        self.ends[host].put(Ended(exit_code=code, **more))
+        self.ends[host].put(ContainerEnd(exit_code=code, **more))
 
     def prints(self, host: str, *texts: bytes) -> None:
         for byte in b"".join(b"\x01\0\0\0" + len(text).to_bytes(4, "big") + text for text in texts):
@@ -203,7 +203,7 @@ def new_job(asyncio_loop: AsyncioLoop, tmp_path: Path, monkeypatch: pytest.Monke
     yield make
     for job in jobs:
         for ends in job.engine.ends.values():
-            ends.put(Ended(exit_code=0))
+            ends.put(ContainerEnd(exit_code=0))
         job.cluster.cleanup()
         for theirs in job.engine.theirs.values():
             theirs.close()
@@ -294,12 +294,18 @@ class TestEnd:
     @pytest.mark.parametrize(
         ("ended", "words", "number"),
         [
-            (Ended(exit_code=137), "killed from outside (SIGKILL)", signal.SIGKILL),
-            (Ended(exit_code=137, out_of_memory=True), "ran out of memory", signal.SIGKILL),
-            (Ended(exit_code=255, error="lost"), "the connection to the engine was lost while the job ran", None),
+            (ContainerEnd(exit_code=137), "killed from outside (SIGKILL)", signal.SIGKILL),
+            (ContainerEnd(exit_code=137, out_of_memory=True), "ran out of memory", signal.SIGKILL),
+            (
+                ContainerEnd(exit_code=255, error="lost"),
+                "the connection to the engine was lost while the job ran",
+                None,
+            ),
         ],
     )
-    def test_the_engine_knows_the_reason(self, new_job: NewJob, ended: Ended, words: str, number: int | None) -> None:
+    def test_the_engine_knows_the_reason(
+        self, new_job: NewJob, ended: ContainerEnd, words: str, number: int | None
+    ) -> None:
         job = new_job(1)
         job.start()
         job.engine.theirs["algo-1"].close()
@@ -363,7 +369,7 @@ class TestKept:
             job.engine.theirs.clear()
         for stream in self.streams:
             stream.close()
-        job.engine.ends["algo-1"].put(Ended(**ended))
+        job.engine.ends["algo-1"].put(ContainerEnd(**ended))
         job.until(lambda: job.ends)
 
     def start(self, job: Job) -> None:

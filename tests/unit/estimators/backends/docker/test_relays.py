@@ -98,6 +98,6 @@ def test_where_containers_cannot_reach_this_machine_it_is_said(job: Any) -> None
     asked = {"AWS_ENDPOINT_URL": "http://127.0.0.1:8666"}
     assert opened(job, Podman(), asked) == asked
     assert (
-        b"containers cannot reach http://127.0.0.1:8666, which is on this machine's loopback: no such network. boto3 in "
-        b"a script cannot connect there."
+        b"containers cannot reach http://127.0.0.1:8666, which is on this machine's loopback: no such network. boto3 "
+        b"in a script cannot connect there."
     ) in job.said

@@ -11,7 +11,7 @@ import pytest
 from values import ProviderQueue, ValueHost, VirtualLoop
 
 from container.contract import hyperparameters as codec
-from estimators.backends.ec2.fleet import NoInstance, Slot
+from estimators.backends.ec2.fleet import InstanceSlot, NoInstance
 from estimators.backends.ec2.provider import Ec2Provider
 from estimators.backends.ec2.requests import Instance, Lifecycle
 from estimators.backends.hosts.provider import Host, HostError, HostLost, HostUnavailable, ProvidedJob
@@ -29,13 +29,13 @@ class Fleet:
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
-        self.slots: list[Slot] = []
-        self.dropped: list[Slot] = []
+        self.slots: list[InstanceSlot] = []
+        self.dropped: list[InstanceSlot] = []
         self.left = False
         self.alias = "fleetfit-1"
 
-    def want(self) -> Slot:
-        self.slots.append(Slot(self._loop.create_future(), self._loop.create_future()))
+    def want(self) -> InstanceSlot:
+        self.slots.append(InstanceSlot(self._loop.create_future(), self._loop.create_future()))
         self.slots[-1].id = f"i-{len(self.slots)}"
         return self.slots[-1]
 
@@ -55,7 +55,7 @@ class Fleet:
             )
         )
 
-    def drop(self, slot: Slot) -> bool:
+    def drop(self, slot: InstanceSlot) -> bool:
         self.dropped.append(slot)
         return self.left
 
