@@ -43,7 +43,7 @@ from estimators.backends.sagemaker.explaining import (
     passes,
     remedy,
 )  # fmt: skip
-from estimators.backends.sagemaker.logs import LogFollower, LogLine
+from estimators.backends.sagemaker.logs import LogFollower, ServiceLine
 from estimators.backends.sagemaker.options import SageMakerOptions
 from estimators.backends.sagemaker.pace import Pace
 from estimators.backends.sagemaker.place import Place
@@ -82,7 +82,7 @@ class _Look:
     """
 
     description: Mapping[str, Any] | None
-    lines: list[LogLine]
+    lines: list[ServiceLine]
     more: bool = False
     logs_error: Exception | None = None
 
@@ -337,7 +337,7 @@ class SageMakerBackend(ManagedService):
             began, text = self._untold.pop(0)
             self._say(f"SageMaker: {text}", int(began * 1e9))
 
-    def _take_line(self, line: LogLine) -> None:
+    def _take_line(self, line: ServiceLine) -> None:
         if line.attempt > self._attempt:
             self._attempt = line.attempt
             self.events.put_nowait(ServiceRestarted(line.attempt))

@@ -22,7 +22,7 @@ _BAD_TOKEN = ("InvalidParameterException", "InvalidNextToken")
 
 
 @dataclasses.dataclass(frozen=True)
-class LogLine:
+class ServiceLine:
     """A line of a host's output.
 
     Attributes:
@@ -92,7 +92,7 @@ class LogFollower:
         """Whether every host has a stream."""
         return len({stream.host for stream in self._streams.values()}) >= self._hosts
 
-    def read(self, *, discover: bool = True) -> list[LogLine]:
+    def read(self, *, discover: bool = True) -> list[ServiceLine]:
         """What is new, by time; within a host in its order.
 
         Args:
@@ -105,7 +105,7 @@ class LogFollower:
             self._discover()
         self.more = False
         before = {name: dataclasses.replace(stream) for name, stream in self._streams.items()}
-        lines: list[LogLine] = []
+        lines: list[ServiceLine] = []
         try:
             for stream in self._streams.values():
                 lines += self._read(stream)
@@ -141,9 +141,9 @@ class LogFollower:
             self._streams[name] = _LogStream(name, match.group(1), int(match.group(2) or 0))
         return self._streams[name]
 
-    def _read(self, stream: _LogStream) -> list[LogLine]:
+    def _read(self, stream: _LogStream) -> list[ServiceLine]:
         attempt = sum(other.host == stream.host and other.started < stream.started for other in self._streams.values())
-        lines: list[LogLine] = []
+        lines: list[ServiceLine] = []
         for _ in range(_PAGES):
             answer, skip = self._page(stream)
             events = answer.get("events") or ()
@@ -158,7 +158,7 @@ class LogFollower:
                 else:
                     stream.last_ms, stream.at_last = time_ms, 1
                 message = str(event.get("message") or "")
-                lines.append(LogLine(stream.host, attempt, time_ms * 1_000_000, message.encode() + b"\n"))
+                lines.append(ServiceLine(stream.host, attempt, time_ms * 1_000_000, message.encode() + b"\n"))
             following = answer.get("nextForwardToken")
             ended = not following or following == stream.token
             stream.token = following or stream.token
