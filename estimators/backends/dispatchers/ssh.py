@@ -35,9 +35,9 @@ from estimators.backends.hosts import shipping
 from estimators.backends.hosts.child import ChildProcess
 from estimators.backends.hosts.environment import PythonEnvironment
 from estimators.backends.hosts.provider import HostError
-from estimators.backends.ssh import starting
-from estimators.backends.ssh.command import SshSettings
-from estimators.backends.ssh.connection import WHY_S, Connections, SshConnection
+from estimators.backends.openssh import starting
+from estimators.backends.openssh.command import SshSettings
+from estimators.backends.openssh.connection import WHY_S, Connections, SshConnection
 from estimators.backends.ssh.machines import parse
 from estimators.job.errors import ConfigurationError
 from estimators.provision.errors import ProvisionError

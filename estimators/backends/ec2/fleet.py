@@ -31,7 +31,7 @@ from estimators.backends.hosts.keys import make_key
 from estimators.backends.hosts.provider import HostError, HostLost, HostUnavailable, ProvidedJob
 from estimators.backends.hosts.remover import Remover
 from estimators.backends.hosts.waiting import unless
-from estimators.backends.ssh.command import SshSettings
+from estimators.backends.openssh.command import SshSettings
 from estimators.job.errors import BackendError, ConfigurationError
 
 #: For how long EC2 may not know an instance that it has launched itself, in seconds.

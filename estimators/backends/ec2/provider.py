@@ -31,9 +31,9 @@ from estimators.backends.hosts.provider import (
     ProvidedJob,
 )
 from estimators.backends.hosts.waiting import unless
+from estimators.backends.openssh.command import Destination
+from estimators.backends.openssh.connection import Connections, NotStarted, SshConnection
 from estimators.backends.sagemaker.aws import Aws
-from estimators.backends.ssh.command import Destination
-from estimators.backends.ssh.connection import Connections, NotStarted, SshConnection
 from estimators.backends.ssh.machines import SshMachine
 from estimators.backends.ssh.provider import Reservation, SshProvider
 from estimators.job import fleets, instances

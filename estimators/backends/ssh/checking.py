@@ -13,8 +13,8 @@ from typing import Any
 from container.system.asyncio_loop import AsyncioLoop, gather, within
 from estimators.backends.hosts.child import ChildProcess
 from estimators.backends.hosts.provider import HostError, Say
-from estimators.backends.ssh.command import SshSettings
-from estimators.backends.ssh.connection import Connections, NotStarted
+from estimators.backends.openssh.command import SshSettings
+from estimators.backends.openssh.connection import Connections, NotStarted
 from estimators.backends.ssh.machines import SshMachine
 
 #: How long a machine may take to answer, and one to reach another, in seconds.

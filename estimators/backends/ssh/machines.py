@@ -11,8 +11,8 @@ from typing import Any
 
 from container.contract.names import cut, shown
 from container.system import files
+from estimators.backends.openssh.command import Destination, SshSettings
 from estimators.backends.option_rules import option, read, refuse, seconds, text, texts, whole
-from estimators.backends.ssh.command import Destination, SshSettings
 from estimators.job.errors import ConfigurationError
 from estimators.records.record import jobs_folder
 

@@ -26,11 +26,11 @@ from estimators.backends.hosts.provider import (
     ProvidedJob,
 )
 from estimators.backends.hosts.remote import RemoteHost
-from estimators.backends.ssh import starting
-from estimators.backends.ssh.connection import CLOSED, WHY_S, Connections, SshConnection
+from estimators.backends.openssh import starting
+from estimators.backends.openssh.connection import CLOSED, WHY_S, Connections, SshConnection
+from estimators.backends.openssh.starting import OurProgram
 from estimators.backends.ssh.machines import VARIABLE, SshMachine, SshOptions
 from estimators.backends.ssh.pool import LOOK_EVERY_S, MachinePool, OthersHaveThem, fits, processes_of
-from estimators.backends.ssh.starting import OurProgram
 from estimators.job import fleets
 from estimators.job.errors import ConfigurationError
 from estimators.job.fleets import Capabilities

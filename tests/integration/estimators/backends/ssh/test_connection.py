@@ -17,8 +17,8 @@ from sshd import Keys, Server, free_port, key
 
 from container.system.asyncio_loop import AsyncioLoop, gather
 from estimators.backends.hosts.provider import HostError
-from estimators.backends.ssh.command import Destination, SshSettings
-from estimators.backends.ssh.connection import CommandEnd, Connections, NotStarted, SshConnection
+from estimators.backends.openssh.command import Destination, SshSettings
+from estimators.backends.openssh.connection import CommandEnd, Connections, NotStarted, SshConnection
 
 pytestmark = pytest.mark.leaves("files")
 

@@ -24,7 +24,7 @@ from container.system.removing import remove_tree
 from estimators.backends.hosts import login_shell
 from estimators.backends.hosts.child import ChildProcess, in_memory
 from estimators.backends.hosts.provider import HostError, Say
-from estimators.backends.ssh.command import DROPPED, FINAL, SILENT, Destination, SshSettings, reason
+from estimators.backends.openssh.command import DROPPED, FINAL, SILENT, Destination, SshSettings, reason
 
 #: How many connections are made at once: sshd's ``MaxStartups`` drops logins from the tenth on.
 AT_ONCE = 8
