@@ -153,7 +153,7 @@ class Ec2Provider(SshProvider):
         reservation: Reservation | None = None
         try:
             instance = await slot.boot()
-            reservation = self._reservations[name] = Reservation(self._machine(instance))
+            reservation = self._reservations[name] = Reservation(self._machine(instance), self._pool)
             host = await unless(slot.over, self._start(name, reservation))
         except BaseException:
             self._fleet.drop(slot)

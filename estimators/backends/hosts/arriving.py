@@ -23,7 +23,7 @@ from estimators.backends.hosts import shipping
 from estimators.backends.hosts.arrivals import Arrivals, Expected
 from estimators.backends.hosts.cluster_client import ClusterClient, ProgramEnded
 from estimators.backends.hosts.provider import Host, HostError, HostProvider, HostUnavailable, Placement, ProvidedJob
-from estimators.backends.hosts.remote import SILENCE_S, RemoteHost
+from estimators.backends.hosts.remote import SILENCE_S, HostSource, RemoteHost
 from estimators.backends.hosts.waiting import unless
 from estimators.backends.option_rules import above_0, interpreter, option, read, refuse
 from estimators.job.request import TrainingJobSpec
@@ -171,7 +171,7 @@ class ArrivingProvider(HostProvider):
                 caller_address=connection.caller_address,
                 interface="",
                 silence=self.options.silence,
-                explain=host.explain,
+                source=host,
             )
         except HostUnavailable as error:
             host.release()
@@ -224,7 +224,7 @@ class ArrivingProvider(HostProvider):
             self._connection.close()
 
 
-class ExpectedHost(Expected):
+class ExpectedHost(Expected, HostSource):
     """A host from its request to its end.
 
     Attributes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import functools
 import os
 import shutil
 import socket
@@ -24,7 +23,7 @@ from estimators.backends.hosts.provider import (
     Placement,
     ProvidedJob,
 )
-from estimators.backends.hosts.remote import RemoteHost
+from estimators.backends.hosts.remote import HostSource, RemoteHost
 from estimators.backends.slurm import commands, keeper, partitions, reasons
 from estimators.backends.slurm.allocations import AllocationQueue, Refused
 from estimators.backends.slurm.options import SlurmOptions
@@ -132,7 +131,7 @@ class SlurmProvider(HostProvider):
             allocation = self._forming = _Allocation()
             allocation.running = self.loop.start(self._obtain(allocation))
             self._allocations.append(allocation)
-        allocation.parts.append(_Part(name, allocation))
+        allocation.parts.append(_Part(self, name, allocation))
         return allocation.parts[-1]
 
     def _leave(self, part: _Part) -> None:
@@ -220,7 +219,7 @@ class SlurmProvider(HostProvider):
         except HostUnavailable as error:
             raise HostUnavailable(f"{part.node.name} (Slurm job {part.allocation.job}): {error}") from None
         if part.allocation.taken:  # it was announced while the agent started
-            self._signalled(part)
+            self.heed(part)
         return part.host
 
     async def _connect(self, part: _Part, node: _Node) -> RemoteHost:
@@ -249,8 +248,7 @@ class SlurmProvider(HostProvider):
             caller_address=caller,
             interface="",
             silence=options.silence,
-            on_signal=lambda number: self._signalled(part),
-            explain=functools.partial(self._explain, part),
+            source=part,
         )
         theirs, ours = host.facts.python_version.split(".")[:2], [str(number) for number in sys.version_info[:2]]
         if theirs != ours:
@@ -261,7 +259,8 @@ class SlurmProvider(HostProvider):
             )
         return host
 
-    def _signalled(self, part: _Part) -> None:
+    def heed(self, part: _Part) -> None:
+        """Find out what a signal of an agent was for."""
         self.loop.start(self._heed(part))
 
     async def _heed(self, part: _Part) -> None:
@@ -278,7 +277,7 @@ class SlurmProvider(HostProvider):
         for host in [other.host for other in allocation.parts if other.host is not None]:
             host.notice(meant)  # all at once, though their agents hear of it one after the other
 
-    async def _explain(self, part: _Part, reason: str) -> str:
+    async def explain(self, part: _Part, reason: str) -> str:
         """Return why an agent's connection has ended: srun says so as it ends."""
         assert part.node is not None and part.srun is not None
         with contextlib.suppress(asyncio.TimeoutError):
@@ -360,7 +359,7 @@ class _Allocation:
         self.taken = False
 
 
-class _Part:
+class _Part(HostSource):
     """What a host has of an allocation.
 
     Attributes:
@@ -371,12 +370,23 @@ class _Part:
         host: The host, when its agent has answered.
     """
 
-    def __init__(self, name: str, allocation: _Allocation) -> None:
+    hears_signals = True
+
+    def __init__(self, provider: SlurmProvider, name: str, allocation: _Allocation) -> None:
+        self._provider = provider
         self.name = name
         self.allocation = allocation
         self.node: _Node | None = None
         self.srun: ChildProcess | None = None
         self.host: RemoteHost | None = None
+
+    async def explain(self, reason: str) -> str:
+        """Ask srun why the agent's connection has ended."""
+        return await self._provider.explain(self, reason)
+
+    def signalled(self, number: int) -> None:
+        """Find out what the signal was for."""
+        self._provider.heed(self)
 
     @property
     def said(self) -> list[str]:

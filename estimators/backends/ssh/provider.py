@@ -25,7 +25,7 @@ from estimators.backends.hosts.provider import (
     Placement,
     ProvidedJob,
 )
-from estimators.backends.hosts.remote import RemoteHost
+from estimators.backends.hosts.remote import HostSource, RemoteHost
 from estimators.backends.openssh import starting
 from estimators.backends.openssh.connection import CLOSED, WHY_S, Connections, SshConnection
 from estimators.backends.openssh.starting import OurProgram
@@ -45,19 +45,36 @@ _LONGEST_PAUSE_S = 60.0
 _TRIAL_WAITS_S = 7 * 86_400.0
 
 
-@dataclasses.dataclass
-class Reservation:
+@dataclasses.dataclass(eq=False)
+class Reservation(HostSource):
     """Hold the machine that a host is on.
 
     Attributes:
         machine: The machine.
+        pool: The machines of the job.
         connection: The connection to it; None until there is one.
+        agent: The agent there; None until it was started.
         identity: What the machine is known by; "" until its agent has said it.
     """
 
     machine: SshMachine
+    pool: MachinePool
     connection: SshConnection | None = None
+    agent: ChildProcess | None = None
     identity: str = ""
+
+    async def explain(self, reason: str) -> str:
+        """Return why the machine is gone.
+
+        That is what ended the connection, if that was not the end of the agent; else what the agent complained of.
+        """
+        assert self.connection is not None and self.agent is not None
+        await asyncio.sleep(WHY_S)
+        self.pool.lost(self.machine)
+        ended = self.connection.ended or ""
+        text = (ended if ended != CLOSED else "") or self.agent.complaint or ended or reason
+        self.connection.close()
+        return text
 
 
 class SshProvider(HostProvider):
@@ -187,7 +204,7 @@ class SshProvider(HostProvider):
         """Start an agent on the first machine that will do, each tried once."""
         while True:
             try:
-                reservation = self._reservations[name] = Reservation(self._pool.take(name, tried, located))
+                reservation = self._reservations[name] = Reservation(self._pool.take(name, tried, located), self._pool)
             except HostUnavailable as error:
                 reasons = [f"{machine}: {reason}" for machine, reason in tried.items()]
                 raise type(error)("; ".join(filter(None, [*reasons, str(error)]))) from None
@@ -206,7 +223,7 @@ class SshProvider(HostProvider):
         connection = reservation.connection = await self._connect(machine)
         try:
             address = self._address(machine, connection)
-            program = await starting.start(
+            program = reservation.agent = await starting.start(
                 connection, self._program, lambda text: self.job.tell(f"{machine.name}: {text}")
             )
             host = await RemoteHost.connect(
@@ -219,7 +236,7 @@ class SshProvider(HostProvider):
                 caller_address=options.caller_address or connection.caller_address,
                 interface="",
                 silence=options.silence,
-                explain=functools.partial(self._explain, machine, connection, program),
+                source=reservation,
             )
             known = {other.identity: other.machine.name for other in self._reservations.values()}
             reservation.identity = host.facts.identity
@@ -266,18 +283,6 @@ class SshProvider(HostProvider):
         return OurProgram(
             code=shipping.code(), python=python, others=others, words=("agent", "host"), environment=environment
         )
-
-    async def _explain(self, machine: SshMachine, connection: SshConnection, agent: ChildProcess, reason: str) -> str:
-        """Return why a machine is gone.
-
-        That is what ended the connection, if that was not the end of the agent; else what the agent complained of.
-        """
-        await asyncio.sleep(WHY_S)
-        self._pool.lost(machine)
-        broken = connection.ended if connection.ended != CLOSED else ""
-        text = broken or agent.complaint or connection.ended or reason
-        connection.close()
-        return text
 
     async def bridge(self, host: Host, other: Host, port: int) -> int:
         """Lead connections to a port of a host's loopback address to one of another host, through both ssh."""

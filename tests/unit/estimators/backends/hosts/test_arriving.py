@@ -116,7 +116,7 @@ class Remote(ValueHost):
 
     async def break_off(self, reason: str = "the connection was closed") -> None:
         """Its connection ends."""
-        self.lose(await self.given["explain"](reason))
+        self.lose(await self.given["source"].explain(reason))
 
 
 class Scene:

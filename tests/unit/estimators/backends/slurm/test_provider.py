@@ -318,7 +318,7 @@ def test_nodes_that_were_lost_without_a_word_are_avoided_while_there_are_others(
     cluster = make()
     [task] = cluster.acquire("algo-1")
     cluster.allocate("7", "n1")
-    assert cluster.loop.run(cluster.agents["algo-1"]["explain"]("it ended")) == "it ended"
+    assert cluster.loop.run(cluster.agents["algo-1"]["source"].explain("it ended")) == "it ended"
     assert cluster.loop.now >= 2.0  # srun has not ended, and might have said why
     cluster.provider.release(task.result())
     [again] = cluster.acquire("algo-1")
@@ -333,7 +333,7 @@ def test_a_notice_is_for_all_hosts_of_an_allocation(make: Callable[..., Slurm]) 
     cluster = make()
     tasks = cluster.acquire("algo-1", "algo-2")
     cluster.allocate("7", "n1", "n2")
-    cluster.agents["algo-2"]["on_signal"](15)
+    cluster.agents["algo-2"]["source"].signalled(15)
     cluster.loop.advance()
     assert cluster.asked() == [["look", "7"]]
     cluster.answer("look", "state", state="RUNNING", left=20.0)
@@ -345,7 +345,7 @@ def test_a_host_of_an_allocation_that_somebody_cancels_is_lost_at_once(make: Cal
     [task] = cluster.acquire("algo-1")
     cluster.allocate("7", "n1")
     cluster.sruns[0].say(CANCELLED)
-    cluster.agents["algo-1"]["on_signal"](15)
+    cluster.agents["algo-1"]["source"].signalled(15)
     cluster.loop.advance()
     cluster.asked()
     cluster.answer("look", "state", state="CANCELLED", left=5.0)
@@ -359,7 +359,7 @@ def test_an_allocation_that_slurm_has_taken_is_waited_for_again(comes_back: bool
     cluster.allocate("7", "n1", "n2")
     cluster.sruns[0].say(PREEMPTED)
     cluster.sruns[0].end()
-    why = cluster.loop.run(cluster.agents["algo-1"]["explain"]("it ended"))
+    why = cluster.loop.run(cluster.agents["algo-1"]["source"].explain("it ended"))
     assert why == "Slurm has given its node to another job"
     for task in tasks:
         cluster.provider.release(task.result())
