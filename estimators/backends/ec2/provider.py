@@ -168,15 +168,15 @@ class Ec2Provider(SshProvider):
         self._launched[name] = slot, self.loop.start(gather(*watching))
         return host
 
-    def _machine(self, instance: Instance) -> InstanceMachine:
+    def _machine(self, instance: Instance) -> SshMachine:
         address = instance.public_address if self._given.reach == "public" else instance.private_address
         if not address:
             raise NoInstance(
                 f"{instance.id} has no public address. Name subnets that assign public addresses, or use the private "
                 "addresses with backend_options={'reach': 'private'}"
             )
-        return InstanceMachine(
-            instance=instance.id,
+        return SshMachine(
+            label=instance.id,  # another instance may have its address later
             destination=Destination(host=address, user=self._given.user, options={"HostKeyAlias": self._fleet.alias}),
             address=instance.private_address,
         )
@@ -251,19 +251,3 @@ class Ec2Provider(SshProvider):
             watching.cancel()
         super().close()
         self._fleet.close()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class InstanceMachine(SshMachine):
-    """A machine that is an instance; another one may have its address later.
-
-    Attributes:
-        instance: Its id.
-    """
-
-    instance: str
-
-    @property
-    def name(self) -> str:
-        """Return its name in messages: its id."""
-        return self.instance

@@ -35,17 +35,19 @@ class SshMachine:
         destination: What ssh connects to.
         slots: How many processes of a job it takes; None for as many as a job wants there.
         address: Where the other machines reach it; None: where ssh reached it.
+        label: Its name in messages, if not that of its host.
     """
 
     destination: Destination
     slots: int | None = None
     address: str | None = None
+    label: str = ""
 
     @property
     def name(self) -> str:
-        """Return its name in messages and files: its host, with the port if it has one of its own."""
-        port = self.destination.port
-        return self.destination.host if port is None else f"{self.destination.host}:{port}"
+        """Return its name in messages and files: its label, or its host, with the port if it has one of its own."""
+        host, port = self.destination.host, self.destination.port
+        return self.label or (host if port is None else f"{host}:{port}")
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as ``backend_options={"hosts": […]}`` takes it."""
