@@ -138,14 +138,12 @@ class ContainerPool:
             )
             engine.start(engine.create(named), named)
 
-    def keep(self, job: str, seconds: float) -> bool:
-        """Remove the job's secrets, and keep the pool for the next job; return whether that could be done."""
+    def keep(self, job: str, seconds: float) -> None:
+        """Remove the job's secrets, and keep the pool for the next job if that could be done."""
         with contextlib.suppress(OSError):
             for file in self.path.glob("secrets/*/*"):
                 file.unlink()
             self.note(job, time.time() + seconds)
-            return True
-        return False
 
 
 def plan_pool(

@@ -28,7 +28,7 @@ from estimators.backends.docker.engine import ContainerEnd, Engine
 from estimators.backends.docker.host import ContainerHost, RunningContainer
 from estimators.backends.docker.mounted import MountedPlatform
 from estimators.backends.docker.options import ContainerOptions
-from estimators.backends.docker.reaper import KEEP, Duty
+from estimators.backends.docker.reaper import Duty
 from estimators.backends.docker.relays import Relays
 from estimators.backends.hosts.cluster import HostCluster
 from estimators.backends.hosts.platform import PreparationFailed, problem
@@ -148,7 +148,7 @@ class DockerProvider(HostProvider):
     async def _find_pool(self, image: ImageFacts) -> None:
         """Take containers that are kept and fit the job, or make some: not those of which one was killed."""
         spec, home, checkpoints = self.cluster.spec, self._record.home, local.checkpoint_dir(self.cluster.spec)
-        self._let_go("")
+        self._let_go()
         for folder in (checkpoints, containers.local_output(spec)):
             if folder is not None:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -163,10 +163,10 @@ class DockerProvider(HostProvider):
             await self._call(lambda: pool.make(plans, self._engine, isolated=isolated))
         self._pool = pool
 
-    def _let_go(self, words: str) -> None:
-        """Have everything removed, or the pool kept for the next job."""
+    def _let_go(self) -> None:
+        """Have everything removed, a pool that is kept when its time is over."""
         if self._remover is not None:
-            self._remover.finish(words)
+            self._remover.finish()
         if self._pool_lock >= 0:
             os.close(self._pool_lock)
         self._pool, self._pool_lock, self._remover = None, -1, None
@@ -317,9 +317,9 @@ class DockerProvider(HostProvider):
         if self._made is not None:
             self._made.cancel()
         self._relays.close()
-        pool, seconds = self._pool, self.cluster.spec.resources.keep_alive_s or 0
-        keeps = pool is not None and not self._used and pool.keep(str(self._record.path), seconds)
-        self._let_go(KEEP if keeps else "")
+        if self._pool is not None and not self._used:
+            self._pool.keep(str(self._record.path), self.cluster.spec.resources.keep_alive_s or 0)
+        self._let_go()
         remove_tree(self._runtime, ignore_errors=True)
 
 

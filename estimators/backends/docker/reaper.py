@@ -23,8 +23,6 @@ from estimators.backends.images.errors import EngineError
 _QUIET = 1.0
 #: When it gives up, in seconds. What is left then, `fleetfit clean` finds.
 _DEADLINE = 60.0
-#: What a supervisor says whose pool is for the next job.
-KEEP = "keep"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,11 +48,10 @@ class Duty:
     shared: Sequence[str] = ()
 
 
-def remove(words: str, **given: Any) -> bool:
-    """Remove everything, or wait for the end of the pool's time before.
+def remove(**given: Any) -> bool:
+    """Remove everything, a pool when its time is over.
 
     Args:
-        words: :data:`KEEP` if the pool is for the next job.
         given: The fields of the :class:`Duty`.
 
     Returns:
@@ -62,12 +59,13 @@ def remove(words: str, **given: Any) -> bool:
     """
     duty, engine = Duty(**given), Engine()
     remove_tree(duty.runtime, ignore_errors=True)
-    if words == KEEP and not kept.Pool(Path(duty.value)).await_end(duty.job):
+    pool = kept.ContainerPool(Path(duty.value)) if duty.label == kept.POOL_LABEL else None
+    if pool is not None and not pool.await_end(duty.job):
         return True
     try:
         _remove_all(engine, {duty.label: duty.value})
-        if duty.label == kept.POOL_LABEL:
-            remove_tree(duty.value, ignore_errors=True)
+        if pool is not None:
+            remove_tree(pool.path, ignore_errors=True)
         ownership.give_back(engine, duty, engine.image(duty.image).user)
     except (EngineError, OSError) as error:
         print(f"fleetfit: the job's containers could not be removed, or their files not given back: {error}",

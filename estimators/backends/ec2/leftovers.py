@@ -79,7 +79,7 @@ def _leftover(region: str, remains: Remains) -> Leftover:
     )
 
 
-def remove(words: str, *, fleet: str, region: str, profile: str | None, wait: float) -> bool:
+def remove(*, fleet: str, region: str, profile: str | None, wait: float) -> bool:
     """Remove a fleet whose supervisor is over; see :mod:`estimators.backends.hosts.remover`."""
     try:
         return not remove_fleet(Ec2Api(region=region, profile=profile), fleet, wait=wait)

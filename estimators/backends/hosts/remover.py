@@ -3,7 +3,7 @@
     python remover.py MODULE VALUE ARGUMENTS
 
 The input is a pipe whose other end only the supervisor has. When the input ends, ``remove`` of MODULE is called with
-the supervisor's last words, and with ARGUMENTS, a JSON object. VALUE says in a list of processes what is removed.
+ARGUMENTS, a JSON object. VALUE says in a list of processes what is removed.
 """
 
 from __future__ import annotations
@@ -63,10 +63,9 @@ class Remover:
                 self.process.close()
                 self.process = self._start()
 
-    def finish(self, words: str = "") -> None:
-        """Have everything removed, as far as the words say so."""
+    def finish(self) -> None:
+        """Have everything removed now."""
         self._replacing.cancel()
-        self.process.send(words.encode())
         self.process.close()
 
 
@@ -79,12 +78,11 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # what is said to the job is not said to us
     module, _, arguments = sys.argv[1:]
-    words = b""
-    while data := os.read(0, 4096):
-        words += data
+    while os.read(0, 4096):
+        pass
     # This very package, and nothing of this file's folder. Only now: a job that starts wants the cores for itself.
     sys.path[:] = [str(_HERE.parents[3]), *(place for place in sys.path if place != str(_HERE.parent))]
-    removed = importlib.import_module(module).remove(words.decode(), **json.loads(arguments))
+    removed = importlib.import_module(module).remove(**json.loads(arguments))
     return 0 if removed else 1
 
 

@@ -44,7 +44,7 @@ def claim(pool: ContainerPool, key: str = KEY) -> int | None:
 def test_one_job_at_a_time_has_a_pool(made: tuple[ContainerPool, int]) -> None:
     pool, lock = made
     assert pool.in_use and claim(pool) is None, "a job has it"
-    assert pool.keep(FIRST, 60)
+    pool.keep(FIRST, 60)
     os.close(lock)
     assert pool.in_use and claim(pool, "another") is None
     second = claim(pool)
@@ -110,6 +110,7 @@ def removing(monkeypatch: pytest.MonkeyPatch) -> Removing:
     return engine
 
 
+@pytest.mark.leaves("files")
 def test_what_is_left_of_a_job_is_removed_unless_another_has_its_pool(
     made: tuple[ContainerPool, int], removing: Removing, tmp_path: Path
 ) -> None:
@@ -121,10 +122,10 @@ def test_what_is_left_of_a_job_is_removed_unless_another_has_its_pool(
     os.close(lock)
     second = claim(pool)
     assert second is not None
-    assert reaper.remove(reaper.KEEP, job=FIRST, **duty)
+    assert reaper.remove(job=FIRST, **duty)
     assert not runtime.exists() and pool.path.exists() and not removing.removed, "what was of the first job alone"
     os.close(second)
-    assert reaper.remove("", job=SECOND, **duty)
+    assert reaper.remove(job=SECOND, **duty)
     assert removing.removed[0] == {kept.POOL_LABEL: str(pool.path)} and not pool.path.exists()
 
 
@@ -150,5 +151,6 @@ def test_secrets_go_with_the_job(made: tuple[ContainerPool, int]) -> None:
     pool, lock = made
     pool.secrets("algo-1").mkdir(parents=True)
     (pool.secrets("algo-1") / "secrets.json").touch()
-    assert pool.keep(FIRST, 60) and not list(pool.path.glob("secrets/*/*"))
+    pool.keep(FIRST, 60)
+    assert not list(pool.path.glob("secrets/*/*"))
     os.close(lock)

@@ -7,6 +7,7 @@ import contextlib
 import queue
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -110,8 +111,8 @@ class Remover:
     ) -> None:
         self.told.append(f"start {duty['label']}")
 
-    def finish(self, words: str = "") -> None:
-        self.told.append(f"finish {words}".strip())
+    def finish(self) -> None:
+        self.told.append("finish")
 
 
 class Job:
@@ -385,7 +386,8 @@ class TestKept:
         assert list(pool.path.glob("secrets/*/*")) and job.engine.plans["algo-1"].name == pool.container("algo-1")
         self.end(job, exit_code=1)
         job.cluster.cleanup()
-        assert job.remover == ["start fleetfit.pool", "finish keep"]
+        assert job.remover == ["start fleetfit.pool", "finish"]
+        assert pool.noted()[0] == str(job.record.path) and pool.noted()[1] > time.time() + 50
         assert not list(pool.path.glob("secrets/*/*"))
 
     def test_containers_in_which_something_was_killed_are_not(self, new_job: NewJob) -> None:
