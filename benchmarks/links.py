@@ -27,12 +27,12 @@ from pathlib import Path
 from benchmarks import harness, steps
 from benchmarks.allreduce import bus_bandwidth
 from benchmarks.harness import Numbers, Quiet, Row, median_with_interval
-from estimators.backends.docker.links import Link, system_path
+from estimators.backends.docker.links import ShapedLink, system_path
 
 HOSTS = (2, 3, 4)
-LINKS: Mapping[str, Link | None] = {
-    "100 Mbit/s": Link(rate=100_000_000),
-    "1 Gbit/s": Link(rate=1_000_000_000),
+LINKS: Mapping[str, ShapedLink | None] = {
+    "100 Mbit/s": ShapedLink(rate=100_000_000),
+    "1 Gbit/s": ShapedLink(rate=1_000_000_000),
     "unshaped": None,
 }
 #: Bytes that are reduced: the gradients of a small and of a big model.
@@ -115,7 +115,7 @@ class Plan:
             ]  # fmt: skip
         return commands
 
-    def shaping(self, link: Link | None) -> list[Argv]:
+    def shaping(self, link: ShapedLink | None) -> list[Argv]:
         """The commands that shape both directions of each new host's link; none for links as they are."""
         if link is None:
             return []
@@ -178,7 +178,7 @@ def refusal() -> str | None:
 
 
 @contextlib.contextmanager
-def made(planned: Plan, link: Link | None = None) -> Iterator[Plan]:
+def made(planned: Plan, link: ShapedLink | None = None) -> Iterator[Plan]:
     """Make the namespaces, and remove them at the end, however that comes; those of killed runs are removed first.
 
     Raises:
@@ -198,7 +198,7 @@ def made(planned: Plan, link: Link | None = None) -> Iterator[Plan]:
                 _remove(set(planned.names()) & set(_existing()))
 
 
-def shape(planned: Plan, link: Link) -> None:
+def shape(planned: Plan, link: ShapedLink) -> None:
     """Shape the links of hosts that are there."""
     for command in planned.shaping(link):
         _run(command)
@@ -330,12 +330,12 @@ def _shown(numbers: Numbers) -> str:
     return "; ".join([*times, f"TCP {numbers['carried'] / 1e6:,.1f} MB/s"])
 
 
-def ways_of() -> dict[str, tuple[int, Link | None]]:
+def ways_of() -> dict[str, tuple[int, ShapedLink | None]]:
     """Name of each way -> hosts and their links. Pure."""
     return {f"{hosts} hosts, {name}": (hosts, link) for hosts in HOSTS for name, link in LINKS.items()}
 
 
-def _measure(hosts: int, link: Link | None, seconds: float, result: Path) -> Numbers:
+def _measure(hosts: int, link: ShapedLink | None, seconds: float, result: Path) -> Numbers:
     """What the links carry, and the seconds of a reduction of each size, in namespaces of their own."""
     with made(plan(hosts), link) as planned:
         carried = transfer(planned, seconds)
@@ -363,7 +363,7 @@ def commands(planned: Plan, seconds: float, result: Path) -> list[tuple[str, Arg
     ]
 
 
-def _rate(link: Link | None, rounds: Sequence[Numbers]) -> float:
+def _rate(link: ShapedLink | None, rounds: Sequence[Numbers]) -> float:
     """Bytes per second that the bound goes by: what the link is shaped to, else what TCP got through it."""
     return link.rate / 8 if link is not None else statistics.median(numbers["carried"] for numbers in rounds)
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from container.contract.failures import Failure
+from container.contract.wire import Event
+from estimators.backends.events import BackendEvents, OutputRead, OutputsCollected
+from estimators.backends.events import HostEnd as HostEnd
 from estimators.job.errors import UnsupportedError
 from estimators.job.request import HOST_PREFIX, JobOptions, TrainingJobSpec
 from estimators.records.record import JobRecord
@@ -24,82 +26,29 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class HostEnd:
-    """How a host's training process ended.
-
-    Attributes:
-        host: The host.
-        exit_code: The exit status, if it exited.
-        signal: The signal that killed it, if one did.
-        failure: What the backend itself knows of the cause (a container that ran out of memory, say).
-    """
-
-    host: str
-    exit_code: int | None = None
-    signal: int | None = None
-    failure: Failure | None = None
-
-
-@dataclasses.dataclass(kw_only=True)
-class Callbacks:
-    """How a backend tells the supervisor what happens.
-
-    Attributes:
-        secondary_status: A secondary status of SageMaker's (``Downloading``, ``Training``) and a message.
-        output: A host's name and bytes that its training process printed; where they were not printed just now, also
-            when, in nanoseconds since the epoch.
-        host_ended: A host's training process ended, and everything it printed has been given.
-        interrupted: A host will be taken away, in so many seconds; another one can be had for it.
-        failed: The backend cannot go on; every host that runs has to be ended.
-        outputs_collected: The outputs are in place, or the failure that prevented it.
-        note: Values to keep with the status, under fleetfit's own key.
-        limit: The job has reached a limit of the backend's, with the words for it, and is to be stopped as by
-            ``max_run``.
-    """
-
-    secondary_status: Callable[[str, str], None]
-    output: Callable[..., None]
-    host_ended: Callable[[HostEnd], None]
-    interrupted: Callable[[str, float], None]
-    failed: Callable[[Failure], None]
-    outputs_collected: Callable[[Failure | None], None]
-    note: Callable[[Mapping[str, Any]], None]
-    limit: Callable[[str], None]
-
-
-@dataclasses.dataclass(kw_only=True)
-class ServiceCallbacks(Callbacks):
-    """How a managed service tells the supervisor of a job.
-
-    Attributes:
-        described: How the job stands there, in DescribeTrainingJob's shape.
-        attempt: The job was started again there, for this time (from 1).
-        over: It is over there: the last description, and where it failed what is known of the cause. Everything that it
-            printed has been given.
-    """
-
-    described: Callable[[Mapping[str, Any]], None]
-    attempt: Callable[[int], None]
-    over: Callable[[Mapping[str, Any], Failure | None], None]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Leftover:
+class Leftover(abc.ABC):
     """What a job whose supervisor is gone has left outside its record and its processes.
 
     Attributes:
         name: What it is called where it is.
         job: The job.
-        remove: Removes it; raises an OSError or a :class:`~estimators.job.errors.BackendError` if it cannot be.
         kind: What it is: ``container``, ``network``, ``host``, ``fleet``.
         text: What there is of it, where its name does not say that.
     """
 
     name: str
     job: str
-    remove: Callable[[], None]
     kind: str = "host"
     text: str = ""
+
+    @abc.abstractmethod
+    def remove(self) -> None:
+        """Remove it.
+
+        Raises:
+            OSError: that cannot be done.
+            BackendError: likewise.
+        """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -127,7 +76,7 @@ class Backend(abc.ABC):
         record: The job's record.
         spec: The job.
         options: What only the supervisor needs.
-        callbacks: Where to tell what happens.
+        events: Takes what happens.
     """
 
     #: What it is called in errors.
@@ -138,13 +87,13 @@ class Backend(abc.ABC):
     other_users = False
 
     def __init__(
-        self, loop: AsyncioLoop, record: JobRecord, spec: TrainingJobSpec, options: JobOptions, callbacks: Callbacks
+        self, loop: AsyncioLoop, record: JobRecord, spec: TrainingJobSpec, options: JobOptions, events: BackendEvents
     ) -> None:
         self.loop = loop
         self.record = record
         self.spec = spec
         self.options = options
-        self.callbacks = callbacks
+        self.events = events
         #: The caller's umask, for what scripts write.
         self.umask = 0o022
         #: Children of the supervisor that are not the job's, and are left alone when everything else is ended: those of
@@ -209,6 +158,15 @@ class Backend(abc.ABC):
     def diagnose(cls) -> Sequence[Finding]:
         """Return what ``fleetfit doctor`` should say of it."""
         return ()
+
+    def hand_on(self, host: str, data: bytes) -> None:
+        """Tell what a host's training process has printed just now."""
+        self.events.put_nowait(OutputRead(host, data))
+
+    def warn(self, text: str, host: str | None = None) -> None:
+        """Tell the user of something, in the log of a host; default: the first."""
+        host = host or self.spec.hosts[0]
+        self.hand_on(host, Event(kind="warning", host=host, data={"message": text}).to_line())
 
     @property
     @abc.abstractmethod
@@ -344,8 +302,6 @@ class ManagedService(Backend):
     collected, and it is never started again from here.
     """
 
-    callbacks: ServiceCallbacks
-
     @classmethod
     def check_tuning(cls, spec: TrainingJobSpec, request: Mapping[str, Any]) -> None:
         """Refuse by name what the service's tuning jobs cannot have.
@@ -371,4 +327,4 @@ class ManagedService(Backend):
 
     def collect_outputs(self) -> None:
         """They are where the service puts them."""
-        self.callbacks.outputs_collected(None)
+        self.events.put_nowait(OutputsCollected(None))

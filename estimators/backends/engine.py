@@ -9,7 +9,7 @@ from estimators.backends.hosts.provider import Finding
 
 
 @dataclasses.dataclass(frozen=True)
-class Engine:
+class EnginePackage:
     """Name an engine's package.
 
     Attributes:

@@ -30,7 +30,8 @@ from typing import Any
 from container.contract import wire
 from container.contract.failures import Cause, Failure, describe_end
 from container.contract.names import unknown
-from estimators.backends.base import Backend, HostEnd
+from estimators.backends.base import Backend
+from estimators.backends.events import HostEnd, OutputsCollected, StatusTold
 from estimators.backends.local import output_dir
 from estimators.backends.placement import ClusterPlacement, on_this_machine
 from estimators.job.errors import ConfigurationError
@@ -152,9 +153,9 @@ class FakeBackend(Backend):
         """Begin to play."""
         self._attempt = attempt
         self._running = list(self.spec.hosts)
-        self.callbacks.secondary_status("Training", "")
+        self.events.put_nowait(StatusTold("Training"))
         for host in self._running:
-            self.callbacks.output(host, b"")
+            self.hand_on(host, b"")
         lines = [functools.partial(self._print, *_rank_and_text(line)) for line in self._outcome.lines]
         reports = [
             functools.partial(self._report, name, float(value))
@@ -187,9 +188,9 @@ class FakeBackend(Backend):
                 (folder / "model.tar.gz").write_bytes(_archive(self._outcome.model))
             except OSError as error:
                 failure = Failure(cause=Cause.CONFIGURATION, message=f"the outputs could not be written: {error}")
-                self.callbacks.outputs_collected(failure)
+                self.events.put_nowait(OutputsCollected(failure))
                 return
-        self.callbacks.outputs_collected(None)
+        self.events.put_nowait(OutputsCollected(None))
 
     def cleanup(self) -> None:
         """There is nothing to remove."""
@@ -206,7 +207,7 @@ class FakeBackend(Backend):
 
     def _say(self, host: str, data: bytes) -> None:
         if host in self._running:
-            self.callbacks.output(host, data)
+            self.hand_on(host, data)
 
     def _host_of(self, rank: int) -> str:
         per_host = self.spec.size // self.spec.instance_count
@@ -221,13 +222,13 @@ class FakeBackend(Backend):
             self._all_end(exit_code=0)
             return
         event = wire.Event(kind="failure", host=host, attempt=self._attempt, data=failure.to_dict())
-        self.callbacks.output(host, event.to_line())
+        self.hand_on(host, event.to_line())
         self._all_end(exit_code=1)
 
     def _all_end(self, *, exit_code: int | None = None, signal: int | None = None) -> None:
         running, self._running = self._running, []
         for host in running:
-            self.callbacks.host_ended(HostEnd(host=host, exit_code=exit_code, signal=signal))
+            self.events.put_nowait(HostEnd(host=host, exit_code=exit_code, signal=signal))
 
 
 def _line(line: Any) -> str | tuple[int, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from container.contract.environment import Machine
@@ -24,7 +24,7 @@ class ClusterPlacement:
     Attributes:
         machine: The machine that each of them is, or is on.
         facts: What their configuration depends on.
-        base_dir: Returns the root of a host's tree.
+        base_dir: The root of a host's tree; ``{host}`` stands for the host's name.
         checkpoints: The folder of checkpoints that all hosts share; None: each has its own.
         entry_points: The command that starts each host.
         preparations: Commands that are run before.
@@ -34,7 +34,7 @@ class ClusterPlacement:
 
     machine: Machine
     facts: BackendFacts
-    base_dir: Callable[[str], str] = lambda host: DEFAULT_BASE_DIR
+    base_dir: str = DEFAULT_BASE_DIR
     checkpoints: str | None = None
     entry_points: Mapping[str, tuple[str, ...]]
     preparations: tuple[tuple[str, ...], ...] = ()
@@ -43,7 +43,7 @@ class ClusterPlacement:
 
     def tree(self, host: str) -> MLTree:
         """Return a host's tree, as it would be."""
-        tree = MLTree(Path(self.base_dir(host)))
+        tree = MLTree(Path(self.base_dir.replace("{host}", host)))
         return dataclasses.replace(tree, shared_checkpoints=self.checkpoints or str(tree.checkpoints))
 
 
@@ -63,7 +63,7 @@ def on_this_machine(spec: TrainingJobSpec, options: RunOptions, record: Path) ->
     return ClusterPlacement(
         machine=machine,
         facts=BackendFacts(network_interface="lo"),
-        base_dir=lambda host: str(record / "hosts" / host / "ml"),
+        base_dir=str(record / "hosts" / "{host}" / "ml"),
         checkpoints=os.path.realpath(checkpoint_dir(spec) or record / "checkpoints"),
         entry_points=dict.fromkeys(spec.hosts, (options.python, "-I", str(package / "__main__.py"), "train")),
         warnings=warnings,

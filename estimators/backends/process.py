@@ -7,7 +7,6 @@ between them runs over loopback with a token made for the job.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
@@ -26,21 +25,20 @@ class ProcessProvider(HostProvider):
 
     Args:
         job: The job.
-        runner: Runs the processes of all hosts.
-        make: Makes a host.
+        cluster: What runs the job on its hosts.
     """
 
     name: ClassVar[str] = fleets.PROCESSES
     capabilities: ClassVar[fleets.Capabilities] = fleets.FLEETS[fleets.PROCESSES].capabilities
 
-    def __init__(self, job: ProvidedJob, runner: Runner, make: Callable[[str], Host]) -> None:
+    def __init__(self, job: ProvidedJob, cluster: HostCluster) -> None:
         super().__init__(job)
-        self._runner = runner
-        self._make = make
+        self._cluster = cluster
+        self._runner = Runner(job.loop, config.caller_environment(os.environ), protected=job.protected)
 
     async def acquire(self, name: str) -> Host:
         """Return the host at once."""
-        return self._make(name)
+        return LocalHost(self._runner, self._cluster, name)
 
     def close(self) -> None:
         """Remove what the hosts have shared."""
@@ -66,5 +64,4 @@ class ProcessBackend(HostCluster):
 
     def provide(self, job: ProvidedJob) -> ProcessProvider:
         """Make the provider, whose hosts' files are in the job's record."""
-        runner = Runner(self.loop, config.caller_environment(os.environ), protected=self.protected)
-        return ProcessProvider(job, runner, lambda name: LocalHost(runner, self, name))
+        return ProcessProvider(job, self)

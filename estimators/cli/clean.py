@@ -386,13 +386,13 @@ def left_by(backend: type[Backend], region: str, home: str | Path | None = None)
 
 def _unused_pools(home: str | Path | None) -> list[Item]:
     """Folders of warm containers that no job uses or may still take: they hold what the containers saw of secrets."""
-    from estimators.backends.docker import reapers
+    from estimators.backends.docker import kept
 
     folder = jobs_folder(home).parent / "warm"
     return [
         Item(kind=ItemKind.FOLDER, name=f"warm/{name}", path=folder / name, why="no kept container uses this folder")
         for name in names_in(folder)
-        if not reapers.is_alive(folder / name)
+        if not kept.ContainerPool(folder / name).in_use
     ]
 
 

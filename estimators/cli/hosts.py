@@ -11,8 +11,8 @@ from container.contract.strategies import FRAMEWORKS
 from estimators.cli import Exit, console, parsing
 
 if TYPE_CHECKING:
-    from estimators.backends.ssh.checking import Report
-    from estimators.backends.ssh.machines import Machine, SshOptions
+    from estimators.backends.ssh.checking import MachineReport
+    from estimators.backends.ssh.machines import SshMachine, SshOptions
 
 _EXAMPLES = """\
 examples:
@@ -106,7 +106,7 @@ def options(args: argparse.Namespace, *, named: bool = True) -> SshOptions:
     )
 
 
-def _machines(chosen: SshOptions) -> tuple[Machine, ...]:
+def _machines(chosen: SshOptions) -> tuple[SshMachine, ...]:
     from estimators.job.errors import ConfigurationError
 
     machines = chosen.machines()
@@ -151,7 +151,7 @@ def run_check(args: argparse.Namespace) -> int:
     return Exit.FAILED if any(report.warnings() for report in reports) else Exit.OK
 
 
-def to_dict(report: Report) -> dict[str, Any]:
+def to_dict(report: MachineReport) -> dict[str, Any]:
     """Return a report in JSON's types."""
     return {
         "host": report.machine.name,
@@ -163,7 +163,7 @@ def to_dict(report: Report) -> dict[str, Any]:
     }
 
 
-def lines(reports: list[Report]) -> list[str]:
+def lines(reports: list[MachineReport]) -> list[str]:
     """Return reports as text: a line for each host, and one for each thing that is in the way."""
     told = []
     for report in reports:

@@ -269,7 +269,7 @@ def await_leftovers(record: JobRecord, seconds: float = _LEFTOVERS) -> None:
 
 
 def _leftovers(path: Path) -> list[int]:
-    """Processes whose environment or command has the record's folder: toolkits, ranks, agents, a reaper.
+    """Processes whose environment or command has the record's folder: toolkits, ranks, agents, a remover.
 
     A fork of an importer has the importer's: it is known by where it works.
     """
@@ -284,7 +284,7 @@ def _leftovers(path: Path) -> list[int]:
             argv = Path(f"/proc/{entry}/cmdline").read_bytes()
         except OSError:
             continue
-        helper = b"container/__main__.py" in argv or b"docker/reaper.py" in argv
+        helper = b"container/__main__.py" in argv or b"hosts/remover.py" in argv
         works_there = read_proc_link(int(entry), "cwd").startswith(f"{path}/")
         forked = works_there and f"{variables.IMPORTER}=".encode() in environ
         if ours in environ or forked or (helper and name in argv):

@@ -21,8 +21,8 @@ from container.contract.messages import Message
 from container.system.asyncio_loop import AsyncioLoop
 from estimators.backends import dispatchers
 from estimators.backends.dispatchers import parcels
-from estimators.backends.dispatchers.base import Parcel, Refused, Unreached
-from estimators.job.errors import RecordError
+from estimators.backends.dispatchers.base import DispatchRefused, Parcel, Unreached
+from estimators.job.errors import FleetfitError, RecordError
 from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.records import status as statuses
 from estimators.records.record import JobRecord
@@ -69,17 +69,23 @@ class DispatchedJob:
     async def keep(self) -> None:
         """Keep the copy until the job is over, or is stopped before the dispatcher has it, or nobody can."""
         tasks = [asyncio.ensure_future(self._keep_copy()), asyncio.ensure_future(self._over.wait())]
+        telling = asyncio.ensure_future(self._tell_news())
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
-            for task in tasks:
+            for task in (*tasks, telling):
                 task.cancel()
             await asyncio.wait(tasks)
             for message, answer in self._waiting:
                 answer({"ok": False, "error": f"{message['op']}: the job has already ended."})
             self._waiting = []
+
+    async def _tell_news(self) -> None:
+        """Show what is being prepared there."""
+        while True:
+            self._say(await self._dispatcher.news.get())
 
     async def _keep_copy(self) -> None:
         """Bring the job there, unless it was, and follow it to its end."""
@@ -87,16 +93,20 @@ class DispatchedJob:
         try:
             if not statuses.lives_elsewhere(self._status):
                 self._say(f"{self._place}: connecting")
-                await self._dispatcher.submit(self._parcel, self._say)
+                await self._dispatcher.prepare()
+                await self._dispatcher.submit(self._parcel())
                 self._note(taken=True)
-        except Refused as error:
+        except (DispatchRefused, FleetfitError, OSError) as error:
             self._fail(f"dispatcher {self._place}: {error}")
             return
         except Unreached as error:  # whether it was taken, following will tell
             await self._pause(str(error))
         while not self._over.is_set():
             try:
-                await self._dispatcher.follow(self._record.name, self._replica.have, self._take)
+                messages = self._dispatcher.follow(self._record.name, self._replica.have)
+                async with contextlib.aclosing(messages):
+                    async for message in messages:
+                        self._take(message)
                 return
             except (Unreached, RecordError) as error:  # the disk is full, say; the job goes on there
                 await self._pause(str(error))

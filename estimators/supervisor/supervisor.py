@@ -24,7 +24,8 @@ from container.system.asyncio_loop import AsyncioLoop
 from container.system.holding import hold
 from container.system.loop import Timer
 from estimators import backends
-from estimators.backends.base import Backend, HostEnd, ManagedService, ServiceCallbacks
+from estimators.backends import events as told
+from estimators.backends.base import Backend, HostEnd, ManagedService
 from estimators.backends.trees import checkpoints
 from estimators.job.errors import ConfigurationError, RecordError
 from estimators.job.failure_policy import Ending
@@ -126,19 +127,7 @@ class Supervisor:
             record,
             self._job,
             self._options,
-            ServiceCallbacks(
-                secondary_status=self._secondary,
-                output=self._streams.feed,
-                host_ended=self._host_ended,
-                interrupted=self.interrupted,
-                failed=self.fail_job,
-                outputs_collected=lambda failure: self.post(events.Collected(failure)),
-                note=self._mirror.note,
-                described=self._mirror.described,
-                attempt=self._restarted_there,
-                over=self._over_there,
-                limit=lambda text: self.post(events.LimitReached(text)),
-            ),
+            self,
         )
         self._backend.umask = umask
         self._provenance = ProvenanceCollector(loop, record.path, self._backend.protected, self._journal.warn)
@@ -363,6 +352,32 @@ class Supervisor:
                         hints=("The process was stopped (SIGSTOP), or the machine is overloaded.",),
                     )
                 )
+
+    def put_nowait(self, event: told.BackendEvent) -> None:
+        """Take what the backend tells."""
+        match event:
+            case told.OutputRead():
+                self._streams.feed(event.host, event.data, event.time_ns)
+            case told.StatusTold():
+                self._secondary(event.status, event.message)
+            case HostEnd():
+                self._host_ended(event)
+            case told.HostNoticed():
+                self.interrupted(event.host, event.seconds)
+            case told.AttemptFailed():
+                self.fail_job(event.failure)
+            case told.OutputsCollected():
+                self.post(events.Collected(event.failure))
+            case told.LimitMet():
+                self.post(events.LimitReached(event.text))
+            case told.ValuesNoted():
+                self._mirror.note(event.values)
+            case told.ServiceDescribed():
+                self._mirror.described(event.status)
+            case told.ServiceRestarted():
+                self._restarted_there(event.attempt)
+            case told.ServiceEnded():
+                self._over_there(event.status, event.failure)
 
     def _host_ended(self, end: HostEnd) -> None:
         self._streams.finish(end.host)

@@ -229,7 +229,7 @@ class Machines:
             with contextlib.suppress(OSError):
                 place = Path("/proc", pid)
                 ours = self.server.url.encode() in (place / "environ").read_bytes()
-                if ours and b"ec2.remover" in (place / "cmdline").read_bytes():
+                if ours and b"ec2.leftovers" in (place / "cmdline").read_bytes():
                     found.append(int(pid))
         return found
 

@@ -13,15 +13,25 @@ from container.contract import hyperparameters as codec
 from container.contract.strategies import Distribution
 from container.system.asyncio_loop import AsyncioLoop
 from container.system.running import ProcessEnd
-from estimators.backends.base import Callbacks, HostEnd
+from estimators.backends.events import (
+    AttemptFailed,
+    BackendEvent,
+    HostEnd,
+    HostNoticed,
+    LimitMet,
+    OutputsCollected,
+    ProviderEvent,
+    StatusTold,
+    WaitTold,
+)
 from estimators.backends.hosts.cluster import HostCluster
 from estimators.backends.hosts.provider import (
     Host,
     HostError,
+    HostFacts,
     HostLost,
     HostProvider,
     HostUnavailable,
-    MachineFacts,
     ProvidedJob,
 )
 from estimators.job.fleets import Capabilities
@@ -124,7 +134,7 @@ class ValueHost(Host):
         super().__init__()
         self.name = name
         self.address = f"10.0.0.{name.rpartition('-')[2]}"
-        self.facts = MachineFacts(root="/job", python="python", python_version="3.11", package="/code/container")
+        self.facts = HostFacts(root="/job", python="python", python_version="3.11", package="/code/container")
         self.does: list[str] = []
         self.waits: set[str] = set()
         self.fails: dict[str, str] = {}
@@ -269,6 +279,18 @@ class ValueProvider(HostProvider):
         self.closed = True
 
 
+class ProviderQueue(list[ProviderEvent]):
+    """What a provider has told, in its order."""
+
+    def put_nowait(self, event: ProviderEvent) -> None:
+        self.append(event)
+
+    @property
+    def waits(self) -> list[str]:
+        """What it has said that it waits for."""
+        return [event.text for event in self if isinstance(event, WaitTold)]
+
+
 class BridgingProvider(ValueProvider):
     """Forwards connections, unless it has a reason not to."""
 
@@ -308,28 +330,28 @@ class Job:
             resources=Resources(instance_type="values", instance_count=hosts),
         )
 
-        def tell(kind: str) -> Callable[..., None]:
-            return lambda *values: self.told.append((kind, *values))
-
-        callbacks = Callbacks(
-            secondary_status=tell("status"),
-            output=lambda *values: None,
-            host_ended=tell("ended"),
-            interrupted=tell("interrupted"),
-            failed=self._failed,
-            outputs_collected=tell("collected"),
-            note=tell("note"),
-            limit=tell("limit"),
-        )
         cluster = type("ValueCluster", (HostCluster,), {"name": provider.name, "provider_type": provider})
         self.record = JobRecord.create("job-1", folder)
-        self.cluster: HostCluster = cluster(self.loop, self.record, spec, JobOptions(backend="values"), callbacks)
+        self.cluster: HostCluster = cluster(self.loop, self.record, spec, JobOptions(backend="values"), self)
         self.ends_on_failure = True
 
-    def _failed(self, failure: Any) -> None:
-        self.told.append(("failed", failure.message))
-        if self.ends_on_failure:
-            self.cluster.end_now()  # as the supervisor does
+    def put_nowait(self, event: BackendEvent) -> None:
+        """Take note of what the cluster tells."""
+        match event:
+            case StatusTold():
+                self.told.append(("status", event.status, event.message))
+            case HostEnd():
+                self.told.append(("ended", event))
+            case HostNoticed():
+                self.told.append(("interrupted", event.host, event.seconds))
+            case LimitMet():
+                self.told.append(("limit", event.text))
+            case OutputsCollected():
+                self.told.append(("collected", event.failure))
+            case AttemptFailed():
+                self.told.append(("failed", event.failure.message))
+                if self.ends_on_failure:
+                    self.cluster.end_now()  # as the supervisor does
 
     @property
     def provider(self) -> ValueProvider:

@@ -8,11 +8,12 @@ end is our program ``estimators.client.dispatching``, which every kind of dispat
 from __future__ import annotations
 
 import abc
+import asyncio
 import base64
 import dataclasses
 import json
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -45,7 +46,7 @@ class Parcel:
     files: tuple[tuple[Path, str], ...]
 
 
-class Refused(Exception):
+class DispatchRefused(Exception):
     """The job cannot run at the dispatcher. The message is the reason."""
 
 
@@ -60,6 +61,9 @@ class Dispatcher(abc.ABC):
         loop: The loop of the process that keeps the copy.
         place: What ``RunOptions(dispatcher=…)`` says.
         options: ``RunOptions(dispatcher_options=…)``.
+
+    Attributes:
+        news: What is being prepared, in words.
     """
 
     kind: ClassVar[str]
@@ -67,6 +71,7 @@ class Dispatcher(abc.ABC):
     def __init__(self, loop: AsyncioLoop, place: str, options: Mapping[str, Any]) -> None:
         self.loop = loop
         self.place = place
+        self.news: asyncio.Queue[str] = asyncio.Queue()
 
     @classmethod
     def pinned(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -83,29 +88,38 @@ class Dispatcher(abc.ABC):
         """
 
     @abc.abstractmethod
-    async def submit(self, parcel: Callable[[], Parcel], say: Callable[[str], None]) -> None:
-        """Start a job's supervisor there, which then needs nobody here any more.
+    async def prepare(self) -> None:
+        """Have all there that the supervisor of a job needs.
+
+        Raises:
+            DispatchRefused: that cannot be.
+        """
+
+    @abc.abstractmethod
+    async def submit(self, parcel: Parcel) -> None:
+        """Start a job's supervisor there, which then needs nobody here any more; after :meth:`prepare`.
 
         A parcel that was taken before is not taken twice.
 
         Args:
-            parcel: Returns the job, when all is there that the supervisor needs.
-            say: Told what is being prepared.
+            parcel: The job.
 
         Raises:
-            Refused: the job cannot run there.
+            DispatchRefused: the job cannot run there.
             Unreached: the dispatcher is not reached; whether it has the job is not known.
         """
 
     @abc.abstractmethod
-    async def follow(self, name: str, have: Mapping[str, Any], take: Callable[[Message], None]) -> None:
+    def follow(self, name: str, have: Mapping[str, Any]) -> AsyncGenerator[Message, None]:
         """Read what is new in a job's record there, until the job is over.
 
         Args:
             name: The job.
             have: What the copy has, of :attr:`estimators.records.replication.Replica.have`.
-            take: Called with each message of :class:`estimators.records.replication.Changes`; at last with ``end``, or
-                with ``missing`` if there is no such job. What it raises ends the reading.
+
+        Yields:
+            The messages of :class:`estimators.records.replication.Changes`; at last ``end``, or ``missing`` if there is
+            no such job.
 
         Raises:
             Unreached: the dispatcher is not reached, or no more.

@@ -19,7 +19,7 @@ import secrets
 import shlex
 import socket
 import zipfile
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,11 +30,19 @@ from container.system.asyncio_loop import AsyncioLoop
 from container.system.background import Background
 from container.system.removing import remove_tree
 from estimators.backends.dispatchers import parcels
-from estimators.backends.dispatchers.base import PACKAGES, PARCEL, Dispatcher, Parcel, Refused, Unreached, packed
+from estimators.backends.dispatchers.base import (
+    PACKAGES,
+    PARCEL,
+    Dispatcher,
+    DispatchRefused,
+    Parcel,
+    Unreached,
+    packed,
+)
 from estimators.backends.hosts import shipping
 from estimators.backends.hosts.cluster_client import ClusterClient, ProgramEnded
 from estimators.backends.ray import diagnosis
-from estimators.job.errors import ConfigurationError, FleetfitError
+from estimators.job.errors import ConfigurationError
 from estimators.job.redaction import looks_secret
 from estimators.job.request import JobOptions
 from estimators.records.record import jobs_folder
@@ -194,28 +202,27 @@ class RayDispatcher(Dispatcher):
 
     # --- a training job ---
 
-    async def submit(self, parcel: Callable[[], Parcel], say: Callable[[str], None]) -> None:
+    async def prepare(self) -> None:
+        """Do nothing: Ray prepares a job when it is submitted."""
+
+    async def submit(self, parcel: Parcel) -> None:
         """Submit the job, whose working directory is our code and the parcel."""
         package = self._folder / "job.zip"
-        try:
-            brought = parcel()
-        except (FleetfitError, OSError) as error:
-            raise Refused(str(error)) from None
-        self._job = brought.name
-        environment = dict(brought.header["environment"])
+        self._job = parcel.name
+        environment = dict(parcel.header["environment"])
         private = sorted(name for name in environment if looks_secret(name))
-        header = {**brought.header, "environment": {n: v for n, v in environment.items() if n not in private}}
-        brought = dataclasses.replace(brought, header=header)
+        header = {**parcel.header, "environment": {n: v for n, v in environment.items() if n not in private}}
+        brought = dataclasses.replace(parcel, header=header)
         try:
             await Background.of(self.loop).call(lambda: _pack(package, brought))
         except Exception as error:  # noqa: BLE001 - whatever files there are
-            raise Refused(f"the job could not be packed: {error}") from None
+            raise DispatchRefused(f"the job could not be packed: {error}") from None
         if package.stat().st_size > _LARGEST:
-            raise Refused(
+            raise DispatchRefused(
                 f"the job's files on this machine have {package.stat().st_size >> 20} MiB, but Ray's Jobs API "
                 f"accepts at most {_LARGEST >> 20} MiB. Put the data on S3."
             )
-        say(f"{self.place}: sending the job there")
+        self.news.put_nowait(f"{self.place}: sending the job there")
         stopping = math.ceil(JobOptions.from_dict(header["options"]).longest_grace) + _ENDING_S
         given = dict(self._options.runtime_env)
         variables = {"RAY_JOB_STOP_WAIT_TIME_S": str(stopping), **(given.pop("env_vars", None) or {})}
@@ -232,17 +239,17 @@ class RayDispatcher(Dispatcher):
             if event["event"] == "submitted":
                 package.unlink()
             elif event["event"] == "refused":
-                raise Refused(event["reason"])
+                raise DispatchRefused(event["reason"])
             elif event["event"] == "unreached":
                 raise Unreached(event["reason"])
             elif event["event"] == "over":
-                raise Refused(f"{event['reason']}{_remedy(event['reason'])}")
+                raise DispatchRefused(f"{event['reason']}{_remedy(event['reason'])}")
             elif event["message"]["op"] == "refused":
-                raise Refused(str(event["message"].get("error")))
+                raise DispatchRefused(str(event["message"].get("error")))
             elif event["message"]["op"] == "done":
                 return
 
-    async def follow(self, name: str, have: Mapping[str, Any], take: Callable[[Message], None]) -> None:
+    async def follow(self, name: str, have: Mapping[str, Any]) -> AsyncGenerator[Message, None]:
         """Submit who tells of it. Those that an earlier process of this copy has left are ended."""
         self._job = name
         words = ["follow", name, packed(have)]
@@ -274,7 +281,7 @@ class RayDispatcher(Dispatcher):
                 if seen["event"] == "seen" and seen["runs"]:
                     raise Unreached("Ray has not started the job yet")
             if message["op"] != "beat":
-                take(message)
+                yield message
             if message["op"] in ("end", "missing"):
                 return
 

@@ -31,7 +31,7 @@ import sys
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 if __name__ == "__main__":  # a program of its own
@@ -204,21 +204,24 @@ class Api:
 
     def stop(self, asked: dict[str, Any]) -> None:
         """Stop a job."""
-        self._try(asked, "stopped", lambda client: client.stop_job(asked["job"]) and {})
+        with self._telling_errors(asked):
+            self.client().stop_job(asked["job"])
+            self.say(asked, "stopped")
 
     def look(self, asked: dict[str, Any]) -> None:
         """See whether a job has not ended yet."""
-        self._try(asked, "seen", lambda client: {"runs": not client.get_job_status(asked["job"]).is_terminal()})
+        with self._telling_errors(asked):
+            self.say(asked, "seen", runs=not self.client().get_job_status(asked["job"]).is_terminal())
 
-    def _try(self, asked: dict[str, Any], event: str, action: Callable[[Any], dict[str, Any]]) -> None:
+    @contextlib.contextmanager
+    def _telling_errors(self, asked: dict[str, Any]) -> Iterator[None]:
+        """Answer a question that fails with the reason."""
         try:
-            values = action(self.client())
+            yield
         except RuntimeError as error:
             self.say(asked, "refused", reason=_line(error))
         except Exception as error:  # noqa: BLE001 - the same
             self.say(asked, "unreached", reason=_line(error))
-        else:
-            self.say(asked, event, **(values or {}))
 
     # --- jobs that are needed no more ---
 

@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import itertools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,16 +22,24 @@ from container.system.asyncio_loop import AsyncioLoop
 from container.system.background import Background
 from container.system.connection import Connection
 from estimators.backends.dispatchers import parcels
-from estimators.backends.dispatchers.base import LIMIT, PACKAGES, PROGRAM, Dispatcher, Parcel, Refused, Unreached
+from estimators.backends.dispatchers.base import (
+    LIMIT,
+    PACKAGES,
+    PROGRAM,
+    Dispatcher,
+    DispatchRefused,
+    Parcel,
+    Unreached,
+)
 from estimators.backends.hosts import shipping
 from estimators.backends.hosts.child import ChildProcess
 from estimators.backends.hosts.environment import PythonEnvironment
 from estimators.backends.hosts.provider import HostError
-from estimators.backends.ssh import starting
-from estimators.backends.ssh.command import SshSettings
-from estimators.backends.ssh.connection import WHY_S, Connections, SshConnection
+from estimators.backends.openssh import starting
+from estimators.backends.openssh.command import SshSettings
+from estimators.backends.openssh.connection import WHY_S, Connections, SshConnection
 from estimators.backends.ssh.machines import parse
-from estimators.job.errors import ConfigurationError, FleetfitError
+from estimators.job.errors import ConfigurationError
 from estimators.provision.errors import ProvisionError
 from estimators.records.record import jobs_folder
 
@@ -84,6 +92,7 @@ class SshDispatcher(Dispatcher):
         self._destination = parse(place, "dispatcher").destination
         known = jobs_folder().parent / "dispatchers" / "known_hosts"
         self._connections = Connections(loop, SshSettings(known_hosts=known, config=self._options.ssh_config))
+        self._taker: tuple[SshConnection, ChildProcess] | None = None
         self._writer: int | None = None  # to the program that tells what is new
         self._asked: dict[int, asyncio.Future[Message]] = {}
         self._numbers = itertools.count(1)
@@ -99,9 +108,7 @@ class SshDispatcher(Dispatcher):
 
     # --- its program ---
 
-    async def _start(
-        self, words: Sequence[str], say: Callable[[str], None] = lambda text: None
-    ) -> tuple[SshConnection, ChildProcess]:
+    async def _start(self, *words: str) -> tuple[SshConnection, ChildProcess]:
         """Connect, and start our program there.
 
         Raises:
@@ -125,7 +132,7 @@ class SshDispatcher(Dispatcher):
                 environment={"requirements": None, "also": list(PACKAGES)} if options.python is None else None,
                 script=shipping.START_MODULE,
             )
-            return connection, await starting.start(connection, ours, say)
+            return connection, await starting.start(connection, ours, self.news.put_nowait)
         except BaseException:
             connection.close()
             raise
@@ -135,21 +142,21 @@ class SshDispatcher(Dispatcher):
         await asyncio.sleep(WHY_S)
         return connection.ended or program.complaint or "the connection ended"
 
-    async def submit(self, parcel: Callable[[], Parcel], say: Callable[[str], None]) -> None:
-        """Have the program there take the parcel, and start the supervisor."""
+    async def prepare(self) -> None:
+        """Start the program there that takes a parcel."""
         try:
-            connection, program = await self._start(("submit",), say)
+            self._taker = await self._start("submit")
         except HostError as error:
-            raise Refused(str(error)) from None
+            raise DispatchRefused(str(error)) from None
+
+    async def submit(self, parcel: Parcel) -> None:
+        """Have the program there take the parcel, and start the supervisor."""
+        assert self._taker is not None
+        connection, program = self._taker
         messages = _Messages(self.loop, program.output)
         try:
-            try:
-                brought = parcel()
-            except (FleetfitError, OSError) as error:
-                os.close(program.input)
-                raise Refused(str(error)) from None
-            say(f"{self.place}: sending the job there")
-            sending = functools.partial(_send, program.input, brought)
+            self.news.put_nowait(f"{self.place}: sending the job there")
+            sending = functools.partial(_send, program.input, parcel)
             Background.of(self.loop).run(sending, lambda nothing: None, lambda error: None)
             said: Message = {}
             while (message := await messages.next()) is not None:
@@ -159,14 +166,14 @@ class SshDispatcher(Dispatcher):
             messages.close()
             connection.close()
         if said.get("op") == "refused":
-            raise Refused(str(said.get("error")))
+            raise DispatchRefused(str(said.get("error")))
         if said.get("op") != "done":
             raise Unreached(why)
 
-    async def follow(self, name: str, have: Mapping[str, Any], take: Callable[[Message], None]) -> None:
+    async def follow(self, name: str, have: Mapping[str, Any]) -> AsyncGenerator[Message, None]:
         """Have the program there read the record."""
         try:
-            connection, program = await self._start(("follow", name))
+            connection, program = await self._start("follow", name)
         except HostError as error:
             raise Unreached(str(error)) from None
         self._writer = program.input
@@ -180,7 +187,7 @@ class SshDispatcher(Dispatcher):
                     if answer is not None and not answer.done():
                         answer.set_result({key: value for key, value in message.items() if key != "id"})
                 elif message["op"] != "beat":
-                    take(message)
+                    yield message
                 if message["op"] in ("end", "missing"):
                     return
             raise Unreached(await self._why(connection, program))

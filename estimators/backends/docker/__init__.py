@@ -5,4 +5,5 @@
 * :mod:`~estimators.backends.docker.containers`: what each container is, as data.
 * :mod:`~estimators.backends.docker.engine`: the engine.
 * :mod:`~estimators.backends.docker.kept`: containers that are kept for the next job.
+* :mod:`~estimators.backends.docker.reaper`: what removes them after the supervisor.
 """

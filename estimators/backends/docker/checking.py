@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from container import launchers
 from container.system.host_machine import gpu_count
@@ -31,9 +29,8 @@ def check(spec: TrainingJobSpec, options: RunOptions) -> list[str]:
     if ContainerOptions.of(options.backend_options).link_rate and (why := links.refusal()) is not None:
         return [f"backend option 'link_rate' is not available here: {why}."]
     engine = Engine()
-    gpus = fleets.capabilities(spec.instance_type).needs_gpus
-    if gpus and (refusal := gpu_refusal(engine.info(), gpu_count())) is not None:
-        return [refusal]
+    if fleets.capabilities(spec.instance_type).needs_gpus and not gpu_count():  # whether it has a runtime, it says
+        return ["no NVIDIA GPU was found on this machine. Use 'local', which runs the same containers without a GPU."]
     image = engine.image(image_of(spec))
     if outdated(image.labels):
         warnings.warn(
@@ -104,22 +101,3 @@ def others_may_read_mounts(settings: Path = Path("/etc/fuse.conf")) -> bool:
     except OSError:
         return False
     return any(line.strip() == "user_allow_other" for line in lines)
-
-
-def gpu_refusal(info: Mapping[str, Any], gpus: int) -> str | None:
-    """Return why containers cannot have GPUs here; None when they can.
-
-    Args:
-        info: What the engine says of itself (``docker info``).
-        gpus: How many devices the machine's driver shows.
-    """
-    if not gpus:
-        return "no NVIDIA GPU was found on this machine. Use 'local', which runs the same containers without a GPU."
-    runtimes = set(info.get("Runtimes") or {})
-    cdi = [str(device.get("ID", "")) for device in info.get("DiscoveredDevices") or [] if isinstance(device, dict)]
-    if "nvidia" in runtimes or any(name.startswith("nvidia.com/gpu") for name in cdi):
-        return None
-    return (
-        f"the container engine has no GPU runtime (its runtimes: {', '.join(sorted(runtimes)) or 'none'}). Install "
-        "the NVIDIA Container Toolkit and restart the engine."
-    )

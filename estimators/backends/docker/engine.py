@@ -26,7 +26,7 @@ FRAME = struct.Struct(">BxxxL")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Ended:
+class ContainerEnd:
     """How a container ended.
 
     Attributes:
@@ -122,7 +122,7 @@ class Engine(ImageEngine):
             if found is not None and (pid := int(found["State"]["Pid"])):  # else it has ended, and says so itself
                 links.shape(pid, plan.limits.link)
 
-    def wait(self, container: str) -> Ended:
+    def wait(self, container: str) -> ContainerEnd:
         """Wait for a container's end, however long it takes."""
         code = 128 + signal.SIGKILL
         with contextlib.suppress(AbsentError):
@@ -130,13 +130,13 @@ class Engine(ImageEngine):
             code = int(self.ask("wait for a container", "POST", path, timeout=None)["StatusCode"])
         return self.ended(container, code)
 
-    def ended(self, container: str, code: int) -> Ended:
+    def ended(self, container: str, code: int) -> ContainerEnd:
         """Return how a container ended, or a program in one that is kept, with this exit code."""
         if (found := self.inspect(container)) is None:
-            return Ended(exit_code=code, error="the container was removed from outside")
+            return ContainerEnd(exit_code=code, error="the container was removed from outside")
         state = found["State"]
         error = "" if state["Running"] else str(state.get("Error") or "").strip()
-        return Ended(exit_code=code, out_of_memory=bool(state.get("OOMKilled")), error=error)
+        return ContainerEnd(exit_code=code, out_of_memory=bool(state.get("OOMKilled")), error=error)
 
     def kill(self, container: str, name: str) -> None:
         """Send a signal to a container; harmless when it has ended."""

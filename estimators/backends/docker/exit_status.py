@@ -7,7 +7,7 @@ import signal
 
 from container.contract.failures import Cause, Failure
 from container.contract.names import cut
-from estimators.backends.docker.engine import Ended
+from estimators.backends.docker.engine import ContainerEnd
 
 _HEADER = "Traceback (most recent call last):"
 #: Between the tracebacks of a chain, as Python prints it.
@@ -24,7 +24,7 @@ _TORN = re.compile(r"^([A-Za-z_][\w.]*)(?:\n+:|:\n)\s*(?=\S)", re.MULTILINE)
 _SAID = 600
 
 
-def end_failure(host: str, ended: Ended, tail: bytes, *, toolkit: bool, said: str = "") -> Failure | None:
+def end_failure(host: str, ended: ContainerEnd, tail: bytes, *, toolkit: bool, said: str = "") -> Failure | None:
     """Return what the backend itself knows of the cause of a container's end, when nothing of ours ended it.
 
     Args:

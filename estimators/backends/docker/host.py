@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import signal
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from container.contract import variables
@@ -15,18 +15,15 @@ from container.contract.failures import Cause
 from container.system.connection import BlockingConnection
 from container.system.running import ProcessEnd, Runner
 from estimators.backends.docker import containers
-from estimators.backends.docker.engine import FRAME, Ended
+from estimators.backends.docker.engine import FRAME, ContainerEnd
 from estimators.backends.docker.exit_status import end_failure
 from estimators.backends.hosts.here import LocalHost
 from estimators.backends.hosts.platform import problem
-from estimators.backends.hosts.provider import HostProcess
+from estimators.backends.hosts.provider import HostProcess, Output
 from estimators.job.errors import FleetfitError
 
 if TYPE_CHECKING:
     from estimators.backends.docker.provider import DockerProvider
-
-#: Takes what a container prints.
-Output = Callable[[bytes], None]
 
 _READ_SIZE = 1 << 18
 #: How long what a container printed may take to arrive after its end, in seconds.
@@ -39,7 +36,7 @@ _WORDS: Mapping[int, bytes] = {signal.SIGTERM: variables.SAY_STOP, signal.SIGINT
 
 
 @dataclasses.dataclass(frozen=True)
-class Running:
+class RunningContainer:
     """A container whose first process trains, or one that is kept and in which it does.
 
     Attributes:
@@ -115,28 +112,30 @@ class ContainerProcess:
         self._host = host
         self._on_output = on_output
         self._tail = b""
-        self._running: Running | None = None
+        self._running: RunningContainer | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._unsaid = b""  # what it is told before it runs
         self._signals: list[int] = []
-        self._told_to_end = asyncio.Event()  # before it runs
-        self._life = provider.loop.start(self._live(env))
+        self._starting = asyncio.ensure_future(provider.start(host, env))
+        self._life = provider.loop.start(self._live())
 
     async def wait(self) -> ProcessEnd:
         """Return how it has ended, after all that it printed was given."""
         return await asyncio.shield(self._life)
 
-    async def _live(self, env: Mapping[str, str]) -> ProcessEnd:
-        """Start the container, take what it prints, and wait for its end."""
-        provider = self._provider
+    async def _live(self) -> ProcessEnd:
+        """Wait for the container's start, take what it prints, and wait for its end."""
+        provider, starting = self._provider, self._starting
+        await asyncio.wait((starting,))
+        if starting.cancelled():
+            return ProcessEnd(exit_code=255)
         try:
-            running = await provider.start(self._host, env, self._told_to_end)
-        except (FleetfitError, OSError) as error:
-            provider.ended(self._host, spoilt=True)
+            running = starting.result()
+        except Exception as error:  # noqa: BLE001 - whatever the engine answers
             return ProcessEnd(exit_code=255, failure=problem(str(error), Cause.LAUNCH))
         ended = await self._follow(running)
         self._running = None
-        provider.ended(self._host, spoilt=ended.was_killed)
+        provider.ended(self._host, clean=not ended.was_killed)
         said = "" if provider.toolkit else provider.said(self._host)
         return ProcessEnd(
             exit_code=ended.exit_code,
@@ -144,7 +143,7 @@ class ContainerProcess:
             failure=end_failure(self._host, ended, self._tail, toolkit=provider.toolkit, said=said),
         )
 
-    async def _follow(self, running: Running) -> Ended:
+    async def _follow(self, running: RunningContainer) -> ContainerEnd:
         """Take what it prints until it has ended."""
         reader, self._writer = await asyncio.open_connection(sock=running.stream)
         self._running = running
@@ -157,11 +156,13 @@ class ContainerProcess:
             await asyncio.wait((reading, ending), return_when=asyncio.FIRST_COMPLETED)
             if not ending.done() and self._provider.succeeded(self._host):
                 # The engine says so a tenth of a second later, when it has taken down the container's network.
-                return Ended(exit_code=0)
+                return ContainerEnd(exit_code=0)
             ended = await ending
             await asyncio.wait((reading,), timeout=_LAST_WORDS)
         except (FleetfitError, OSError, ValueError) as error:  # half an answer is none
-            ended = Ended(exit_code=255, error=f"the connection to the engine was lost while the job ran: {error}")
+            ended = ContainerEnd(
+                exit_code=255, error=f"the connection to the engine was lost while the job ran: {error}"
+            )
         finally:
             reading.cancel()
             ending.cancel()
@@ -190,8 +191,8 @@ class ContainerProcess:
         """Tell our toolkit what a signal would, or have the engine send it; a program of others is ended by SIGKILL."""
         if self._running is None:
             self._signals.append(number)
-            if number != signal.SIGTERM:
-                self._told_to_end.set()
+            if number != signal.SIGTERM:  # the job does not wait for the engine
+                self._starting.cancel()
         elif self._provider.toolkit and number in _WORDS:
             self.write(_WORDS[number])
         else:
@@ -199,4 +200,5 @@ class ContainerProcess:
 
     def close(self) -> None:
         """Wait for nothing more of it."""
+        self._starting.cancel()
         self._life.cancel()

@@ -10,8 +10,6 @@ import configparser
 import io
 import json
 import os
-import shutil
-import subprocess
 import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,14 +18,13 @@ from container.contract import variables
 from container.contract.strategies import MPI
 from container.system import folders
 from estimators.backends.docker.options import SECRETS, ContainerOptions
-from estimators.job.errors import BackendError
+from estimators.backends.hosts.keys import make_key
 from estimators.job.request import RunOptions, TrainingJobSpec
 
 _FILE, _CREDENTIALS = "secrets.json", "credentials"
 _KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 #: The channel with the launchers of the official SDK 3.x.
 _OFFICIAL_DRIVERS = "sm_drivers"
-_KEYGEN_TIMEOUT_S = 30
 
 
 def write(folder: Path, token: str) -> dict[str, str]:
@@ -105,7 +102,7 @@ def ssh_files(hosts: Sequence[str], environment: Sequence[str], *, now: float = 
         BackendError: there is no ``ssh-keygen`` on this machine, or it fails.
     """
     with folders.temporary("keys") as folder:  # of mode 0700
-        (host_key, host_public), (user_key, user_public) = (_key(folder / name) for name in ("host", "user"))
+        (host_key, host_public), (user_key, user_public) = (make_key(folder / name) for name in ("host", "user"))
     variables_set = " ".join(f'"{item}"' for item in environment if '"' not in item and "\n" not in item)
     policy = "PermitRootLogin prohibit-password\nPasswordAuthentication no\n"
     entries: dict[str, tuple[str | None, int]] = {
@@ -128,17 +125,3 @@ def ssh_files(hosts: Sequence[str], environment: Sequence[str], *, now: float = 
             entry.size, entry.mode, entry.mtime = len(content), mode, int(now)
             tar.addfile(entry, io.BytesIO(content))
     return archive.getvalue()
-
-
-def _key(path: Path) -> tuple[str, str]:
-    """Return a new pair: the private key's text and the public one's."""
-    if shutil.which("ssh-keygen") is None:
-        raise BackendError(
-            "ssh-keygen is not installed, but is needed to make the keys for sshd. Run `sudo apt-get install "
-            "openssh-client`."
-        )
-    words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "fleetfit", "-f", str(path)]
-    done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=_KEYGEN_TIMEOUT_S)
-    if done.returncode != 0:
-        raise BackendError(f"ssh-keygen failed: {(done.stderr or done.stdout).strip()}")
-    return path.read_text(encoding="utf-8"), path.with_suffix(".pub").read_text(encoding="utf-8").strip() + "\n"

@@ -2,8 +2,8 @@
 
 A pool is a network and one container for each host, in whose first process (:mod:`container.toolkit.idle`) toolkits of
 one job after another are forked. It serves a job that wants the same image, hosts, limits and folders; the folders that
-it sees are settled when it is made. A pool is a folder under ``$FLEETFIT_HOME/warm`` and a process, its reaper, which
-has the clock (:mod:`.reaper`).
+it sees are settled when it is made. A pool is a folder under ``$FLEETFIT_HOME/warm``. A job that has it holds its lock;
+a note beside the lock says until when the pool is for the next job, and whose remover waits for that (:mod:`.reaper`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import os
 import socket
 import time
 import uuid
@@ -20,9 +21,9 @@ from pathlib import Path
 
 from container.contract import variables
 from container.contract.messages import MessageError
-from container.system import sockets
+from container.system import files, locks, sockets
 from container.system.connection import BlockingConnection
-from estimators.backends.docker import containers, reapers
+from estimators.backends.docker import containers
 from estimators.backends.docker.containers import ContainerPlan
 from estimators.backends.docker.engine import Engine
 from estimators.backends.docker.options import IDLE, SECRETS, ContainerOptions, Mount
@@ -40,17 +41,61 @@ _IDLE = ("idle", f"{IDLE}/{SOCKET}")
 _START_S, _LOOK_S = 60.0, 0.005
 #: Seconds after which the engine is asked whether the container still runs.
 _ASK_S = 1.0
+#: Seconds between two looks of a remover at its pool's note.
+_WATCH_S = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
-class Pool:
-    """The containers that a job has.
+class ContainerPool:
+    """Hold the containers of a job.
 
     Attributes:
         path: Its folder.
     """
 
     path: Path
+
+    # --- whose it is ---
+
+    def take(self) -> int | None:
+        """Return the descriptor that holds the pool's lock; None if another process does, or the pool is gone."""
+        with contextlib.suppress(OSError):
+            return locks.take(self.path / "lock")
+        return None
+
+    def note(self, job: str, until: float = 0.0) -> None:
+        """Note whose the pool is, and until when it is for the next job, in seconds since the epoch."""
+        files.replace(self.path / "note", json.dumps([job, until]).encode())
+
+    def noted(self) -> tuple[str, float]:
+        """Return what :meth:`note` has noted last."""
+        with contextlib.suppress(OSError, ValueError):
+            job, until = json.loads((self.path / "note").read_bytes())
+            return job, until
+        return "", 0.0
+
+    @property
+    def in_use(self) -> bool:
+        """Return whether a job has the pool, or may still take it."""
+        return locks.is_held(self.path / "lock") or self.noted()[1] > time.time()
+
+    def await_end(self, job: str) -> bool:
+        """Wait until the pool's time is over; return whether no other job has taken the pool meanwhile."""
+        while self.noted()[0] == job:
+            if time.time() >= self.noted()[1] and self.take() is not None:  # held until this process ends
+                return self.noted()[0] == job
+            time.sleep(_WATCH_S)
+        return False
+
+    def answers(self, hosts: Sequence[str]) -> bool:
+        """Return whether the first processes of all containers listen."""
+        with contextlib.suppress(OSError):
+            for host in hosts:
+                sockets.connect(self.socket(host)).close()
+            return True
+        return False
+
+    # --- what it is ---
 
     @property
     def network(self) -> str:
@@ -93,13 +138,12 @@ class Pool:
             )
             engine.start(engine.create(named), named)
 
-    def forget_secrets(self) -> bool:
-        """Remove the secrets of a job, and return whether that could be done."""
+    def keep(self, job: str, seconds: float) -> None:
+        """Remove the job's secrets, and keep the pool for the next job if that could be done."""
         with contextlib.suppress(OSError):
             for file in self.path.glob("secrets/*/*"):
                 file.unlink()
-            return True
-        return False
+            self.note(job, time.time() + seconds)
 
 
 def plan_pool(
@@ -145,35 +189,43 @@ def key_of(plans: Sequence[ContainerPlan], image: str, *, isolated: bool) -> str
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def claim(home: Path, key: str, hosts: Sequence[str]) -> tuple[Pool, socket.socket] | None:
-    """Take a pool of this key that no job has and whose containers run, and the connection to its reaper.
+def claim(home: Path, key: str, hosts: Sequence[str], job: str) -> tuple[ContainerPool, int] | None:
+    """Take a pool of this key that no job has and whose containers run; return it with the descriptor of its lock.
 
-    A pool of which a container has ended is removed: each job would try it first.
+    The time of a pool of which a container has ended is over: each job would try it first.
     """
     for path in sorted((home / "warm").glob(f"{key}-*")):
-        pool = Pool(path)
-        if (reaper := reapers.claim(path)) is not None:
-            with contextlib.suppress(OSError):
-                for host in hosts:
-                    sockets.connect(pool.socket(host)).close()
-                return pool, reaper
-            reapers.dismiss(reaper)
+        pool = ContainerPool(path)
+        if (lock := pool.take()) is None:
+            continue
+        last, until = pool.noted()
+        with contextlib.suppress(OSError):  # its folder is being removed
+            if until > time.time() and pool.answers(hosts):
+                pool.note(job)
+                return pool, lock
+            pool.note(last)
+        os.close(lock)
     return None
 
 
-def new(home: Path, key: str) -> Pool:
-    """Make the folder of a pool.
+def new(home: Path, key: str, job: str) -> tuple[ContainerPool, int]:
+    """Make the folder of a pool, and return it with the descriptor of its lock.
 
     Raises:
         OSError: it cannot be made.
     """
-    pool = Pool(home / "warm" / f"{key}-{uuid.uuid4().hex[:8]}")
-    pool.path.mkdir(parents=True, mode=0o700)
-    return pool
+    name = f"{key}-{uuid.uuid4().hex[:8]}"
+    staged, pool = ContainerPool(home / "warm" / f".{name}"), ContainerPool(home / "warm" / name)
+    staged.path.mkdir(parents=True, mode=0o700)
+    staged.note(job)
+    lock = staged.take()
+    assert lock is not None  # nobody else knows the name yet
+    staged.path.rename(pool.path)
+    return pool, lock
 
 
 def start(
-    pool: Pool, host: str, environment: Mapping[str, str], engine: Engine
+    pool: ContainerPool, host: str, environment: Mapping[str, str], engine: Engine
 ) -> tuple[socket.socket, BlockingConnection]:
     """Start a toolkit by the first process of a container.
 

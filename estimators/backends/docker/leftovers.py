@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 from pathlib import Path
 
 from estimators.backends.base import Leftover
-from estimators.backends.docker import kept, reapers
+from estimators.backends.docker import kept
 from estimators.backends.docker.containers import JOB_LABEL, RECORD_LABEL
 from estimators.backends.docker.engine import Engine
 from estimators.backends.images.errors import EngineError
 from estimators.records.record import JobRecord
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EngineLeftover(Leftover):
+    """A container or a network.
+
+    Attributes:
+        engine: Its engine.
+        id: Its id there.
+    """
+
+    engine: Engine
+    id: str
+
+    def remove(self) -> None:
+        """Remove it from its engine."""
+        if self.kind == "container":
+            self.engine.remove_container(self.id)
+        else:
+            self.engine.remove_network(self.id)
 
 
 def find() -> list[Leftover]:
@@ -20,18 +40,18 @@ def find() -> list[Leftover]:
         containers, networks = engine.leftovers()
     except EngineError:
         return []
-    removers = {"container": engine.remove_container, "network": engine.remove_network}
-    found = []
+    found: list[Leftover] = []
     for kind, items in (("container", containers), ("network", networks)):
         for item in items:
             labels = item.get("Labels") or {}
             record, pool = labels.get(RECORD_LABEL), labels.get(kept.POOL_LABEL)
             try:
-                if (record and JobRecord(Path(record)).is_supervised()) or (pool and reapers.is_alive(Path(pool))):
+                in_use = pool and kept.ContainerPool(Path(pool)).in_use
+                if in_use or (record and JobRecord(Path(record)).is_supervised()):
                     continue
             except PermissionError:
                 continue  # another user's
             name = str(item.get("Name") or (item.get("Names") or ["?"])[0]).lstrip("/")
-            remove = functools.partial(removers[kind], str(item["Id"]))
-            found.append(Leftover(kind=kind, name=name, job=labels.get(JOB_LABEL, "?"), remove=remove))
+            job, id_ = labels.get(JOB_LABEL, "?"), str(item["Id"])
+            found.append(EngineLeftover(kind=kind, name=name, job=job, engine=engine, id=id_))
     return found

@@ -29,7 +29,7 @@ _TIMEOUT_SECONDS = 10.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Link:
+class ShapedLink:
     """What a container's link carries.
 
     Attributes:
@@ -77,7 +77,7 @@ def refusal() -> str | None:
     return None
 
 
-def shape(pid: int, link: Link, interface: str = "eth0") -> None:
+def shape(pid: int, link: ShapedLink, interface: str = "eth0") -> None:
     """Shape the link of a running container, in both directions.
 
     Args:

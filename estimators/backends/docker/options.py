@@ -108,6 +108,6 @@ class ContainerOptions:
         return found
 
     @property
-    def link(self) -> links.Link | None:
+    def link(self) -> links.ShapedLink | None:
         """Return what their links carry; None for links as they are."""
-        return links.Link(rate=self.link_rate, latency_ms=self.link_latency_ms) if self.link_rate else None
+        return links.ShapedLink(rate=self.link_rate, latency_ms=self.link_latency_ms) if self.link_rate else None

@@ -11,7 +11,7 @@ from estimators.backends.docker.options import Mount
 
 if TYPE_CHECKING:
     from estimators.backends.docker.engine import Engine
-    from estimators.backends.docker.reapers import Duty
+    from estimators.backends.docker.reaper import Duty
 
 #: Names of the user that containers run as unless their image says otherwise.
 ROOT = ("", "0", "root")

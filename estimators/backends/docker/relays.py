@@ -13,7 +13,6 @@ import socket
 import urllib.parse
 from collections.abc import Mapping, Sequence
 
-from container.contract.wire import Event
 from container.system.background import Background
 from container.system.running import Runner
 from estimators.backends.base import Backend
@@ -48,10 +47,11 @@ class Relays:
             try:
                 bridge = await Background.of(self._backend.loop).call(lambda: engine.gateway(_DEFAULT_BRIDGE))
                 self._start(urls, bridge)
-            except EngineError:  # Podman has no such network
-                self._warn(urls, "the engine has no default bridge")
-            except OSError as error:  # an engine whose networks are not this machine's (rootless)
-                self._warn(urls, error.strerror or str(error))
+            except (EngineError, OSError) as error:  # Podman has no such network; a rootless engine's is not here
+                self._backend.warn(
+                    f"containers cannot reach {', '.join(urls)}, which is on this machine's loopback: "
+                    f"{str(error).rstrip('.')}. boto3 in a script cannot connect there."
+                )
         return {name: self._there.get(value, value) for name, value in environment.items()}
 
     def _start(self, urls: Sequence[str], address: str) -> None:
@@ -65,25 +65,10 @@ class Relays:
                 server = urllib.parse.urlsplit(url)
                 words += ["--fd", str(listener.fileno()), "--to", f"{server.hostname}:{server.port or 80}"]
                 there[url] = server._replace(netloc=f"{address}:{listener.getsockname()[1]}").geturl()
-            say = functools.partial(self._backend.callbacks.output, host.name)
+            say = functools.partial(self._backend.hand_on, host.name)
             fds = tuple(listener.fileno() for listener in listeners)
             self._agent = host.run(agent_command(host, words), {}, say, pass_fds=fds)
         self._there = there
-        self._backend.loop.start(self._forget(self._agent))
-
-    async def _forget(self, agent: HostProcess) -> None:
-        """Start another agent, when one is needed after this one has ended."""
-        await agent.wait()
-        self._agent = None
-        self._there = {}
-
-    def _warn(self, urls: Sequence[str], why: str) -> None:
-        text = (
-            f"containers cannot reach {', '.join(urls)}, which is on this machine's loopback: {why}. boto3 in a script "
-            "cannot connect there."
-        )
-        host = self._backend.spec.hosts[0]
-        self._backend.callbacks.output(host, Event(kind="warning", host=host, data={"message": text}).to_line())
 
     def close(self) -> None:
         """End the agent."""

@@ -20,7 +20,7 @@ from container.system.holding import hold
 from estimators.backends.ec2 import requests
 from estimators.backends.ec2.options import GPU_IMAGE, PLAIN_IMAGE, Ec2Options
 from estimators.backends.ec2.prices import Prices
-from estimators.backends.ec2.requests import Answer, Instance, Shortage, tagged
+from estimators.backends.ec2.requests import FleetAnswer, Instance, Shortage, tagged
 from estimators.backends.sagemaker.aws import Aws
 from estimators.job.errors import BackendError, ConfigurationError
 
@@ -232,7 +232,7 @@ class Ec2Api:
             return None
         return answer
 
-    def launch(self, request: Mapping[str, Any], token: str) -> Answer:
+    def launch(self, request: Mapping[str, Any], token: str) -> FleetAnswer:
         """Ask for hosts; what there is not is said in the answer.
 
         Args:
@@ -240,10 +240,10 @@ class Ec2Api:
             token: Its own: if it is sent again because an answer was lost, EC2 launches nothing twice.
         """
         try:
-            answer = Answer.of(self._ec2.create_fleet(**request, ClientToken=token))
+            answer = FleetAnswer.of(self._ec2.create_fleet(**request, ClientToken=token))
         except ERRORS as error:
             failure = failure_of(error)
-            return Answer(shortages=(failure,), failed=failure.of_request)
+            return FleetAnswer(shortages=(failure,), failed=failure.of_request)
         hold("ec2.launched")
         return answer
 

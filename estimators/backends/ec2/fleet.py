@@ -13,12 +13,9 @@ import functools
 import math
 import os
 import secrets
-import subprocess
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from container.contract.strategies import Elastic
 from container.system import folders
@@ -29,14 +26,13 @@ from estimators.backends.ec2 import leftovers, requests
 from estimators.backends.ec2.api import Ec2Api, Made, failure_of
 from estimators.backends.ec2.options import Ec2Options, instance_types
 from estimators.backends.ec2.prices import Prices
-from estimators.backends.ec2.requests import Answer, Instance, Lifecycle, Search
-from estimators.backends.hosts.child import ChildProcess
+from estimators.backends.ec2.requests import FleetAnswer, Instance, Lifecycle, Search
+from estimators.backends.hosts.keys import make_key
 from estimators.backends.hosts.provider import HostError, HostLost, HostUnavailable, ProvidedJob
+from estimators.backends.hosts.remover import Remover
 from estimators.backends.hosts.waiting import unless
-from estimators.backends.ssh.command import SshSettings
+from estimators.backends.openssh.command import SshSettings
 from estimators.job.errors import BackendError, ConfigurationError
-
-T = TypeVar("T")
 
 #: For how long EC2 may not know an instance that it has launched itself, in seconds.
 _UNSEEN_S = 60.0
@@ -64,7 +60,7 @@ class NoInstance(HostUnavailable):
         return cls(str(error).rstrip(".") if ours else failure_of(error).explain())
 
 
-class Slot:
+class InstanceSlot:
     """Follow one host's instance, from the wish for it to its end.
 
     Attributes:
@@ -152,8 +148,8 @@ class Ec2Fleet:
         )
         self._api: Ec2Api | None = None
         self._made: Made | None = None
-        self._remover: ChildProcess | None = None
-        self._slots: list[Slot] = []
+        self._remover: Remover | None = None
+        self._slots: list[InstanceSlot] = []
         self._left: set[str] = set()  # instances that nobody has, and that EC2 is about to end
         self._instances: dict[str, Instance] = {}  # all that EC2 has ever described
         self._prices = Prices()
@@ -169,18 +165,23 @@ class Ec2Fleet:
         self._news = asyncio.Event()  # an instance was launched, or nobody has it any more
         self._exclusive = asyncio.Lock()  # during a request, what it has launched would be taken for nobody's
 
+    @functools.cached_property
+    def _background(self) -> Background:
+        """Return the threads for what blocks."""
+        return Background.of(self._job.loop)
+
     # --- what hosts want ---
 
-    def want(self) -> Slot:
+    def want(self) -> InstanceSlot:
         """Have an instance launched for a host. What is wanted at once is asked for together."""
-        slot = Slot(self._job.loop.create_future(), self._job.loop.create_future())
+        slot = InstanceSlot(self._job.loop.create_future(), self._job.loop.create_future())
         self._slots.append(slot)
         self._one_more.set()
         if self._asking is None:
             self._asking = self._job.loop.start(self._ask())
         return slot
 
-    def drop(self, slot: Slot) -> bool:
+    def drop(self, slot: InstanceSlot) -> bool:
         """Have a host's instance ended, which it does not need any more.
 
         Returns:
@@ -201,12 +202,8 @@ class Ec2Fleet:
                 task.cancel()
         self._job.note({"cost": self._prices.cost(self._instances.values(), time.time()).to_dict()})
         if self._remover is not None:
-            self._remover.close()
+            self._remover.finish()
         remove_tree(self._folder, ignore_errors=True)
-
-    async def _call(self, work: Callable[..., T], *arguments: Any, **more: Any) -> T:
-        """Do what blocks in a thread."""
-        return await Background.of(self._job.loop).call(functools.partial(work, *arguments, **more))
 
     # --- what all hosts have in common ---
 
@@ -214,10 +211,12 @@ class Ec2Fleet:
         """Make what all hosts have in common, once. The process that removes it is there before."""
         if self._made is None or self._api is None:
             self._job.tell("Creating a key pair, a security group and a launch template for the hosts")
-            self._api = api = await self._call(self.connect)
+            self._api = api = await self._background.call(self.connect)
             if self._remover is None:
-                self._remover = self._start_remover(api.region)
-            self._made = await self._call(self._make, api)
+                wait = _REMOVER_POLLS * self._options.poll
+                duty = {"fleet": self._fleet, "region": api.region, "profile": self._options.profile, "wait": wait}
+                self._remover = Remover(self._job.loop, self._job.protected, leftovers.__name__, self._fleet, duty)
+            self._made = await self._background.call(lambda: self._make(api))
         return self._api, self._made
 
     def connect(self) -> Ec2Api:
@@ -228,8 +227,7 @@ class Ec2Fleet:
         login, host = (self._folder / name for name in ("login", "host"))
         if not login.exists():
             make_key(login)
-            make_key(host)
-            known, _ = host.with_suffix(".pub").read_text(encoding="ascii").rsplit(maxsplit=1)
+            known, _ = make_key(host)[1].rsplit(maxsplit=1)
             self.settings.known_hosts.write_text(f"{self.alias} {known}\n", encoding="ascii")
         made = api.make(
             fleet=self._fleet,
@@ -245,17 +243,6 @@ class Ec2Fleet:
         )
         host.unlink()  # it is needed nowhere but on the hosts
         return made
-
-    def _start_remover(self, region: str) -> ChildProcess:
-        """Start the process that removes the fleet when its input ends, by the end of this process if need be."""
-        argv = [sys.executable, "-m", "estimators.backends.ec2.remover", "--fleet", self._fleet, "--region", region]
-        argv += ["--wait", f"{_REMOVER_POLLS * self._options.poll:g}"]
-        if self._options.profile is not None:
-            argv += ["--profile", self._options.profile]
-        # It must find this very package, and nothing of the working folder.
-        paths = [str(Path(__file__).resolve().parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
-        return ChildProcess(self._job.loop, argv, env=env, protected=self._job.protected)
 
     # --- asking ---
 
@@ -277,7 +264,7 @@ class Ec2Fleet:
         finally:
             self._asking = None
 
-    def _wanting(self) -> list[Slot]:
+    def _wanting(self) -> list[InstanceSlot]:
         return [slot for slot in self._slots if slot.wanting]
 
     def _search(self, made: Made) -> Search:
@@ -300,13 +287,13 @@ class Ec2Fleet:
             max_total_price=max(0.0001, left) if left is not None else None,
         )
 
-    async def _request(self, api: Ec2Api, made: Made) -> Answer:
+    async def _request(self, api: Ec2Api, made: Made) -> FleetAnswer:
         """Ask EC2 in one way after the other, as long as hosts want instances.
 
         Raises:
             NoInstance: there are none, and waiting does not help.
         """
-        answer, hosts, step = Answer(), 0, 0
+        answer, hosts, step = FleetAnswer(), 0, 0
         while self._wanting() and not answer.launched:
             search = self._search(made)  # anew: hosts may have been withdrawn, and are not asked for then
             if search.hosts != hosts:
@@ -320,7 +307,7 @@ class Ec2Fleet:
             step += 1
         return answer
 
-    async def _launch(self, api: Ec2Api, request: dict[str, Any]) -> Answer:
+    async def _launch(self, api: Ec2Api, request: dict[str, Any]) -> FleetAnswer:
         """Ask EC2, and give the instances to the hosts that want some.
 
         A request that has failed is sent again with the same token, so that nothing is launched twice.
@@ -333,7 +320,7 @@ class Ec2Fleet:
         try:
             while self._wanting():
                 async with self._exclusive:
-                    answer = await self._call(api.launch, request, token)
+                    answer = await self._background.call(lambda: api.launch(request, token))
                     self._unanswered = answer.failed
                     self._named.update(answer.launched)
                     for slot, instance in zip(self._wanting(), answer.launched, strict=False):  # others are nobody's
@@ -345,11 +332,11 @@ class Ec2Fleet:
                     return answer
                 if self._wanting():
                     await self._wait(answer)
-            return Answer()
+            return FleetAnswer()
         finally:
             self._unanswered = False
 
-    async def _wait(self, answer: Answer) -> None:
+    async def _wait(self, answer: FleetAnswer) -> None:
         """Wait before EC2 is asked again, for longer each time, or until one more host wants an instance.
 
         Raises:
@@ -368,7 +355,7 @@ class Ec2Fleet:
         with contextlib.suppress(asyncio.TimeoutError):
             await within(seconds, self._one_more.wait())
 
-    def _check_wait(self, seconds: float, answer: Answer) -> None:
+    def _check_wait(self, seconds: float, answer: FleetAnswer) -> None:
         """End the wait for capacity after a while.
 
         Where others train on, a further host is waited for without end; a job with ``max_wait`` is ended by that.
@@ -405,7 +392,7 @@ class Ec2Fleet:
     async def _look(self, api: Ec2Api) -> None:
         """Take what EC2 says of the fleet, and end the instances that nobody has."""
         async with self._exclusive:
-            found = {one.id: one for one in await self._call(api.describe, self._fleet)}
+            found = {one.id: one for one in await self._background.call(lambda: api.describe(self._fleet))}
             for one in found.values():
                 before = self._instances.get(one.id)
                 ended = before.ended if before is not None else None
@@ -418,7 +405,8 @@ class Ec2Fleet:
             owned = self._left | {slot.id for slot in self._slots}
             if self._unanswered:  # they may be the failed request's, whose next answer names them
                 owned |= found.keys() - self._named
-            await self._call(api.terminate, [one.id for one in found.values() if not one.gone and one.id not in owned])
+            nobodys = [one.id for one in found.values() if not one.gone and one.id not in owned]
+            await self._background.call(lambda: api.terminate(nobodys))
 
     # --- money ---
 
@@ -427,7 +415,7 @@ class Ec2Fleet:
         if _now() - self._priced >= _PRICES_S:
             price, days = self._options.on_demand_price, _PRICE_DAYS if self._spot else 0.0
             with contextlib.suppress(Exception):  # who may not ask for prices trains all the same
-                new = await self._call(api.prices, self._types, on_demand=price, spot_days=days)
+                new = await self._background.call(lambda: api.prices(self._types, on_demand=price, spot_days=days))
                 self._prices = self._prices.updated(new)
                 self._priced = _now()
         cost = self._prices.cost(self._instances.values(), time.time())
@@ -450,21 +438,6 @@ class Ec2Fleet:
         if not self._limited:
             self._limited = True
             self._job.limit(f"The job was stopped: {text}")
-
-
-def make_key(path: Path) -> None:
-    """Make a key pair: the private key at a path, the public one beside it.
-
-    Raises:
-        BackendError: ssh-keygen is not there, or fails.
-    """
-    argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "fleetfit", "-f", str(path)]
-    try:
-        subprocess.run(argv, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    except FileNotFoundError:
-        raise BackendError("ssh-keygen is not installed. Install it (apt-get install openssh-client).") from None
-    except subprocess.CalledProcessError as error:
-        raise BackendError(f"ssh-keygen failed: {error.stderr.strip()}.") from None
 
 
 def _now() -> float:

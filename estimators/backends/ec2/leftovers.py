@@ -1,21 +1,45 @@
-"""Fleets that nobody uses any more: what ``fleetfit clean --ec2`` finds by its tags, and removes."""
+"""Fleets that nobody uses any more: removed when their supervisor is over, or found by ``fleetfit clean --ec2``.
+
+The first needs the supervisor's machine and valid credentials. If either is lost, the timers on the hosts end the
+hosts, and ``fleetfit clean --ec2`` removes the rest.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import functools
+import dataclasses
 import getpass
 import os
 import socket
+import time
 
 from estimators.backends.base import Finding, Leftover
-from estimators.backends.ec2 import remover
 from estimators.backends.ec2.api import ERRORS, Ec2Api, Remains, failure_of
-from estimators.job.errors import BackendError, ConfigurationError
+from estimators.job.errors import BackendError, ConfigurationError, FleetfitError
 from estimators.records.record import jobs_folder
 
-#: For how long a removal is tried, in seconds.
-_PATIENCE_S = 180.0
+#: For how long a removal is tried, after a job and by a person, and how long to wait before each further time, in
+#: seconds. A security group can be removed when the last instance has ended, which takes a minute or more.
+_PATIENCE_S, _PERSONS_PATIENCE_S, _WAIT_S = 600.0, 180.0, 3.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FleetLeftover(Leftover):
+    """A fleet.
+
+    Attributes:
+        region: Its region.
+        fleet: Its tag.
+    """
+
+    region: str
+    fleet: str
+
+    def remove(self) -> None:
+        """Remove it."""
+        left = remove_fleet(Ec2Api(region=self.region), self.fleet, patience=_PERSONS_PATIENCE_S)
+        if left:
+            raise BackendError(f"{', '.join(left)} could not be removed yet. Try again")
 
 
 def owner() -> str:
@@ -45,19 +69,42 @@ def find(region: str) -> list[Leftover]:
 def _leftover(region: str, remains: Remains) -> Leftover:
     count = len(remains.instances)
     held = [f"{count} instance{'s' if count != 1 else ''}", *remains.others]
-    return Leftover(
+    return FleetLeftover(
         kind="fleet",
         name=remains.job or remains.fleet,
         job=remains.job,
         text=f"{', '.join(held)} in {region}",
-        remove=functools.partial(_remove, region, remains.fleet),
+        region=region,
+        fleet=remains.fleet,
     )
 
 
-def _remove(region: str, fleet: str) -> None:
-    left = remover.remove(Ec2Api(region=region), fleet, patience=_PATIENCE_S)
-    if left:
-        raise BackendError(f"{', '.join(left)} could not be removed yet. Try again")
+def remove(*, fleet: str, region: str, profile: str | None, wait: float) -> bool:
+    """Remove a fleet whose supervisor is over; see :mod:`estimators.backends.hosts.remover`."""
+    try:
+        return not remove_fleet(Ec2Api(region=region, profile=profile), fleet, wait=wait)
+    except FleetfitError:
+        return False
+
+
+def remove_fleet(api: Ec2Api, fleet: str, *, patience: float = _PATIENCE_S, wait: float = _WAIT_S) -> list[str]:
+    """Remove a fleet, again and again until nothing is left of it.
+
+    Returns:
+        What is left after all, or why nobody knows.
+    """
+    until = time.monotonic() + patience
+    empty = 0
+    while True:
+        try:
+            left = api.remove(fleet)
+        except ERRORS as error:
+            left = [str(error)]
+        empty = 0 if left else empty + 1
+        # What was launched just before may not be seen at the first look.
+        if empty > 1 or time.monotonic() > until:
+            return left
+        time.sleep(wait)
 
 
 def findings() -> list[Finding]:

@@ -54,7 +54,7 @@ def placement(spec: TrainingJobSpec, options: JobOptions, ssh: Placement) -> Pla
         interface="",
         cpus=instances.vcpus(f"{PREFIX}{own}") or 1,
         gpus=instances.gpus(f"{PREFIX}{own}"),
-        connect=lambda host: ("ssh", "-l", given.user, host.upper()),
+        connect={host: ("ssh", "-l", given.user, host.upper()) for host in spec.hosts},
         warnings=warnings,
         notes=notes,
     )

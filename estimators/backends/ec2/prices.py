@@ -19,7 +19,7 @@ Series = Sequence[tuple[float, float]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Cost:
+class FleetCost:
     """What hosts cost, in US dollars.
 
     Attributes:
@@ -70,7 +70,7 @@ class Prices:
         """Return what the instances that run cost together in an hour, as far as their prices are known."""
         return sum(self.of(one)[-1][1] for one in instances if one.ended is None and self.of(one))
 
-    def cost(self, instances: Iterable[Instance], now: float) -> Cost:
+    def cost(self, instances: Iterable[Instance], now: float) -> FleetCost:
         """Return what instances have cost until now: nothing, if EC2 has interrupted one in its first hour."""
         total = on_demand = seconds = 0.0
         complete = known = True
@@ -85,7 +85,7 @@ class Prices:
             free = one.lifecycle is Lifecycle.SPOT and one.interrupted and ran < _HOUR
             if series and not free:
                 total += _integral(series, one.launched, one.launched + billed) / _HOUR
-        return Cost(total=total, on_demand=on_demand if known else None, host_s=seconds, complete=complete)
+        return FleetCost(total=total, on_demand=on_demand if known else None, host_s=seconds, complete=complete)
 
 
 def _integral(series: Series, begin: float, end: float) -> float:

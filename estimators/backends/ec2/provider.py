@@ -15,7 +15,7 @@ from container.contract.strategies import Elastic
 from container.system.asyncio_loop import gather
 from estimators.backends.base import Leftover
 from estimators.backends.ec2 import leftovers, plans, requests
-from estimators.backends.ec2.fleet import Ec2Fleet, NoInstance, Slot
+from estimators.backends.ec2.fleet import Ec2Fleet, InstanceSlot, NoInstance
 from estimators.backends.ec2.options import PREFIX, Ec2Options, instance_types
 from estimators.backends.ec2.requests import Instance, Lifecycle
 from estimators.backends.hosts.child import ChildProcess
@@ -31,10 +31,10 @@ from estimators.backends.hosts.provider import (
     ProvidedJob,
 )
 from estimators.backends.hosts.waiting import unless
+from estimators.backends.openssh.command import Destination
+from estimators.backends.openssh.connection import Connections, NotStarted, SshConnection
 from estimators.backends.sagemaker.aws import Aws
-from estimators.backends.ssh.command import Destination
-from estimators.backends.ssh.connection import Connections, NotStarted, SshConnection
-from estimators.backends.ssh.machines import Machine
+from estimators.backends.ssh.machines import SshMachine
 from estimators.backends.ssh.provider import Reservation, SshProvider
 from estimators.job import fleets, instances
 from estimators.job.errors import ConfigurationError
@@ -67,7 +67,7 @@ class Ec2Provider(SshProvider):
         self._fleet = Ec2Fleet(job, given)
         self._connections = Connections(job.loop, self._fleet.settings)
         self._launched: dict[
-            str, tuple[Slot, asyncio.Task[list[None]]]
+            str, tuple[InstanceSlot, asyncio.Task[list[None]]]
         ] = {}  # host -> its instance, and what watches it
 
     @classmethod
@@ -143,7 +143,7 @@ class Ec2Provider(SshProvider):
                     raise HostUnavailable("; ".join(reasons)) from None
                 self.job.tell(f"{slot.id} could not be used ({error}). Requesting another instance")
 
-    async def _start_on(self, name: str, slot: Slot) -> Host:
+    async def _start_on(self, name: str, slot: InstanceSlot) -> Host:
         """Wait for an instance, and start an agent there.
 
         Raises:
@@ -153,7 +153,7 @@ class Ec2Provider(SshProvider):
         reservation: Reservation | None = None
         try:
             instance = await slot.boot()
-            reservation = self._reservations[name] = Reservation(self._machine(instance))
+            reservation = self._reservations[name] = Reservation(self._machine(instance), self._pool)
             host = await unless(slot.over, self._start(name, reservation))
         except BaseException:
             self._fleet.drop(slot)
@@ -168,20 +168,20 @@ class Ec2Provider(SshProvider):
         self._launched[name] = slot, self.loop.start(gather(*watching))
         return host
 
-    def _machine(self, instance: Instance) -> InstanceMachine:
+    def _machine(self, instance: Instance) -> SshMachine:
         address = instance.public_address if self._given.reach == "public" else instance.private_address
         if not address:
             raise NoInstance(
                 f"{instance.id} has no public address. Name subnets that assign public addresses, or use the private "
                 "addresses with backend_options={'reach': 'private'}"
             )
-        return InstanceMachine(
-            instance=instance.id,
+        return SshMachine(
+            label=instance.id,  # another instance may have its address later
             destination=Destination(host=address, user=self._given.user, options={"HostKeyAlias": self._fleet.alias}),
             address=instance.private_address,
         )
 
-    async def _connect(self, machine: Machine) -> SshConnection:
+    async def _connect(self, machine: SshMachine) -> SshConnection:
         """Connect to a machine that may still start, and have its timer moved on as long as the connection is there."""
         connection = await self._connections.open(machine.destination, patience=self._given.boot_timeout)
         try:
@@ -205,12 +205,12 @@ class Ec2Provider(SshProvider):
         finally:
             timer.close()
 
-    async def _lose(self, host: Host, slot: Slot) -> None:
+    async def _lose(self, host: Host, slot: InstanceSlot) -> None:
         """Lose a host when EC2 says that its instance is gone, which its connection may not know yet."""
         await asyncio.wait((slot.over,))
         host.lose(str(slot.over.result()))
 
-    async def _watch_for_notices(self, host: Host, slot: Slot) -> None:
+    async def _watch_for_notices(self, host: Host, slot: InstanceSlot) -> None:
         """Take the notices of its interruption that a host gets."""
         argv = agent_command(host, ["notices", "--imds", self._given.imds, "--every", f"{_NOTICES_S:g}"])
         said = bytearray()
@@ -226,14 +226,14 @@ class Ec2Provider(SshProvider):
                 await host.run(argv, {}, hear).wait()
                 await asyncio.sleep(_NOTICES_S)  # it was killed with everything else there
 
-    def _noticed(self, host: Host, slot: Slot, line: bytes) -> None:
+    def _noticed(self, host: Host, slot: InstanceSlot, line: bytes) -> None:
         with contextlib.suppress(ValueError):  # what an interpreter says that cannot run it
             notice = json.loads(line)
             if notice["notice"] == "silence":
                 self.job.tell(f"{host.name}: {notice['text']}")
                 return
             slot.noticed |= notice["notice"] == "interruption"
-            host.on_notice(float(notice.get("in_s", _REBALANCE_S)))
+            host.notice(float(notice.get("in_s", _REBALANCE_S)))
 
     def release(self, host: Host) -> None:
         """Have a host's instance terminated, unless EC2 ends it itself and for nothing."""
@@ -251,19 +251,3 @@ class Ec2Provider(SshProvider):
             watching.cancel()
         super().close()
         self._fleet.close()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class InstanceMachine(Machine):
-    """A machine that is an instance; another one may have its address later.
-
-    Attributes:
-        instance: Its id.
-    """
-
-    instance: str
-
-    @property
-    def name(self) -> str:
-        """Return its name in messages: its id."""
-        return self.instance

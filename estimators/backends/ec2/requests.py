@@ -149,7 +149,7 @@ class Shortage:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Answer:
+class FleetAnswer:
     """What came of a request.
 
     Attributes:
@@ -163,7 +163,7 @@ class Answer:
     failed: bool = False
 
     @classmethod
-    def of(cls, response: Mapping[str, Any]) -> Answer:
+    def of(cls, response: Mapping[str, Any]) -> FleetAnswer:
         """Read what ``CreateFleet`` has answered: a success may hold less than was asked for, with the reasons."""
         shortages = []
         for error in response.get("Errors") or ():

@@ -17,7 +17,8 @@ from container.system import saved
 from container.system.asyncio_loop import gather
 from container.system.locations import is_s3, path_here
 from estimators.backends import config, local, trees
-from estimators.backends.hosts.checkpoints import Incoming
+from estimators.backends.events import StatusTold
+from estimators.backends.hosts.checkpoints import IncomingCheckpoints
 from estimators.backends.hosts.platform import Agent, Platform, PreparationFailed, Sync, problem
 from estimators.backends.hosts.provider import Host, HostError, HostLost
 
@@ -45,7 +46,7 @@ class ApartPlatform(Platform):
         [host] = hosts
         self.hosts = {host.name: host}
         if self.spec.inputs and not joins and not self.backend.running:  # of an elastic job another host may train
-            self.backend.callbacks.secondary_status("Downloading", "Copying the input channels to the hosts.")
+            self.backend.events.put_nowait(StatusTold("Downloading", "Copying the input channels to the hosts."))
         host.remove(["ml/model", "ml/output", "ml/input", "ml/pipe_state", "source"])
         pushes: list[tuple[Path, str]] = []
         try:
@@ -142,15 +143,15 @@ class ApartPlatform(Platform):
         """Take what the agent there says of new ones."""
         folder = trees.checkpoints(self.record, self.spec)
         name = self.first.name
-        incoming = Incoming(folder, name, lambda line: self.backend.callbacks.output(name, line))
+        incoming = IncomingCheckpoints(folder, name, functools.partial(self.backend.hand_on, name))
         words = ["sync", "out", *self._sync_words(), "--every", f"{_LOOK_S:g}"]
         agent = self.agent(words, on_output=incoming.take)
         known = encode({"op": "restored", "files": self._restored}, 2 * LINE_LIMIT)
         for start in range(0, len(known), BODY_LIMIT):
             agent.process.write(known[start : start + BODY_LIMIT])
-        return self.sync(agent, functools.partial(self._all_came, agent, incoming))
+        return self.sync(agent, self._all_came(agent, incoming))
 
-    async def _all_came(self, agent: Agent, incoming: Incoming) -> Failure | None:
+    async def _all_came(self, agent: Agent, incoming: IncomingCheckpoints) -> Failure | None:
         """Return why not all checkpoints have come, when the agent there has ended."""
         try:
             failure = await agent.end()

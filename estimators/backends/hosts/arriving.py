@@ -24,7 +24,7 @@ from estimators.backends.hosts import shipping
 from estimators.backends.hosts.arrivals import Arrivals, Expected
 from estimators.backends.hosts.cluster_client import ClusterClient, ProgramEnded
 from estimators.backends.hosts.provider import Host, HostError, HostProvider, HostUnavailable, Placement, ProvidedJob
-from estimators.backends.hosts.remote import SILENCE_S, RemoteHost
+from estimators.backends.hosts.remote import SILENCE_S, HostSource, RemoteHost
 from estimators.backends.hosts.waiting import unless
 from estimators.job.request import TrainingJobSpec
 
@@ -128,7 +128,7 @@ class ArrivingProvider(HostProvider):
     ) -> Placement:
         """Describe where the job would run, on machines that are not known in advance."""
         return Placement(
-            base_dir=lambda host: f"/tmp/fleetfit-hosts-{os.getuid()}/{spec.name}/hosts/{host}/ml",
+            base_dir=f"/tmp/fleetfit-hosts-{os.getuid()}/{spec.name}/hosts/{{host}}/ml",
             python=given.python or "python",
             package=f"~/.cache/fleetfit/hosts/{shipping.code().name}/container",
             interface="",
@@ -171,7 +171,7 @@ class ArrivingProvider(HostProvider):
                 caller_address=connection.caller_address,
                 interface="",
                 silence=self.options.silence,
-                explain=host.explain,
+                source=host,
             )
         except HostUnavailable as error:
             host.release()
@@ -224,7 +224,7 @@ class ArrivingProvider(HostProvider):
             self._connection.close()
 
 
-class ExpectedHost(Expected):
+class ExpectedHost(Expected, HostSource):
     """A host from its request to its end.
 
     Attributes:

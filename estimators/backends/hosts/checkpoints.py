@@ -15,7 +15,7 @@ from container.system.removing import remove_tree
 from estimators.backends.hosts.provider import Output
 
 
-class Incoming:
+class IncomingCheckpoints:
     """Takes what ``agent sync out`` of one host says.
 
     A checkpoint appears as it did there: as a whole folder. Other files appear whole, too.

@@ -25,9 +25,19 @@ from container.system import processes
 from container.system.asyncio_loop import AsyncioLoop, gather
 from container.system.running import ProcessEnd, Runner
 from estimators.backends import config, local
-from estimators.backends.base import Backend, Callbacks, Finding, HostEnd, Leftover
+from estimators.backends.base import Backend, Finding, Leftover
+from estimators.backends.events import (
+    AttemptFailed,
+    BackendEvents,
+    HostEnd,
+    HostNoticed,
+    OutputsCollected,
+    ProviderEvent,
+    StatusTold,
+    WaitTold,
+)
 from estimators.backends.hosts import kept
-from estimators.backends.hosts.member import ClusterMember, Phase
+from estimators.backends.hosts.member import ClusterMember, MemberPhase
 from estimators.backends.hosts.platform import Platform, PreparationFailed, problem
 from estimators.backends.hosts.provider import (
     Host,
@@ -89,9 +99,9 @@ class HostCluster(Backend):
     provider_type: ClassVar[type[HostProvider]]
 
     def __init__(
-        self, loop: AsyncioLoop, record: JobRecord, spec: TrainingJobSpec, options: JobOptions, callbacks: Callbacks
+        self, loop: AsyncioLoop, record: JobRecord, spec: TrainingJobSpec, options: JobOptions, events: BackendEvents
     ) -> None:
-        super().__init__(loop, record, spec, options, callbacks)
+        super().__init__(loop, record, spec, options, events)
         if not self.provider_type.capabilities.shared_machine:
             _allow_connections(spec.instance_count)
         self._provider = self.provide(
@@ -101,9 +111,7 @@ class HostCluster(Backend):
                 options=options,
                 found=record.read_json(record.found_file) or {},
                 protected=self.protected,
-                tell=self._tell,
-                limit=callbacks.limit,
-                note=callbacks.note,
+                events=self,
             )
         )
         self._here: LocalPlatform | None = None
@@ -148,7 +156,7 @@ class HostCluster(Backend):
             ),
             facts=config.BackendFacts(network_interface=place.interface, instance_type=spec.instance_type),
             base_dir=place.base_dir,
-            entry_points={host: (*place.connect(host), *toolkit) for host in spec.hosts},
+            entry_points={host: (*place.connect.get(host, ()), *toolkit) for host in spec.hosts},
             warnings=place.warnings,
             notes=place.notes,
         )
@@ -288,7 +296,7 @@ class HostCluster(Backend):
     def _start(self, members: Sequence[ClusterMember], *, joins: bool = False) -> None:
         """Begin to prepare hosts that one platform serves."""
         for member in members:
-            member.phase = Phase.JOINING if joins else Phase.PREPARING
+            member.phase = MemberPhase.JOINING if joins else MemberPhase.PREPARING
         self._starts[members[0].name] = self._run(self._prepare(members, joins=joins))
 
     async def _prepare(self, members: Sequence[ClusterMember], *, joins: bool) -> None:
@@ -334,19 +342,24 @@ class HostCluster(Backend):
             self._provider.release(host)
             raise HostLost("the job does not need the host any more")
         member.host = host
-        host.on_notice = lambda seconds: self._has_notice(member, seconds)
         member.watch = self._run(self._watch(member, host))
 
     async def _watch(self, member: ClusterMember, host: Host) -> None:
-        await self._lose(member, await host.until_lost())
+        noticing = self._run(self._await_notice(member, host))
+        try:
+            reason = await host.until_lost()
+        finally:
+            noticing.cancel()
+        await self._lose(member, reason)
 
-    def _has_notice(self, member: ClusterMember, seconds: float) -> None:
+    async def _await_notice(self, member: ClusterMember, host: Host) -> None:
         """Take note that a host will be taken away: where nothing of the attempt runs yet, another one replaces it."""
-        if member.lost or member.noticed:
+        seconds = await host.until_noticed()
+        if member.lost:
             return
         member.noticed = True
         if self._begun or self._elastic or self._replaced >= _REPLACEMENTS:
-            self.callbacks.interrupted(member.name, seconds)
+            self.events.put_nowait(HostNoticed(member.name, seconds))
         elif member.preparing and not self._ending:
             self._replaced += 1
             self._tell(f"{member.name} will be taken away in {seconds:.0f} s, so another host takes its place.")
@@ -356,12 +369,19 @@ class HostCluster(Backend):
 
     def _say_training(self) -> None:
         self._begun = True
-        self.callbacks.secondary_status("Training", "")
+        self.events.put_nowait(StatusTold("Training"))
+
+    def put_nowait(self, event: ProviderEvent) -> None:
+        """Take what the provider tells."""
+        if isinstance(event, WaitTold):
+            self._tell(event.text)
+        else:
+            self.events.put_nowait(event)
 
     def _tell(self, text: str) -> None:
         """Show what is waited for while nothing trains: an elastic job that has lost all hosts stays in training."""
         if not self.running and not self._ending:
-            self.callbacks.secondary_status("Training" if self._begun else "Pending", text)
+            self.events.put_nowait(StatusTold("Training" if self._begun else "Pending", text))
 
     async def _start_toolkits(self, members: Sequence[ClusterMember]) -> None:
         """Start the toolkits of all hosts, which meet at the first."""
@@ -380,7 +400,7 @@ class HostCluster(Backend):
         for member in members:
             _ = member.there  # one that is gone has failed the attempt
         for member in members:
-            member.phase = Phase.TRAINING
+            member.phase = MemberPhase.TRAINING
             self._untold.add(member)
         unstarted = deque(members)
         try:
@@ -451,7 +471,7 @@ class HostCluster(Backend):
     def fail(self, failure: Failure) -> None:
         """Report that something which every host needs has failed."""
         if not self._ending:
-            self.callbacks.failed(failure)
+            self.events.put_nowait(AttemptFailed(failure))
 
     # --- training ---
 
@@ -480,13 +500,13 @@ class HostCluster(Backend):
             env |= {variables.KEEP_ALIVE: f"{keep_s}", variables.KEPT_FOR: whose}
         if not platform.shared:
             env |= self.neighbours() if neighbours is None else neighbours
-        member.phase = Phase.TRAINING
+        member.phase = MemberPhase.TRAINING
         self._untold.add(member)
-        self.callbacks.output(member.name, b"")  # from here on it has to show that it is alive
+        self.hand_on(member.name, b"")  # from here on it has to show that it is alive
         member.toolkit = host.run(
             [host.facts.python, "-I", f"{host.facts.package}/__main__.py", "train"],
             env,
-            functools.partial(self.callbacks.output, member.name),
+            functools.partial(self.hand_on, member.name),
             lifeline=variables.LIFELINE_FD,
             listener=variables.CONTROL_FD if listens else None,
             session=launchers.of(spec.strategy).own_sessions,
@@ -522,14 +542,16 @@ class HostCluster(Backend):
         """Decide what follows from a host's loss: it ends while others go on, or the attempt fails."""
         if member.lost:
             return
-        before, member.phase = member.phase, Phase.LOST
+        before, member.phase = member.phase, MemberPhase.LOST
         member.platform.close()
         what = "the host was lost" if member.host is not None else "no machine was found for this host"
         failure = Failure(cause=Cause.HOST_LOST, message=f"{what}: {reason}.", host=member.name)
         others = any(other.trains or other.preparing for other in self._members.values())
-        if before in (Phase.TRAINING, Phase.JOINING) or (self._elastic and before is Phase.PREPARING and others):
+        if before in (MemberPhase.TRAINING, MemberPhase.JOINING) or (
+            self._elastic and before is MemberPhase.PREPARING and others
+        ):
             await self._tell_end(member, HostEnd(host=member.name, failure=None if self._ending else failure))
-        elif before is Phase.PREPARING:
+        elif before is MemberPhase.PREPARING:
             self.fail(failure)
 
     async def _tell_end(self, member: ClusterMember, end: HostEnd) -> None:
@@ -538,7 +560,7 @@ class HostCluster(Backend):
         Whether the attempt got anywhere, and so what follows it, is judged by what it has saved.
         """
         if not member.lost:
-            member.phase = Phase.IDLE
+            member.phase = MemberPhase.IDLE
         if self._untold - {member}:
             member.platform.host_ended(member.name)
             if self._elastic and not member.platform.shared:
@@ -549,7 +571,7 @@ class HostCluster(Backend):
                 other.platform.end_feeders()
             await gather(*(other.bring_saved() for other in self._members.values()))
         self._untold.discard(member)
-        self.callbacks.host_ended(end)
+        self.events.put_nowait(end)
 
     async def _let_go(self, member: ClusterMember) -> None:
         """Release a host of an elastic job that has ended while others train: another host may need what it has."""
@@ -590,9 +612,9 @@ class HostCluster(Backend):
         """End a host for which there is no machine yet."""
         member = self._members.get(host)
         if member is not None and member.host is None and member.preparing:
-            member.phase = Phase.LOST
+            member.phase = MemberPhase.LOST
             self._cancel_start(host)
-            self.callbacks.host_ended(HostEnd(host=host))
+            self.events.put_nowait(HostEnd(host=host))
 
     def add_host(self, host: str) -> None:
         """Get a host, bring the inputs, start its toolkit."""
@@ -641,7 +663,7 @@ class HostCluster(Backend):
         if (starting := self._starts.pop(host, None)) is not None:
             starting.cancel()
         if (member := self._members.get(host)) is not None and member.preparing:
-            member.phase = Phase.IDLE
+            member.phase = MemberPhase.IDLE
 
     async def _kill_after(self, seconds: float, members: Sequence[ClusterMember]) -> None:
         await asyncio.sleep(seconds)
@@ -671,7 +693,7 @@ class HostCluster(Backend):
         apart = [member for member in self._members.values() if not member.platform.shared]
         failures = [failure for failure in await gather(*(member.finish() for member in apart)) if failure is not None]
         unpacked = await self._packer().collect()
-        self.callbacks.outputs_collected(unpacked or next(iter(failures), None))
+        self.events.put_nowait(OutputsCollected(unpacked or next(iter(failures), None)))
 
     def _packer(self) -> LocalPlatform:
         """Return what packs outputs: on this machine, wherever the hosts are."""

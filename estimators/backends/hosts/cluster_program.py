@@ -29,7 +29,7 @@ from typing import Any
 RELEASE_S, LEAVE_S = 3.0, 3.0
 
 
-class Host:
+class ProgramHost:
     """Hold what is known of a host.
 
     Attributes:
@@ -54,7 +54,7 @@ class Program:
         code: The code's archive.
     """
 
-    host_type: type[Host] = Host
+    host_type: type[ProgramHost] = ProgramHost
 
     def __init__(self, output: int) -> None:
         self._output = output

@@ -87,7 +87,7 @@ class _NoAnswer(Exception):
     """The script or the file says nothing that can be used; the message says why."""
 
 
-class Discovery(Watching):
+class PlaceDiscovery(Watching):
     """Watches a script or a file; see :class:`estimators.backends.hosts.membership.MembershipSource`.
 
     Args:

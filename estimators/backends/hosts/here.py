@@ -16,8 +16,9 @@ from container.contract.failures import Failure
 from container.system.running import ProcessEnd, Runner, RunningProcess
 from estimators.backends import config, local, trees
 from estimators.backends.base import Backend
+from estimators.backends.events import StatusTold
 from estimators.backends.hosts.platform import Platform, PreparationFailed
-from estimators.backends.hosts.provider import Host, HostProcess, MachineFacts, Output
+from estimators.backends.hosts.provider import Host, HostFacts, HostProcess, Output
 
 #: How often it is looked whether files are there, in seconds.
 _LOOK_S = 0.01
@@ -41,7 +42,7 @@ class LocalHost(Host):
         self._runner = runner
         self._folder = backend.record.host_dir(name)
         package = str(Path(next(iter(container.__path__))).resolve())
-        self.facts = MachineFacts(
+        self.facts = HostFacts(
             root=str(self._folder), python=backend.options.python, python_version="", package=package
         )
 
@@ -206,7 +207,7 @@ class LocalPlatform(Platform):
             except OSError as error:
                 raise PreparationFailed(f"the files of {host.name} could not be written: {error}") from error
         if attempt == 0 and not joins and local.synced_checkpoints(self.spec) is not None:
-            self.backend.callbacks.secondary_status("Downloading", "Restoring the checkpoints.")
+            self.backend.events.put_nowait(StatusTold("Downloading", "Restoring the checkpoints."))
             await self.restore()
         await self._bring_inputs(hosts, joins=joins)
 
@@ -217,7 +218,7 @@ class LocalPlatform(Platform):
         if not self.spec.inputs:
             return
         if not joins:
-            self.backend.callbacks.secondary_status("Downloading", "Preparing the input channels.")
+            self.backend.events.put_nowait(StatusTold("Downloading", "Preparing the input channels."))
         try:
             self._channels.write_text(json.dumps(local.agent_channels(self.spec)), encoding="utf-8")
         except OSError as error:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import os
 import signal
 import time
@@ -80,23 +79,34 @@ def find(home: Path) -> list[Kept]:
 
 def leftover(one: Kept) -> Leftover:
     """Return what ends it, for ``fleetfit clean``."""
-    return Leftover(name=str(one), job="", remove=functools.partial(_end, one), kind="kept")
+    return KeptLeftover(name=str(one), job="", one=one, kind="kept")
 
 
-def _end(one: Kept) -> None:
-    """End a process that is kept, and remove what it leaves.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class KeptLeftover(Leftover):
+    """A process that is kept.
 
-    Raises:
-        TimeoutError: it did not end.
+    Attributes:
+        one: The process.
     """
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(one.pid, signal.SIGTERM)
-        until = time.monotonic() + _END_S
-        while importers.runs(one.pid):
-            if time.monotonic() > until:
-                raise TimeoutError(f"process {one.pid} did not end")
-            time.sleep(0.01)
-    importers.forget(one.place)
+
+    one: Kept
+
+    def remove(self) -> None:
+        """End it, and remove what it leaves.
+
+        Raises:
+            TimeoutError: it did not end.
+        """
+        pid = self.one.pid
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+            until = time.monotonic() + _END_S
+            while importers.runs(pid):
+                if time.monotonic() > until:
+                    raise TimeoutError(f"process {pid} did not end")
+                time.sleep(0.01)
+        importers.forget(self.one.place)
 
 
 def _size(pid: int) -> int:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from estimators.backends.hosts.cluster import HostCluster
 
 
-class Phase(enum.Enum):
+class MemberPhase(enum.Enum):
     """Where a host is in an attempt."""
 
     IDLE = "idle"  # it has no part in the attempt: it has ended, or its start was cancelled
@@ -44,7 +44,7 @@ class ClusterMember:
         self.platform = cluster.platform()
         self.host: Host | None = None
         self.watch: asyncio.Task[None] | None = None
-        self.phase = Phase.IDLE
+        self.phase = MemberPhase.IDLE
         self.noticed = False
         self.toolkit: HostProcess | None = None
         self.finishing: asyncio.Task[Failure | None] | None = None
@@ -53,17 +53,17 @@ class ClusterMember:
     @property
     def lost(self) -> bool:
         """Return whether it is gone."""
-        return self.phase is Phase.LOST
+        return self.phase is MemberPhase.LOST
 
     @property
     def trains(self) -> bool:
         """Return whether the end of its training process is still to come."""
-        return self.phase is Phase.TRAINING
+        return self.phase is MemberPhase.TRAINING
 
     @property
     def preparing(self) -> bool:
         """Return whether it is being prepared."""
-        return self.phase in (Phase.PREPARING, Phase.JOINING)
+        return self.phase in (MemberPhase.PREPARING, MemberPhase.JOINING)
 
     @property
     def there(self) -> Host:
@@ -123,7 +123,7 @@ class ClusterMember:
         """Let the host go."""
         if self.host is not None:
             host, self.host = self.host, None
-            self.phase = Phase.LOST
+            self.phase = MemberPhase.LOST
             if self.watch is not None:
                 self.watch.cancel()
             host.close()

@@ -10,7 +10,7 @@ import abc
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 from container.system.asyncio_loop import AsyncioLoop
@@ -160,12 +160,24 @@ class Watching(abc.ABC):
             self._watching.cancel()
 
 
+class PlaceList(Protocol):
+    """Have a list of places, which is quick to read."""
+
+    def places(self) -> Places:
+        """Return the places.
+
+        Raises:
+            OSError: they cannot be read now.
+            ValueError: likewise.
+        """
+
+
 class Polled(Watching):
-    """Asks for a list of places every now and then, where asking is quick.
+    """Asks for a list of places every now and then.
 
     Args:
         loop: The supervisor's loop.
-        ask: Returns the places; its ValueError or OSError is a problem, and asked again.
+        listed: The list; what it raises is a problem, and it is asked again.
         title: See :class:`MembershipSource`.
         decides: Likewise.
         every: Seconds between two questions; None asks once.
@@ -174,14 +186,14 @@ class Polled(Watching):
     def __init__(
         self,
         loop: AsyncioLoop,
-        ask: Callable[[], Places],
+        listed: PlaceList,
         *,
         title: str,
         decides: bool = False,
         every: float | None = 1.0,
     ) -> None:
         super().__init__(loop)
-        self._ask = ask
+        self._listed = listed
         self._every = every
         self.title = title
         self.decides = decides
@@ -191,7 +203,7 @@ class Polled(Watching):
         news = News(membership)
         while True:
             try:
-                news.places(self._ask())
+                news.places(self._listed.places())
             except (OSError, ValueError) as error:
                 news.problem(str(error))
             if self._every is None:

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,10 +20,10 @@ from container import launchers
 from container.contract import pipes, variables
 from container.contract.failures import Cause, Failure, describe_end
 from container.contract.layout import MLTree, rebased
-from container.contract.wire import Event
 from container.system.asyncio_loop import gather
 from estimators.backends import config, local
 from estimators.backends.base import Backend
+from estimators.backends.events import AttemptFailed
 from estimators.backends.hosts.provider import Host, HostLost, HostProcess, Output
 from estimators.job.request import TrainingJobSpec
 
@@ -115,7 +115,7 @@ class Platform(abc.ABC):
     def fail(self, failure: Failure) -> None:
         """Something that a host needs has failed."""
         if not self.backend.is_ending:
-            self.backend.callbacks.failed(failure)
+            self.backend.events.put_nowait(AttemptFailed(failure))
 
     async def restore(self) -> None:
         """Bring the checkpoints from S3."""
@@ -226,7 +226,7 @@ class Platform(abc.ABC):
         if sync is None or sync.over.done():
             if local.synced_checkpoints(self.spec) is not None:
                 agent = self.agent(["sync", "up", *self._sync_words()])
-                self._syncs["checkpoints"] = self.sync(agent, agent.end)
+                self._syncs["checkpoints"] = self.sync(agent, agent.end())
             elif (sync := self.bring_checkpoints()) is not None:
                 self._syncs["checkpoints"] = sync
         if self._looking is None and local.synced_intermediate(self.spec) is not None:
@@ -236,7 +236,7 @@ class Platform(abc.ABC):
         """Bring checkpoints to the caller's folder, where that is another one."""
         return None
 
-    def sync(self, agent: Agent, end: Callable[[], Coroutine[Any, Any, Failure | None]]) -> Sync:
+    def sync(self, agent: Agent, end: Coroutine[Any, Any, Failure | None]) -> Sync:
         """Return an agent as a :class:`Sync`; its failure before it was told to finish is the job's.
 
         Args:
@@ -246,7 +246,7 @@ class Platform(abc.ABC):
 
         async def over() -> Failure | None:
             try:
-                failure = await end()
+                failure = await end
             except HostLost:  # nothing more comes from there
                 return None
             if failure is not None and not sync.finishes and self.backend.running:
@@ -279,14 +279,9 @@ class Platform(abc.ABC):
         async def end() -> None:
             failure = await agent.end()
             if failure is not None:  # as with SageMaker's toolkit, the job is not lost for that
-                self.warn(failure.message, host.name)
+                self.backend.warn(failure.message, host.name)
 
-        self._syncs[f"intermediate of {host.name}"] = self.sync(agent, end)
-
-    def warn(self, text: str, host: str | None = None) -> None:
-        """Tell the user of something."""
-        host = host or self.spec.hosts[0]
-        self.backend.callbacks.output(host, Event(kind="warning", host=host, data={"message": text}).to_line())
+        self._syncs[f"intermediate of {host.name}"] = self.sync(agent, end())
 
     # --- after them ---
 
@@ -338,7 +333,7 @@ class Platform(abc.ABC):
         """Have all that was saved brought, before another attempt begins with it; nothing is written there any more."""
         failure = await self.bring_saved()
         if failure is not None:  # the next attempt's tries again, and fails the job if it cannot
-            self.warn(failure.message, host)
+            self.backend.warn(failure.message, host)
         self._syncs = {}  # what is saved from now on is another attempt's
 
     @abc.abstractmethod
@@ -390,7 +385,7 @@ class Platform(abc.ABC):
 
         def say(data: bytes) -> None:
             said.extend(data)
-            self.backend.callbacks.output(name, data)
+            self.backend.hand_on(name, data)
 
         process = host.run(
             agent_command(host, words),

@@ -20,6 +20,7 @@ from container.system.asyncio_loop import AsyncioLoop
 from container.system.running import ProcessEnd as ProcessEnd
 from estimators.backends.base import Finding as Finding
 from estimators.backends.base import Leftover as Leftover
+from estimators.backends.events import LimitMet, ProviderEvents, ValuesNoted, WaitTold
 from estimators.job.fleets import Capabilities
 from estimators.job.request import JobOptions, TrainingJobSpec
 
@@ -46,7 +47,7 @@ class HostUnavailable(HostError):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MachineFacts:
+class HostFacts:
     """What a host has told of itself.
 
     Attributes:
@@ -85,26 +86,26 @@ class Placement:
     """Where a job would run, for ``plan()``.
 
     Attributes:
-        base_dir: The root of a host's tree.
+        base_dir: The root of a host's tree; ``{host}`` stands for the host's name.
         python: The hosts' interpreter.
         package: The folder of our ``container`` package there.
         interface: The network interface between the hosts.
         cpus: A host's cores.
         gpus: A host's GPUs.
         mpirun: The hosts' ``mpirun``.
-        connect: What is run here to reach each host, as an argv list; empty where nothing is.
+        connect: What is run here to reach each host, as an argv list, by the host's name.
         warnings: What the user should know.
         notes: What there is to see of it: types, prices.
     """
 
-    base_dir: Callable[[str], str]
+    base_dir: str
     python: str = "python"
     package: str = "container"
     interface: str = "eth0"
     cpus: int = 1
     gpus: int = 0
     mpirun: str | None = "mpirun"
-    connect: Callable[[str], Sequence[str]] = lambda host: ()
+    connect: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -140,19 +141,18 @@ class Host(abc.ABC):
         caller_address: Where it reaches the machine that the job's supervisor runs on.
         interface: Its network interface to the other hosts.
         facts: Facts that it has told of itself.
-        on_notice: Called when the place that it comes from is about to take it: in how many seconds.
     """
 
     name: str
     address: str
     caller_address: str
     interface: str
-    facts: MachineFacts
+    facts: HostFacts
 
     def __init__(self) -> None:
-        self.on_notice: Callable[[float], None] = lambda seconds: None
-        self._loss = asyncio.Event()
+        self._loss, self._notice = asyncio.Event(), asyncio.Event()
         self._loss_reason = ""
+        self._notice_s = 0.0
 
     async def until_lost(self) -> str:
         """Wait until the host is gone, and return the reason. A host that was closed is not lost."""
@@ -164,6 +164,17 @@ class Host(abc.ABC):
         if not self._loss.is_set():
             self._loss_reason = reason
             self._loss.set()
+
+    async def until_noticed(self) -> float:
+        """Wait until the place that the host comes from is about to take it, and return in how many seconds."""
+        await self._notice.wait()
+        return self._notice_s
+
+    def notice(self, seconds: float) -> None:
+        """Note that the place that the host comes from is about to take it; the first notice counts."""
+        if not self._notice.is_set():
+            self._notice_s = seconds
+            self._notice.set()
 
     @abc.abstractmethod
     async def push(self, source: Path, target: str, *, follow: bool = True) -> None:
@@ -262,9 +273,7 @@ class ProvidedJob:
         options: Its options, with the provider's own under ``backend_options``.
         found: What :meth:`HostProvider.found` has returned in the process that called ``fit()``; empty if nothing.
         protected: Children of the supervisor that must live until its end, by pid.
-        tell: Shows what the provider waits for (a place in a queue, say) while no host trains.
-        limit: Has the job stopped as by ``max_run``, with the words for the reason.
-        note: Keeps values with the job's status.
+        events: Takes what the provider tells.
     """
 
     loop: AsyncioLoop
@@ -272,9 +281,19 @@ class ProvidedJob:
     options: JobOptions
     found: Mapping[str, Any]
     protected: set[int]
-    tell: Say
-    limit: Say
-    note: Callable[[Mapping[str, Any]], None]
+    events: ProviderEvents
+
+    def tell(self, text: str) -> None:
+        """Show what the provider waits for (a place in a queue, say) while no host trains."""
+        self.events.put_nowait(WaitTold(text))
+
+    def limit(self, text: str) -> None:
+        """Have the job stopped as by ``max_run``, with the words for the reason."""
+        self.events.put_nowait(LimitMet(text))
+
+    def note(self, values: Mapping[str, Any]) -> None:
+        """Keep values with the job's status."""
+        self.events.put_nowait(ValuesNoted(values))
 
 
 class HostProvider(abc.ABC):
@@ -309,7 +328,7 @@ class HostProvider(abc.ABC):
     @classmethod
     def describe(cls, spec: TrainingJobSpec, options: JobOptions) -> Placement:
         """Return where the job would run. Starts nothing."""
-        return Placement(base_dir=lambda host: f"/tmp/{spec.name}/hosts/{host}/ml")
+        return Placement(base_dir=f"/tmp/{spec.name}/hosts/{{host}}/ml")
 
     @classmethod
     def portable(cls, spec: TrainingJobSpec, options: JobOptions) -> dict[str, Any]:

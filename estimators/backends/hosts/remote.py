@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,10 @@ from container.system.transfer import Transfers
 from estimators.backends.hosts.provider import (
     Host,
     HostError,
+    HostFacts,
     HostLost,
     HostProcess,
     HostUnavailable,
-    MachineFacts,
     Output,
     ProcessEnd,
 )
@@ -33,13 +33,19 @@ PROTOCOL = 1
 BEAT_S = 2.0
 SILENCE_S = 15.0
 
-#: Turns the reason for which a connection has ended into the reason for which the host is lost.
-Explain = Callable[[str], Awaitable[str]]
 
+class HostSource:
+    """Stand for what a host comes from, which may know more of the host than the connection to its agent says."""
 
-async def as_it_is(reason: str) -> str:
-    """Return the reason for which the connection has ended: nobody knows a better one."""
-    return reason
+    #: Whether the agent's signals are told and do not end the agent: they announce that the host will be taken.
+    hears_signals = False
+
+    async def explain(self, reason: str) -> str:
+        """Return the reason for which the host is lost, from the one for which the connection has ended."""
+        return reason
+
+    def signalled(self, number: int) -> None:
+        """Take a signal that the agent has got."""
 
 
 class RemoteHost(Host):
@@ -55,9 +61,7 @@ class RemoteHost(Host):
         caller_address: Where it reaches this machine.
         interface: Its network interface to the other hosts; "": the one that has the address.
         silence: After how many seconds without a sign of life either end is gone.
-        on_signal: Called when the agent gets a signal, which it does not end by then: where such signals announce
-            that the host will be taken.
-        explain: Asked for the reason of a loss, with the reason for which the connection has ended.
+        source: What the host comes from.
     """
 
     def __init__(
@@ -72,19 +76,17 @@ class RemoteHost(Host):
         caller_address: str,
         interface: str,
         silence: float = SILENCE_S,
-        on_signal: Callable[[int], None] | None = None,
-        explain: Explain = as_it_is,
+        source: HostSource = HostSource(),  # noqa: B008 - it has no state
     ) -> None:
         super().__init__()
         self.name = name
         self.address = address
         self.caller_address = caller_address
         self.interface = interface
-        self.facts = MachineFacts(root=root, python="python", python_version="", package="container")
+        self.facts = HostFacts(root=root, python="python", python_version="", package="container")
         self._loop = loop
         self._silence = silence
-        self._on_signal = on_signal
-        self._explain = explain
+        self._source = source
         self._greeting: asyncio.Future[Message] = loop.create_future()
         self._heard = time.monotonic()
         self._numbers = itertools.count(1)
@@ -92,7 +94,7 @@ class RemoteHost(Host):
         self._answers: dict[int, asyncio.Future[Message]] = {}
         self._link = Link(loop, read, write, self)
         self._transfers = Transfers(self._link, Background.of(loop), Path(folders.root()))
-        self._link.send({"op": "hello", "root": root, "silence": silence, "signals": on_signal is not None})
+        self._link.send({"op": "hello", "root": root, "silence": silence, "signals": source.hears_signals})
         self._beat()
 
     @classmethod
@@ -120,8 +122,8 @@ class RemoteHost(Host):
         if message.get("protocol") != PROTOCOL:
             text = "the host has another version of fleetfit. Install this machine's version on the host"
             raise HostUnavailable(text)
-        known = {field: message[field] for field in MachineFacts.__dataclass_fields__ if field in message}
-        self.facts = MachineFacts(**known)
+        known = {field: message[field] for field in HostFacts.__dataclass_fields__ if field in message}
+        self.facts = HostFacts(**known)
         self.interface = self.interface or self.facts.interface_of(self.address) or ""
 
     def _beat(self) -> None:
@@ -138,7 +140,7 @@ class RemoteHost(Host):
         """See :class:`container.system.link.Handler`."""
 
         async def explain() -> None:
-            self.lose(await self._explain(reason))
+            self.lose(await self._source.explain(reason))
 
         self._loop.start(explain())
 
@@ -185,8 +187,8 @@ class RemoteHost(Host):
             self._transfers.data(number, body)
         elif operation == "end":
             self._transfers.end(number, message.get("error"))
-        elif operation == "signal" and self._on_signal is not None:
-            self._on_signal(int(message["number"]))
+        elif operation == "signal":
+            self._source.signalled(int(message["number"]))
         elif operation == "hello" and not self._greeting.done():
             self._greeting.set_result(message)
 

@@ -45,7 +45,7 @@ TAKE_CODE = (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Code:
+class ShippedCode:
     """Packages of ours.
 
     Attributes:
@@ -69,7 +69,7 @@ class Code:
 
 
 @functools.cache
-def code(*more: str) -> Code:
+def code(*more: str) -> ShippedCode:
     """Read our ``container`` package, and ``more`` of ours."""
     files = []
     for name in ("container", *more):
@@ -80,4 +80,4 @@ def code(*more: str) -> Code:
     for name, content in files:
         digest.update(f"{name}\0{len(content)}\0".encode())
         digest.update(content)
-    return Code(name=f"code-{digest.hexdigest()[:20]}", files=tuple(files))
+    return ShippedCode(name=f"code-{digest.hexdigest()[:20]}", files=tuple(files))

@@ -6,11 +6,11 @@ import importlib.util
 import os
 from pathlib import Path
 
-from estimators.backends.engine import Engine
+from estimators.backends.engine import EnginePackage
 from estimators.backends.hosts.provider import Finding
 
 #: Placement groups select nodes by labels from 2.49 on.
-_RAY = Engine("Ray", "ray", (2, 49), extra="ray", note=" (the cluster's version)")
+_RAY = EnginePackage("Ray", "ray", (2, 49), extra="ray", note=" (the cluster's version)")
 #: What the client of Ray's Jobs API needs, which Ray itself does not bring.
 _OF_JOBS = ("aiohttp", "requests")
 

@@ -108,7 +108,7 @@ class DrainWatch:
 # --- in the driver ---
 
 
-class Host(cluster_program.Host):
+class RayHost(cluster_program.ProgramHost):
     """A host, whose place an actor holds."""
 
     def __init__(self, wanted: dict[str, str]) -> None:
@@ -119,10 +119,10 @@ class Host(cluster_program.Host):
         self.group: Any = None
 
 
-class Driver(cluster_program.Program):
+class RayDriver(cluster_program.Program):
     """What is asked of Ray, and its answers."""
 
-    host_type = Host
+    host_type = RayHost
 
     def __init__(self, output: int) -> None:
         super().__init__(output)
@@ -277,7 +277,7 @@ class Driver(cluster_program.Program):
 
     # --- hosts ---
 
-    def acquire(self, asked: dict[str, Any], hosts: list[Host]) -> None:
+    def acquire(self, asked: dict[str, Any], hosts: list[RayHost]) -> None:
         """Find room, and start actors there."""
         try:
             with self._placing if asked["apart"] and not asked["node"] else contextlib.nullcontext():
@@ -288,7 +288,7 @@ class Driver(cluster_program.Program):
             for host in hosts:
                 self.say("failed", host=host.identity, reason=shortage.line_of(error))
 
-    def _place(self, asked: dict[str, Any], hosts: list[Host]) -> tuple[Any, list[int]] | None:
+    def _place(self, asked: dict[str, Any], hosts: list[RayHost]) -> tuple[Any, list[int]] | None:
         """Have Ray find room.
 
         Returns:
@@ -373,7 +373,7 @@ class Driver(cluster_program.Program):
             )
         return group, list(range(len(bundles) - count, len(bundles))), bundles
 
-    def _start(self, asked: dict[str, Any], hosts: list[Host], group: Any, indexes: list[int]) -> None:
+    def _start(self, asked: dict[str, Any], hosts: list[RayHost], group: Any, indexes: list[int]) -> None:
         """Start an actor in each bundle, and have it start the agent."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -410,7 +410,7 @@ class Driver(cluster_program.Program):
                 for host in waiting.values():
                     self.in_thread(self._check_python, host, asked["runtime_env"])
 
-    def _check_python(self, host: Host, runtime_env: dict[str, Any]) -> None:
+    def _check_python(self, host: RayHost, runtime_env: dict[str, Any]) -> None:
         """Give a host up whose node cannot start a worker with the runtime environment."""
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -421,7 +421,7 @@ class Driver(cluster_program.Program):
         if host.problem is not None:
             ray.kill(host.actor)
 
-    def _follow(self, host: Host, ref: Any) -> None:
+    def _follow(self, host: RayHost, ref: Any) -> None:
         """Tell how a host has started, and how it ends."""
         import ray
 
@@ -445,12 +445,12 @@ class Driver(cluster_program.Program):
         finally:
             host.over.set()
 
-    def lost(self, host: Host) -> None:
+    def lost(self, host: RayHost) -> None:
         """Avoid the node of a lost host for a time."""
         if host.node:
             self._avoided[host.node] = time.monotonic() + _AVOID_S
 
-    def release(self, host: Host) -> None:
+    def release(self, host: RayHost) -> None:
         """Wait for the actor to end with its agent; kill it if it does not."""
         import ray
         from ray.util.placement_group import remove_placement_group
@@ -468,13 +468,14 @@ class Driver(cluster_program.Program):
         """Say what is lacking."""
         import ray
 
+        free = self._free()
         found: str = shortage.reason(
             asked,
             count,
             [node for node in ray.nodes() if node["Alive"]],
             taken=len(self._taken),
-            free=self._free,
-            available=ray.available_resources,
+            free=free,
+            available=ray.available_resources() if free is None else {},
         )
         return found
 
@@ -542,4 +543,4 @@ if __name__ == "__main__":
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # A thread that asks for something when the cluster has been left already must not start a Ray for it.
     os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
-    cluster_program.serve(Driver)
+    cluster_program.serve(RayDriver)

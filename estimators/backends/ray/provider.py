@@ -137,7 +137,7 @@ class RayProvider(ArrivingProvider):
     def noticed(self, host: ExpectedHost, seconds: float) -> None:
         """Tell a host that Ray will take its node."""
         if host.remote is not None:
-            host.remote.on_notice(max(0.0, seconds - _MARGIN_S))
+            host.remote.notice(max(0.0, seconds - _MARGIN_S))
 
     def where(self, host: ExpectedHost) -> str:
         """Return the prefix of a host's failure reason: its node, if known."""

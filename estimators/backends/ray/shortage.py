@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 #: Of Ray's ``runtime_env``, what has a Python of its own for its workers.
@@ -19,8 +19,8 @@ def reason(
     nodes: Sequence[dict[str, Any]],
     *,
     taken: int,
-    free: Callable[[], Free | None],
-    available: Callable[[], dict[str, float]],
+    free: Free | None,
+    available: Mapping[str, float],
 ) -> str:
     """Say what is lacking.
 
@@ -29,8 +29,8 @@ def reason(
         count: How many hosts wait.
         nodes: The nodes that are alive, as ``ray.nodes()`` has them.
         taken: How many nodes the job has.
-        free: Returns what each node has free; None where that is not known.
-        available: Returns what the cluster has free.
+        free: What each node has free; None where that is not known.
+        available: What the cluster has free; said where ``free`` is not known.
     """
     bundle = asked["bundle"]
     shown = _amounts(bundle)
@@ -52,10 +52,9 @@ def reason(
         return f"Ray has no node yet with {', '.join(lacking)}; the job waits for {wanted}"
     if len(able) < apart:
         return f"Ray has {len(able)} of {apart} nodes for {wanted}; the job waits until more nodes join the cluster"
-    there = free()
-    if there is None:
-        return f"the job waits for {wanted}; available now: {_amounts(available())}"
-    room = [node for node in able if _fits(bundle, there.get(node["NodeID"], {}))]
+    if free is None:
+        return f"the job waits for {wanted}; available now: {_amounts(available)}"
+    room = [node for node in able if _fits(bundle, free.get(node["NodeID"], {}))]
     return f"the job waits for {wanted}: {len(room)} of {len(able)} nodes of that size have enough free resources"
 
 
@@ -88,7 +87,7 @@ def _has_labels(node: dict[str, Any], labels: dict[str, str]) -> bool:
     return all(own.get(name) == value for name, value in plain.items())
 
 
-def _amounts(bundle: dict[str, float]) -> str:
+def _amounts(bundle: Mapping[str, float]) -> str:
     names = [name for name in bundle if not name.startswith(("node:", "bundle_group", "object_store"))]
     return ", ".join(f"{name}: {bundle[name]:g}" for name in sorted(names) if "_group_" not in name)
 

@@ -6,8 +6,10 @@ Everything that blocks runs in a thread; one look at SageMaker at a time.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import enum
+import itertools
 import math
 import time
 from collections.abc import Mapping
@@ -18,9 +20,17 @@ from container.contract import wire
 from container.contract.environment import Machine
 from container.contract.failures import Cause, Failure
 from container.system.background import Background
-from container.system.loop import Timer
 from estimators.backends.base import ManagedService
 from estimators.backends.config import BackendFacts
+from estimators.backends.events import (
+    AttemptFailed,
+    OutputRead,
+    ServiceDescribed,
+    ServiceEnded,
+    ServiceRestarted,
+    StatusTold,
+    ValuesNoted,
+)
 from estimators.backends.placement import ClusterPlacement
 from estimators.backends.sagemaker import mirror, packing, shipping
 from estimators.backends.sagemaker.aws import Aws
@@ -34,7 +44,7 @@ from estimators.backends.sagemaker.explaining import (
     passes,
     remedy,
 )  # fmt: skip
-from estimators.backends.sagemaker.logs import Line, LogFollower
+from estimators.backends.sagemaker.logs import LogFollower, ServiceLine
 from estimators.backends.sagemaker.options import SageMakerOptions
 from estimators.backends.sagemaker.pace import Pace
 from estimators.backends.sagemaker.place import Place
@@ -73,7 +83,7 @@ class _Look:
     """
 
     description: Mapping[str, Any] | None
-    lines: list[Line]
+    lines: list[ServiceLine]
     more: bool = False
     logs_error: Exception | None = None
 
@@ -92,9 +102,9 @@ class SageMakerBackend(ManagedService):
         self._place = Place(self.record)
         self._state = _State.PREPARING
         self._stop_asked = False
-        self._timer: Timer | None = None
+        self._life: asyncio.Task[None] | None = None
+        self._stopping: asyncio.Task[None] | None = None
         self._follower: LogFollower | None = None
-        self._saved: dict[str, Any] | None = None
         self._known: list[mirror.Step] = []  # the steps of the job
         self._untold: list[mirror.Step] = []  # the last of them, of which the user has not been told
         self._described: Mapping[str, Any] | None = None  # the last answer
@@ -157,31 +167,58 @@ class SageMakerBackend(ManagedService):
         self._attempt = int((stored or {}).get(statuses.OWN, {}).get("attempt") or 0)
         if statuses.lives_elsewhere(stored):
             self._state = _State.FOLLOWING
-            self._follow(self._place.restore())
-            return
+        else:
+            self.events.put_nowait(StatusTold("Starting", "Packing and uploading the code"))
+        self._life = self.loop.start(self._live())
+
+    async def _live(self) -> None:
+        """Create the job, unless it is there, and follow it to its end."""
+        if self._state is _State.FOLLOWING:
+            await self._follow(self._place.restore())
+        elif await self._upload() and await self._create_once():
+            self.events.put_nowait(ValuesNoted({"taken": True}))
+            self._state = _State.FOLLOWING
+            if self._stop_asked:
+                self.stop()
+            await self._follow({})
+
+    async def _upload(self) -> bool:
+        """Bring the code there; return whether that could be done."""
         wanted = shipping.uploads(self.spec, has_source=self.record.source_dir.is_dir())
-        self.callbacks.secondary_status("Starting", "Packing and uploading the code")
 
         def say(text: str) -> None:
             self._background.tell(lambda: self._preparing(text))
 
-        def work() -> None:
-            packing.upload(self._aws, self.spec, self.record.source_dir, wanted, say)
-
-        self._background.run(work, lambda done: self._uploaded(), self._not_uploaded)
+        try:
+            await self._background.call(
+                lambda: packing.upload(self._aws, self.spec, self.record.source_dir, wanted, say)
+            )
+        except Exception as error:  # noqa: BLE001 - boto3's, of whatever kind
+            self._give_up("the code could not be uploaded", error)
+            return False
+        return True
 
     def _preparing(self, text: str) -> None:
         if self._state is _State.PREPARING:
-            self.callbacks.secondary_status("Starting", text)
+            self.events.put_nowait(StatusTold("Starting", text))
 
-    def _uploaded(self) -> None:
-        if self._state is not _State.PREPARING:
-            return
+    async def _create_once(self) -> bool:
+        """Create the job; return whether SageMaker has it."""
         self._state = _State.CREATING
         # On record before the request is sent: whatever happens now, the job may be there.
-        self.callbacks.note({"elsewhere": True})
+        self.events.put_nowait(ValuesNoted({"elsewhere": True}))
         request = self.spec.to_request()
-        self._background.run(lambda: self._create(request), self._created, self._not_created)
+        try:
+            await self._background.call(lambda: self._create(request))
+        except Exception as error:  # noqa: BLE001 - likewise
+            if is_taken(error):
+                text = f"SageMaker already has a training job named {self.spec.name!r}: choose another job_name."
+                self._refused(Failure(cause=Cause.CONFIGURATION, message=text))
+            else:
+                hint = "SageMaker may have received the request: check with `aws sagemaker list-training-jobs`."
+                self._give_up("SageMaker did not accept the job", error, hint if passes(error) else "")
+            return False
+        return True
 
     def _create(self, request: dict[str, Any]) -> str:
         """Create the job, once: a request whose answer was lost is recognised by what it made."""
@@ -201,25 +238,6 @@ class SageMakerBackend(ManagedService):
             time.sleep(self._pace.next_look(0.0, attempt))
         raise AssertionError("the last attempt returns or raises")
 
-    def _created(self, arn: str) -> None:
-        self.callbacks.note({"taken": True})
-        self._state = _State.FOLLOWING
-        if self._stop_asked:
-            self._send_stop()
-        self._follow({})
-
-    def _not_uploaded(self, error: Exception) -> None:
-        if self._state is _State.PREPARING:
-            self._give_up("the code could not be uploaded", error)
-
-    def _not_created(self, error: Exception) -> None:
-        if is_taken(error):
-            text = f"SageMaker already has a training job named {self.spec.name!r}: choose another job_name."
-            self._refused(Failure(cause=Cause.CONFIGURATION, message=text))
-            return
-        hint = "SageMaker may have received the request: check with `aws sagemaker list-training-jobs`."
-        self._give_up("SageMaker did not accept the job", error, hint if passes(error) else "")
-
     def _give_up(self, what: str, error: Exception, hint: str = "") -> None:
         said = str(error) if isinstance(error, FleetfitError) else meaning(error)
         advice = "" if isinstance(error, FleetfitError) else remedy(error)
@@ -228,18 +246,30 @@ class SageMakerBackend(ManagedService):
 
     def _refused(self, failure: Failure) -> None:
         self._state = _State.ENDED
-        self.callbacks.note({"elsewhere": False})
-        self.callbacks.failed(failure)
+        self.events.put_nowait(ValuesNoted({"elsewhere": False}))
+        self.events.put_nowait(AttemptFailed(failure))
 
     # --- following ---
 
-    def _follow(self, place: dict[str, Any]) -> None:
+    async def _follow(self, place: dict[str, Any]) -> None:
+        """Ask SageMaker and CloudWatch, in a thread, again and again until the job is over there."""
         streams = place.get("streams")
         self._follower = LogFollower(self._aws.client("logs"), self.spec.name, self.spec.instance_count, streams)
         self._known = [(float(began), str(text)) for began, text in place.get("steps") or ()]
-        self._place.save(self._here)
-        self._saved = self._here
-        self._look()
+        saved: dict[str, Any] | None = None
+        while True:
+            if (here := self._here) != saved:  # what the last look brought has been written by now
+                self._place.save(here)
+                saved = here
+            try:
+                look = await self._background.call(self._ask)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the job goes on
+                pause = self._unseen(error)
+            else:
+                pause = self._seen(look)
+            if pause is None:
+                return
+            await asyncio.sleep(pause)
 
     @property
     def _here(self) -> dict[str, Any]:
@@ -247,16 +277,6 @@ class SageMakerBackend(ManagedService):
         assert self._follower is not None
         told = self._known[: len(self._known) - len(self._untold)]
         return {"streams": self._follower.cursor, "steps": [list(step) for step in told]}
-
-    def _look(self) -> None:
-        """Ask SageMaker and CloudWatch, in a thread. What the last look brought has been written by now."""
-        self._timer = None
-        if self._state is not _State.FOLLOWING:
-            return
-        if (here := self._here) != self._saved:
-            self._place.save(here)
-            self._saved = here
-        self._background.run(self._ask, self._seen, self._unseen)
 
     def _ask(self) -> _Look:
         assert self._follower is not None
@@ -277,15 +297,14 @@ class SageMakerBackend(ManagedService):
         except Exception as error:  # noqa: BLE001 - of whatever kind, the status is known all the same
             return _Look(description=description, lines=[], logs_error=error)
 
-    def _seen(self, look: _Look) -> None:
-        if self._state is not _State.FOLLOWING:
-            return
+    def _seen(self, look: _Look) -> float | None:
+        """Tell what a look has brought; return the seconds until the next one, None after the last."""
         if "unreachable" in self._told:
             self._told.discard("unreachable")
             self._say("SageMaker answers again.")
         waiting = look.logs_error is not None and passes(look.logs_error)  # for logs that will be there
         if self._failures:
-            self.callbacks.note({"unanswered": 0})
+            self.events.put_nowait(ValuesNoted({"unanswered": 0}))
         self._failures = self._failures + 1 if waiting else 0
         if look.logs_error is not None and not waiting:
             self._warn_once("logs", f"the logs cannot be read: {explain(look.logs_error)}")
@@ -298,15 +317,14 @@ class SageMakerBackend(ManagedService):
             self._take_line(line)
         if self._over_at is None:
             self._tell_steps()
-            self._again(0.0 if look.more else self._pace.next_look(now - self._news_at, self._failures))
-            return
+            return 0.0 if look.more else self._pace.next_look(now - self._news_at, self._failures)
         settled = not (look.lines or look.more or waiting) and now - self._over_at >= self._pace.settle_s
         if settled or (waiting and now - self._over_at >= _LAST_LOGS_S):
             if look.logs_error is not None:
                 self._warn_once("logs", f"the last log lines could not be read: {explain(look.logs_error)}")
             self._end()
-            return
-        self._again(0.0 if look.more else self._pace.next_look(0.0, self._failures))
+            return None
+        return 0.0 if look.more else self._pace.next_look(0.0, self._failures)
 
     def _take_description(self, answer: Mapping[str, Any]) -> None:
         """Keep how the job stands, and the steps that are to be told."""
@@ -320,7 +338,7 @@ class SageMakerBackend(ManagedService):
             self._over_at = time.monotonic()  # it is told when everything that it printed is there
         elif before is None or mirror.status_of(before) != status:
             self._news_at = time.monotonic()
-            self.callbacks.described(status)
+            self.events.put_nowait(ServiceDescribed(status))
 
     def _tell_steps(self, until_ns: float = math.inf) -> None:
         """Tell the steps up to a time among the lines, where they belong."""
@@ -328,28 +346,31 @@ class SageMakerBackend(ManagedService):
             began, text = self._untold.pop(0)
             self._say(f"SageMaker: {text}", int(began * 1e9))
 
-    def _take_line(self, line: Line) -> None:
+    def _take_line(self, line: ServiceLine) -> None:
         if line.attempt > self._attempt:
             self._attempt = line.attempt
-            self.callbacks.attempt(line.attempt)
-        self.callbacks.output(line.host, line.data, line.time_ns)
+            self.events.put_nowait(ServiceRestarted(line.attempt))
+        self.events.put_nowait(OutputRead(line.host, line.data, line.time_ns))
 
-    def _unseen(self, error: Exception) -> None:
-        """SageMaker could not be asked. The job goes on there: so does following it, at ever longer intervals."""
-        if self._state is not _State.FOLLOWING:
-            return
+    def _unseen(self, error: Exception) -> float | None:
+        """Take that SageMaker could not be asked. The job goes on there: so does following it, ever more seldom.
+
+        Returns:
+            The seconds until it is asked again; None where the job is not followed any more.
+        """
         if is_missing(error) and not isinstance(error, OSError):
             self._gone(error)
-            return
+            return None
         if needs_login(error):
             self._reconnect()
         now = time.monotonic()
         if self._failures == 0:
             self._failing_since = now
         self._failures += 1
-        self.callbacks.note({"unanswered": self._failures})  # which also notices that the record has been removed
+        # This also notices that the record has been removed.
+        self.events.put_nowait(ValuesNoted({"unanswered": self._failures}))
         if not self.running:
-            return
+            return None
         if not passes(error) or now - self._failing_since >= _TELL_AFTER_S:
             kind = "was denied" if is_denied(error) else "failed"
             self._warn_once(
@@ -357,7 +378,7 @@ class SageMakerBackend(ManagedService):
                 f"a request to SageMaker {kind}: {explain(error)} The job goes on at SageMaker, and fleetfit tries "
                 "again.",
             )
-        self._again(self._pace.next_look(0.0, self._failures))
+        return self._pace.next_look(0.0, self._failures)
 
     def _reconnect(self) -> None:
         """Read the credentials again: somebody may have logged in meanwhile."""
@@ -381,67 +402,65 @@ class SageMakerBackend(ManagedService):
         last = mirror.status_of(self._described) if self._described is not None else stored
         ended = {"TrainingJobStatus": "Failed", "SecondaryStatus": "Failed", "LastModifiedTime": now}
         kept = {name: value for name, value in last.items() if name != statuses.OWN}
-        self.callbacks.over({**kept, **ended, "TrainingEndTime": now, "FailureReason": failure.reason()}, failure)
-
-    def _again(self, seconds: float) -> None:
-        self._timer = self.loop.call_later(seconds, self._look)
+        last = {**kept, **ended, "TrainingEndTime": now, "FailureReason": failure.reason()}
+        self.events.put_nowait(ServiceEnded(last, failure))
 
     def _end(self) -> None:
         self._tell_steps()
         self._state = _State.ENDED
         assert self._described is not None
-        self.callbacks.over(mirror.status_of(self._described), mirror.failure_of(self._described))
+        self.events.put_nowait(ServiceEnded(mirror.status_of(self._described), mirror.failure_of(self._described)))
 
     def _say(self, text: str, time_ns: int | None = None) -> None:
         """A line of ours among the logs."""
         host = self.spec.hosts[0]
         tag = wire.prefix(host, None).encode()
-        self.callbacks.output(host, wire.encode_piece(tag, f"{text}\n".encode()), time_ns)
+        self.events.put_nowait(OutputRead(host, wire.encode_piece(tag, f"{text}\n".encode()), time_ns))
 
     def _warn_once(self, key: str, text: str) -> None:
         if key not in self._told:
             self._told.add(key)
-            event = wire.Event(kind="warning", host=self.spec.hosts[0], data={"message": text})
-            self.callbacks.output(self.spec.hosts[0], event.to_line())
+            self.warn(text)
 
     # --- ending ---
 
     def stop(self) -> None:
         """Ask SageMaker to stop the job; it gives the scripts two minutes."""
         if self._state is _State.FOLLOWING:
-            self._send_stop()
+            self._stopping = self.loop.start(self._send_stop())
         self._stop_asked = True
 
-    def _send_stop(self, attempt: int = 1) -> None:
-        """Tried until it is answered or the job is over: somebody counts on it."""
+    def _ask_to_stop(self) -> None:
+        self._aws.client("sagemaker").stop_training_job(TrainingJobName=self.spec.name)
 
-        def failed(error: Exception) -> None:
-            login = needs_login(error)
-            if self._state is not _State.FOLLOWING or not (passes(error) or login or is_denied(error)):
-                return  # it is ending already; its status tells
-            if not passes(error):
-                self._warn_once("stop", f"the job could not be stopped yet: {explain(error)}")
-            if login:
-                self._reconnect()
-            self.loop.call_later(self._pace.next_look(0.0, attempt), lambda: self._send_stop(attempt + 1))
-
-        def work() -> None:
-            self._aws.client("sagemaker").stop_training_job(TrainingJobName=self.spec.name)
-
-        if self._state is _State.FOLLOWING:
+    async def _send_stop(self) -> None:
+        """Ask until it is answered or the job is over: somebody counts on it."""
+        for attempt in itertools.count(1):
             self._described_at = -_DISCOVER_S  # what it does now is news
-            self._background.run(work, lambda done: None, failed)
+            try:
+                await self._background.call(self._ask_to_stop)
+                return
+            except Exception as error:  # noqa: BLE001 - whatever it is
+                login = needs_login(error)
+                if self._state is not _State.FOLLOWING or not (passes(error) or login or is_denied(error)):
+                    return  # it is ending already; its status tells
+                if not passes(error):
+                    self._warn_once("stop", f"the job could not be stopped yet: {explain(error)}")
+                if login:
+                    self._reconnect()
+            await asyncio.sleep(self._pace.next_look(0.0, attempt))
 
     def kill_host(self, host: str) -> None:
         """Only SageMaker ends its hosts; what would order it here is refused by :meth:`check`."""
 
     def end_now(self) -> None:
-        """Before the job was asked for there is nothing to end; afterwards nothing of it ends with us."""
+        """End what was not asked for yet: afterwards nothing of the job ends with us."""
         if self._state is _State.PREPARING:
-            self._state = _State.ENDED
+            self.cleanup()
 
     def cleanup(self) -> None:
         """Stop asking. What was read and not written yet is read again by the next supervisor."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for task in (self._life, self._stopping):
+            if task is not None:
+                task.cancel()
         self._state = _State.ENDED

@@ -22,7 +22,7 @@ _BAD_TOKEN = ("InvalidParameterException", "InvalidNextToken")
 
 
 @dataclasses.dataclass(frozen=True)
-class Line:
+class ServiceLine:
     """A line of a host's output.
 
     Attributes:
@@ -39,7 +39,7 @@ class Line:
 
 
 @dataclasses.dataclass
-class _Stream:
+class _LogStream:
     """How far one stream has been read.
 
     Attributes:
@@ -74,7 +74,7 @@ class LogFollower:
         self._job = job
         self._hosts = hosts
         self._name = re.compile(rf"{re.escape(job)}/(algo-\d+)(?:-(\d+))?")
-        self._streams: dict[str, _Stream] = {}
+        self._streams: dict[str, _LogStream] = {}
         for name, (last_ms, at_last) in (cursor or {}).items():
             stream = self._add(name)
             if stream is not None:
@@ -92,7 +92,7 @@ class LogFollower:
         """Whether every host has a stream."""
         return len({stream.host for stream in self._streams.values()}) >= self._hosts
 
-    def read(self, *, discover: bool = True) -> list[Line]:
+    def read(self, *, discover: bool = True) -> list[ServiceLine]:
         """What is new, by time; within a host in its order.
 
         Args:
@@ -105,7 +105,7 @@ class LogFollower:
             self._discover()
         self.more = False
         before = {name: dataclasses.replace(stream) for name, stream in self._streams.items()}
-        lines: list[Line] = []
+        lines: list[ServiceLine] = []
         try:
             for stream in self._streams.values():
                 lines += self._read(stream)
@@ -133,17 +133,17 @@ class LogFollower:
                 return
             token = {"nextToken": following}
 
-    def _add(self, name: str) -> _Stream | None:
+    def _add(self, name: str) -> _LogStream | None:
         match = self._name.fullmatch(name)
         if match is None:
             return None
         if name not in self._streams:
-            self._streams[name] = _Stream(name, match.group(1), int(match.group(2) or 0))
+            self._streams[name] = _LogStream(name, match.group(1), int(match.group(2) or 0))
         return self._streams[name]
 
-    def _read(self, stream: _Stream) -> list[Line]:
+    def _read(self, stream: _LogStream) -> list[ServiceLine]:
         attempt = sum(other.host == stream.host and other.started < stream.started for other in self._streams.values())
-        lines: list[Line] = []
+        lines: list[ServiceLine] = []
         for _ in range(_PAGES):
             answer, skip = self._page(stream)
             events = answer.get("events") or ()
@@ -158,7 +158,7 @@ class LogFollower:
                 else:
                     stream.last_ms, stream.at_last = time_ms, 1
                 message = str(event.get("message") or "")
-                lines.append(Line(stream.host, attempt, time_ms * 1_000_000, message.encode() + b"\n"))
+                lines.append(ServiceLine(stream.host, attempt, time_ms * 1_000_000, message.encode() + b"\n"))
             following = answer.get("nextForwardToken")
             ended = not following or following == stream.token
             stream.token = following or stream.token
@@ -167,7 +167,7 @@ class LogFollower:
         self.more = True
         return lines
 
-    def _page(self, stream: _Stream) -> tuple[Mapping[str, Any], int]:
+    def _page(self, stream: _LogStream) -> tuple[Mapping[str, Any], int]:
         """A page, and how many of its first lines were taken already."""
         named = {"logGroupName": GROUP, "logStreamName": stream.name, "startFromHead": True}
         if stream.token is not None:

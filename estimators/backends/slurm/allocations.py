@@ -18,7 +18,7 @@ from estimators.backends.slurm import keeper
 Event = dict[str, Any]
 
 
-class _Asked(NamedTuple):
+class _Question(NamedTuple):
     """A question to the keeper, and the answers that have come."""
 
     message: Event
@@ -29,7 +29,7 @@ class Refused(Exception):
     """Slurm has refused an allocation; the message says why."""
 
 
-class Queue:
+class AllocationQueue:
     """The keeper of a job's allocations, in its supervisor.
 
     Args:
@@ -41,7 +41,7 @@ class Queue:
         self._loop = loop
         self._protected = protected
         self._numbers = itertools.count(1)
-        self._asked: dict[int, _Asked] = {}
+        self._asked: dict[int, _Question] = {}
         self._jobs: set[str] = set()
         self._keeper: ChildProcess | None = None
         self._listening: asyncio.Task[None] | None = None
@@ -91,7 +91,7 @@ class Queue:
     @contextlib.contextmanager
     def _ask(self, message: Event) -> Iterator[asyncio.Queue[Event]]:
         number = next(self._numbers)
-        asked = self._asked[number] = _Asked({**message, "id": number}, asyncio.Queue())
+        asked = self._asked[number] = _Question({**message, "id": number}, asyncio.Queue())
         self._send(asked.message)
         try:
             yield asked.answers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
+import dataclasses
 import os
 import shutil
 import socket
@@ -23,9 +23,9 @@ from estimators.backends.hosts.provider import (
     Placement,
     ProvidedJob,
 )
-from estimators.backends.hosts.remote import RemoteHost
+from estimators.backends.hosts.remote import HostSource, RemoteHost
 from estimators.backends.slurm import commands, keeper, partitions, reasons
-from estimators.backends.slurm.allocations import Queue, Refused
+from estimators.backends.slurm.allocations import AllocationQueue, Refused
 from estimators.backends.slurm.options import SlurmOptions
 from estimators.job import fleets
 from estimators.job.errors import ConfigurationError
@@ -51,7 +51,7 @@ class SlurmProvider(HostProvider):
     def __init__(self, job: ProvidedJob) -> None:
         super().__init__(job)
         self._options = SlurmOptions.of(job.options.backend_options)
-        self._queue = Queue(job.loop, job.protected)
+        self._queue = AllocationQueue(job.loop, job.protected)
         self._forming: _Allocation | None = None  # for the hosts that are asked for in this turn
         self._allocations: list[_Allocation] = []
         self._again: dict[str, int] = {}  # what Slurm has taken, to be waited for if the job needs it again -> its size
@@ -91,12 +91,12 @@ class SlurmProvider(HostProvider):
         cpus = [int(text.rstrip("+")) for text in said.split() if text.rstrip("+").isdigit()]
         asked = given.plain.get("cpus_per_task", "")
         return Placement(
-            base_dir=lambda host: f"/tmp/fleetfit-hosts-{os.getuid()}/{spec.name}/hosts/{host}/ml",
+            base_dir=f"/tmp/fleetfit-hosts-{os.getuid()}/{spec.name}/hosts/{{host}}/ml",
             python=given.python,
             package="container",
             interface="",
             cpus=int(asked) if asked.isdigit() else min(cpus, default=1),
-            connect=lambda host: ("srun", "--nodes=1", "--ntasks=1", "--overlap"),
+            connect=dict.fromkeys(spec.hosts, ("srun", "--nodes=1", "--ntasks=1", "--overlap")),
         )
 
     # --- hosts ---
@@ -131,7 +131,7 @@ class SlurmProvider(HostProvider):
             allocation = self._forming = _Allocation()
             allocation.running = self.loop.start(self._obtain(allocation))
             self._allocations.append(allocation)
-        allocation.parts.append(_Part(name, allocation))
+        allocation.parts.append(_Part(self, name, allocation))
         return allocation.parts[-1]
 
     def _leave(self, part: _Part) -> None:
@@ -219,7 +219,7 @@ class SlurmProvider(HostProvider):
         except HostUnavailable as error:
             raise HostUnavailable(f"{part.node.name} (Slurm job {part.allocation.job}): {error}") from None
         if part.allocation.taken:  # it was announced while the agent started
-            self._signalled(part)
+            self.heed(part)
         return part.host
 
     async def _connect(self, part: _Part, node: _Node) -> RemoteHost:
@@ -248,8 +248,7 @@ class SlurmProvider(HostProvider):
             caller_address=caller,
             interface="",
             silence=options.silence,
-            on_signal=lambda number: self._signalled(part),
-            explain=functools.partial(self._explain, part),
+            source=part,
         )
         theirs, ours = host.facts.python_version.split(".")[:2], [str(number) for number in sys.version_info[:2]]
         if theirs != ours:
@@ -260,7 +259,8 @@ class SlurmProvider(HostProvider):
             )
         return host
 
-    def _signalled(self, part: _Part) -> None:
+    def heed(self, part: _Part) -> None:
+        """Find out what a signal of an agent was for."""
         self.loop.start(self._heed(part))
 
     async def _heed(self, part: _Part) -> None:
@@ -275,9 +275,9 @@ class SlurmProvider(HostProvider):
             return
         allocation.taken = True
         for host in [other.host for other in allocation.parts if other.host is not None]:
-            host.on_notice(meant)  # all at once, though their agents hear of it one after the other
+            host.notice(meant)  # all at once, though their agents hear of it one after the other
 
-    async def _explain(self, part: _Part, reason: str) -> str:
+    async def explain(self, part: _Part, reason: str) -> str:
         """Return why an agent's connection has ended: srun says so as it ends."""
         assert part.node is not None and part.srun is not None
         with contextlib.suppress(asyncio.TimeoutError):
@@ -304,19 +304,30 @@ class SlurmProvider(HostProvider):
             return []
         words = ["squeue", "--noheader", f"--user={os.getuid()}", "--format=%A %j"]
         _, said, _ = keeper.command(words, seconds=10)
-        found = []
+        found: list[Leftover] = []
         for line in said.splitlines():
             job, _, name = line.partition(" ")
             if name.startswith(commands.PREFIX):
-                remove = functools.partial(_cancel, job)
-                found.append(Leftover(name=f"Slurm job {job}", job=name.removeprefix(commands.PREFIX), remove=remove))
+                name = name.removeprefix(commands.PREFIX)
+                found.append(AllocationLeftover(name=f"Slurm job {job}", job=name, number=job))
         return found
 
 
-def _cancel(job: str) -> None:
-    code, _, reason = keeper.command(["scancel", "--quiet", job], seconds=30)
-    if code != 0:
-        raise OSError(f"scancel {job}: {reason}")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AllocationLeftover(Leftover):
+    """An allocation.
+
+    Attributes:
+        number: Slurm's number of it.
+    """
+
+    number: str
+
+    def remove(self) -> None:
+        """Cancel it."""
+        code, _, reason = keeper.command(["scancel", "--quiet", self.number], seconds=30)
+        if code != 0:
+            raise OSError(f"scancel {self.number}: {reason}")
 
 
 class _Node(NamedTuple):
@@ -348,7 +359,7 @@ class _Allocation:
         self.taken = False
 
 
-class _Part:
+class _Part(HostSource):
     """What a host has of an allocation.
 
     Attributes:
@@ -359,12 +370,23 @@ class _Part:
         host: The host, when its agent has answered.
     """
 
-    def __init__(self, name: str, allocation: _Allocation) -> None:
+    hears_signals = True
+
+    def __init__(self, provider: SlurmProvider, name: str, allocation: _Allocation) -> None:
+        self._provider = provider
         self.name = name
         self.allocation = allocation
         self.node: _Node | None = None
         self.srun: ChildProcess | None = None
         self.host: RemoteHost | None = None
+
+    async def explain(self, reason: str) -> str:
+        """Ask srun why the agent's connection has ended."""
+        return await self._provider.explain(self, reason)
+
+    def signalled(self, number: int) -> None:
+        """Find out what the signal was for."""
+        self._provider.heed(self)
 
     @property
     def said(self) -> list[str]:

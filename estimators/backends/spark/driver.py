@@ -84,7 +84,7 @@ def is_sparks(path: str) -> bool:
 # --- in the driver ---
 
 
-class Host(cluster_program.Host):
+class SparkHost(cluster_program.ProgramHost):
     """Hold what is known of a host and of its task."""
 
     def __init__(self, wanted: dict[str, str]) -> None:
@@ -93,10 +93,10 @@ class Host(cluster_program.Host):
         self.placed = self.told = False  # whether its executor and its end were reported
 
 
-class Driver(cluster_program.Program):
+class SparkDriver(cluster_program.Program):
     """Serve a supervisor's requests."""
 
-    host_type = Host
+    host_type = SparkHost
 
     def __init__(self, output: int) -> None:
         super().__init__(output)
@@ -147,7 +147,7 @@ class Driver(cluster_program.Program):
 
     # --- hosts ---
 
-    def acquire(self, asked: dict[str, Any], hosts: list[Host]) -> None:
+    def acquire(self, asked: dict[str, Any], hosts: list[SparkHost]) -> None:
         """Hold the hosts' places by a Spark job until they are released or lost."""
         stage = f"fleetfit-{hosts[0].identity}"
         reason = ""
@@ -175,7 +175,7 @@ class Driver(cluster_program.Program):
                 host.over.set()
             self._tell(hosts, reason)
 
-    def _tell(self, hosts: list[Host], reason: str) -> None:
+    def _tell(self, hosts: list[SparkHost], reason: str) -> None:
         """Report the end of hosts' tasks, once each."""
         for host in hosts:
             if not host.told:
@@ -192,7 +192,7 @@ class Driver(cluster_program.Program):
                 requests.resource(name.split(".")[3], int(value))
         return ResourceProfileBuilder().require(requests).build
 
-    def _await_room(self, stage: str, hosts: list[Host], *, wait: bool) -> int | None:
+    def _await_room(self, stage: str, hosts: list[SparkHost], *, wait: bool) -> int | None:
         """Wait until there is an executor for each host, and reserve them for a stage.
 
         Args:
@@ -247,7 +247,7 @@ class Driver(cluster_program.Program):
         found = [listed.apply(index) for index in range(listed.size())]
         return [int(one.totalCores()) for one in found if self._local or one.id() != "driver"]
 
-    def _watch(self, stage: str, hosts: list[Host], over: threading.Event) -> None:
+    def _watch(self, stage: str, hosts: list[SparkHost], over: threading.Event) -> None:
         """Report why a stage has failed, and cancel it before Spark retries it."""
         began, told = time.monotonic(), False
         while not over.wait(_LOOK_S):
@@ -275,7 +275,7 @@ class Driver(cluster_program.Program):
                 return self._why(state.stageId)
         return None
 
-    def _place(self, stage: str, hosts: list[Host]) -> bool:
+    def _place(self, stage: str, hosts: list[SparkHost]) -> bool:
         """Report each host's executor, once; return whether all have one."""
         for state in self._states(stage) if not all(host.placed for host in hosts) else ():
             tasks = self._context._jsc.sc().statusStore().taskList(state.stageId, 0, len(hosts))
@@ -301,7 +301,7 @@ class Driver(cluster_program.Program):
                 return line_of(said.get())
         return "its task has failed"
 
-    def release(self, host: Host) -> None:
+    def release(self, host: SparkHost) -> None:
         """Wait for the task to end with its agent; cancel the stage if it does not."""
         if not host.over.wait(cluster_program.RELEASE_S) and all(other.released.is_set() for other in host.shares):
             self._cancel(host.stage)
@@ -332,4 +332,4 @@ def line_of(error: BaseException | str) -> str:
 
 
 if __name__ == "__main__":
-    cluster_program.serve(Driver)
+    cluster_program.serve(SparkDriver)

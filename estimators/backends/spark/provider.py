@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from container.contract.strategies import Elastic
-from estimators.backends.engine import Engine
+from estimators.backends.engine import EnginePackage
 from estimators.backends.hosts.arriving import ArrivingOptions, ArrivingProvider, ExpectedHost
 from estimators.backends.hosts.provider import Finding, Placement, ProvidedJob
 from estimators.backends.spark import session
@@ -17,7 +17,7 @@ from estimators.job.errors import ConfigurationError, UnsupportedError
 from estimators.job.request import RunOptions, TrainingJobSpec
 
 #: Tasks may ask for whole executors on all cluster managers from 4.0 on.
-_PYSPARK = Engine("PySpark", "pyspark", (4, 0), extra="spark")
+_PYSPARK = EnginePackage("PySpark", "pyspark", (4, 0), extra="spark")
 
 
 class SparkOptions(ArrivingOptions):

@@ -13,9 +13,9 @@ from typing import Any
 from container.system.asyncio_loop import AsyncioLoop, gather, within
 from estimators.backends.hosts.child import ChildProcess
 from estimators.backends.hosts.provider import HostError, Say
-from estimators.backends.ssh.command import SshSettings
-from estimators.backends.ssh.connection import Connections, NotStarted
-from estimators.backends.ssh.machines import Machine
+from estimators.backends.openssh.command import SshSettings
+from estimators.backends.openssh.connection import Connections, NotStarted
+from estimators.backends.ssh.machines import SshMachine
 
 #: How long a machine may take to answer, and one to reach another, in seconds.
 _ANSWER_S, _REACH_S = 20.0, 3.0
@@ -69,7 +69,7 @@ sys.stdin.read()
 
 
 @dataclasses.dataclass(kw_only=True)
-class Report:
+class MachineReport:
     """What was found of one machine.
 
     Attributes:
@@ -82,7 +82,7 @@ class Report:
         probe: The program that looks at it, while that runs.
     """
 
-    machine: Machine
+    machine: SshMachine
     problem: str = ""
     address: str = ""
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -123,7 +123,9 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".")[:2] if part.isdecimal())
 
 
-def check(settings: SshSettings, machines: Sequence[Machine], *, on_step: Say = lambda text: None) -> list[Report]:
+def check(
+    settings: SshSettings, machines: Sequence[SshMachine], *, on_step: Say = lambda text: None
+) -> list[MachineReport]:
     """Look at machines, all at once; call it from the main thread.
 
     Args:
@@ -133,7 +135,7 @@ def check(settings: SshSettings, machines: Sequence[Machine], *, on_step: Say = 
     """
     loop = AsyncioLoop()
     connections = Connections(loop, settings)
-    reports = [Report(machine=machine) for machine in machines]
+    reports = [MachineReport(machine=machine) for machine in machines]
     try:
         loop.run(_check(connections, reports, on_step))
     finally:
@@ -142,7 +144,7 @@ def check(settings: SshSettings, machines: Sequence[Machine], *, on_step: Say = 
     return reports
 
 
-async def _check(connections: Connections, reports: Sequence[Report], on_step: Say) -> None:
+async def _check(connections: Connections, reports: Sequence[MachineReport], on_step: Say) -> None:
     try:
         on_step(f"checking {len(reports)} hosts")
         await gather(*(_attempt(report, _ANSWER_S, _look(connections, report)) for report in reports))
@@ -157,7 +159,7 @@ async def _check(connections: Connections, reports: Sequence[Report], on_step: S
                 report.probe.close()
 
 
-async def _attempt(report: Report, seconds: float, step: Coroutine[Any, Any, None]) -> None:
+async def _attempt(report: MachineReport, seconds: float, step: Coroutine[Any, Any, None]) -> None:
     """Take a step, after whose failure nothing more can be said of the machine."""
     try:
         await within(seconds, step)
@@ -171,7 +173,7 @@ async def _attempt(report: Report, seconds: float, step: Coroutine[Any, Any, Non
         report.problem = str(error)
 
 
-async def _look(connections: Connections, report: Report) -> None:
+async def _look(connections: Connections, report: MachineReport) -> None:
     """Connect to a machine, and ask what it is."""
     connection = await connections.open(report.machine.destination)
     report.address = report.machine.address or connection.address
@@ -181,7 +183,7 @@ async def _look(connections: Connections, report: Report) -> None:
     report.clock = report.facts.pop("time") - time.time()
 
 
-async def _reach(report: Report, there: Sequence[Report]) -> None:
+async def _reach(report: MachineReport, there: Sequence[MachineReport]) -> None:
     """Have a machine try to reach the others."""
     assert report.probe is not None
     others = [(other.machine.name, other.address, other.facts["port"]) for other in there if other is not report]

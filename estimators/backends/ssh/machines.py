@@ -12,7 +12,7 @@ from typing import Any
 from container.contract.names import cut, shown
 from container.contract.rules import option, read, refuse, seconds, text, texts, whole
 from container.system import files
-from estimators.backends.ssh.command import Destination, SshSettings
+from estimators.backends.openssh.command import Destination, SshSettings
 from estimators.job.errors import ConfigurationError
 from estimators.records.record import jobs_folder
 
@@ -28,24 +28,26 @@ _HOST = re.compile(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Machine:
+class SshMachine:
     """A machine of a fleet.
 
     Attributes:
         destination: What ssh connects to.
         slots: How many processes of a job it takes; None for as many as a job wants there.
         address: Where the other machines reach it; None: where ssh reached it.
+        label: Its name in messages, if not that of its host.
     """
 
     destination: Destination
     slots: int | None = None
     address: str | None = None
+    label: str = ""
 
     @property
     def name(self) -> str:
-        """Return its name in messages and files: its host, with the port if it has one of its own."""
-        port = self.destination.port
-        return self.destination.host if port is None else f"{self.destination.host}:{port}"
+        """Return its name in messages and files: its label, or its host, with the port if it has one of its own."""
+        host, port = self.destination.host, self.destination.port
+        return self.label or (host if port is None else f"{host}:{port}")
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as ``backend_options={"hosts": […]}`` takes it."""
@@ -55,7 +57,7 @@ class Machine:
         return {name: value for name, value in values.items() if value is not None}
 
 
-def parse(text: str, where: str) -> Machine:
+def parse(text: str, where: str) -> SshMachine:
     """Read ``[user@]host[:slots]``.
 
     Args:
@@ -72,12 +74,12 @@ def parse(text: str, where: str) -> Machine:
     if slots is not None and int(slots) == 0:
         raise ConfigurationError(f"{where}: {text!r} has no slots. Leave this host out.")
     destination = Destination(host=found["six"] or found["host"], user=found["user"])
-    return Machine(destination=destination, slots=int(slots) if slots is not None else None)
+    return SshMachine(destination=destination, slots=int(slots) if slots is not None else None)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Given:
-    """A host that is a dict; see :class:`Machine` and :class:`Destination`."""
+    """A host that is a dict; see :class:`SshMachine` and :class:`Destination`."""
 
     host: str = option(text(), "")
     user: str | None = option(text())
@@ -86,15 +88,15 @@ class _Given:
     address: str | None = option(text())
 
 
-def _from_dict(given: Mapping[str, Any], where: str) -> Machine:
+def _from_dict(given: Mapping[str, Any], where: str) -> SshMachine:
     found: _Given = read(_Given, given, what=f"key of a host in {where}")
     if not found.host:
         raise ConfigurationError(f"{where}: {shown(dict(given))} has no 'host'.")
     destination = Destination(host=found.host, user=found.user, port=found.port)
-    return Machine(destination=destination, slots=found.slots, address=found.address)
+    return SshMachine(destination=destination, slots=found.slots, address=found.address)
 
 
-def parse_list(given: Any, where: str) -> tuple[Machine, ...]:
+def parse_list(given: Any, where: str) -> tuple[SshMachine, ...]:
     """Read a list of hosts, each a text or a dict.
 
     Raises:
@@ -117,7 +119,7 @@ def parse_list(given: Any, where: str) -> tuple[Machine, ...]:
     return _once(machines, where)
 
 
-def parse_file(text: str, where: str) -> tuple[Machine, ...]:
+def parse_file(text: str, where: str) -> tuple[SshMachine, ...]:
     """Read a host file: OpenMPI's (``host slots=4``), Horovod's (``host:4``) or one host a line.
 
     Raises:
@@ -146,7 +148,7 @@ def parse_file(text: str, where: str) -> tuple[Machine, ...]:
     return _once(machines, where)
 
 
-def read_file(path: Path, where: str) -> tuple[Machine, ...]:
+def read_file(path: Path, where: str) -> tuple[SshMachine, ...]:
     """Read a host file by its path.
 
     Raises:
@@ -159,8 +161,8 @@ def read_file(path: Path, where: str) -> tuple[Machine, ...]:
     return parse_file(text, str(path))
 
 
-def _once(machines: Iterable[Machine], where: str) -> tuple[Machine, ...]:
-    seen: dict[str, Machine] = {}
+def _once(machines: Iterable[SshMachine], where: str) -> tuple[SshMachine, ...]:
+    seen: dict[str, SshMachine] = {}
     for machine in machines:
         if machine.name in seen:
             raise ConfigurationError(f"{where}: {machine.name!r} is named twice. Name each host once, with its slots.")
@@ -196,7 +198,7 @@ class SshOptions:
         wait: How long a job waits for machines that other jobs have, in seconds.
     """
 
-    hosts: tuple[Machine, ...] | None = option(lambda where, value: parse_list(value, where))
+    hosts: tuple[SshMachine, ...] | None = option(lambda where, value: parse_list(value, where))
     host_file: Path | None = dataclasses.field(default=None, metadata={"rule": _path})
     python: str | None = option(text())
     requirements: tuple[str, ...] | None = option(texts(one_too=False, such_as=" such as ['tensorflow==2.21.*']"))
@@ -223,7 +225,7 @@ class SshOptions:
             )
         return made
 
-    def machines(self) -> tuple[Machine, ...]:
+    def machines(self) -> tuple[SshMachine, ...]:
         """Return the machines, from the first place that names some.
 
         Raises:
@@ -253,7 +255,7 @@ def hosts_file(fleet: str) -> Path:
     return folder(fleet) / "hosts"
 
 
-def save(fleet: str, machines: Iterable[Machine]) -> None:
+def save(fleet: str, machines: Iterable[SshMachine]) -> None:
     """Write a fleet's file of machines.
 
     Raises:

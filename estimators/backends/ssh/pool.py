@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from container.system import locks
 from estimators.backends.hosts.provider import HostUnavailable, ProvidedJob
-from estimators.backends.ssh.machines import Machine, SshOptions, folder, parse
+from estimators.backends.ssh.machines import SshMachine, SshOptions, folder, parse
 from estimators.job.errors import ConfigurationError
 from estimators.job.request import TrainingJobSpec
 
@@ -23,7 +23,7 @@ class OthersHaveThem(HostUnavailable):
     """Tell that no machine will do now, but that other jobs have some."""
 
 
-class Pool:
+class MachinePool:
     """Choose machines for a job's hosts.
 
     Args:
@@ -43,7 +43,7 @@ class Pool:
         self._waits_until = self._held_since = 0.0
         self._said = ""
 
-    def read_again(self) -> dict[str, int | None]:
+    def places(self) -> dict[str, int | None]:
         """Read the list of machines again, and return those that will do, with their slots.
 
         Raises:
@@ -52,11 +52,11 @@ class Pool:
         self._machines = list(self._options.machines())
         return {machine.name: machine.slots for machine in self._machines if fits(machine, self._job.spec)}
 
-    def lost(self, machine: Machine) -> None:
+    def lost(self, machine: SshMachine) -> None:
         """Note that a machine was lost: another one is taken first from now on."""
         self._losses[machine.name] = self._losses.get(machine.name, 0) + 1
 
-    def give_back(self, machine: Machine) -> None:
+    def give_back(self, machine: SshMachine) -> None:
         """Let others have a machine."""
         if (lock := self._locks.pop(machine.name, None)) is not None:
             os.close(lock)
@@ -70,7 +70,7 @@ class Pool:
             os.close(lock)
         self._locks.clear()
 
-    def take(self, host: str, tried: Collection[str], place: str | None) -> Machine:
+    def take(self, host: str, tried: Collection[str], place: str | None) -> SshMachine:
         """Return a machine for a host, locked.
 
         Args:
@@ -174,7 +174,7 @@ class Pool:
             os.close(lock)
         self._reserved.clear()
 
-    def _lock(self, machine: Machine) -> tuple[int | None, str]:
+    def _lock(self, machine: SshMachine) -> tuple[int | None, str]:
         """Lock a machine for a job of this user here; or return whose it is."""
         path = folder(self._options.fleet) / "locks" / machine.name.replace("/", "_")
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -186,7 +186,7 @@ class Pool:
         return lock, ""
 
 
-def fits(machine: Machine, spec: TrainingJobSpec) -> bool:
+def fits(machine: SshMachine, spec: TrainingJobSpec) -> bool:
     """Return whether a machine takes a host of a job."""
     return machine.slots is None or machine.slots >= processes_of(spec)
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import itertools
 import os
 import shutil
 from typing import Any, ClassVar
@@ -24,12 +25,12 @@ from estimators.backends.hosts.provider import (
     Placement,
     ProvidedJob,
 )
-from estimators.backends.hosts.remote import RemoteHost
-from estimators.backends.ssh import starting
-from estimators.backends.ssh.connection import CLOSED, WHY_S, Connections, SshConnection
-from estimators.backends.ssh.machines import VARIABLE, Machine, SshOptions
-from estimators.backends.ssh.pool import LOOK_EVERY_S, OthersHaveThem, Pool, fits, processes_of
-from estimators.backends.ssh.starting import OurProgram
+from estimators.backends.hosts.remote import HostSource, RemoteHost
+from estimators.backends.openssh import starting
+from estimators.backends.openssh.connection import CLOSED, WHY_S, Connections, SshConnection
+from estimators.backends.openssh.starting import OurProgram
+from estimators.backends.ssh.machines import VARIABLE, SshMachine, SshOptions
+from estimators.backends.ssh.pool import LOOK_EVERY_S, MachinePool, OthersHaveThem, fits, processes_of
 from estimators.job import fleets
 from estimators.job.errors import ConfigurationError
 from estimators.job.fleets import Capabilities
@@ -44,19 +45,36 @@ _LONGEST_PAUSE_S = 60.0
 _TRIAL_WAITS_S = 7 * 86_400.0
 
 
-@dataclasses.dataclass
-class Reservation:
+@dataclasses.dataclass(eq=False)
+class Reservation(HostSource):
     """Hold the machine that a host is on.
 
     Attributes:
         machine: The machine.
+        pool: The machines of the job.
         connection: The connection to it; None until there is one.
+        agent: The agent there; None until it was started.
         identity: What the machine is known by; "" until its agent has said it.
     """
 
-    machine: Machine
+    machine: SshMachine
+    pool: MachinePool
     connection: SshConnection | None = None
+    agent: ChildProcess | None = None
     identity: str = ""
+
+    async def explain(self, reason: str) -> str:
+        """Return why the machine is gone.
+
+        That is what ended the connection, if that was not the end of the agent; else what the agent complained of.
+        """
+        assert self.connection is not None and self.agent is not None
+        await asyncio.sleep(WHY_S)
+        self.pool.lost(self.machine)
+        ended = self.connection.ended or ""
+        text = (ended if ended != CLOSED else "") or self.agent.complaint or ended or reason
+        self.connection.close()
+        return text
 
 
 class SshProvider(HostProvider):
@@ -68,7 +86,7 @@ class SshProvider(HostProvider):
     def __init__(self, job: ProvidedJob) -> None:
         super().__init__(job)
         self._options = SshOptions.of(job.options.backend_options)
-        self._pool = Pool(job, self._options)
+        self._pool = MachinePool(job, self._options)
         self._connections = Connections(job.loop, self._options.settings())
         self._reservations: dict[str, Reservation] = {}  # host -> where it is
         self._located = Located()  # the machines that discovery has named for hosts
@@ -118,20 +136,15 @@ class SshProvider(HostProvider):
         """Say where the job would run."""
         given = SshOptions.of(options.backend_options)
         fitting = [machine for machine in given.machines() if fits(machine, spec)]
-        places = dict(zip(spec.hosts, fitting, strict=False))
         config = ("-F", str(given.ssh_config)) if given.ssh_config is not None else ()
-
-        def connect(host: str) -> tuple[str, ...]:
-            machine = places.get(host)
-            words = machine.destination.words() if machine is not None else ["--", "HOST"]
-            return ("ssh", *config, *(word for word in words if word != "--"))
-
+        words = [[word for word in machine.destination.words() if word != "--"] for machine in fitting]
+        places = zip(spec.hosts, itertools.chain(words, itertools.repeat(["HOST"])), strict=False)
         cache = ".cache/fleetfit/hosts"  # below the home, where ssh begins
         return Placement(
-            base_dir=lambda host: f"/tmp/fleetfit-hosts/{spec.name}/hosts/{host}/ml",
+            base_dir=f"/tmp/fleetfit-hosts/{spec.name}/hosts/{{host}}/ml",
             python=given.python or f"{cache}/env/bin/python",
             package=f"{cache}/{shipping.code().name}/container",
-            connect=connect,
+            connect={host: ("ssh", *config, *there) for host, there in places},
         )
 
     @classmethod
@@ -191,7 +204,7 @@ class SshProvider(HostProvider):
         """Start an agent on the first machine that will do, each tried once."""
         while True:
             try:
-                reservation = self._reservations[name] = Reservation(self._pool.take(name, tried, located))
+                reservation = self._reservations[name] = Reservation(self._pool.take(name, tried, located), self._pool)
             except HostUnavailable as error:
                 reasons = [f"{machine}: {reason}" for machine, reason in tried.items()]
                 raise type(error)("; ".join(filter(None, [*reasons, str(error)]))) from None
@@ -210,7 +223,7 @@ class SshProvider(HostProvider):
         connection = reservation.connection = await self._connect(machine)
         try:
             address = self._address(machine, connection)
-            program = await starting.start(
+            program = reservation.agent = await starting.start(
                 connection, self._program, lambda text: self.job.tell(f"{machine.name}: {text}")
             )
             host = await RemoteHost.connect(
@@ -223,7 +236,7 @@ class SshProvider(HostProvider):
                 caller_address=options.caller_address or connection.caller_address,
                 interface="",
                 silence=options.silence,
-                explain=functools.partial(self._explain, machine, connection, program),
+                source=reservation,
             )
             known = {other.identity: other.machine.name for other in self._reservations.values()}
             reservation.identity = host.facts.identity
@@ -236,13 +249,13 @@ class SshProvider(HostProvider):
             raise
         return host
 
-    async def _connect(self, machine: Machine) -> SshConnection:
+    async def _connect(self, machine: SshMachine) -> SshConnection:
         """Connect to a machine."""
         return await self._connections.open(
             machine.destination, on_late=lambda text: self.job.tell(f"{machine.name}: {text}")
         )
 
-    def _address(self, machine: Machine, connection: SshConnection) -> str:
+    def _address(self, machine: SshMachine, connection: SshConnection) -> str:
         """Return where the other hosts reach a machine."""
         address = machine.address or connection.address
         if ":" in address and len(self.spec.hosts) == 1 and not isinstance(self.spec.strategy, Elastic):
@@ -270,18 +283,6 @@ class SshProvider(HostProvider):
         return OurProgram(
             code=shipping.code(), python=python, others=others, words=("agent", "host"), environment=environment
         )
-
-    async def _explain(self, machine: Machine, connection: SshConnection, agent: ChildProcess, reason: str) -> str:
-        """Return why a machine is gone.
-
-        That is what ended the connection, if that was not the end of the agent; else what the agent complained of.
-        """
-        await asyncio.sleep(WHY_S)
-        self._pool.lost(machine)
-        broken = connection.ended if connection.ended != CLOSED else ""
-        text = broken or agent.complaint or connection.ended or reason
-        connection.close()
-        return text
 
     async def bridge(self, host: Host, other: Host, port: int) -> int:
         """Lead connections to a port of a host's loopback address to one of another host, through both ssh."""
@@ -318,7 +319,7 @@ class SshProvider(HostProvider):
     def membership(self) -> MembershipSource | None:
         """Return what reads the list of machines: hosts may be added to a file of them while a job runs."""
         every = _LIST_EVERY_S if self._options.hosts is None else None
-        return Polled(self.loop, self._pool.read_again, title="the fleet", every=every)
+        return Polled(self.loop, self._pool, title="the fleet", every=every)
 
     def locate(self, name: str, place: str) -> None:
         """Say which machine is to be a host's; it is the name that discovery has for it."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from container.contract.strategies import DISCOVERED_BY_CALLER, Elastic
 from container.system.asyncio_loop import AsyncioLoop
 from estimators.backends.base import Backend
-from estimators.backends.hosts.discovery import Discovery
+from estimators.backends.hosts.discovery import PlaceDiscovery
 from estimators.backends.hosts.membership import MembershipSource
 from estimators.records.record import DISCOVERED
 
@@ -22,7 +22,7 @@ def of_job(loop: AsyncioLoop, strategy: Elastic, backend: Backend) -> Membership
         return backend.membership()
     by_caller = strategy.discovery == DISCOVERED_BY_CALLER
     folder = backend.record.path
-    return Discovery(
+    return PlaceDiscovery(
         loop,
         folder / DISCOVERED if by_caller else Path(strategy.discovery),
         default_slots=strategy.slots or strategy.processes_per_host,

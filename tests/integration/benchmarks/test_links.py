@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import links
-from estimators.backends.docker.links import Link
+from estimators.backends.docker.links import ShapedLink
 
 
 def test_a_process_that_has_ended_has_no_start() -> None:
@@ -33,7 +33,7 @@ def namespaces() -> None:
     why = links.refusal()
     if why is None:
         try:
-            with links.made(links.plan(1), Link(rate=10_000_000)):
+            with links.made(links.plan(1), ShapedLink(rate=10_000_000)):
                 return
         except links.Unavailable as error:
             why = str(error)
@@ -44,7 +44,7 @@ def namespaces() -> None:
 def test_a_shaped_link_is_slower_and_nothing_is_left() -> None:
     with links.made(links.plan(2)) as planned:
         unshaped = links.transfer(planned, 0.2)
-        links.shape(planned, Link(rate=10_000_000))
+        links.shape(planned, ShapedLink(rate=10_000_000))
         shaped = links.transfer(planned, 0.2)
         assert set(planned.names()) <= set(links._existing())
     # A busy machine slows both down; what waits in the bucket at the start goes at once.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import clusters
@@ -83,11 +84,12 @@ def test_no_instance_runs_on_after_the_supervisor_was_killed(
     assert clean.find(clean.Selection(leftovers=False, regions={"ec2": ""})) == []  # its job runs
     supervisor = clusters.supervisor(job)
     removers = [
-        process for process in clusters.below(supervisor.pid) if "estimators.backends.ec2.remover" in process.argv
+        process for process in clusters.below(supervisor.pid) if "estimators.backends.ec2.leftovers" in process.argv
     ]
     assert len(removers) == 1
-    for process in removers if also else ():
-        process.kill()
+    if also:
+        supervisor.kill(signal.SIGSTOP)  # it would start another one
+        removers[0].kill()
     supervisor.kill()
     clusters.until(lambda: not ec2.alive())
     clusters.until(lambda: not ec2.server.running())

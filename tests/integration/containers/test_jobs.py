@@ -17,9 +17,9 @@ from containing import WAITING, await_gone, left, plain_job
 
 from container.formats import tfrecord
 from estimators import MPI, CollectiveAllReduce, ParameterServer, RunOptions, TensorFlow, TrainingJobError
-from estimators.backends.docker import ownership, reapers
+from estimators.backends.docker import ownership
 from estimators.backends.docker.engine import Engine
-from estimators.backends.docker.reapers import Duty
+from estimators.backends.docker.reaper import Duty
 from estimators.backends.images.toolkit import IMAGE
 from estimators.client import launch
 from estimators.inputs import TrainingInput
@@ -305,8 +305,8 @@ def test_what_a_crashed_machine_left_is_cleaned(make: clusters.Make, engine: Eng
     job = make.start(WAITING, ready=1)
     assert not [item for item in clean.left_by_backends() if job.name in item.why], "it runs"
     supervisor = clusters.supervisor(job)
-    reaper = next(one for one in clusters.below(supervisor.pid) if str(reapers.PROGRAM) in one.argv)
-    assert reaper.pid in launch._leftovers(job.record.path), "a job is not resumed before its reaper is done"
+    reaper = next(one for one in clusters.below(supervisor.pid) if "estimators.backends.docker.reaper" in one.argv)
+    assert reaper.pid in launch._leftovers(job.record.path), "a job is not resumed before its remover is done"
     supervisor.kill(signal.SIGSTOP)  # it would start another reaper
     reaper.kill()
     supervisor.kill()
@@ -322,7 +322,7 @@ def test_a_reaper_that_was_killed_is_replaced(make: clusters.Make, engine: Engin
     supervisor = clusters.supervisor(job)
 
     def found() -> list[clusters.Process]:
-        return [one for one in clusters.below(supervisor.pid) if str(reapers.PROGRAM) in one.argv]
+        return [one for one in clusters.below(supervisor.pid) if "estimators.backends.docker.reaper" in one.argv]
 
     [first] = found()
     first.kill()
@@ -422,7 +422,7 @@ def test_files_of_containers_are_given_back(plain: str, engine: Engine, tmp_path
         (tmp_path / name / f"of-{owner}").touch()
         os.chown(tmp_path / name / f"of-{owner}", owner, owner)
     trees, shared = (str(tmp_path / "tree"), str(tmp_path / "absent")), (str(tmp_path / "shared"),)
-    duty = Duty(label="fleetfit.record", value="/none", image=plain, trees=trees, shared=shared)
+    duty = Duty(job="/none", label="fleetfit.record", value="/none", image=plain, trees=trees, shared=shared)
     for plan in ownership.plans(duty, "", 12345, 23456):
         engine.run(plan)
     owners = {str(path.relative_to(tmp_path)): path.stat().st_uid for path in tmp_path.glob("*/of-*")}

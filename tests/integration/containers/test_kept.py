@@ -11,7 +11,7 @@ import pytest
 from containing import WAITING
 
 from estimators import TrainingJobError
-from estimators.backends.docker import kept, reapers
+from estimators.backends.docker import kept
 from estimators.backends.docker.engine import Engine
 from estimators.client import launch
 
@@ -76,9 +76,10 @@ def test_a_job_that_is_stopped_or_fails_leaves_a_pool_and_a_killed_supervisor_do
     job = make.start(WAITING, hosts=2, ready=2, keep_alive_period_in_seconds=30)
     assert pools(home) == [pool]
     supervisor = clusters.supervisor(job)
-    [reaper] = launch._leftovers(pool)  # the first job's supervisor started it
-    os.kill(reaper, signal.SIGKILL)
-    clusters.until(lambda: [one for one in clusters.below(supervisor.pid) if str(reapers.PROGRAM) in one.argv])
+    clusters.until(lambda: len(launch._leftovers(pool)) == 1)  # those of the jobs before have ended
+    [remover] = launch._leftovers(pool)
+    os.kill(remover, signal.SIGKILL)
+    clusters.until(lambda: [one for one in launch._leftovers(pool) if one != remover])
     supervisor.kill()
     clusters.until(lambda: not pools(home) and not any(engine.leftovers({"fleetfit.pool": str(pool)})))
 
@@ -86,7 +87,7 @@ def test_a_job_that_is_stopped_or_fails_leaves_a_pool_and_a_killed_supervisor_do
 def test_a_kept_container_that_is_killed_is_the_reason(make: clusters.Make, engine: Engine, home: Path) -> None:
     job = make.start(WAITING, hosts=2, ready=2, keep_alive_period_in_seconds=60)
     [pool] = pools(home)
-    engine.kill(kept.Pool(pool).container("algo-2"), "SIGKILL")
+    engine.kill(kept.ContainerPool(pool).container("algo-2"), "SIGKILL")
     assert clusters.await_terminal(job) == "Failed"
     assert "algo-2: the container was killed from outside (SIGKILL)" in job.describe()["FailureReason"]
     clusters.until(lambda: not pools(home) and not any(engine.leftovers({"fleetfit.pool": str(pool)})))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import drawing, harness, links
-from estimators.backends.docker.links import Link
+from estimators.backends.docker.links import ShapedLink
 
 PLAN = links.Plan(name="bench-links-7-70-1", hosts=3)
 HOSTS = [f"bench-links-7-70-1-host{number}" for number in (1, 2, 3)]
@@ -33,7 +33,7 @@ def test_both_ends_of_each_link_are_made_in_their_namespaces() -> None:
 
 
 def test_each_direction_of_each_link_is_shaped() -> None:
-    commands = PLAN.shaping(Link(rate=100_000_000))
+    commands = PLAN.shaping(ShapedLink(rate=100_000_000))
     assert [command[:7] for command in commands[:2]] == [
         ["tc", "-n", HOSTS[0], "qdisc", "replace", "dev", "eth0"],
         ["tc", "-n", PLAN.switch, "qdisc", "replace", "dev", "port1"],

@@ -25,7 +25,7 @@ class LightProvider(HostProvider):
     @classmethod
     def describe(cls, spec: TrainingJobSpec, options: RunOptions) -> Placement:
         """Say where the job would run."""
-        return Placement(base_dir=lambda host: f"/light/{spec.name}/hosts/{host}/ml")
+        return Placement(base_dir=f"/light/{spec.name}/hosts/{{host}}/ml")
 
     async def acquire(self, name: str) -> Host:
         """Connect to the next of them."""

@@ -59,7 +59,7 @@ def test_a_file_and_a_script_are_watched(
             new.replace(path)
 
         write("a")
-        watch = discovery.Discovery(asyncio_loop, path, default_slots=2, folder=tmp_path)
+        watch = discovery.PlaceDiscovery(asyncio_loop, path, default_slots=2, folder=tmp_path)
         watch.start(Told(said, wrong))
         run_until(lambda said=said: said)
         write("a:1 b")
@@ -107,7 +107,7 @@ def test_what_never_says_a_host_is_hopeless_and_what_did_once_is_only_told(
                 path.chmod(0o755)
 
         write(first or script)
-        watch = discovery.Discovery(asyncio_loop, path, default_slots=1, folder=tmp_path)
+        watch = discovery.PlaceDiscovery(asyncio_loop, path, default_slots=1, folder=tmp_path)
         watch.start(Told(said, told, hopeless, then=lambda: write(script)))  # here the first has ended, nothing runs
         run_until(lambda seen=hopeless if first is None else told: seen)
         watch.close()

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from container.system import folders, sockets, unused
+from container.system import folders, unused
 from container.system.processes import descendants
+from estimators.backends.docker.kept import ContainerPool
 from estimators.cli import clean
 from estimators.cli.clean import ItemKind, Selection
 from estimators.job.errors import ConfigurationError, JobNotFoundError
@@ -218,12 +219,12 @@ def test_folders_of_containers_that_are_not_kept_any_more(tmp_path: Path) -> Non
     warm = tmp_path / "warm"
     for name in ("over", "kept", "broken"):
         (warm / name / "secrets" / "algo-1").mkdir(parents=True)
-    sockets.listen(warm / "over" / "reaper").close()  # its reaper is gone
-    with sockets.listen(warm / "kept" / "reaper"):
-        found = [item for item in clean.find(clean.Selection(), home=tmp_path) if item.name.startswith("warm/")]
-        assert sorted(item.name for item in found) == ["warm/broken", "warm/over"]
-        assert all(removal.error is None for removal in clean.remove(found))
-        assert [path.name for path in warm.iterdir()] == ["kept"]
+    ContainerPool(warm / "over").note("job-1", time.time() - 1)
+    ContainerPool(warm / "kept").note("job-1", time.time() + 60)
+    found = [item for item in clean.find(clean.Selection(), home=tmp_path) if item.name.startswith("warm/")]
+    assert sorted(item.name for item in found) == ["warm/broken", "warm/over"]
+    assert all(removal.error is None for removal in clean.remove(found))
+    assert [path.name for path in warm.iterdir()] == ["kept"]
 
 
 def make_study(home: Path, name: str, trials: list[str], *, ended_days_ago: float | None = 0.0) -> TuningRecord:

@@ -117,7 +117,7 @@ class Told:
 def said_of(file: Path, contents: Sequence[bytes]) -> list[object]:
     """Return what is told of a file that has another content at each look, and at last the same twice."""
     loop, told = VirtualLoop(), Told()
-    watched = discovery.Discovery(loop, file, default_slots=1, folder=file.parent)
+    watched = discovery.PlaceDiscovery(loop, file, default_slots=1, folder=file.parent)
     for number, content in enumerate(contents):
         file.write_bytes(content)
         os.utime(file, (number, number))
@@ -144,7 +144,7 @@ def test_a_file_that_is_no_utf_8_changes_nothing(tmp_path: Path) -> None:
 
 def test_a_file_that_may_come_later_is_waited_for(tmp_path: Path) -> None:
     loop, told, file = VirtualLoop(), Told(), tmp_path / "hosts"
-    watched = discovery.Discovery(loop, file, default_slots=1, folder=tmp_path, may_come_later=True)
+    watched = discovery.PlaceDiscovery(loop, file, default_slots=1, folder=tmp_path, may_come_later=True)
     watched.start(told)
     loop.advance(60.0)
     assert told.said == []

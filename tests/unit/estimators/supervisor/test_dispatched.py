@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ from container.contract import hyperparameters as codec
 from container.contract import rules
 from container.contract.messages import Message
 from estimators.backends import dispatchers
-from estimators.backends.dispatchers.base import Dispatcher, Parcel, Refused, Unreached
+from estimators.backends.dispatchers.base import Dispatcher, DispatchRefused, Parcel, Unreached
 from estimators.job.request import Algorithm, JobOptions, OutputConfig, Resources, TrainingJobSpec
 from estimators.records.record import JobRecord
 from estimators.supervisor.dispatched import DispatchedJob
@@ -37,18 +37,19 @@ class Script(Dispatcher):
     @classmethod
     def check(cls, place: str, options: Mapping[str, Any]) -> None: ...
 
-    async def submit(self, parcel: Callable[[], Parcel], say: Callable[[str], None]) -> None:
+    async def prepare(self) -> None:
         if not self.submits:
             await asyncio.Event().wait()
-        parcel()
+
+    async def submit(self, parcel: Parcel) -> None:
         if (error := self.submits.pop(0)) is not None:
             raise error
 
-    async def follow(self, name: str, have: Mapping[str, Any], take: Callable[[Message], None]) -> None:
+    async def follow(self, name: str, have: Mapping[str, Any]) -> AsyncGenerator[Message, None]:
         for said in self.follows.pop(0) if self.follows else [Unreached("no route")]:
             if isinstance(said, Exception):
                 raise said
-            take(said)
+            yield said
 
     async def ask(self, message: Message) -> Message:
         self.asked.append(message)
@@ -116,7 +117,7 @@ def test_a_job_that_is_taken_is_followed_to_its_end(world: World) -> None:
 
 
 def test_a_job_that_is_refused_has_failed_with_the_reason(world: World) -> None:
-    Script.submits = [Refused("instance_count=4")]
+    Script.submits = [DispatchRefused("instance_count=4")]
     world.loop.advance()
     assert world.keeping.done()
     assert world.status["FailureReason"] == "dispatcher far: instance_count=4."

@@ -59,7 +59,7 @@ def make(api: Ec2Api, options: Ec2Options, public_key: str) -> Made:
     )
 
 
-def launch(api: Ec2Api, made: Made, token: str, **search: Any) -> requests.Answer:
+def launch(api: Ec2Api, made: Made, token: str, **search: Any) -> requests.FleetAnswer:
     [request, *_] = Search(types=(TYPE,), places=made.places, **search).requests(made.template, TAGS)
     return api.launch(request, token)
 

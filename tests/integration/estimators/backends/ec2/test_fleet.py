@@ -38,9 +38,7 @@ def fleet(
         options=JobOptions(backend="ec2"),
         found={},
         protected=set(),
-        tell=lambda text: None,
-        limit=lambda text: None,
-        note=lambda values: None,
+        events=asyncio.Queue(),
     )
     options = Ec2Options(
         subnets=tuple(ec2.subnets.values()),
@@ -58,7 +56,7 @@ def fleet(
         if thread.name.endswith("(body)"):  # what was asked of EC2 last
             thread.join()
     if one._remover is not None:
-        asyncio_loop.run(asyncio.wait_for(one._remover.wait(), 120))
+        asyncio_loop.run(asyncio.wait_for(one._remover.process.wait(), 120))
         assert ec2.running() == []
 
 

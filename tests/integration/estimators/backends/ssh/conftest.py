@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from sshd import Keys, Server
 
-from estimators.backends.ssh.command import SshSettings
+from estimators.backends.openssh.command import SshSettings
 
 
 @pytest.fixture(scope="module")

@@ -17,14 +17,14 @@ from sshd import Keys, Server, free_port, key
 
 from container.system.asyncio_loop import AsyncioLoop, gather
 from estimators.backends.hosts.provider import HostError
-from estimators.backends.ssh.command import Destination, SshSettings
-from estimators.backends.ssh.connection import Connections, Finished, NotStarted, SshConnection
+from estimators.backends.openssh.command import Destination, SshSettings
+from estimators.backends.openssh.connection import CommandEnd, Connections, NotStarted, SshConnection
 
 pytestmark = pytest.mark.leaves("files")
 
 T = TypeVar("T")
 Open = Callable[[Destination, SshSettings], SshConnection]
-Run = Callable[..., Finished]
+Run = Callable[..., CommandEnd]
 
 
 class Wait:

@@ -22,9 +22,24 @@ from estimators.backends.hosts.provider import (
     Placement,
     ProvidedJob,
 )
-from estimators.backends.hosts.remote import SILENCE_S, RemoteHost
+from estimators.backends.hosts.remote import SILENCE_S, HostSource, RemoteHost
 from estimators.job.fleets import Capabilities
 from estimators.job.request import RunOptions, TrainingJobSpec
+
+
+class Announcing(HostSource):
+    """A machine whose agent gets a signal when it will be taken."""
+
+    hears_signals = True
+
+    def __init__(self, hosts: dict[str, RemoteHost], name: str, notice_s: float) -> None:
+        self._hosts = hosts
+        self._name = name
+        self._notice_s = notice_s
+
+    def signalled(self, number: int) -> None:
+        """Announce that the machine will be taken."""
+        self._hosts[self._name].notice(self._notice_s)
 
 
 class Board(Watching):
@@ -80,8 +95,8 @@ class NetnsProvider(HostProvider):
         machines = _machines(options.backend_options)
         places = dict(zip(spec.hosts, machines, strict=False))
         return Placement(
-            base_dir=lambda host: f"/tmp/{spec.name}/hosts/{host}/ml",
-            connect=lambda host: ("connect", places[host]["address"]),
+            base_dir=f"/tmp/{spec.name}/hosts/{{host}}/ml",
+            connect={host: ("connect", place["address"]) for host, place in places.items()},
         )
 
     def membership(self) -> Board | None:
@@ -126,7 +141,7 @@ class NetnsProvider(HostProvider):
             caller_address=machine["caller"],
             interface="eth0",
             silence=float(self._options.get("silence", SILENCE_S)),
-            on_signal=(lambda number: self._hosts[name].on_notice(notice)) if notice else None,
+            source=Announcing(self._hosts, name, notice) if notice else HostSource(),
         )
 
     def release(self, host: Host) -> None:

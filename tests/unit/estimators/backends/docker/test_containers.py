@@ -14,13 +14,13 @@ import pytest
 
 from container.contract.strategies import MPI, ElasticHorovod
 from estimators.backends.docker import checking, containers, links
-from estimators.backends.docker.checking import gpu_refusal, others_may_read_mounts
+from estimators.backends.docker.checking import others_may_read_mounts
 from estimators.backends.docker.containers import channel_mounts
 from estimators.backends.docker.engine import Engine, settings
 from estimators.backends.docker.job_secrets import aws_credentials, wants_sshd
 from estimators.backends.docker.options import ContainerOptions, Mount
 from estimators.backends.docker.ownership import foreign, give_back
-from estimators.backends.docker.reapers import Duty
+from estimators.backends.docker.reaper import Duty
 from estimators.backends.images.engine import ImageFacts
 from estimators.backends.images.errors import EngineError, reached, refusal
 from estimators.backends.images.toolkit import TOOLKIT_LABEL
@@ -215,15 +215,6 @@ def test_what_the_engine_is_asked_for(gpus: tuple[int, ...] | None, asked: objec
     assert made["NetworkingConfig"]["EndpointsConfig"]["fleetfit-job"]["Aliases"] == ["algo-1"]
 
 
-def test_why_there_are_no_gpus() -> None:
-    assert "no NVIDIA GPU was found" in str(gpu_refusal({}, 0))
-    assert "(its runtimes: io.containerd.runc.v2, runc)" in str(
-        gpu_refusal({"Runtimes": {"runc": {}, "io.containerd.runc.v2": {}}}, 1)
-    )
-    assert gpu_refusal({"Runtimes": {"nvidia": {}}}, 1) is None
-    assert gpu_refusal({"DiscoveredDevices": [{"ID": "nvidia.com/gpu=0"}]}, 1) is None
-
-
 def test_credentials_of_the_environment_and_of_the_file(tmp_path: Path) -> None:
     assert aws_credentials({"HOME": str(tmp_path)}) == ""
     text = aws_credentials({"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s%", "AWS_SESSION_TOKEN": "t"})
@@ -304,7 +295,7 @@ def test_files_are_given_back_to_whom_a_rootless_engine_calls_root(
     monkeypatch.setattr(os, "getegid", lambda: 5678)
     (tmp_path / "file").touch()
     engine = _UsersEngine(info)
-    give_back(engine, Duty(label="fleetfit.record", value="/none", trees=(str(tmp_path),)), "trainer")
+    give_back(engine, Duty(job="/none", label="fleetfit.record", value="/none", trees=(str(tmp_path),)), "trainer")
     owner = "0:0" if rootless else "1234:5678"
     assert [argv[argv.index("-h") + 1] for argv in engine.ran] == [owner]
 
@@ -321,13 +312,13 @@ def test_an_engine_is_missed_by_the_first_call() -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"link_rate": "100mbit"}, links.Link(rate=100_000_000)),
-        ({"link_rate": "1.5 Gbit/s", "link_latency_ms": 5}, links.Link(rate=1_500_000_000, latency_ms=5.0)),
-        ({"link_rate": 2e6}, links.Link(rate=2_000_000)),
+        ({"link_rate": "100mbit"}, links.ShapedLink(rate=100_000_000)),
+        ({"link_rate": "1.5 Gbit/s", "link_latency_ms": 5}, links.ShapedLink(rate=1_500_000_000, latency_ms=5.0)),
+        ({"link_rate": 2e6}, links.ShapedLink(rate=2_000_000)),
         ({}, None),
     ],
 )
-def test_rates_of_links(options: dict[str, Any], expected: links.Link | None) -> None:
+def test_rates_of_links(options: dict[str, Any], expected: links.ShapedLink | None) -> None:
     assert ContainerOptions.of(options).link == expected
 
 
@@ -348,8 +339,8 @@ def test_rates_that_make_no_sense(options: dict[str, Any], words: str) -> None:
 
 
 def test_a_bucket_holds_a_few_packets_and_what_a_fast_link_brings() -> None:
-    assert links.Link(rate=10_000_000).arguments()[4] == str(128 << 10)
-    assert links.Link(rate=1_000_000_000).arguments() == [
+    assert links.ShapedLink(rate=10_000_000).arguments()[4] == str(128 << 10)
+    assert links.ShapedLink(rate=1_000_000_000).arguments() == [
         "tbf", "rate", "1000000000bit", "burst", "500000", "latency", "50ms"
     ]  # fmt: skip
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import given
 
-from estimators.backends.docker.engine import Ended
+from estimators.backends.docker.engine import ContainerEnd
 from estimators.backends.docker.exit_status import end_failure, last_traceback
 
 
 def test_why_a_container_ended() -> None:
-    assert end_failure("algo-1", Ended(exit_code=0), b"", toolkit=True) is None
-    assert end_failure("algo-1", Ended(exit_code=1), b"", toolkit=True) is None, "the toolkit says why"
-    killed = end_failure("algo-1", Ended(exit_code=137), b"", toolkit=True)
+    assert end_failure("algo-1", ContainerEnd(exit_code=0), b"", toolkit=True) is None
+    assert end_failure("algo-1", ContainerEnd(exit_code=1), b"", toolkit=True) is None, "the toolkit says why"
+    killed = end_failure("algo-1", ContainerEnd(exit_code=137), b"", toolkit=True)
     assert killed is not None and killed.signal == 9 and "killed from outside" in killed.message
-    memory = end_failure("algo-1", Ended(exit_code=137, out_of_memory=True), b"", toolkit=True)
+    memory = end_failure("algo-1", ContainerEnd(exit_code=137, out_of_memory=True), b"", toolkit=True)
     assert memory is not None and "out of memory" in memory.message
-    plain = end_failure("algo-1", Ended(exit_code=3), b"no data\n", toolkit=False)
+    plain = end_failure("algo-1", ContainerEnd(exit_code=3), b"no data\n", toolkit=False)
     assert plain is not None and plain.exit_code == 3 and plain.log_tail == "no data"
 
 
@@ -73,7 +73,7 @@ def test_a_traceback_that_was_read_in_pieces_is_still_one(data: st.DataObject) -
 
 
 def test_why_an_image_of_others_failed() -> None:
-    ended = Ended(exit_code=1)
+    ended = ContainerEnd(exit_code=1)
     failure = end_failure("algo-1", ended, f"x\n{TRACEBACK}\n".encode(), toolkit=False, said="AlgorithmError")
     assert failure is not None and failure.message == "ValueError: no data" and failure.traceback == TRACEBACK
     failure = end_failure("algo-1", ended, b"words", toolkit=False, said="the learning rate is negative")

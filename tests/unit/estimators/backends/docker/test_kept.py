@@ -1,10 +1,9 @@
-"""Whose a pool of kept containers is: its reaper, a real one's loop, gives it to one job at a time."""
+"""Whose a pool of kept containers is: one job's at a time, and its remover's when its time is over."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import threading
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,114 +11,122 @@ from typing import Any
 import pytest
 
 from container.system import sockets
-from container.system.asyncio_loop import AsyncioLoop
-from estimators.backends.docker import kept, reaper, reapers
+from estimators.backends.docker import kept, ownership, reaper
 from estimators.backends.docker.engine import Engine
-from estimators.backends.docker.reapers import Duty
+from estimators.backends.docker.kept import ContainerPool
+from estimators.backends.images.engine import ImageFacts
 from estimators.backends.images.errors import EngineError
 
 KEY, HOSTS = "0123456789abcdef", ("algo-1",)
-
-
-class Serving(threading.Thread):
-    """The reaper of a pool, in a thread: what it would remove is noted."""
-
-    def __init__(self, pool: kept.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-        super().__init__()
-        self.removed: list[tuple[dict[str, Any], float]] = []
-        self._listener = sockets.listen(pool.path / "reaper")
-        monkeypatch.setattr(reaper, "_remove", lambda duty, quiet: self.removed.append((duty, quiet)))
-        self.start()
-
-    def run(self) -> None:
-        with self._listener:
-            reaper.main(self._listener)
+FIRST, SECOND = "/jobs/first", "/jobs/second"
 
 
 @pytest.fixture
-def pool(tmp_path: Path) -> Iterator[kept.Pool]:
-    """A pool with one container, whose first process listens, in a folder with a long path."""
-    found = kept.new(tmp_path / ("a-folder-with-a-long-name-" * 5), KEY)
-    found.socket("algo-1").parent.mkdir(parents=True)
-    with sockets.listen(found.socket("algo-1")):
-        yield found
+def made(tmp_path: Path) -> Iterator[tuple[ContainerPool, int]]:
+    """A pool with one container, whose first process listens, in a folder with a long path; and its lock."""
+    pool, lock = kept.new(tmp_path / ("a-folder-with-a-long-name-" * 5), KEY, FIRST)
+    pool.socket("algo-1").parent.mkdir(parents=True)
+    with sockets.listen(pool.socket("algo-1")):
+        yield pool, lock
 
 
-@pytest.fixture
-def serving(pool: kept.Pool, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
-    monkeypatch.setattr(reapers, "_ANSWER_S", 0.2)
-    found = Serving(pool, monkeypatch)
-    yield found
-    while found.is_alive():  # it ends with a supervisor that says nothing
-        with contextlib.suppress(OSError), sockets.connect(pool.path / "reaper") as connection:
-            connection.sendall(b'{"remove": []}\n')
-        found.join(0.1)
-
-
-def home_of(pool: kept.Pool) -> Path:
+def home_of(pool: ContainerPool) -> Path:
     return pool.path.parents[1]
 
 
-def duty_of(pool: kept.Pool, **more: Any) -> Duty:
-    return Duty(label=kept.POOL_LABEL, value=str(pool.path), **more)
+def claim(pool: ContainerPool, key: str = KEY) -> int | None:
+    """Take the pool for the second job, and return its lock."""
+    found = kept.claim(home_of(pool), key, HOSTS, SECOND)
+    assert found is None or found[0] == pool
+    return found[1] if found is not None else None
 
 
-def test_one_job_at_a_time_has_a_pool(
-    pool: kept.Pool, serving: Serving, asyncio_loop: AsyncioLoop, tmp_path: Path
+def test_one_job_at_a_time_has_a_pool(made: tuple[ContainerPool, int]) -> None:
+    pool, lock = made
+    assert pool.in_use and claim(pool) is None, "a job has it"
+    pool.keep(FIRST, 60)
+    os.close(lock)
+    assert pool.in_use and claim(pool, "another") is None
+    second = claim(pool)
+    assert second is not None and pool.noted() == (SECOND, 0.0)
+    assert not pool.await_end(FIRST), "the second job's remover removes it"
+    assert claim(pool) is None
+    os.close(second)
+    assert not pool.in_use
+
+
+def test_nobody_takes_the_pool_of_a_supervisor_that_was_killed(made: tuple[ContainerPool, int]) -> None:
+    pool, lock = made
+    os.close(lock)
+    assert claim(pool) is None and not pool.in_use
+
+
+@pytest.mark.leaves("files")  # a remover has the lock until its end
+def test_a_pool_has_its_time(made: tuple[ContainerPool, int]) -> None:
+    pool, lock = made
+    pool.note(FIRST, time.time() - 1)
+    os.close(lock)
+    assert claim(pool) is None and not pool.in_use
+    assert pool.await_end(FIRST)
+
+
+@pytest.mark.leaves("files")
+def test_the_time_of_a_pool_whose_containers_have_ended_is_over(made: tuple[ContainerPool, int]) -> None:
+    pool, lock = made
+    pool.keep(FIRST, 60)
+    os.close(lock)
+    pool.socket("algo-1").unlink()
+    assert claim(pool) is None
+    assert pool.await_end(FIRST)
+
+
+def test_a_pool_that_is_being_made_is_left_to_its_job(made: tuple[ContainerPool, int]) -> None:
+    pool, lock = made
+    pool.socket("algo-1").unlink()
+    assert claim(pool) is None and pool.in_use and pool.noted() == (FIRST, 0.0)
+    os.close(lock)
+
+
+class Removing:
+    """An engine that notes what is removed."""
+
+    def __init__(self) -> None:
+        self.removed: list[dict[str, str]] = []
+
+    def remove_all(self, labels: dict[str, str]) -> int:
+        self.removed.append(labels)
+        return 0
+
+    def image(self, name: str) -> ImageFacts:
+        return ImageFacts()
+
+
+@pytest.fixture
+def removing(monkeypatch: pytest.MonkeyPatch) -> Removing:
+    engine = Removing()
+    monkeypatch.setattr(reaper, "Engine", lambda: engine)
+    monkeypatch.setattr(reaper, "_QUIET", 0.01)
+    monkeypatch.setattr(ownership, "give_back", lambda *arguments: None)
+    return engine
+
+
+@pytest.mark.leaves("files")
+def test_what_is_left_of_a_job_is_removed_unless_another_has_its_pool(
+    made: tuple[ContainerPool, int], removing: Removing, tmp_path: Path
 ) -> None:
+    pool, lock = made
     runtime = tmp_path / "runtime"
+    duty = {"label": kept.POOL_LABEL, "value": str(pool.path), "runtime": str(runtime)}
     runtime.mkdir()
-    first = reapers.Reaper(asyncio_loop, set(), tmp_path / "log")
-    first.take(sockets.connect(pool.path / "reaper"), pool.path, duty_of(pool, remove=(str(runtime),)))
-    assert reapers.is_alive(pool.path) and kept.claim(home_of(pool), KEY, HOSTS) is None, "a job has it"
-    first.finish("keep 60")
-    assert kept.claim(home_of(pool), "another", HOSTS) is None
-    found = kept.claim(home_of(pool), KEY, HOSTS)
-    assert found is not None and found[0] == pool
-    assert not runtime.exists() and not serving.removed, "what was of the first job alone"
-    second = reapers.Reaper(asyncio_loop, set(), tmp_path / "log")
-    second.take(found[1], pool.path, duty_of(pool))
-    assert kept.claim(home_of(pool), KEY, HOSTS) is None
-    second.finish("done")
-    serving.join()
-    [(duty, quiet)] = serving.removed
-    assert (duty["value"], quiet) == (str(pool.path), 0.0)
-    assert not reapers.is_alive(pool.path) and kept.claim(home_of(pool), KEY, HOSTS) is None
-
-
-def test_the_pool_of_a_supervisor_that_was_killed_is_removed(pool: kept.Pool, serving: Serving) -> None:
-    supervisor = sockets.connect(pool.path / "reaper")
-    supervisor.sendall(json.dumps({"remove": [], "value": "x"}).encode() + b"\n")
-    supervisor.close()
-    serving.join()
-    assert serving.removed == [({"remove": [], "value": "x"}, 1.0)], "something may still be being made"
-
-
-def test_a_pool_has_its_time(pool: kept.Pool, serving: Serving, asyncio_loop: AsyncioLoop, tmp_path: Path) -> None:
-    job = reapers.Reaper(asyncio_loop, set(), tmp_path / "log")
-    job.take(sockets.connect(pool.path / "reaper"), pool.path, duty_of(pool))
-    job.finish("keep 0.01")
-    serving.join()
-    assert [quiet for _, quiet in serving.removed] == [0.0]
-
-
-def test_a_pool_whose_containers_have_ended_is_removed(
-    pool: kept.Pool, serving: Serving, asyncio_loop: AsyncioLoop, tmp_path: Path
-) -> None:
-    job = reapers.Reaper(asyncio_loop, set(), tmp_path / "log")
-    job.take(sockets.connect(pool.path / "reaper"), pool.path, duty_of(pool))
-    job.finish("keep 60")
-    pool.socket("algo-1").unlink()
-    assert kept.claim(home_of(pool), KEY, HOSTS) is None
-    serving.join()
-    [(duty, quiet)] = serving.removed
-    assert (duty["value"], quiet) == (str(pool.path), 1.0)
-
-
-def test_a_pool_that_is_being_made_is_left_to_its_job(pool: kept.Pool, serving: Serving) -> None:
-    pool.socket("algo-1").unlink()
-    assert kept.claim(home_of(pool), KEY, HOSTS) is None
-    assert reapers.is_alive(pool.path) and not serving.removed
+    pool.keep(FIRST, 60)
+    os.close(lock)
+    second = claim(pool)
+    assert second is not None
+    assert reaper.remove(job=FIRST, **duty)
+    assert not runtime.exists() and pool.path.exists() and not removing.removed, "what was of the first job alone"
+    os.close(second)
+    assert reaper.remove(job=SECOND, **duty)
+    assert removing.removed[0] == {kept.POOL_LABEL: str(pool.path)} and not pool.path.exists()
 
 
 class Containers(Engine):
@@ -130,15 +137,20 @@ class Containers(Engine):
 
 
 def test_a_kept_container_that_ends_at_its_start_is_not_waited_for(
-    pool: kept.Pool, monkeypatch: pytest.MonkeyPatch
+    made: tuple[ContainerPool, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pool, lock = made
+    os.close(lock)
     monkeypatch.setattr(kept, "_ASK_S", 0.0)
     pool.socket("algo-1").unlink()
     with pytest.raises(EngineError, match="the kept container ended before a job ran in it"):
         kept.start(pool, "algo-1", {}, Containers())
 
 
-def test_secrets_go_with_the_job(pool: kept.Pool) -> None:
+def test_secrets_go_with_the_job(made: tuple[ContainerPool, int]) -> None:
+    pool, lock = made
     pool.secrets("algo-1").mkdir(parents=True)
     (pool.secrets("algo-1") / "secrets.json").touch()
-    assert pool.forget_secrets() and not list(pool.path.glob("secrets/*/*"))
+    pool.keep(FIRST, 60)
+    assert not list(pool.path.glob("secrets/*/*"))
+    os.close(lock)

@@ -7,6 +7,7 @@ import contextlib
 import queue
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,11 @@ from container.contract import variables
 from container.contract.layout import success_text
 from container.contract.strategies import MPI, Distribution, ElasticHorovod
 from container.system.asyncio_loop import AsyncioLoop
-from estimators.backends.base import Callbacks, HostEnd
 from estimators.backends.docker import kept, provider
 from estimators.backends.docker.containers import ContainerPlan
-from estimators.backends.docker.engine import Ended
+from estimators.backends.docker.engine import ContainerEnd
 from estimators.backends.docker.provider import ContainerCluster
+from estimators.backends.events import AttemptFailed, BackendEvent, HostEnd, OutputRead
 from estimators.backends.images.engine import ImageFacts
 from estimators.backends.images.errors import EngineError
 from estimators.backends.images.toolkit import TOOLKIT_LABEL
@@ -44,7 +45,7 @@ class Engine:
         self.fails: dict[str, str] = {}
         self.plans: dict[str, ContainerPlan] = {}
         self.theirs: dict[str, socket.socket] = {}  # host -> the container's end of its connection
-        self.ends: dict[str, queue.SimpleQueue[Ended]] = {}
+        self.ends: dict[str, queue.SimpleQueue[ContainerEnd]] = {}
         self.gate: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.holds = ""
 
@@ -74,7 +75,7 @@ class Engine:
     def start(self, container: str, plan: ContainerPlan) -> None:
         self._do("start", container)
 
-    def wait(self, container: str) -> Ended:
+    def wait(self, container: str) -> ContainerEnd:
         host = next(host for host, plan in self.plans.items() if container in (host, plan.name))
         ended = self.ends[host].get()
         if ended.error == "lost":
@@ -84,7 +85,7 @@ class Engine:
     def image(self, name: str) -> ImageFacts:
         return ImageFacts(id="1", labels={TOOLKIT_LABEL: "1"} if self.toolkit else {})
 
-    def ended(self, container: str, code: int) -> Ended:
+    def ended(self, container: str, code: int) -> ContainerEnd:
         return self.wait(container)
 
     def kill(self, container: str, name: str) -> None:
@@ -93,31 +94,25 @@ class Engine:
     def end(self, host: str, code: int = 0, **more: Any) -> None:
         """Let a container end."""
         self.theirs[host].close()
-        self.ends[host].put(Ended(exit_code=code, **more))
+        self.ends[host].put(ContainerEnd(exit_code=code, **more))
 
     def prints(self, host: str, *texts: bytes) -> None:
         for byte in b"".join(b"\x01\0\0\0" + len(text).to_bytes(4, "big") + text for text in texts):
             self.theirs[host].sendall(bytes([byte]))
 
 
-class Reaper:
+class Remover:
     """Takes note of what it is told."""
 
-    def __init__(self, *arguments: Any) -> None:
-        self.told: list[str] = []
+    told: list[str]
 
-    def __bool__(self) -> bool:
-        return bool(self.told) and self.told[-1].startswith(("start", "take"))
+    def __init__(
+        self, loop: AsyncioLoop, protected: set[int], module: str, value: str, duty: Mapping[str, Any]
+    ) -> None:
+        self.told.append(f"start {duty['label']}")
 
-    def start(self, folder: Path, duty: Any) -> None:
-        self.told.append(f"start {duty.label}")
-
-    def take(self, connection: socket.socket, folder: Path, duty: Any) -> None:
-        self.told.append(f"take {duty.label}")
-        connection.close()
-
-    def finish(self, words: str) -> None:
-        self.told.append(f"finish {words}".strip())
+    def finish(self) -> None:
+        self.told.append("finish")
 
 
 class Job:
@@ -147,22 +142,18 @@ class Job:
             resources=resources,
         )
 
-        def output(host: str, data: bytes, when: int | None = None) -> None:
-            self.said[host] = self.said.get(host, b"") + data
-
-        nothing: Callable[..., None] = lambda *values: None  # noqa: E731
-        callbacks = Callbacks(
-            secondary_status=nothing,
-            output=output,
-            host_ended=self.ends.append,
-            interrupted=nothing,
-            failed=lambda failure: self.failures.append(failure.message),
-            outputs_collected=nothing,
-            note=nothing,
-            limit=nothing,
-        )
         self.record = JobRecord.create("job-1", folder)
-        self.cluster = ContainerCluster(loop, self.record, spec, JobOptions(backend="local"), callbacks)
+        self.cluster = ContainerCluster(loop, self.record, spec, JobOptions(backend="local"), self)
+
+    def put_nowait(self, event: BackendEvent) -> None:
+        """Take note of what the cluster tells."""
+        match event:
+            case OutputRead():
+                self.said[event.host] = self.said.get(event.host, b"") + event.data
+            case HostEnd():
+                self.ends.append(event)
+            case AttemptFailed():
+                self.failures.append(event.failure.message)
 
     @property
     def provider(self) -> provider.DockerProvider:
@@ -171,9 +162,8 @@ class Job:
         return found
 
     @property
-    def reaper(self) -> list[str]:
-        reaper: Any = self.provider._reaper
-        return list(reaper.told)
+    def remover(self) -> list[str]:
+        return list(Remover.told)
 
     def until(self, condition: Callable[[], object]) -> None:
         async def wait() -> None:
@@ -199,7 +189,8 @@ NewJob = Callable[..., Job]
 @pytest.fixture
 def new_job(asyncio_loop: AsyncioLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NewJob]:
     """Makes a job in containers."""
-    monkeypatch.setattr(provider, "Reaper", Reaper)
+    monkeypatch.setattr(provider, "Remover", Remover)
+    monkeypatch.setattr(Remover, "told", [], raising=False)
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
     jobs: list[Job] = []
 
@@ -213,7 +204,7 @@ def new_job(asyncio_loop: AsyncioLoop, tmp_path: Path, monkeypatch: pytest.Monke
     yield make
     for job in jobs:
         for ends in job.engine.ends.values():
-            ends.put(Ended(exit_code=0))
+            ends.put(ContainerEnd(exit_code=0))
         job.cluster.cleanup()
         for theirs in job.engine.theirs.values():
             theirs.close()
@@ -234,7 +225,7 @@ class TestStart:
         assert environment[variables.CONTROL_ADDRESS] == "algo-1:7711" and environment[variables.HOSTS_HERE] == "2"
         assert variables.JOB_TOKEN not in environment and variables.SHARED_MACHINE not in environment
         assert environment[variables.LIFELINE_FD] == "0" and plan.lifeline
-        assert job.reaper == ["start fleetfit.record"]
+        assert job.remover == ["start fleetfit.record"]
 
     def test_a_host_that_comes_later_is_the_jobs_like_the_others(
         self, new_job: NewJob, monkeypatch: pytest.MonkeyPatch
@@ -257,7 +248,7 @@ class TestStart:
         job.start(1)
         assert job.engine.did.count("network fleetfit-job-1") == 2
         assert job.engine.plans["algo-1"].name == "fleetfit-job-1-algo-1-1"
-        assert job.reaper == ["start fleetfit.record"]
+        assert job.remover == ["start fleetfit.record"]
 
     def test_a_job_that_is_ended_while_a_container_is_made_does_not_start_it(self, new_job: NewJob) -> None:
         job = new_job(1)
@@ -277,7 +268,7 @@ class TestStart:
         job.cluster.end_now()
         assert job.end_of("algo-1").failure is None, "it was told to"
         job.engine.gate.put(None)
-        job.until(lambda: not job.provider._making)
+        job.until(job.provider._made.done)
         assert job.engine.did == ["network fleetfit-job-1"]
 
 
@@ -304,12 +295,18 @@ class TestEnd:
     @pytest.mark.parametrize(
         ("ended", "words", "number"),
         [
-            (Ended(exit_code=137), "killed from outside (SIGKILL)", signal.SIGKILL),
-            (Ended(exit_code=137, out_of_memory=True), "ran out of memory", signal.SIGKILL),
-            (Ended(exit_code=255, error="lost"), "the connection to the engine was lost while the job ran", None),
+            (ContainerEnd(exit_code=137), "killed from outside (SIGKILL)", signal.SIGKILL),
+            (ContainerEnd(exit_code=137, out_of_memory=True), "ran out of memory", signal.SIGKILL),
+            (
+                ContainerEnd(exit_code=255, error="lost"),
+                "the connection to the engine was lost while the job ran",
+                None,
+            ),
         ],
     )
-    def test_the_engine_knows_the_reason(self, new_job: NewJob, ended: Ended, words: str, number: int | None) -> None:
+    def test_the_engine_knows_the_reason(
+        self, new_job: NewJob, ended: ContainerEnd, words: str, number: int | None
+    ) -> None:
         job = new_job(1)
         job.start()
         job.engine.theirs["algo-1"].close()
@@ -351,25 +348,13 @@ class TestStop:
         job.engine.end("algo-1", 137)
         assert job.end_of("algo-1").failure is None, "it was told to"
 
-    def test_what_is_left_is_removed_at_once_if_nothing_is_being_made(self, new_job: NewJob) -> None:
-        job = new_job(1)
-        job.engine.holds = "create"
-        job.cluster.start(0)
-        job.until(lambda: "create fleetfit-job-1-algo-1" in job.engine.did)
-        job.cluster.cleanup()
-        assert job.reaper[-1] == "finish"
-        job.engine.gate.put(None)
-        job.until(lambda: not job.provider._making)
-        job.cluster.cleanup()
-        assert job.reaper[-1] == "finish done"
-
 
 class TestKept:
     @pytest.fixture(autouse=True)
     def in_process(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let the containers' first processes be values."""
 
-        def start(pool: kept.Pool, host: str, environment: Mapping[str, str], engine: Engine) -> Any:
+        def start(pool: kept.ContainerPool, host: str, environment: Mapping[str, str], engine: Engine) -> Any:
             self.environments.append(environment)
             ours, theirs = socket.socketpair()
             self.streams.append(theirs)
@@ -385,7 +370,7 @@ class TestKept:
             job.engine.theirs.clear()
         for stream in self.streams:
             stream.close()
-        job.engine.ends["algo-1"].put(Ended(**ended))
+        job.engine.ends["algo-1"].put(ContainerEnd(**ended))
         job.until(lambda: job.ends)
 
     def start(self, job: Job) -> None:
@@ -401,7 +386,8 @@ class TestKept:
         assert list(pool.path.glob("secrets/*/*")) and job.engine.plans["algo-1"].name == pool.container("algo-1")
         self.end(job, exit_code=1)
         job.cluster.cleanup()
-        assert job.reaper == ["finish", "start fleetfit.pool", "finish keep 60"]
+        assert job.remover == ["start fleetfit.pool", "finish"]
+        assert pool.noted()[0] == str(job.record.path) and pool.noted()[1] > time.time() + 50
         assert not list(pool.path.glob("secrets/*/*"))
 
     def test_containers_in_which_something_was_killed_are_not(self, new_job: NewJob) -> None:
@@ -411,7 +397,7 @@ class TestKept:
         self.end(job, exit_code=137, out_of_memory=True)
         self.environments.clear()
         job.cluster.start(1)
-        job.until(lambda: self.environments and not job.provider._making)
+        job.until(lambda: self.environments)
         assert job.provider._pool is not first
         job.cluster.cleanup()
-        assert job.reaper == ["finish", "start fleetfit.pool", "finish", "start fleetfit.pool", "finish done"]
+        assert job.remover == ["start fleetfit.pool", "finish", "start fleetfit.pool", "finish"]

@@ -24,14 +24,17 @@ class Job:
 
     def __init__(self, loop: AsyncioLoop) -> None:
         self.loop = loop
-        self.callbacks = self.spec = self
+        self.spec = self
         self.hosts = ("algo-1",)
         self.record: Any = None
         self.said = b""
         self.relayed: list[list[str]] = []
 
-    def output(self, host: str, data: bytes) -> None:
+    def hand_on(self, host: str, data: bytes) -> None:
         self.said += data
+
+    def warn(self, text: str) -> None:
+        self.said += text.encode()
 
     def run(self, argv: Sequence[str], *more: Any, pass_fds: Sequence[int]) -> object:
         for fd in pass_fds:
@@ -95,6 +98,6 @@ def test_where_containers_cannot_reach_this_machine_it_is_said(job: Any) -> None
     asked = {"AWS_ENDPOINT_URL": "http://127.0.0.1:8666"}
     assert opened(job, Podman(), asked) == asked
     assert (
-        b"containers cannot reach http://127.0.0.1:8666, which is on this machine's loopback: the engine has no "
-        b"default bridge. boto3 in a script cannot connect there."
+        b"containers cannot reach http://127.0.0.1:8666, which is on this machine's loopback: no such network. boto3 "
+        b"in a script cannot connect there."
     ) in job.said

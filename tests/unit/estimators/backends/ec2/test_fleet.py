@@ -12,21 +12,22 @@ from typing import Any
 import pytest
 from botocore.exceptions import EndpointConnectionError
 from botocore.parsers import ResponseParserError
-from values import VirtualLoop
+from values import ProviderQueue, VirtualLoop
 
 from container.contract import hyperparameters as codec
 from container.contract.strategies import MPI, Distribution, ElasticHorovod
 from estimators.backends.ec2.api import Made
-from estimators.backends.ec2.fleet import Ec2Fleet, Slot
+from estimators.backends.ec2.fleet import Ec2Fleet, InstanceSlot
 from estimators.backends.ec2.options import Ec2Options
 from estimators.backends.ec2.prices import Prices
-from estimators.backends.ec2.requests import Answer, Instance, Lifecycle, Shortage
+from estimators.backends.ec2.requests import FleetAnswer, Instance, Lifecycle, Shortage
+from estimators.backends.events import LimitMet, ValuesNoted
 from estimators.backends.hosts.provider import HostError, ProvidedJob
 from estimators.job.errors import ConfigurationError
 from estimators.job.request import Algorithm, JobOptions, OutputConfig, Resources, TrainingJobSpec
 
-NONE = Answer(shortages=(Shortage(code="InsufficientInstanceCapacity", text="", type="c5.large", zone="a"),))
-FAILED = Answer(shortages=(Shortage(code="InternalError", text="It broke."),), failed=True)
+NONE = FleetAnswer(shortages=(Shortage(code="InsufficientInstanceCapacity", text="", type="c5.large", zone="a"),))
+FAILED = FleetAnswer(shortages=(Shortage(code="InternalError", text="It broke."),), failed=True)
 
 
 class Api:
@@ -44,7 +45,7 @@ class Api:
     """
 
     def __init__(self) -> None:
-        self.answers: list[Answer] = []
+        self.answers: list[FleetAnswer] = []
         self.lost = 0
         self.meanwhile: Callable[[], object] = lambda: None
         self.asked: list[dict[str, Any]] = []
@@ -52,14 +53,14 @@ class Api:
         self.instances: dict[str, Instance] = {}
         self.fails: dict[str, Exception] = {}
         self.known = Prices(on_demand={"c5.large": 0.1}, spot={("c5.large", "a"): [(0.0, 0.04)]})
-        self._fulfilled: dict[str, Answer] = {}
+        self._fulfilled: dict[str, FleetAnswer] = {}
 
     def attempt(self, operation: str) -> None:
         """Fail if the test says so."""
         if operation in self.fails:
             raise self.fails[operation]
 
-    def launch(self, request: dict[str, Any], token: str) -> Answer:
+    def launch(self, request: dict[str, Any], token: str) -> FleetAnswer:
         self.attempt("launch")
         self.asked.append(request)
         self.tokens[token] += 1
@@ -68,7 +69,7 @@ class Api:
             return self.answers.pop(0)
         if token not in self._fulfilled:
             count = request["TargetCapacitySpecification"]["TotalTargetCapacity"]
-            self._fulfilled[token] = Answer(launched=tuple(self.add() for _ in range(count)))
+            self._fulfilled[token] = FleetAnswer(launched=tuple(self.add() for _ in range(count)))
         if self.lost:
             self.lost -= 1
             return FAILED
@@ -111,6 +112,14 @@ class Api:
         return [one.id for one in self.instances.values() if not one.gone]
 
 
+class AtOnce:
+    """Does in the loop what would be done in a thread."""
+
+    async def call(self, work: Any) -> Any:
+        await asyncio.sleep(0)
+        return work()
+
+
 class Fleet(Ec2Fleet):
     """A fleet whose requests are answered at once."""
 
@@ -120,9 +129,7 @@ class Fleet(Ec2Fleet):
         self.api.attempt("prepare")
         return self.api, Made(template="lt-1", places=(("a", "subnet-a"), ("b", "subnet-b")))
 
-    async def _call(self, work: Any, *arguments: Any, **more: Any) -> Any:
-        await asyncio.sleep(0)
-        return work(*arguments, **more)
+    _background = AtOnce()  # type: ignore[assignment]
 
 
 class World:
@@ -130,9 +137,7 @@ class World:
 
     def __init__(self, strategy: Distribution | None = None, **options: Any) -> None:
         self.loop = VirtualLoop()
-        self.said: list[str] = []
-        self.limits: list[str] = []
-        self.noted: list[Any] = []
+        self.events = ProviderQueue()
         spec = TrainingJobSpec(
             name="job-1",
             algorithm=Algorithm(),
@@ -147,15 +152,21 @@ class World:
             options=JobOptions(backend="ec2"),
             found={},
             protected=set(),
-            tell=self.said.append,
-            limit=self.limits.append,
-            note=self.noted.append,
+            events=self.events,
         )
         self.fleet = Fleet(job, Ec2Options(**options))
         self.api = self.fleet.api = Api()
         self.failed: dict[str, str] = {}
 
-    def want(self, *hosts: str) -> list[Slot]:
+    @property
+    def limits(self) -> list[str]:
+        return [event.text for event in self.events if isinstance(event, LimitMet)]
+
+    @property
+    def noted(self) -> list[Any]:
+        return [event.values for event in self.events if isinstance(event, ValuesNoted)]
+
+    def want(self, *hosts: str) -> list[InstanceSlot]:
         """Have instances launched for hosts."""
         slots = [self.fleet.want() for _ in hosts]
         for host, slot in zip(hosts, slots, strict=True):
@@ -163,7 +174,7 @@ class World:
         self.loop.advance()
         return slots
 
-    async def _boot(self, host: str, slot: Slot) -> None:
+    async def _boot(self, host: str, slot: InstanceSlot) -> None:
         try:
             await slot.boot()
         except HostError as error:
@@ -203,7 +214,9 @@ def test_capacity_that_comes_later_is_taken(new: NewWorld) -> None:
     world = new()
     world.api.answers = [NONE, NONE]
     slots = world.want("algo-1", "algo-2")
-    assert world.said[-1].startswith("EC2 has no capacity (c5.large in a: InsufficientInstanceCapacity); trying again")
+    assert world.events.waits[-1].startswith(
+        "EC2 has no capacity (c5.large in a: InsufficientInstanceCapacity); trying again"
+    )
     world.loop.advance(30.0)
     assert len(world.api.asked) == 3 and all(slot.runs for slot in slots)
 
@@ -224,7 +237,7 @@ def test_without_capacity_a_gang_fails_and_others_that_train_wait(
 
 def test_a_shortage_that_does_not_pass_fails_all_at_once(new: NewWorld) -> None:
     world = new()
-    world.api.answers = [Answer(shortages=(Shortage(code="VcpuLimitExceeded", text="No."),))]
+    world.api.answers = [FleetAnswer(shortages=(Shortage(code="VcpuLimitExceeded", text="No."),))]
     world.want("algo-1", "algo-2")
     assert set(world.failed) == {"algo-1", "algo-2"} and "Service Quotas" in world.failed["algo-1"]
 
@@ -246,7 +259,7 @@ def test_an_instance_that_is_gone_is_told_with_the_reason(reason: str, said: str
 
 def test_one_that_ec2_does_not_list_is_waited_for_a_minute(new: NewWorld) -> None:
     world = new()
-    world.api.answers = [Answer(launched=("i-9",))]
+    world.api.answers = [FleetAnswer(launched=("i-9",))]
     [slot] = world.want("algo-1")
     world.loop.advance(50.0)
     assert slot.booting
@@ -307,7 +320,7 @@ def test_a_request_that_fails_is_sent_again_and_says_nothing_of_capacity(launche
     world.api.lost = 2 if launched else 0
     world.api.answers = [] if launched else [FAILED] * 2
     [slot] = world.want("algo-1")
-    assert world.said[-1].startswith("a request to EC2 failed (InternalError); trying again in ")
+    assert world.events.waits[-1].startswith("a request to EC2 failed (InternalError); trying again in ")
     world.loop.advance(30.0)
     assert list(world.api.tokens.values()) == [3] and world.api.asked[1:] == world.api.asked[:-1]
     assert slot.runs and slot.id == "i-1" and world.api.running == ["i-1"]

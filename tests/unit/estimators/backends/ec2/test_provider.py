@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from values import ValueHost, VirtualLoop
+from values import ProviderQueue, ValueHost, VirtualLoop
 
 from container.contract import hyperparameters as codec
-from estimators.backends.ec2.fleet import NoInstance, Slot
+from estimators.backends.ec2.fleet import InstanceSlot, NoInstance
 from estimators.backends.ec2.provider import Ec2Provider
 from estimators.backends.ec2.requests import Instance, Lifecycle
 from estimators.backends.hosts.provider import Host, HostError, HostLost, HostUnavailable, ProvidedJob
@@ -29,13 +29,13 @@ class Fleet:
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
-        self.slots: list[Slot] = []
-        self.dropped: list[Slot] = []
+        self.slots: list[InstanceSlot] = []
+        self.dropped: list[InstanceSlot] = []
         self.left = False
         self.alias = "fleetfit-1"
 
-    def want(self) -> Slot:
-        self.slots.append(Slot(self._loop.create_future(), self._loop.create_future()))
+    def want(self) -> InstanceSlot:
+        self.slots.append(InstanceSlot(self._loop.create_future(), self._loop.create_future()))
         self.slots[-1].id = f"i-{len(self.slots)}"
         return self.slots[-1]
 
@@ -55,7 +55,7 @@ class Fleet:
             )
         )
 
-    def drop(self, slot: Slot) -> bool:
+    def drop(self, slot: InstanceSlot) -> bool:
         self.dropped.append(slot)
         return self.left
 
@@ -79,7 +79,7 @@ class World:
 
     def __init__(self) -> None:
         self.loop = VirtualLoop()
-        self.said: list[str] = []
+        self.events = ProviderQueue()
         spec = TrainingJobSpec(
             name="job-1",
             algorithm=Algorithm(),
@@ -94,9 +94,7 @@ class World:
                 options=JobOptions(backend="ec2", backend_options={"python": "python3"}),
                 found={},
                 protected=set(),
-                tell=self.said.append,
-                limit=self.said.append,
-                note=lambda values: None,
+                events=self.events,
             )
         )
         self.provider.starts = {}
@@ -143,7 +141,7 @@ def test_an_instance_that_cannot_be_used_is_replaced_a_few_times(world: World) -
     acquiring = world.acquire()
     world.boot()
     world.start("it never answers")
-    assert world.said == ["i-1 could not be used (it never answers). Requesting another instance"]
+    assert world.events.waits == ["i-1 could not be used (it never answers). Requesting another instance"]
     world.end(HostLost("EC2 no longer lists the instance"))  # before it ran
     world.boot()
     world.start("no python")
@@ -155,7 +153,7 @@ def test_one_that_goes_while_its_agent_is_started_is_replaced_with_ec2s_reason(w
     acquiring = world.acquire()
     world.boot()
     world.end(HostLost("EC2 has taken the instance back"))
-    assert "i-1 could not be used (EC2 has taken the instance back)" in world.said[0]
+    assert "i-1 could not be used (EC2 has taken the instance back)" in world.events.waits[0]
     assert world.provider.starts["i-1"].cancelled()
     world.boot()
     world.start()

@@ -10,7 +10,7 @@ import pytest
 
 from estimators.backends.ec2 import requests
 from estimators.backends.ec2.options import Ec2Options
-from estimators.backends.ec2.requests import Answer, Search, Shortage
+from estimators.backends.ec2.requests import FleetAnswer, Search, Shortage
 
 PLACES = (("eu-west-1a", "subnet-a"), ("eu-west-1b", "subnet-b"))
 TAGS = {"fleetfit:job": "job"}
@@ -117,7 +117,7 @@ def test_a_success_may_hold_less_than_was_asked_for_with_the_reasons() -> None:
         "ErrorCode": "InsufficientInstanceCapacity",
         "ErrorMessage": "We currently do not have sufficient capacity.",
     }
-    answer = Answer.of(
+    answer = FleetAnswer.of(
         {
             "FleetId": "fleet-1",
             "Instances": [
@@ -134,7 +134,7 @@ def test_a_success_may_hold_less_than_was_asked_for_with_the_reasons() -> None:
 
 @pytest.mark.parametrize("response", [{}, {"Instances": None, "Errors": None}, {"Errors": [{}]}, {"Instances": [{}]}])
 def test_an_empty_answer_is_read_too(response: dict[str, Any]) -> None:
-    assert Answer.of(response).launched == ()
+    assert FleetAnswer.of(response).launched == ()
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_an_empty_answer_is_read_too(response: dict[str, Any]) -> None:
     ],
 )
 def test_what_waiting_does_not_end_is_told_at_once(codes: list[str], hopeless: str | None) -> None:
-    answer = Answer(shortages=tuple(Shortage(code=code, text="") for code in codes))
+    answer = FleetAnswer(shortages=tuple(Shortage(code=code, text="") for code in codes))
     assert (answer.hopeless.code if answer.hopeless else None) == hopeless
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from values import ValueHost, VirtualLoop
+from values import ProviderQueue, ValueHost, VirtualLoop
 
 from container.contract import hyperparameters as codec
 from container.contract.strategies import MPI, Distribution, ElasticHorovod
@@ -116,7 +116,7 @@ class Remote(ValueHost):
 
     async def break_off(self, reason: str = "the connection was closed") -> None:
         """Its connection ends."""
-        self.lose(await self.given["explain"](reason))
+        self.lose(await self.given["source"].explain(reason))
 
 
 class Scene:
@@ -124,7 +124,7 @@ class Scene:
 
     def __init__(self, provider: type[Any], strategy: Distribution | None, hosts: int, **options: Any) -> None:
         self.loop = VirtualLoop()
-        self.told: list[str] = []
+        self.events = ProviderQueue()
         parameters = strategy.to_hyperparameters() if strategy is not None else {}
         spec = TrainingJobSpec(
             name="job-1",
@@ -140,9 +140,7 @@ class Scene:
                 options=JobOptions(backend="values", backend_options=options),
                 found={},
                 protected=set(),
-                tell=self.told.append,
-                limit=lambda text: None,
-                note=lambda values: None,
+                events=self.events,
             )
         )
         self.hosts: dict[str, Remote] = {}
@@ -331,7 +329,7 @@ class TestFailing:
         scene.join()
         scene.program.say("pending", reason="Ray has 1 of 2 nodes")
         scene.loop.advance()
-        assert scene.told == ["Ray has 1 of 2 nodes."]
+        assert scene.events.waits == ["Ray has 1 of 2 nodes."]
 
     def test_mpi_hosts_share_all_machines_or_none(self, new_scene: NewScene) -> None:
         scene = new_scene(strategy=MPI(), hosts=3)
@@ -369,11 +367,8 @@ class TestLoss:
         scene.ask("algo-1")
         scene.join()
         scene.start("algo-1")
-        seconds: list[float] = []
-        scene.hosts["algo-1"].on_notice = seconds.append
         scene.program.tell("algo-1", "notice", seconds=30.0)
-        scene.loop.advance()
-        assert seconds == [29.0]
+        assert scene.loop.run(scene.hosts["algo-1"].until_noticed()) == 29.0
 
 
 class TestSpark:

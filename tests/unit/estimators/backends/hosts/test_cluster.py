@@ -378,8 +378,9 @@ class TestNotice:
         job = new_job()
         job.start()
         first = job.host(2)
-        first.on_notice(20.0)
-        first.on_notice(19.0)
+        first.notice(20.0)
+        first.notice(19.0)
+        job.advance()
         assert job.of_kind("interrupted") == [["algo-2", 20.0]] and job.provider.released == []
         for number in (1, 2):
             job.host(number).toolkit.end(0)
@@ -395,7 +396,7 @@ class TestNotice:
         job.start()
         job.provider.give("algo-2")
         job.advance()
-        job.host(2).on_notice(20.0)
+        job.host(2).notice(20.0)
         job.advance()
         assert job.provider.released == ["algo-2"] and set(job.provider.asked) == {"algo-1", "algo-2"}
         job.provider.waiting_for = set()
@@ -415,14 +416,15 @@ class TestNotice:
         job.advance()
         job.cluster.end_now()
         job.cluster.start(1)
-        job.host(1).on_notice(20.0)
+        job.host(1).notice(20.0)
         job.advance()
         assert job.failures == [] and job.provider.released == ["algo-1"]
 
     def test_those_of_an_elastic_job_are_told(self, new_job: NewJob) -> None:
         job = new_job(ElasticHorovod())
         job.start()
-        job.host(1).on_notice(20.0)
+        job.host(1).notice(20.0)
+        job.advance()
         assert job.of_kind("interrupted") == [["algo-1", 20.0]] and job.provider.released == []
 
 

@@ -58,17 +58,23 @@ def test_who_never_answers_is_hopeless_after_a_while(monkeypatch: pytest.MonkeyP
     assert told.said[2:] == [{}, "away"]
 
 
-def test_a_list_is_asked_for_again_and_again_until_it_is_closed() -> None:
-    loop, told = VirtualLoop(), Told()
-    answers: list[membership.Places | Exception] = [{"a": None}, {"a": None}, ValueError("line 2"), {"b": 2}, {"c": 1}]
+class Answering:
+    """A list that says one answer after the other."""
 
-    def ask() -> membership.Places:
-        answer = answers.pop(0)
+    def __init__(self, answers: list[membership.Places | Exception]) -> None:
+        self._answers = answers
+
+    def places(self) -> membership.Places:
+        answer = self._answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    source = membership.Polled(loop, ask, title="the list")
+
+def test_a_list_is_asked_for_again_and_again_until_it_is_closed() -> None:
+    loop, told = VirtualLoop(), Told()
+    answers: list[membership.Places | Exception] = [{"a": None}, {"a": None}, ValueError("line 2"), {"b": 2}, {"c": 1}]
+    source = membership.Polled(loop, Answering(answers), title="the list")
     source.start(told)
     loop.advance(3.5)
     assert told.said == [{"a": None}, "line 2", {"b": 2}]
@@ -80,8 +86,8 @@ def test_a_list_is_asked_for_again_and_again_until_it_is_closed() -> None:
 
 def test_a_list_that_does_not_change_is_asked_for_once() -> None:
     loop, told = VirtualLoop(), Told()
-    answers: list[membership.Places] = [{"a": 1}, {"b": 1}]
-    membership.Polled(loop, lambda: answers.pop(0), title="the list", every=None).start(told)
+    answers: list[membership.Places | Exception] = [{"a": 1}, {"b": 1}]
+    membership.Polled(loop, Answering(answers), title="the list", every=None).start(told)
     loop.advance(10.0)
     assert told.said == [{"a": 1}] and answers == [{"b": 1}]
     loop.close()

@@ -40,7 +40,7 @@ NODES: list[dict[str, Any]] = [
 def test_what_is_lacking_is_named(changes: dict[str, Any], count: int, free: shortage.Free | None, said: str) -> None:
     asked = {"bundle": {"CPU": 4}, "strategy": "STRICT_SPREAD", "labels": {}, "apart": True, "group": None, **changes}
     available = {"CPU": 9.0, "GPU": 1.0, "node:10.0.0.1": 1.0, "CPU_group_0_ab": 4.0}
-    found = shortage.reason(asked, count, NODES, taken=0, free=lambda: free, available=lambda: available)
+    found = shortage.reason(asked, count, NODES, taken=0, free=free, available=available)
     assert found == said
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from values import ValueHost, VirtualLoop
+from values import ProviderQueue, ValueHost, VirtualLoop
 
 from container.contract import hyperparameters as codec
 from container.contract.strategies import ElasticHorovod
@@ -77,7 +77,7 @@ class Slurm:
 
     def __init__(self, *, elastic: bool = False, **options: Any) -> None:
         self.loop = VirtualLoop()
-        self.told: list[str] = []
+        self.events = ProviderQueue()
         self.keepers: list[Program] = []
         self.sruns: list[Program] = []
         self.agents: dict[str, dict[str, Any]] = {}
@@ -95,9 +95,7 @@ class Slurm:
             options=JobOptions(backend="slurm", backend_options=options),
             found={},
             protected=set(),
-            tell=self.told.append,
-            limit=self.told.append,
-            note=lambda values: None,
+            events=self.events,
         )
         self.provider = slurm.SlurmProvider(job)
 
@@ -188,7 +186,7 @@ def test_hosts_that_are_asked_for_at_once_come_in_one_allocation(make: Callable[
     cluster.answer("submit", "submitted", job="7")
     assert cluster.asked() == [["watch", "7"]]
     cluster.answer("watch", "pending", reason="Resources", position=2)
-    assert cluster.told == [
+    assert cluster.events.waits == [
         "Slurm job 7 is pending, at place 2 of its partition's queue: it waits for nodes to become free (Resources)."
     ]
     assert [outcome(task) for task in tasks] == [None, None]
@@ -320,7 +318,7 @@ def test_nodes_that_were_lost_without_a_word_are_avoided_while_there_are_others(
     cluster = make()
     [task] = cluster.acquire("algo-1")
     cluster.allocate("7", "n1")
-    assert cluster.loop.run(cluster.agents["algo-1"]["explain"]("it ended")) == "it ended"
+    assert cluster.loop.run(cluster.agents["algo-1"]["source"].explain("it ended")) == "it ended"
     assert cluster.loop.now >= 2.0  # srun has not ended, and might have said why
     cluster.provider.release(task.result())
     [again] = cluster.acquire("algo-1")
@@ -335,14 +333,11 @@ def test_a_notice_is_for_all_hosts_of_an_allocation(make: Callable[..., Slurm]) 
     cluster = make()
     tasks = cluster.acquire("algo-1", "algo-2")
     cluster.allocate("7", "n1", "n2")
-    noticed: list[tuple[str, float]] = []
-    for host in [task.result() for task in tasks]:
-        host.on_notice = lambda seconds, name=host.name: noticed.append((name, seconds))
-    cluster.agents["algo-2"]["on_signal"](15)
+    cluster.agents["algo-2"]["source"].signalled(15)
     cluster.loop.advance()
     assert cluster.asked() == [["look", "7"]]
     cluster.answer("look", "state", state="RUNNING", left=20.0)
-    assert noticed == [("algo-1", 19.0), ("algo-2", 19.0)]
+    assert [cluster.loop.run(task.result().until_noticed()) for task in tasks] == [19.0, 19.0]
 
 
 def test_a_host_of_an_allocation_that_somebody_cancels_is_lost_at_once(make: Callable[..., Slurm]) -> None:
@@ -350,7 +345,7 @@ def test_a_host_of_an_allocation_that_somebody_cancels_is_lost_at_once(make: Cal
     [task] = cluster.acquire("algo-1")
     cluster.allocate("7", "n1")
     cluster.sruns[0].say(CANCELLED)
-    cluster.agents["algo-1"]["on_signal"](15)
+    cluster.agents["algo-1"]["source"].signalled(15)
     cluster.loop.advance()
     cluster.asked()
     cluster.answer("look", "state", state="CANCELLED", left=5.0)
@@ -364,7 +359,7 @@ def test_an_allocation_that_slurm_has_taken_is_waited_for_again(comes_back: bool
     cluster.allocate("7", "n1", "n2")
     cluster.sruns[0].say(PREEMPTED)
     cluster.sruns[0].end()
-    why = cluster.loop.run(cluster.agents["algo-1"]["explain"]("it ended"))
+    why = cluster.loop.run(cluster.agents["algo-1"]["source"].explain("it ended"))
     assert why == "Slurm has given its node to another job"
     for task in tasks:
         cluster.provider.release(task.result())

@@ -14,7 +14,7 @@ from estimators.cli.main import main
 from estimators.job.errors import ConfigurationError
 
 
-def shape(found: tuple[machines.Machine, ...]) -> list[tuple[str | None, str, int | None, str | None]]:
+def shape(found: tuple[machines.SshMachine, ...]) -> list[tuple[str | None, str, int | None, str | None]]:
     return [(one.destination.user, one.destination.host, one.slots, one.address) for one in found]
 
 
@@ -129,7 +129,9 @@ def test_what_is_in_the_way_is_told_with_its_remedy() -> None:
         "hostname": "a", "knows_itself": False, "processor": "x86_64", "pythons": {"3.9.2": "/usr/bin/python3"},
         "cpus": 1, "gpus": 0, "disk": 1, "temporary": 1, "port": 1, "problem": "",
     }  # fmt: skip
-    told = checking.Report(machine=machine, facts=facts, clock=-3600.2, unreachable={"b": "timed out"}).warnings()
+    told = checking.MachineReport(
+        machine=machine, facts=facts, clock=-3600.2, unreachable={"b": "timed out"}
+    ).warnings()
     words = [
         "Python 3.10 or newer is missing (installed: 3.9.2)",
         "3600.2 s behind",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from values import ValueHost, VirtualLoop
+from values import ProviderQueue, ValueHost, VirtualLoop
 
 from container.contract import hyperparameters as codec
 from container.contract.strategies import MPI, Distribution, ElasticHorovod
@@ -53,7 +53,7 @@ class World:
 
     def __init__(self, strategy: Distribution, hosts: int, options: dict[str, Any]) -> None:
         self.loop = VirtualLoop()
-        self.said: list[str] = []
+        self.events = ProviderQueue()
         spec = TrainingJobSpec(
             name="job-1",
             algorithm=Algorithm(),
@@ -67,9 +67,7 @@ class World:
             options=JobOptions(backend="ssh", backend_options=options),
             found={},
             protected=set(),
-            tell=self.said.append,
-            limit=self.said.append,
-            note=lambda values: None,
+            events=self.events,
         )
         self.provider = Provider(job)
         self.tasks: dict[str, asyncio.Task[Host]] = {}
@@ -194,7 +192,7 @@ def test_a_job_waits_for_all_its_machines_and_holds_none_meanwhile(world: NewWor
     others["a"].release()
     job.loop.advance(10)
     assert job.of("algo-1") is None and is_free("a")
-    assert job.said == [
+    assert job.events.waits == [
         "waiting for machines: other jobs have a (job-0), b (job-0)",
         "waiting for machines: other jobs have b (job-0)",
     ]
@@ -301,7 +299,7 @@ def test_a_plan_says_how_hosts_are_reached(world: NewWorld) -> None:
     job = world(2, "a,ann@b", ssh_config="/lab/config").provider.job
     placement = SshProvider.describe(job.spec, job.options)
     assert placement.connect is not None
-    assert [placement.connect(host) for host in job.spec.hosts] == [
+    assert [placement.connect[host] for host in job.spec.hosts] == [
         ("ssh", "-F", "/lab/config", "a"), ("ssh", "-F", "/lab/config", "-l", "ann", "b"),
     ]  # fmt: skip
 

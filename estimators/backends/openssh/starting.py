@@ -13,7 +13,7 @@ from typing import Any
 from estimators.backends.hosts import shipping
 from estimators.backends.hosts.child import ChildProcess
 from estimators.backends.hosts.provider import HostError, Say
-from estimators.backends.ssh.connection import NotStarted, SshConnection
+from estimators.backends.openssh.connection import NotStarted, SshConnection
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class OurProgram:
         script: How it is started from its words, one of :mod:`estimators.backends.hosts.shipping`'s.
     """
 
-    code: shipping.Code
+    code: shipping.ShippedCode
     python: str
     words: Sequence[str]
     environment: dict[str, Any] | None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from estimators.backends.ssh.command import Destination, SshSettings, reason
+from estimators.backends.openssh.command import Destination, SshSettings, reason
 from estimators.job.errors import ConfigurationError
 
 SETTINGS = SshSettings(known_hosts=Path("/fleet/known_hosts"))

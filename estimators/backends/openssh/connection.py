@@ -24,7 +24,7 @@ from container.system.removing import remove_tree
 from estimators.backends.hosts import login_shell
 from estimators.backends.hosts.child import ChildProcess, in_memory
 from estimators.backends.hosts.provider import HostError, Say
-from estimators.backends.ssh.command import DROPPED, FINAL, SILENT, Destination, SshSettings, reason
+from estimators.backends.openssh.command import DROPPED, FINAL, SILENT, Destination, SshSettings, reason
 
 #: How many connections are made at once: sshd's ``MaxStartups`` drops logins from the tenth on.
 AT_ONCE = 8
@@ -44,7 +44,7 @@ _LATE = (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Finished:
+class CommandEnd:
     """How a command ended.
 
     Attributes:
@@ -251,7 +251,7 @@ class SshConnection:
         """Return the command line that runs a command, its last word, through this connection."""
         return self._words(master=False)
 
-    async def run(self, argv: Sequence[str], source: bytes = b"") -> Finished:
+    async def run(self, argv: Sequence[str], source: bytes = b"") -> CommandEnd:
         """Run a command there to its end, also where that is the connection's.
 
         Args:
@@ -331,7 +331,7 @@ class SshConnection:
             raise HostError(f"its sshd does not forward ports (AllowTcpForwarding): {finished.last_line}")
         return int(finished.output)
 
-    async def _forward(self, way: str, ends: str) -> Finished:
+    async def _forward(self, way: str, ends: str) -> CommandEnd:
         settings = [*self._connections.settings.words(forwards=True), "-o", f"ControlPath={self._socket}"]
         return await _run(self.loop, [*settings, "-O", "forward", way, ends, *self.destination.words()])
 
@@ -362,7 +362,7 @@ def _spawn(loop: AsyncioLoop, argv: Sequence[str], stdin: int | None = None) -> 
         raise HostError(f"{error.filename}: {error.strerror}") from None
 
 
-async def _run(loop: AsyncioLoop, argv: Sequence[str], source: bytes = b"") -> Finished:
+async def _run(loop: AsyncioLoop, argv: Sequence[str], source: bytes = b"") -> CommandEnd:
     """Run a process to its end; one whose end is not awaited any more is killed."""
     stdin = in_memory(source)
     try:
@@ -371,7 +371,7 @@ async def _run(loop: AsyncioLoop, argv: Sequence[str], source: bytes = b"") -> F
         os.close(stdin)
     try:
         output = await program.rest()
-        return Finished(code=await program.wait(), output=output, errors=program.errors.decode(errors="replace"))
+        return CommandEnd(code=await program.wait(), output=output, errors=program.errors.decode(errors="replace"))
     finally:
         program.kill()
         program.close()

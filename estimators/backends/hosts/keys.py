@@ -1,0 +1,26 @@
+"""Keys for ssh that are made for one job."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from estimators.job.errors import BackendError
+
+_TIMEOUT_S = 30.0
+
+
+def make_key(path: Path) -> tuple[str, str]:
+    """Make a key pair, the private key at a path and the public one beside it; return the texts of both.
+
+    Raises:
+        BackendError: ssh-keygen is not there, or fails.
+    """
+    argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "fleetfit", "-f", str(path)]
+    try:
+        subprocess.run(argv, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=_TIMEOUT_S)
+    except FileNotFoundError:
+        raise BackendError("ssh-keygen is not installed. Install it (apt-get install openssh-client).") from None
+    except subprocess.CalledProcessError as error:
+        raise BackendError(f"ssh-keygen failed: {(error.stderr or error.stdout).strip()}.") from None
+    return path.read_text(encoding="ascii"), path.with_suffix(".pub").read_text(encoding="ascii")
