@@ -12,11 +12,12 @@ import dataclasses
 import enum
 import math
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from container.contract.failures import Cause, Failure
 from estimators.backends.base import HostEnd
 from estimators.job.failure_policy import EndedBy
+from estimators.job.log_redaction import Mask, mask_failure
 from estimators.records.states import SecondaryStatus
 from estimators.supervisor.attempts import Attempts, Wait
 from estimators.supervisor.events import (
@@ -110,7 +111,7 @@ class JobMachine:
         managed: Whether the job is on a managed service, which decides about its end.
         elastic: Whether hosts come and go.
         queued: Whether it waits for its turn in a queue.
-        masked: Returns a failure without secrets.
+        mask: Hides the job's secrets in a failure.
 
     Attributes:
         stage: Where the job stands.
@@ -123,6 +124,7 @@ class JobMachine:
         stopped_as: How the job ends that was stopped: its last secondary status, and the message.
         hurried: Whether the job is ended without waiting for anything.
         has_turn: Whether it is the job's turn.
+        abandoned: Whether the caller that waited for the job has ended.
     """
 
     def __init__(
@@ -135,7 +137,7 @@ class JobMachine:
         managed: bool = False,
         elastic: bool = False,
         queued: bool = False,
-        masked: Callable[[Failure], Failure] = lambda failure: failure,
+        mask: Mask | None = None,
     ) -> None:
         self.stage = Stage.RUNNING
         self.attempts = attempts
@@ -147,13 +149,14 @@ class JobMachine:
         self.stopped_as: tuple[SecondaryStatus, str] | None = None
         self.hurried = False
         self.has_turn = not queued
+        self.abandoned = False
         self._late_stop: tuple[SecondaryStatus, str] | None = None  # asked for as an attempt failed
         self._stop_grace_s = stop_grace_s
         self._max_run_s = max_run_s
         self._max_wait_s = max_wait_s
         self._managed = managed
         self._elastic = elastic
-        self._masked = masked
+        self._mask = Mask(()) if mask is None else mask
         self._all_have_ended = False
         self._told_to_stop = False
         self._bounded = False  # whether the others' end has a limit, since one has failed
@@ -231,6 +234,7 @@ class JobMachine:
             case StopAsked():
                 self._stop(event)
             case CallerGone():
+                self.abandoned = True
                 self._stop_as(SecondaryStatus.STOPPED, "The process that waited for the job has ended.")
                 self._end_now()
             case LimitReached():
@@ -500,7 +504,7 @@ class JobMachine:
         self._cancel(*_OF_ATTEMPT)
         self._do(Do.ATTEMPT_OVER)
         if self.failure is not None:
-            self.failure = self._masked(self.failure)
+            self.failure = mask_failure(self.failure, self._mask)
         outcome = self.attempts.over(self.failure, self._now)
         self._do(Do.KEEP_ATTEMPTS)
         return outcome

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import signal
-import time
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from container.contract.failures import Cause, Failure
 from container.contract.messages import Message
@@ -25,17 +24,19 @@ from estimators.job.request import RunOptions, TrainingJobSpec
 from estimators.records.elastic_events import Telling
 from estimators.supervisor.elastic import deciding, sources
 from estimators.supervisor.elastic.course import State, Turn
-from estimators.supervisor.elastic.driver import Driver
+from estimators.supervisor.elastic.driver import DriverProcess
 from estimators.supervisor.elastic.exclusion import Exclusion, load_policy
 from estimators.supervisor.elastic.hanging import Hanging
 from estimators.supervisor.elastic.hosts import HostControl
-from estimators.supervisor.elastic.members import ElasticJob, Roster, Worker, WorkerState
+from estimators.supervisor.elastic.members import Roster, Worker, WorkerState
 from estimators.supervisor.elastic.places import Places
 from estimators.supervisor.elastic.policy import ExclusionPolicy, GrowingCooldown, Limits
 from estimators.supervisor.elastic.restarting import RestartingDriver
 from estimators.supervisor.elastic.session import Session
 from estimators.supervisor.elastic.wording import Wording
-from estimators.supervisor.elastic.workers import WorkerControl
+
+if TYPE_CHECKING:
+    from estimators.supervisor.supervisor import Supervisor
 
 
 class ElasticController:
@@ -53,14 +54,13 @@ class ElasticController:
         planned_hosts: How many hosts the job was planned for, if this attempt does not begin with all of them.
         restarts: How often workers have started in earlier attempts, where they start again in this one.
         exclusion: Decides how long a host is left out after a failure, over the strategy's cooldown.
-        clock: Returns seconds on a clock that does not go back.
-        make_driver: Starts Horovod's driver.
+        driver: The process of Horovod's driver.
     """
 
     def __init__(
         self,
         loop: AsyncioLoop,
-        job: ElasticJob,
+        job: Supervisor,
         backend: Backend,
         strategy: Elastic,
         initial: tuple[str, ...],
@@ -71,8 +71,7 @@ class ElasticController:
         planned_hosts: int | None = None,
         restarts: int = 0,
         exclusion: ExclusionPolicy | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        make_driver: Callable[..., Driver] = Driver,
+        driver: type[DriverProcess] = DriverProcess,
     ) -> None:
         self._loop = loop
         self._job = job
@@ -80,7 +79,7 @@ class ElasticController:
         self._strategy = strategy
         self._python = python
         self._start_timeout = start_timeout
-        self._make_driver = make_driver
+        self._driver_type = driver
         self._telling = Telling()
         planned_hosts = planned_hosts or len(initial)
         limits = Limits(
@@ -94,44 +93,30 @@ class ElasticController:
         self._planned = strategy.planned_workers(planned_hosts)
         self._most_hosts = strategy.most_hosts(planned_hosts)
         self.roster = Roster(initial, strategy.processes_per_host, restarts=strategy.restarts)
-        self._session = Session(loop, job, backend, strategy, self.roster, limits, clock=clock)
-        self._session.changed = self._offer
+        self._session = Session(self, loop, job, backend, strategy, self.roster, limits)
         self._wording = Wording(strategy, self.roster)
-        self._hosts = HostControl(self._session, most=self._most_hosts)
-        self._workers = self._hosts.workers = WorkerControl(
-            self._session,
-            Exclusion(GrowingCooldown(*strategy.cooldown), exclusion, job.say),
-            tell=self._tell_driver,
-            may_leave=self._hosts.finish_leaving,
-            end=lambda: self._finished(""),
-        )
+        rule = Exclusion(GrowingCooldown(*strategy.cooldown), exclusion, job)
+        self._hosts = HostControl(self._session, rule, most=self._most_hosts)
+        self._workers = self._hosts.workers
         self._offered: tuple[str, ...] = ()
         self._awaited = ""  # what was last said of whom it waits for, to begin
-        self._driver_waits = False  # for enough workers, no longer than it may
+        self.driver_waits = False
         self._complete = False
         self._grown_at: float | None = None
-        self._driver: Driver | RestartingDriver | None = None
+        self._driver: DriverProcess | RestartingDriver | None = None
         self._restarts = restarts
         self._cause: Failure | None = None  # of the script's own, in a membership
         self._is_sure = False  # whether that follows from no other
         self._hanging: Hanging | None = None
         if hang_timeout:
-            self._hanging = Hanging(
-                loop,
-                hang_timeout,
-                self.roster,
-                waits=lambda: self._driver_waits or not self._session.state.has_met,
-                driver=lambda: self._driver.pid if self._driver is not None else None,
-                ask=lambda host: self._session.instruct(host, "dump"),
-                fail=self._session.fail,
-            )
-            self._session.closing.append(self._hanging.close)
+            self._hanging = Hanging(loop, hang_timeout, self._session)
+            self._session.closing.callback(self._hanging.close)
 
     @classmethod
     def of_job(
         cls,
         loop: AsyncioLoop,
-        job: ElasticJob,
+        job: Supervisor,
         backend: Backend,
         spec: TrainingJobSpec,
         options: RunOptions,
@@ -190,7 +175,7 @@ class ElasticController:
                 slots=strategy.slots or strategy.processes_per_host,
                 readers=strategy.processes_per_host if local.has_pipes(self._backend.spec) else None,
             )
-            self._session.closing.append(places.close)
+            self._session.closing.callback(places.close)
             places.start()
 
     def close(self) -> None:
@@ -202,7 +187,7 @@ class ElasticController:
         if not self._session.state.has_met:
             if (late := self._wording.late(self._start_timeout)) is not None:
                 self._job.say(late)
-            self._offer(all_there=False)
+            self.offer(all_there=False)
 
     # --- what hosts say ---
 
@@ -251,14 +236,14 @@ class ElasticController:
             return  # it was told to meanwhile
         worker.ended_with = code
         if code == 0:
-            self._tell_driver({"op": "done", "worker": worker.name})
+            self.tell_driver({"op": "done", "worker": worker.name})
             return
         if failure is not None:
             failure = dataclasses.replace(failure, rank=worker.rank)
             if self._cause is None or not (self._is_sure or consequence):
                 self._cause, self._is_sure = failure, not consequence
             self._session.failures[worker.name] = failure
-        self._tell_driver({"op": "failed", "worker": worker.name, "consequence": consequence})
+        self.tell_driver({"op": "failed", "worker": worker.name, "consequence": consequence})
 
     def host_ended(self, end: HostEnd) -> None:
         """A host's toolkit has ended."""
@@ -271,21 +256,21 @@ class ElasticController:
         if isinstance(self._strategy, ElasticTorchDistributed):
             self._driver = RestartingDriver(
                 self._loop,
+                self,
+                self._backend,
                 strategy=self._strategy,
                 limits=self._session.limits,
                 roster=self.roster,
-                run_id=self._backend.record.name,
                 restarts=self._restarts,
-                share=self._backend.share_checkpoints,
-                received=self._from_driver,
             )
-            self._session.closing.append(self._driver.close)
+            self._session.closing.callback(self._driver.close)
             return
         assert isinstance(self._strategy, ElasticHorovod)
         try:
             address, interface = self._backend.meeting_place()
-            driver = self._driver = self._make_driver(
+            driver = self._driver = self._driver_type(
                 self._loop,
+                self,
                 python=self._python,
                 folder=self._backend.record.path,
                 strategy=self._strategy,
@@ -293,25 +278,27 @@ class ElasticController:
                 limits=self._session.limits,
                 address=address,
                 interface=interface,
-                received=self._from_driver,
-                ended=self._driver_lost,
             )
         except (OSError, FleetfitError) as error:
             self._session.fail_with(f"Horovod's elastic driver could not be started: {error}", Cause.LAUNCH)
             return
 
-        def close() -> None:
-            driver.close()
-            self._backend.protected.discard(driver.pid)
-
         self._backend.protected.add(driver.pid)
-        self._session.closing.append(close)
+        self._session.closing.callback(driver.close)
+        self._session.closing.callback(self._backend.protected.discard, driver.pid)
 
-    def _tell_driver(self, message: Message) -> None:
+    @property
+    def driver_pid(self) -> int | None:
+        """The pid of Horovod's driver, while it runs."""
+        return self._driver.pid if self._driver is not None else None
+
+    def tell_driver(self, message: Message) -> None:
+        """Tell the driver something, if there is one."""
         if self._driver is not None:
             self._driver.send(message)
 
-    def _from_driver(self, message: Message) -> None:
+    def from_driver(self, message: Message) -> None:
+        """Take a message of the driver."""
         if self.over:
             return
         operation = message["op"]
@@ -323,13 +310,13 @@ class ElasticController:
         elif operation == "end" and worker is not None:
             self._workers.end(worker, message.get("grace"))
         elif operation in ("waiting", "enough"):
-            self._driver_waits = operation == "waiting"
+            self.driver_waits = operation == "waiting"
         elif operation == "membership":
             self._membership(tuple(str(name) for name in message["workers"]), int(message["generation"]))
         elif operation == "too_few":
             self._too_few()
         elif operation == "finished":
-            self._finished(str(message.get("error") or ""), blamed=bool(message.get("blamed")))
+            self.finished(str(message.get("error") or ""), blamed=bool(message.get("blamed")))
 
     def _membership(self, members: tuple[str, ...], generation: int) -> None:
         session, before = self._session, self.roster.members
@@ -357,7 +344,7 @@ class ElasticController:
         self._hosts.keep_spares()
         if before:
             self._job.say(f"{len(before)} -> {len(members)} workers{deciding.changes(joined, left)}")
-        self._offer()
+        self.offer()
         self._hosts.hurry()
         session.note()
 
@@ -371,7 +358,8 @@ class ElasticController:
         failures = {**unfit, **session.failures}
         session.fail(self._wording.timed_out(session.limits, failures, has_met=session.state.has_met))
 
-    def _finished(self, error: str, *, blamed: bool = False) -> None:
+    def finished(self, error: str, *, blamed: bool = False) -> None:
+        """End the training: it is complete, or has failed, as the workers say."""
         failure = deciding.outcome(self.roster, self._session.failures, error, self._session.consequences)
         if blamed and self._cause is not None:
             failure = dataclasses.replace(self._cause, hints=(*self._cause.hints, f"{error}."))
@@ -386,7 +374,8 @@ class ElasticController:
             if not host.up:
                 self._backend.withdraw(host.name)  # nobody waits for one that may never come
 
-    def _driver_lost(self, log: str) -> None:
+    def driver_lost(self, log: str) -> None:
+        """Fail the training, whose driver has ended by itself, with the end of the driver's log."""
         if not self.over:
             failure = deciding.failed("Horovod's elastic driver ended unexpectedly", Cause.LAUNCH)
             missing = "No module named 'horovod'" in log
@@ -397,7 +386,7 @@ class ElasticController:
             )
             self._session.fail(dataclasses.replace(failure, log_tail=log or None, hints=hints))
 
-    def _offer(self, *, all_there: bool = True) -> None:
+    def offer(self, *, all_there: bool = True) -> None:
         """Tell the driver who is there, unless the first ones are still coming."""
         session = self._session
         if session.over or self._driver is None:
@@ -428,7 +417,7 @@ class ElasticController:
             self._offered = decision.workers
             self._driver.send({"op": "workers", "workers": list(decision.workers)})
         if decision.again_at is not None:
-            session.later(max(0.1, decision.again_at - now), self._offer)
+            session.later(max(0.1, decision.again_at - now), self.offer)
 
     # --- what clients and faults ask for ---
 

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from estimators.supervisor import preemption
 from estimators.supervisor.elastic.controller import ElasticController
 from estimators.supervisor.events import HostsChanged
 
+if TYPE_CHECKING:
+    from estimators.supervisor.supervisor import Supervisor
+
 
 class ElasticHosts:
-    """The hosts of an elastic job as :class:`estimators.supervisor.fault_injection.Hosts`.
+    """The hosts of an elastic job as :class:`estimators.supervisor.fault_injection.DisturbedHosts`.
 
     A host that comes back has another name; whoever takes hosts knows them by the names that the attempt began with.
 
     Args:
-        controller: The membership of the attempt that runs, or None.
-        job: The job.
+        job: The supervisor, which has the membership of the attempt that runs.
     """
 
-    def __init__(self, controller: Callable[[], ElasticController | None], job: preemption.PreemptedJob) -> None:
-        self._controller = controller
+    def __init__(self, job: Supervisor) -> None:
         self._job = job
         self._now: dict[str, str] = {}  # the name that it began with -> the one that it has
         self._of: ElasticController | None = None  # whose names these are
@@ -92,7 +92,7 @@ class ElasticHosts:
         return follows and host in attempts.fleet.present(time.monotonic())
 
     def _running(self) -> ElasticController | None:
-        controller = self._controller()
+        controller = self._job.elastic
         if controller is not self._of:
             self._of = controller
             self._now.clear()  # an attempt begins with the job's own names

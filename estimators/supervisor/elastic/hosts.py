@@ -8,6 +8,7 @@ import signal
 from container.contract.failures import Cause, Failure
 from estimators.backends.base import HostEnd
 from estimators.supervisor.elastic import deciding
+from estimators.supervisor.elastic.exclusion import Exclusion
 from estimators.supervisor.elastic.members import ElasticHost, HostState, WorkerState
 from estimators.supervisor.elastic.session import Session
 from estimators.supervisor.elastic.workers import WorkerControl
@@ -24,14 +25,13 @@ class HostControl:
 
     Args:
         session: The attempt.
+        exclusion: Decides how long a host is left out after a failure.
         most: How many there may be.
     """
 
-    #: What their workers do.
-    workers: WorkerControl
-
-    def __init__(self, session: Session, *, most: int) -> None:
+    def __init__(self, session: Session, exclusion: Exclusion, *, most: int) -> None:
         self._session = session
+        self.workers = WorkerControl(session, self, exclusion)
         self._roster = session.roster
         self._most = most
         self._spares_from = 0.0  # when spare hosts may be started again, by the session's clock
@@ -144,7 +144,7 @@ class HostControl:
         else:
             self._settle_debts()  # its place is free
         session.note()
-        session.changed()
+        session.controller.offer()
 
     def _replace(self, lost: ElasticHost) -> None:
         """Start another host in the place of one that was lost, under a name of its own."""
@@ -240,7 +240,7 @@ class HostControl:
         self._roster.leaving.append(host.name)
         session.job.event("host_leaving", name=host.name)
         session.note()
-        session.changed()
+        session.controller.offer()
         self.finish_leaving(host)
         if not host.up:
             session.backend.withdraw(host.name)
@@ -259,7 +259,7 @@ class HostControl:
         for worker in inside:
             if worker.state is WorkerState.ENDED:
                 self.workers.again(host, worker.slot)
-        session.changed()
+        session.controller.offer()
         return True
 
     def finish_leaving(self, host: ElasticHost) -> None:
@@ -301,7 +301,7 @@ class HostControl:
             self.begin(host)
         self._settle_debts()
         self.keep_spares()
-        self._session.changed()
+        self._session.controller.offer()
 
     def say(self, text: str) -> None:
         """Put a line into the log."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
+import contextlib
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from container.contract.failures import Cause, Failure
 from container.contract.messages import encode
@@ -14,55 +14,56 @@ from container.system.loop import Timer
 from estimators.backends.base import Backend
 from estimators.supervisor.elastic.course import TRANSITIONS, State, Turn
 from estimators.supervisor.elastic.deciding import failed
-from estimators.supervisor.elastic.members import ElasticJob, Roster
+from estimators.supervisor.elastic.members import Roster
 from estimators.supervisor.elastic.places import Places
 from estimators.supervisor.elastic.policy import Limits
+
+if TYPE_CHECKING:
+    from estimators.supervisor.elastic.controller import ElasticController
+    from estimators.supervisor.supervisor import Supervisor
 
 
 class Session:
     """One attempt of an elastic job.
 
     Args:
+        controller: The controller, which decides anew when something has changed.
         loop: The supervisor's loop.
         job: The supervisor.
         backend: Where the hosts run.
         strategy: The job's strategy.
         roster: Who there is.
         limits: How much a membership may change at once.
-        clock: Returns seconds on a clock that does not go back.
 
     Attributes:
         state: Where the training stands.
         failures: Of the workers that have failed last, by their names.
         consequences: The workers whose failure follows from another one's.
         places: The places that are named, where somebody names them.
-        changed: Called when it may have to be decided anew who shall be in the cluster.
-        closing: Called when nothing is decided any more.
+        closing: What ends when nothing is decided any more.
     """
 
     def __init__(
         self,
+        controller: ElasticController,
         loop: AsyncioLoop,
-        job: ElasticJob,
+        job: Supervisor,
         backend: Backend,
         strategy: Elastic,
         roster: Roster,
         limits: Limits,
-        *,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.controller = controller
         self.job = job
         self.backend = backend
         self.strategy = strategy
         self.roster = roster
         self.limits = limits
-        self.clock = clock
         self.state = State.GATHERING
         self.failures: dict[str, Failure] = {}
         self.consequences: set[str] = set()
         self.places: Places | None = None
-        self.changed: Callable[[], None] = lambda: None
-        self.closing: list[Callable[[], None]] = []
+        self.closing = contextlib.ExitStack()
         self._loop = loop
         self._timers: set[Timer] = set()
 
@@ -74,6 +75,10 @@ class Session:
     def move(self, turn: Turn) -> None:
         """Go to the next state."""
         self.state = TRANSITIONS.following(self.state, turn)
+
+    def clock(self) -> float:
+        """Return seconds on a clock that does not go back."""
+        return self._loop.time()
 
     def later(self, seconds: float, callback: Callable[[], None]) -> Timer:
         """Call something back, unless nothing is decided any more then."""
@@ -115,7 +120,6 @@ class Session:
         if self.over:
             return
         self.move(Turn.END)
-        for close in self.closing:
-            close()
+        self.closing.close()
         for timer in self._timers:
             timer.cancel()

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import math
 import signal
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from container.contract import variables
 from container.contract.failures import Failure
-from container.contract.messages import Message
 from container.contract.strategies import ElasticHorovod
 from container.system.loop import Timer
 from estimators.supervisor.elastic import deciding
@@ -19,6 +17,9 @@ from estimators.supervisor.elastic.deciding import WorkerEnd
 from estimators.supervisor.elastic.exclusion import Exclusion
 from estimators.supervisor.elastic.members import ElasticHost, HostState, Worker, WorkerState
 from estimators.supervisor.elastic.session import Session
+
+if TYPE_CHECKING:
+    from estimators.supervisor.elastic.hosts import HostControl
 
 #: How long the others may take to meet after a member was lost, in seconds, until changes are told again.
 _SETTLE_S = 2.0
@@ -31,31 +32,19 @@ class WorkerControl:
 
     Args:
         session: The attempt.
+        hosts: The hosts of the workers.
         exclusion: Decides how long a host is left out after a failure.
-        tell: Tells Horovod's driver something, if there is one.
-        may_leave: Called when a leaving host has a worker less.
-        end: Called when nobody is left that has the training's state, though others are waited for.
 
     Attributes:
         trains: Whether the script has said that it trains: whoever comes now is late.
         injected: The ids of the faults that the script has injected: not again, when it starts again.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        exclusion: Exclusion,
-        *,
-        tell: Callable[[Message], None],
-        may_leave: Callable[[ElasticHost], None],
-        end: Callable[[], None],
-    ) -> None:
+    def __init__(self, session: Session, hosts: HostControl, exclusion: Exclusion) -> None:
         self._session = session
+        self._hosts = hosts
         self._roster = session.roster
         self._exclusion = exclusion
-        self._tell = tell
-        self._may_leave = may_leave
-        self._end = end
         self._hopeless = 0
         self._settled: Timer | None = None
         self.trains = False
@@ -76,7 +65,7 @@ class WorkerControl:
         """A worker can take a place; it may be the only one left soon, so its host has to have what was saved."""
         session = self._session
         if worker.state is WorkerState.RESTARTING:
-            self._tell({"op": "ready", "worker": worker.name})
+            self._session.controller.tell_driver({"op": "ready", "worker": worker.name})
         if worker.state is not WorkerState.PREPARING:
             return
         host = self._roster.hosts[worker.host]
@@ -93,7 +82,7 @@ class WorkerControl:
     def _is_ready(self, worker: Worker) -> None:
         if worker.state is WorkerState.PREPARING:
             worker.state = WorkerState.READY
-            self._session.changed()
+            self._session.controller.offer()
 
     def place(self, worker: Worker, environment: dict[str, str]) -> None:
         """The driver has a place for a worker."""
@@ -137,18 +126,18 @@ class WorkerControl:
         host, members = self._roster.hosts[worker.host], self._roster.members
         what = deciding.end_of(worker, before, host, members)
         if before.has_place:
-            self._tell({"op": "ended", "worker": worker.name, "code": code})
+            self._session.controller.tell_driver({"op": "ended", "worker": worker.name, "code": code})
             if worker.name in members and what is not WorkerEnd.DONE:
                 self._settle()
         if what is WorkerEnd.DISPLACED:
             self.again(host, worker.slot)
         elif what is WorkerEnd.LEFT:
-            self._may_leave(host)
+            self._hosts.finish_leaving(host)
             self._count_members()
-            self._session.changed()
+            self._session.controller.offer()
         elif what is WorkerEnd.LOST and self._lost(worker, before, host, failure, of_host=of_host):
             self._count_members()
-            self._session.changed()
+            self._session.controller.offer()
 
     def _lost(
         self, worker: Worker, before: WorkerState, host: ElasticHost, failure: Failure | None, *, of_host: bool
@@ -204,7 +193,7 @@ class WorkerControl:
 
         def settled() -> None:
             session.move(Turn.SETTLED)
-            session.changed()
+            session.controller.offer()
 
         session.move(Turn.LOSS)
         if self._settled is not None:
@@ -217,7 +206,7 @@ class WorkerControl:
 
         def end() -> None:
             if session.state is State.SHORT and not self._roster.members_left:
-                self._end()
+                session.controller.finished("")
 
         if session.state is State.SHORT and not self._roster.members_left and not self._roster.restarts:
             session.later(0.0, end)  # not before what has just ended is told

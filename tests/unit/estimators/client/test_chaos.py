@@ -159,6 +159,13 @@ class Hosts:
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
+        self.told: list[Any] = []
+
+    def rank_of(self, host: str, process: str | None) -> int | None:
+        return int(process[5:]) if process else None
+
+    def fault_injected(self, fault: chaos.Fault, data: dict[str, Any]) -> None:
+        self.told.append((fault, data))
 
     def interrupt(self, host: str, notice_s: float, back_in_s: float | None) -> None:
         self.asked.append(("interrupt", host, notice_s, back_in_s))
@@ -181,17 +188,15 @@ def hosts() -> Hosts:
 def disturber(
     loop: Loop, hosts: Hosts, *faults: chaos.Fault, market: SpotMarket | None = None
 ) -> tuple[Disturber, list[Any]]:
-    told: list[Any] = []
     made = Disturber(
         loop,
         hosts,
         chaos=faults,
         market=market,
         names=("algo-1", "algo-2"),
-        rank_of=lambda host, process: int(process[5:]) if process else None,
-        tell=lambda fault, data: told.append((fault, data)),
+        supervisor=hosts,  # type: ignore[arg-type]
     )
-    return made, told
+    return made, hosts.told
 
 
 def until(loop: Loop, condition: Callable[[], bool]) -> None:

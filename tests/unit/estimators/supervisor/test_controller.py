@@ -83,12 +83,14 @@ class World:
             python="python",
             start_timeout=start_timeout,
             hang_timeout=hang_timeout,
-            clock=lambda: self.now,
-            make_driver=self._driver,  # type: ignore[arg-type]
+            driver=self._driver,  # type: ignore[arg-type]
         )
         self.controller.start()
 
     # --- the loop ---
+
+    def time(self) -> float:
+        return self.now
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
         timer = Timer(callback)
@@ -169,8 +171,8 @@ class World:
 
     # --- the driver ---
 
-    def _driver(self, *arguments: Any, received: Callable[[dict[str, Any]], None], **more: Any) -> World:
-        self.driver_says = received
+    def _driver(self, *arguments: Any, **more: Any) -> World:
+        self.driver_says = self.controller.from_driver
         return self
 
     def send(self, message: dict[str, Any]) -> None:

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from container.contract.failures import Cause, Failure
 from estimators.backends.base import HostEnd
 from estimators.job.failure_policy import EndedBy, Ending, FailurePolicy
+from estimators.job.log_redaction import Mask
+from estimators.job.secrets import MASK
 from estimators.records.states import SecondaryStatus
 from estimators.supervisor.attempts import Attempts
 from estimators.supervisor.events import (
@@ -160,11 +162,11 @@ class TestFailure:
         assert Do.FINISH not in job.waits_until(0.1)
 
     def test_secrets_are_masked_before_a_failure_is_kept(self) -> None:
-        job = Job(masked=lambda failure: dataclasses.replace(failure, message="***")).trains()
+        job = Job(mask=Mask([FAILURE.message])).trains()
         job.machine.reported = FAILURE
         job.ends("algo-1", 3)
         job.ends("algo-2", 130, last=True)
-        assert job.machine.failure is not None and job.machine.failure.message == "***"
+        assert job.machine.failure is not None and job.machine.failure.message == MASK
 
     def test_outputs_that_cannot_be_packed_fail_a_job_that_had_not_failed(self) -> None:
         unpacked = Failure(cause=Cause.CONFIGURATION, message="the disk is full")
