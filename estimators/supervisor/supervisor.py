@@ -547,7 +547,7 @@ class Supervisor:
     def _secondary(self, name: str, message: str) -> None:
         """Take a step of the secondary status that the backend reports; a mirrored job's comes from its service."""
         if not self._mirror.begun:
-            self.post(events.Progress(SecondaryStatus(name), message))
+            self.post(events.StatusReported(SecondaryStatus(name), message))
 
     def _show(self, secondary: SecondaryStatus, message: str) -> None:
         """Take a step of the secondary status."""

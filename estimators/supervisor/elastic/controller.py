@@ -23,7 +23,7 @@ from estimators.job.errors import FleetfitError
 from estimators.job.request import RunOptions, TrainingJobSpec
 from estimators.records.elastic_events import Telling
 from estimators.supervisor.elastic import deciding, sources
-from estimators.supervisor.elastic.course import State, Turn
+from estimators.supervisor.elastic.course import State, TrainingEvent
 from estimators.supervisor.elastic.driver import DriverProcess
 from estimators.supervisor.elastic.exclusion import Exclusion, load_policy
 from estimators.supervisor.elastic.hanging import Hanging
@@ -328,7 +328,7 @@ class ElasticController:
         if session.state is State.SHORT:
             self._job.say(f"{len(members)} workers are ready again: the training goes on.")
         is_first = not session.state.has_met
-        session.move(Turn.MEETING)
+        session.move(TrainingEvent.MEETING)
         if before == members:
             return
         if len(members) > len(before) and before:
@@ -408,12 +408,12 @@ class ElasticController:
                 self._awaited = text
                 self._job.say(text)
         if decision.shortage and session.state is not State.SHORT:
-            session.move(Turn.SHORTAGE)
+            session.move(TrainingEvent.SHORTAGE)
             there = len(decision.workers if decision.workers is not None else self._offered)
             self._job.say(self._wording.too_few_left(there, session.limits))
         if decision.workers is not None:
             if not session.state.has_begun:
-                session.move(Turn.BEGIN)
+                session.move(TrainingEvent.BEGIN)
             self._offered = decision.workers
             self._driver.send({"op": "workers", "workers": list(decision.workers)})
         if decision.again_at is not None:

@@ -12,7 +12,7 @@ from container.contract.strategies import Elastic
 from container.system.asyncio_loop import AsyncioLoop
 from container.system.loop import Timer
 from estimators.backends.base import Backend
-from estimators.supervisor.elastic.course import TRANSITIONS, State, Turn
+from estimators.supervisor.elastic.course import TRANSITIONS, State, TrainingEvent
 from estimators.supervisor.elastic.deciding import failed
 from estimators.supervisor.elastic.members import Roster
 from estimators.supervisor.elastic.places import Places
@@ -72,7 +72,7 @@ class Session:
         """Whether nothing is decided any more."""
         return self.state is State.OVER
 
-    def move(self, turn: Turn) -> None:
+    def move(self, turn: TrainingEvent) -> None:
         """Go to the next state."""
         self.state = TRANSITIONS.following(self.state, turn)
 
@@ -119,7 +119,7 @@ class Session:
         """Decide nothing any more."""
         if self.over:
             return
-        self.move(Turn.END)
+        self.move(TrainingEvent.END)
         self.closing.close()
         for timer in self._timers:
             timer.cancel()

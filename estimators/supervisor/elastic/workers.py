@@ -12,7 +12,7 @@ from container.contract.failures import Failure
 from container.contract.strategies import ElasticHorovod
 from container.system.loop import Timer
 from estimators.supervisor.elastic import deciding
-from estimators.supervisor.elastic.course import State, Turn
+from estimators.supervisor.elastic.course import State, TrainingEvent
 from estimators.supervisor.elastic.deciding import WorkerEnd
 from estimators.supervisor.elastic.exclusion import Exclusion
 from estimators.supervisor.elastic.members import ElasticHost, HostState, Worker, WorkerState
@@ -192,10 +192,10 @@ class WorkerControl:
             return
 
         def settled() -> None:
-            session.move(Turn.SETTLED)
+            session.move(TrainingEvent.SETTLED)
             session.controller.offer()
 
-        session.move(Turn.LOSS)
+        session.move(TrainingEvent.LOSS)
         if self._settled is not None:
             self._settled.cancel()
         self._settled = session.later(_SETTLE_S, settled)

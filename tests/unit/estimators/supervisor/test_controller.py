@@ -22,7 +22,7 @@ from estimators.backends.base import HostEnd
 from estimators.backends.hosts.membership import MembershipListener, Places
 from estimators.supervisor.elastic import deciding
 from estimators.supervisor.elastic.controller import ElasticController
-from estimators.supervisor.elastic.course import TRANSITIONS, State, Turn
+from estimators.supervisor.elastic.course import TRANSITIONS, State, TrainingEvent
 from estimators.supervisor.elastic.members import Roster, WorkerState
 from estimators.supervisor.transitions import IllegalTransition
 
@@ -515,11 +515,11 @@ def test_a_source_of_places_bounds_how_many_hosts_there_are() -> None:
 
 
 def test_only_what_is_in_the_table_may_happen() -> None:
-    assert TRANSITIONS.following(State.GATHERING, Turn.BEGIN) is State.FORMING
+    assert TRANSITIONS.following(State.GATHERING, TrainingEvent.BEGIN) is State.FORMING
     with pytest.raises(IllegalTransition, match="LOSS cannot happen to an elastic training that is GATHERING"):
-        TRANSITIONS.following(State.GATHERING, Turn.LOSS)
+        TRANSITIONS.following(State.GATHERING, TrainingEvent.LOSS)
     assert {state for state, _ in TRANSITIONS} == set(State)
-    assert all(TRANSITIONS.following(state, Turn.END) is State.OVER for state in State)
+    assert all(TRANSITIONS.following(state, TrainingEvent.END) is State.OVER for state in State)
 
 
 @settings(max_examples=60, deadline=None)

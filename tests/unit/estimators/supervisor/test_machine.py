@@ -35,9 +35,9 @@ from estimators.supervisor.events import (
     LimitReached,
     OverThere,
     Preempted,
-    Progress,
     Show,
     Started,
+    StatusReported,
     StopAsked,
     Tell,
     TimeUp,
@@ -49,7 +49,7 @@ from estimators.supervisor.machine import JobMachine
 
 HOSTS = ("algo-1", "algo-2")
 FAILURE = Failure(cause=Cause.PROCESS, message="exited with code 3", host="algo-1", exit_code=3)
-TRAINING = Progress(SecondaryStatus.TRAINING)
+TRAINING = StatusReported(SecondaryStatus.TRAINING)
 
 
 class Job:
@@ -344,7 +344,7 @@ class TestStop:
     def test_steps_of_the_backend_do_not_hide_that_it_is_stopping(self) -> None:
         job = Job().trains()
         job.take(StopAsked("by hand"))
-        assert job.take(Progress(SecondaryStatus.PENDING, "no room")) == []
+        assert job.take(StatusReported(SecondaryStatus.PENDING, "no room")) == []
 
     def test_of_a_managed_job_the_service_decides(self) -> None:
         job = Job(managed=True)
@@ -464,7 +464,7 @@ STIMULI: list[Event] = [
     HostTaken("algo-2", None, 5.0),
     HostTaken("algo-2", 1.0, None),
     HostReturned("algo-2"),
-    Progress(SecondaryStatus.PENDING, "no room"),
+    StatusReported(SecondaryStatus.PENDING, "no room"),
 ]
 
 
