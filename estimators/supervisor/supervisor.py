@@ -303,7 +303,7 @@ class Supervisor:
             from estimators.supervisor.elastic.controller import ElasticController
 
             try:
-                self._attempt.elastic = ElasticController.of_job(
+                self._attempt.elastic = ElasticController(
                     self.loop, self, self._backend, self._job, self._options, self._attempt.spec.hosts
                 )
             except ConfigurationError as error:
@@ -347,7 +347,7 @@ class Supervisor:
         self._take(self._streams.finish(end.host))
         elastic = self._attempt.elastic
         if elastic is not None:
-            elastic.host_ended(end)
+            elastic.hosts.ended(end)
             self._replace_interrupted(end.host)
         goes_on = elastic is not None and not elastic.over
         last = elastic is not None and elastic.over and not elastic.roster.running

@@ -33,7 +33,7 @@ class ElasticHosts:
         if found is not None:
             controller, name = found
             self._take(host, back_in_s)
-            controller.interrupt(name, notice_s)
+            controller.hosts.interrupt(name, notice_s)
         elif self._is_awaited(host):
             self._take(host, back_in_s)
             text = f"{host} is interrupted. The next attempt does not have this host"
@@ -44,7 +44,7 @@ class ElasticHosts:
         controller = self._running()
         if controller is not None:
             try:
-                controller.signal_worker(rank, signal)
+                controller.workers.signal(rank, signal)
             except ValueError as error:
                 self._job.tell("chaos_missed", "supervisor", f"rank {rank} could not be killed: {error}", rank=rank)
 
@@ -55,7 +55,7 @@ class ElasticHosts:
             controller, name = found
             self._take(host, back_in_s)
             self._job.tell("removed", name, f"{name} is gone", target=name, back_in_s=back_in_s)
-            controller.lose_host(name)
+            controller.hosts.lose(name)
         elif self._is_awaited(host):
             self._take(host, back_in_s)
             self._job.tell("removed", host, f"{host} is gone", target=host, back_in_s=back_in_s)
@@ -72,7 +72,7 @@ class ElasticHosts:
             self._job.post(HostsChanged())
             return
         try:
-            [name] = controller.add_hosts(1)
+            [name] = controller.hosts.add(1)
         except ValueError:
             return  # others have come meanwhile: there are as many as there may be
         self._now[host] = name

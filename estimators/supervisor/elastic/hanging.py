@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from container.contract.failures import no_progress, unanswered
 from container.contract.wire import PROGRESS, STACKS, Event
 from container.system import processes
 from container.system.asyncio_loop import AsyncioLoop
 from container.system.progress import ProgressJudge
-from estimators.supervisor.elastic.session import Session
+
+if TYPE_CHECKING:
+    from estimators.supervisor.elastic.controller import ElasticController
 
 
 class Hanging(ProgressJudge):
@@ -20,13 +23,13 @@ class Hanging(ProgressJudge):
     Args:
         loop: The supervisor's loop.
         limit: Seconds without a sign of life of any worker after which the job fails.
-        session: The attempt.
+        controller: The controller.
     """
 
-    def __init__(self, loop: AsyncioLoop, limit: float, session: Session) -> None:
+    def __init__(self, loop: AsyncioLoop, limit: float, controller: ElasticController) -> None:
         super().__init__(loop, limit)
-        self._session = session
-        self._roster = session.roster
+        self._controller = controller
+        self._roster = controller.roster
 
     def heed(self, event: Event) -> None:
         """Take what a host says of it."""
@@ -40,21 +43,21 @@ class Hanging(ProgressJudge):
         return [host.name for host in self._roster.present_hosts if host.up]
 
     def _is_driver_stopped(self) -> bool:
-        pid = self._session.controller.driver_pid
+        pid = self._controller.driver_pid
         return pid is not None and processes.is_stopped(pid)
 
     def ask(self, host: str) -> None:
         """Ask a host where its workers are."""
-        self._session.instruct(host, "dump")
+        self._controller.instruct(host, "dump")
 
     def is_expected(self) -> bool:
         """Return whether workers train, or are being prepared."""
-        waits = self._session.controller.driver_waits or not self._session.state.has_met
+        waits = self._controller.driver_waits or not self._controller.state.has_met
         return not waits or self._is_driver_stopped() or self._roster.preparing > 0
 
     def _lines(self) -> Iterator[str]:
         if self._is_driver_stopped():
-            pid = self._session.controller.driver_pid
+            pid = self._controller.driver_pid
             yield f"Horovod's elastic driver (pid {pid}): it is stopped (SIGSTOP); SIGCONT resumes it"
         for host in self.hosts():
             if host not in self.places:
@@ -65,4 +68,4 @@ class Hanging(ProgressJudge):
 
     def give_up(self) -> None:
         """Fail the job, and say where each worker is."""
-        self._session.fail(no_progress(self._limit, self._lines(), self.missing))
+        self._controller.fail(no_progress(self._limit, self._lines(), self.missing))
