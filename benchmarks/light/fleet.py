@@ -24,7 +24,7 @@ from container.contract.failures import Failure
 from container.contract.messages import Message
 from container.contract.wire import Event
 from container.system.background import Background
-from container.system.link import Link
+from container.system.link import HostLink
 from container.system.loop import Loop, SelectorLoop
 from container.system.transfer import Transfers
 from container.toolkit import control
@@ -54,12 +54,12 @@ class LightHost:
         self.toolkit: LightToolkit | None = None
         self._others: set[int] = set()  # agents that wait until their input ends
         descriptor = connection.detach()
-        self.link = Link(loop, descriptor, descriptor, self)
+        self.link = HostLink(loop, descriptor, descriptor, self)
         self._transfers = Transfers(self.link, background, Path("/tmp"))
         self.said_hello = 0.0
 
     def closed(self, reason: str) -> None:
-        """See :class:`container.system.link.Handler`."""
+        """See :class:`container.system.link.LinkHandler`."""
         if self.toolkit is not None:
             self.toolkit.close()
 
@@ -73,7 +73,7 @@ class LightHost:
         self.link.send({"op": "exit", "id": number, "code": code, "signal": signal_number, "error": None})
 
     def received(self, message: Message, body: bytes) -> None:
-        """See :class:`container.system.link.Handler`."""
+        """See :class:`container.system.link.LinkHandler`."""
         operation, number = message["op"], message.get("id", 0)
         toolkit = self.toolkit
         match operation:
@@ -136,18 +136,18 @@ class LightToolkit:
         self._index = self._hosts.index(name)
         self._left = 0
         self._coordinator: Coordinator | None = None
-        self._server: control.Server | None = None
-        self._client: control.Client | None = None
+        self._server: control.ControlServer | None = None
+        self._client: control.ControlClient | None = None
         self._say("phase", name="toolkit_started")
         self._beat()
         token = env[variables.JOB_TOKEN]
         if self._index == 0:
             self._coordinator = Coordinator(self._hosts, _START_TIMEOUT_S, time.monotonic())
             if listener is not None:
-                self._server = control.Server(self._loop, listener, self, token=token, expected=set(self._hosts))
+                self._server = control.ControlServer(self._loop, listener, self, token=token, expected=set(self._hosts))
         else:
             address, _, port = env[variables.CONTROL_ADDRESS].rpartition(":")
-            self._client = control.Client(
+            self._client = control.ControlClient(
                 self._loop,
                 (address, int(port)),
                 self,

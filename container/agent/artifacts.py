@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from container.agent.progress import Progress, Tell, size, warn
+from container.agent.progress import ProgressBar, Tell, size, warn
 from container.contract.environment import host_name
 from container.contract.errors import AgentError
 from container.contract.layout import MLTree
@@ -40,7 +40,7 @@ class Folder:
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
+class ArchiveEntry:
     """One path of an archive.
 
     Attributes:
@@ -110,7 +110,7 @@ def upload(folders: Sequence[Folder], uri: str, tell: Tell) -> str | None:
     Raises:
         AgentError: as for :func:`collect`.
     """
-    from container.agent.s3.upload import Upload
+    from container.agent.s3.upload import S3Upload
 
     where = f"The unpacked files are in {', '.join(str(folder.path) for folder in folders)}."
     try:
@@ -118,8 +118,8 @@ def upload(folders: Sequence[Folder], uri: str, tell: Tell) -> str | None:
         if not entries:
             return None
         total = sum(entry.status.st_size for entry in entries if stat.S_ISREG(entry.status.st_mode))
-        bar = Progress(tell, folders[0].host, f"uploading {uri.rpartition('/')[2]}", total)
-        with Upload(uri) as target:
+        bar = ProgressBar(tell, folders[0].host, f"uploading {uri.rpartition('/')[2]}", total)
+        with S3Upload(uri) as target:
             _write(entries, target, bar)
         bar.end(f"{size(target.size)} to {uri} in {bar.elapsed:.1f} s")
     except OSError as error:
@@ -169,12 +169,12 @@ def pack(folders: Sequence[Folder], archive: Path, tell: Tell) -> Path | None:
     return archive
 
 
-def union(folders: Sequence[Folder], tell: Tell) -> list[Entry]:
+def union(folders: Sequence[Folder], tell: Tell) -> list[ArchiveEntry]:
     """Return everything in the folders by path, sorted; where several have a path, the first folder's entry."""
-    found: dict[str, Entry] = {}
+    found: dict[str, ArchiveEntry] = {}
     shadowed: dict[str, list[str]] = {}
     for folder in folders:
-        taken: dict[str, Entry] = {}
+        taken: dict[str, ArchiveEntry] = {}
         skipped: list[str] = []
         for entry in _walk(folder, skipped):
             first = found.get(entry.name)
@@ -204,7 +204,7 @@ def union(folders: Sequence[Folder], tell: Tell) -> list[Entry]:
     return sorted(found.values(), key=lambda entry: entry.name.split("/"))
 
 
-def _walk(folder: Folder, skipped: list[str]) -> Iterable[Entry]:
+def _walk(folder: Folder, skipped: list[str]) -> Iterable[ArchiveEntry]:
     """Yield the entries below a folder, each folder before its content."""
     root = os.path.realpath(folder.path)
     waiting = [root]
@@ -226,7 +226,7 @@ def _walk(folder: Folder, skipped: list[str]) -> Iterable[Entry]:
             elif stat.S_ISDIR(status.st_mode):
                 waiting.append(path)
             if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode) or link is not None:
-                yield Entry(inner, path, status, link, folder.host)
+                yield ArchiveEntry(inner, path, status, link, folder.host)
             else:
                 skipped.append(inner)
 
@@ -237,7 +237,7 @@ def _parents(name: str) -> Iterable[str]:
         yield name
 
 
-def _same(first: Entry, second: Entry) -> bool:
+def _same(first: ArchiveEntry, second: ArchiveEntry) -> bool:
     """Return whether two entries of the same path have the same content."""
     one, other = first.status, second.status
     if stat.S_IFMT(one.st_mode) != stat.S_IFMT(other.st_mode):
@@ -257,7 +257,7 @@ def _same(first: Entry, second: Entry) -> bool:
                 return True
 
 
-def _write(entries: Sequence[Entry], file: Any, bar: Progress | None = None) -> None:
+def _write(entries: Sequence[ArchiveEntry], file: Any, bar: ProgressBar | None = None) -> None:
     """Write the archive; equal content gives equal bytes.
 
     Args:
@@ -276,7 +276,7 @@ def _write(entries: Sequence[Entry], file: Any, bar: Progress | None = None) -> 
                     bar.advance(entry.status.st_size)
 
 
-def _add(tar: tarfile.TarFile, info: tarfile.TarInfo, entry: Entry) -> None:
+def _add(tar: tarfile.TarFile, info: tarfile.TarInfo, entry: ArchiveEntry) -> None:
     import tarfile
 
     info.mode = stat.S_IMODE(entry.status.st_mode)

@@ -57,7 +57,7 @@ def limit() -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
+class CacheEntry:
     """The place of one object's content.
 
     Attributes:
@@ -92,16 +92,16 @@ class Entry:
         os.replace(self.partial, self.path)
 
 
-def entry(item: DataObject, root: Path) -> Entry | None:
+def entry(item: DataObject, root: Path) -> CacheEntry | None:
     """Return the entry of an object; None for one without an ETag, whose changes could not be noticed."""
     if item.identity is None:
         return None
     digest = hashlib.sha256(f"{item.uri}\n{item.identity}\n{item.size}".encode("utf-8", "surrogateescape")).hexdigest()
-    return Entry(item, root / digest[:2] / digest)
+    return CacheEntry(item, root / digest[:2] / digest)
 
 
 @contextlib.contextmanager
-def partial(place: Entry) -> Iterator[int | None]:
+def partial(place: CacheEntry) -> Iterator[int | None]:
     """Return the partial file.
 
     Waits for another process that downloads it. What is in the file stays when the block ends by an error.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from container.agent import cache, sources
-from container.agent.progress import Progress, size
+from container.agent.progress import ProgressBar, size
 from container.agent.sources.base import DataObject, SourceError
 from container.contract.errors import AgentError
 
@@ -27,8 +27,8 @@ _MD5 = re.compile(r"[0-9a-f]{32}")
 
 
 def download(
-    items: Sequence[DataObject], root: Path, bar: Progress | None = None, *, workers: int = WORKERS
-) -> dict[str, cache.Entry]:
+    items: Sequence[DataObject], root: Path, bar: ProgressBar | None = None, *, workers: int = WORKERS
+) -> dict[str, cache.CacheEntry]:
     """Bring objects into the cache.
 
     Args:
@@ -44,8 +44,8 @@ def download(
         SourceError: an object cannot be read, changed, or is not what its ETag says.
         AgentError: the disk is full.
     """
-    places: dict[str, cache.Entry] = {}
-    missing: list[cache.Entry] = []
+    places: dict[str, cache.CacheEntry] = {}
+    missing: list[cache.CacheEntry] = []
     for item in items:
         place = cache.entry(item, root)
         if place is None:
@@ -72,7 +72,7 @@ def download(
     return places
 
 
-class _Ended(Exception):
+class _OtherFailed(Exception):
     """Raised when another object has failed, so that this download stops."""
 
 
@@ -83,7 +83,7 @@ class _Downloads:
         ended: Set when one has failed, so that the others stop.
     """
 
-    def __init__(self, bar: Progress | None) -> None:
+    def __init__(self, bar: ProgressBar | None) -> None:
         self._bar = bar
         self.ended = threading.Event()
 
@@ -91,10 +91,10 @@ class _Downloads:
         if self._bar is not None:
             self._bar.advance(count)
 
-    def bring(self, place: cache.Entry) -> None:
+    def bring(self, place: cache.CacheEntry) -> None:
         """Complete an entry, unless another object has failed."""
         try:
-            with contextlib.suppress(_Ended):
+            with contextlib.suppress(_OtherFailed):
                 self._bring_checked(place)
         except OSError as error:
             raise AgentError(
@@ -102,7 +102,7 @@ class _Downloads:
                 "with `fleetfit clean --caches`, or set FLEETFIT_CACHE to a folder on a larger disk."
             ) from error
 
-    def _bring_checked(self, place: cache.Entry) -> None:
+    def _bring_checked(self, place: cache.CacheEntry) -> None:
         with cache.partial(place) as file:
             if file is None:
                 self._advance(place.item.size)
@@ -147,7 +147,7 @@ class _Downloads:
                 place += count
                 self._advance(count)
                 if self.ended.is_set():
-                    raise _Ended
+                    raise _OtherFailed
         return md5.hexdigest()
 
 

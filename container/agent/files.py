@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 
 from container.agent import cache, sources
 from container.agent.download import download
-from container.agent.progress import Progress, Tell, size, warn
+from container.agent.progress import ProgressBar, Tell, size, warn
 from container.agent.sources import local
 from container.agent.sources.base import DataObject
 from container.agent.sources.manifests import key_problem
@@ -118,7 +118,7 @@ def check_keys(uri: str, items: Sequence[DataObject]) -> None:
                 )
 
 
-def _bring(channel: HostChannel, items: Sequence[DataObject], host: str, tell: Tell) -> dict[str, cache.Entry]:
+def _bring(channel: HostChannel, items: Sequence[DataObject], host: str, tell: Tell) -> dict[str, cache.CacheEntry]:
     remote = [item for item in items if is_s3(item.uri)]
     if not remote:
         return {}
@@ -126,7 +126,7 @@ def _bring(channel: HostChannel, items: Sequence[DataObject], host: str, tell: T
     wanted = {item.uri: item for item in remote}.values()
     cached = sum(item.size for item in wanted if (place := cache.entry(item, root)) is not None and place.complete())
     total = sum(item.size for item in wanted)
-    bar = Progress(tell, host, f"channel {channel.name!r}", total - cached)
+    bar = ProgressBar(tell, host, f"channel {channel.name!r}", total - cached)
     entries = download(remote, root, bar)
     came = f"{size(total - cached)} downloaded in {bar.elapsed:.1f} s" if total > cached or not cached else ""
     kept = f"{size(cached)} from the cache" if cached else ""
@@ -140,7 +140,7 @@ class _Copy:
     """One file that a host gets a copy of: the object, and the cache's entry of it if it was downloaded."""
 
     item: DataObject
-    entry: cache.Entry | None
+    entry: cache.CacheEntry | None
     target: str
 
     @property
@@ -152,7 +152,7 @@ def _fill(
     place: Path,
     items: Sequence[DataObject],
     folders: Iterable[str],
-    entries: dict[str, cache.Entry],
+    entries: dict[str, cache.CacheEntry],
     channel: HostChannel,
 ) -> list[_Copy]:
     """Make a host's folder, without the files that are copied into it, which are returned."""
@@ -188,7 +188,7 @@ def _copy_all(
     total = sum(copy.item.size for copy in copies)
     _check_room(copies, total, channel, hosts)
     local_data = not is_s3(channel.uri)
-    bar = Progress(tell, hosts[0][0], f"channel {channel.name!r}, copied", total, first_s=_SLOW_S)
+    bar = ProgressBar(tell, hosts[0][0], f"channel {channel.name!r}, copied", total, first_s=_SLOW_S)
     for copy in copies:
         mode = 0o666 if everybody else 0o600
         try:

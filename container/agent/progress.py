@@ -18,7 +18,7 @@ _EVERY_S = 0.5
 _BAR = 20
 
 
-class Progress:
+class ProgressBar:
     """A progress bar; its methods may be called by several threads.
 
     Args:

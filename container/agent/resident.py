@@ -40,7 +40,7 @@ from container.contract.messages import Message
 from container.system import interfaces, processes, saved
 from container.system.background import Background
 from container.system.host_machine import cpu_count, gpu_count, identity
-from container.system.link import Link
+from container.system.link import HostLink
 from container.system.loop import SelectorLoop
 from container.system.removing import remove_tree
 from container.system.running import ProcessEnd, Runner, RunningProcess
@@ -81,7 +81,7 @@ class _Resident:
         self._loop = loop
         self._background = Background(loop)
         self._root: Path | None = None
-        self._link = Link(loop, read, write, self)
+        self._link = HostLink(loop, read, write, self)
         self._transfers = Transfers(self._link, self._background)
         self._kept: set[int] = set()  # importers, for the next job
         self._runner = Runner(loop, os.environ, protected=self._kept, readers=self._link)
@@ -153,11 +153,11 @@ class _Resident:
     # --- what is said ---
 
     def closed(self, reason: str) -> None:
-        """See :class:`container.system.link.Handler`."""
+        """See :class:`container.system.link.LinkHandler`."""
         self._end()
 
     def received(self, message: Message, body: bytes) -> None:
-        """See :class:`container.system.link.Handler`."""
+        """See :class:`container.system.link.LinkHandler`."""
         self._heard = time.monotonic()
         operation, number = message["op"], message.get("id", 0)
         try:
@@ -273,9 +273,9 @@ class _Resident:
 
 
 class _Follower:
-    """Tells the supervisor of one process; see :class:`container.system.running.Follower`."""
+    """Tells the supervisor of one process; see :class:`container.system.running.OutputFollower`."""
 
-    def __init__(self, link: Link, running: dict[int, RunningProcess], number: int) -> None:
+    def __init__(self, link: HostLink, running: dict[int, RunningProcess], number: int) -> None:
         self._link = link
         self._running = running
         self._number = number

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from container.agent import sources
-from container.agent.progress import Progress, Tell, size, warn
+from container.agent.progress import ProgressBar, Tell, size, warn
 from container.agent.sources.base import DataObject, SourceError
 from container.contract.errors import AgentError
 from container.contract.frames import encode
@@ -123,7 +123,7 @@ def restore(folder: Path, uri: str, *, host: str, tell: Tell) -> None:
             os.symlink(name, folder / label)
     if not wanted:
         return
-    bar = Progress(tell, host, "restoring checkpoints", sum(item.size for item in wanted))
+    bar = ProgressBar(tell, host, "restoring checkpoints", sum(item.size for item in wanted))
     # Their manifests last: an interrupted restore leaves no folder that looks whole.
     for item in sorted(wanted, key=lambda item: item.key.endswith(f"/{saved.MANIFEST}")):
         _fetch(item, folder / item.key, bar)
@@ -141,7 +141,7 @@ def _labels(items: Sequence[DataObject]) -> dict[str, str]:
     return {top: names[m] for top, m in manifests.items() if not saved.CHECKPOINT.fullmatch(top) and m in names}
 
 
-def _fetch(item: DataObject, target: Path, bar: Progress) -> None:
+def _fetch(item: DataObject, target: Path, bar: ProgressBar) -> None:
     """Bring an object, which keeps its time: what is newer was written here."""
     partial = target.with_name(f".{target.name}.partial")
     try:
@@ -296,15 +296,15 @@ class Uploader:
 
     def _mark(self, name: str) -> None:
         """Have an empty folder in S3."""
-        from container.agent.s3.upload import Upload
+        from container.agent.s3.upload import S3Upload
 
-        with Upload(f"{self._prefix}{name}"):
+        with S3Upload(f"{self._prefix}{name}"):
             pass
 
     def _transfer(self, name: str, file: io.FileIO, status: os.stat_result) -> None:
-        from container.agent.s3.upload import Upload
+        from container.agent.s3.upload import S3Upload
 
-        with Upload(f"{self._prefix}{name}") as target:
+        with S3Upload(f"{self._prefix}{name}") as target:
             while chunk := file.read(_CHUNK):
                 target.write(chunk)
 

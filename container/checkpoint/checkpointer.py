@@ -25,7 +25,7 @@ from container.checkpoint.interval import BUDGET, Every, Schedule
 from container.checkpoint.manifest import Progress
 from container.checkpoint.publishing import SUFFIX, Publisher, Snapshot
 from container.checkpoint.retention import Best
-from container.checkpoint.sharing import Cluster, Counting, Refusal, SingleProcess, share, surrounding_cluster
+from container.checkpoint.sharing import Counting, Refusal, SavingCluster, SingleProcess, share, surrounding_cluster
 from container.checkpoint.state_dicts import StateDicts, state_of
 from container.checkpoint.store import CheckpointStore, Loaded, serial_of
 from container.checkpoint.writer import BackgroundWriter
@@ -112,7 +112,7 @@ class Checkpointer:
         every: int | str | datetime.timedelta | Every = "auto",
         asynchronous: bool = True,
         *,
-        cluster: Cluster | None = None,
+        cluster: SavingCluster | None = None,
         budget: float = BUDGET,
         pending: int = 1,
         learning_rate: str = "auto",
@@ -170,7 +170,7 @@ class Checkpointer:
     # --- what there is ---
 
     @property
-    def cluster(self) -> Cluster:
+    def cluster(self) -> SavingCluster:
         """The cluster.
 
         Raises:
@@ -181,7 +181,7 @@ class Checkpointer:
         return self._cluster
 
     @cluster.setter
-    def cluster(self, cluster: Cluster) -> None:
+    def cluster(self, cluster: SavingCluster) -> None:
         self._cluster = cluster
 
     @property
@@ -436,7 +436,7 @@ class Checkpointer:
             known = self._state = (model, optimizer, state_of(model, optimizer))
         return known[2]
 
-    def _snapshot(self, groups: Mapping[str, list[state.Slot]]) -> dict[str, tensors.Arena]:
+    def _snapshot(self, groups: Mapping[str, list[state.ArraySlot]]) -> dict[str, tensors.Arena]:
         """Copy everything into memory of our own, which an earlier snapshot has used if there is such."""
         arenas = self._free.pop() if self._free else {}
         if {group: tuple(slot.spec for slot in slots) for group, slots in groups.items()} != {
@@ -564,4 +564,4 @@ def _number(value: Any) -> float | None:
         return None
 
 
-__all__: Sequence[str] = ["Checkpointer", "Cluster", "Restored", "SingleProcess", "default_directory"]
+__all__: Sequence[str] = ["Checkpointer", "Restored", "SavingCluster", "SingleProcess", "default_directory"]

@@ -19,7 +19,7 @@ FORMAT = "fleetfit-checkpoint"
 VERSION = 1
 
 
-class ManifestError(ValueError):
+class CheckpointManifestError(ValueError):
     """The manifest is damaged or incomplete."""
 
 
@@ -109,11 +109,11 @@ class Manifest:
         try:
             values = json.loads(content)
         except ValueError:
-            raise ManifestError("it is not complete JSON") from None
+            raise CheckpointManifestError("it is not complete JSON") from None
         if not isinstance(values, dict) or values.get("checksum") != _checksum(values):
-            raise ManifestError("its content does not match its checksum")
+            raise CheckpointManifestError("its content does not match its checksum")
         if values.get("format") != FORMAT:
-            raise ManifestError(f"its format is {values.get('format')!r}, not {FORMAT!r}")
+            raise CheckpointManifestError(f"its format is {values.get('format')!r}, not {FORMAT!r}")
         if values.get("version") != VERSION:
             raise CheckpointVersionError(
                 f"the checkpoint has format version {values.get('version')!r}, but this version of fleetfit reads "
@@ -130,7 +130,7 @@ class Manifest:
                 facts=values["facts"],
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise ManifestError(f"an entry is missing or not valid: {error}") from error
+            raise CheckpointManifestError(f"an entry is missing or not valid: {error}") from error
 
     @property
     def total_bytes(self) -> int:

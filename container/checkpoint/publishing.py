@@ -10,7 +10,7 @@ from container.checkpoint.errors import CheckpointWriteError
 from container.checkpoint.interval import Schedule
 from container.checkpoint.manifest import Manifest, Progress
 from container.checkpoint.retention import Best
-from container.checkpoint.store import CheckpointStore, Contents, is_full
+from container.checkpoint.store import CheckpointContents, CheckpointStore, is_full
 from container.checkpoint.writer import Stopwatch, Target
 from container.contract import events
 
@@ -54,7 +54,7 @@ class Publisher(Target[Snapshot]):
         watch = Stopwatch()
         progress = snapshot.progress
         files = {group + SUFFIX: arena.buffers() for group, arena in snapshot.arenas.items()}
-        contents = Contents(
+        contents = CheckpointContents(
             progress=progress,
             files=files,
             metrics=snapshot.metrics,
@@ -89,7 +89,7 @@ class Publisher(Target[Snapshot]):
         """Let others write into the folder."""
         self._store.close()
 
-    def _written(self, contents: Contents) -> tuple[str, Manifest]:
+    def _written(self, contents: CheckpointContents) -> tuple[str, Manifest]:
         try:
             return self._store.write(contents)
         except CheckpointWriteError as error:

@@ -20,7 +20,7 @@ _BROADCAST_PIECE = 64 << 20
 Value = TypeVar("Value")
 
 
-class Cluster(Protocol):
+class SavingCluster(Protocol):
     """The cluster that a Checkpointer needs. ``rank`` and ``size`` are read anew each time."""
 
     @property
@@ -70,13 +70,13 @@ class Refusal:
     error: Exception
 
 
-def surrounding_cluster() -> Cluster:
+def surrounding_cluster() -> SavingCluster:
     """Return the cluster of a Checkpointer that was given none.
 
     Raises:
         CheckpointError: the environment names several ranks, which would each begin and write for themselves.
     """
-    joined: Cluster | None = getattr(sys.modules.get("container.distributed"), "_cluster", None)
+    joined: SavingCluster | None = getattr(sys.modules.get("container.distributed"), "_cluster", None)
     if joined is not None:
         return joined
     remedy = (
@@ -93,7 +93,7 @@ def surrounding_cluster() -> Cluster:
     return SingleProcess()
 
 
-def share(cluster: Cluster, found: Loaded | Refusal | None) -> Loaded | None:
+def share(cluster: SavingCluster, found: Loaded | Refusal | None) -> Loaded | None:
     """Give every rank what rank 0 has found.
 
     Raises:
@@ -118,7 +118,7 @@ def share(cluster: Cluster, found: Loaded | Refusal | None) -> Loaded | None:
     return found
 
 
-def _share_bytes(cluster: Cluster, content: np.ndarray[Any, Any] | None, size: int) -> np.ndarray[Any, Any]:
+def _share_bytes(cluster: SavingCluster, content: np.ndarray[Any, Any] | None, size: int) -> np.ndarray[Any, Any]:
     whole = content if content is not None else np.empty(size, np.uint8)
     for begin in range(0, size, _BROADCAST_PIECE):
         end = min(size, begin + _BROADCAST_PIECE)

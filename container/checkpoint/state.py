@@ -26,7 +26,7 @@ _INNER_NUMBER = re.compile(r"_\d+(?=_|$)")
 _NUMBER = re.compile(r"_\d+$")
 
 
-class Slot(abc.ABC):
+class ArraySlot(abc.ABC):
     """A place for one array.
 
     Attributes:
@@ -52,7 +52,7 @@ class Saveable(Protocol):
     def facts(self) -> Mapping[str, Any]:
         """What it is, to be kept with the checkpoint."""
 
-    def groups(self) -> Mapping[str, list[Slot]]:
+    def groups(self) -> Mapping[str, list[ArraySlot]]:
         """Return its arrays, by the file that they go into."""
 
     def check(self, facts: Mapping[str, Any]) -> None:
@@ -104,7 +104,7 @@ class ArrayState:
         """See :class:`Saveable`."""
         return {}
 
-    def groups(self) -> Mapping[str, list[Slot]]:
+    def groups(self) -> Mapping[str, list[ArraySlot]]:
         """See :class:`Saveable`."""
         return {
             "arrays": [
@@ -117,7 +117,7 @@ class ArrayState:
         """See :class:`Saveable`."""
 
 
-class _ArraySlot(Slot):
+class _ArraySlot(ArraySlot):
     """A numpy array of a mapping, or a number."""
 
     def __init__(self, arrays: Mapping[str, Any], name: str) -> None:
@@ -154,7 +154,7 @@ class KerasState:
         self._optimizer: Any = optimizer if optimizer is not None else getattr(model, "optimizer", None)
         self._keras = _keras_of(model)
         self._key: tuple[int, ...] = ()
-        self._groups: dict[str, list[Slot]] = {}
+        self._groups: dict[str, list[ArraySlot]] = {}
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -174,7 +174,7 @@ class KerasState:
             "with an Input of known shape, or call it with a batch first: model(inputs)."
         )
 
-    def groups(self) -> Mapping[str, list[Slot]]:
+    def groups(self) -> Mapping[str, list[ArraySlot]]:
         """See :class:`Saveable`.
 
         Raises:
@@ -232,7 +232,7 @@ class KerasState:
         return found
 
 
-def compare(group: str, slots: Iterable[Slot], saved: Mapping[str, Array], *, loose: bool) -> None:
+def compare(group: str, slots: Iterable[ArraySlot], saved: Mapping[str, Array], *, loose: bool) -> None:
     """Refuse arrays that are not those of the slots.
 
     Args:
@@ -315,7 +315,7 @@ def _joined(variables: Iterable[Any]) -> list[tuple[str, list[Any]]]:
     return found
 
 
-class _VariableSlot(Slot):
+class _VariableSlot(ArraySlot):
     """A variable, or the parts of one that was partitioned along its first axis."""
 
     def __init__(self, name: str, parts: list[Any]) -> None:

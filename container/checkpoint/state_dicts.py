@@ -14,7 +14,7 @@ import numpy as np
 
 from container.checkpoint import state
 from container.checkpoint.errors import CheckpointMismatchError
-from container.checkpoint.state import Array, Saveable, Slot
+from container.checkpoint.state import Array, ArraySlot, Saveable
 from container.checkpoint.tensors import Spec
 
 #: torch's types that numpy does not have -> those of numpy with as many bytes, in which they are kept.
@@ -70,17 +70,17 @@ class StateDicts:
         """See :class:`container.checkpoint.state.Saveable`; of the last :meth:`groups`."""
         return {"state_dicts": self._described}
 
-    def groups(self) -> Mapping[str, list[Slot]]:
+    def groups(self) -> Mapping[str, list[ArraySlot]]:
         """See :class:`container.checkpoint.state.Saveable`.
 
         Raises:
             TypeError: something has no form in a checkpoint.
         """
-        found: dict[str, list[Slot]] = {}
+        found: dict[str, list[ArraySlot]] = {}
         # A new mapping each time: a snapshot that is still being written keeps the facts of its own moment.
         self._described = {}
         for name, value in self._objects.items():
-            slots: dict[str, Slot] = {}
+            slots: dict[str, ArraySlot] = {}
             self._described[name] = _described(value.state_dict(), name, slots)
             found[name] = list(slots.values())
         return found
@@ -152,7 +152,7 @@ def _compare(name: str, ours: Mapping[str, Any], saved: Mapping[str, Any]) -> No
             )
 
 
-def _described(value: Any, path: str, slots: dict[str, Slot]) -> Any:
+def _described(value: Any, path: str, slots: dict[str, ArraySlot]) -> Any:
     """Describe a value, with its tensors put into the slots."""
     if hasattr(value, "detach"):
         return _describe_tensor(value, path, slots)
@@ -175,7 +175,7 @@ def _items(value: Mapping[Any, Any], path: str) -> list[tuple[Any, Any]]:
     return list(value.items())
 
 
-class _TensorSlot(Slot):
+class _TensorSlot(ArraySlot):
     """A tensor of a state_dict."""
 
     def __init__(self, tensor: Any, spec: Spec) -> None:
@@ -192,7 +192,7 @@ class _TensorSlot(Slot):
         raise NotImplementedError("state_dicts are loaded as a whole")
 
 
-def _describe_tensor(tensor: Any, path: str, slots: dict[str, Slot]) -> Any:
+def _describe_tensor(tensor: Any, path: str, slots: dict[str, ArraySlot]) -> Any:
     if hasattr(tensor, "placements") or "Sharded" in type(tensor).__name__:
         raise TypeError(
             f"{path} is sharded over the ranks. Give a full state_dict: use StateDictOptions(full_state_dict=True) "

@@ -42,7 +42,7 @@ from container.checkpoint.errors import (
     Skipped,
 )
 from container.checkpoint.lock import WriterLock
-from container.checkpoint.manifest import FileEntry, Manifest, ManifestError, Progress
+from container.checkpoint.manifest import CheckpointManifestError, FileEntry, Manifest, Progress
 from container.system.holding import hold
 
 _NAME = re.compile(r"checkpoint-(\d+)-step-(\d+)")
@@ -65,7 +65,7 @@ _RESCANS = 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Contents:
+class CheckpointContents:
     """What is to be written.
 
     Attributes:
@@ -293,7 +293,7 @@ class CheckpointStore:
             self._lock.release()
             self._lock = None
 
-    def write(self, contents: Contents) -> tuple[str, Manifest]:
+    def write(self, contents: CheckpointContents) -> tuple[str, Manifest]:
         """Write a checkpoint, and return when it will survive the machine's sudden end.
 
         Args:
@@ -387,7 +387,7 @@ class CheckpointStore:
         shutil.rmtree(trash, ignore_errors=True)  # what is left of it goes with the next writer
         return True
 
-    def _explain(self, name: str, error: OSError, contents: Contents) -> str:
+    def _explain(self, name: str, error: OSError, contents: CheckpointContents) -> str:
         text = f"{name} could not be written into {self.directory}: {error.strerror or error}"
         if error.errno in _FULL:
             sizes = [sum(piece.nbytes for piece in pieces) for pieces in contents.files.values()]
@@ -497,7 +497,7 @@ class CheckpointStore:
                 raise _damaged(name, manifests.FILE_NAME, f"it has {size:,} bytes, too many for a manifest")
             try:
                 return Manifest.from_bytes(_read_whole(fd, size).tobytes())
-            except ManifestError as error:
+            except CheckpointManifestError as error:
                 raise _damaged(name, manifests.FILE_NAME, str(error)) from error
 
     def _verified(self, name: str, folder: int, entry: FileEntry) -> np.ndarray[Any, Any]:

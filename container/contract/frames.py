@@ -28,7 +28,7 @@ def encode(message: Mapping[str, Any], body: bytes = b"") -> bytes:
     return messages.encode({**message, "size": len(body)} if body else message, LINE_LIMIT) + body
 
 
-class Decoder:
+class FrameDecoder:
     """Finds the frames in what arrives, in whatever pieces that comes."""
 
     def __init__(self) -> None:

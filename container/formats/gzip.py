@@ -14,7 +14,7 @@ class GzipError(ValueError):
     """The data is not gzip's, damaged, or cut off; the message says which."""
 
 
-class Source(Protocol):
+class PackedSource(Protocol):
     """Where the packed bytes come from."""
 
     def read(self, size: int) -> bytes:
@@ -31,7 +31,7 @@ class Gunzip:
         packed: How many packed bytes were taken from the source.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: PackedSource) -> None:
         self._source = source
         self._member = zlib.decompressobj(_GZIP)
         self._begun = False  # the member has had a byte

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from container.pipe_dataset import channels, native, places, readers
-from container.pipe_dataset.readers import Request
+from container.pipe_dataset.readers import ReadRequest
 from container.pipe_dataset.stream import SEGMENTS
 
 #: TensorFlow reads a segment in steps of this many bytes.
@@ -55,7 +55,7 @@ class PipeModeDataset(tf.data.Dataset):
         benchmark_records_interval: int = 0,
         max_corrupted_records_to_skip: int = 0,
     ) -> None:
-        self._request = Request.of(
+        self._request = ReadRequest.of(
             channel,
             record_format,
             pipe_dir=pipe_dir,
@@ -117,7 +117,7 @@ def sources_of(dataset: Any) -> Iterator[PipeModeDataset]:
         yield from sources_of(source)
 
 
-def _records(request: Request) -> Any:
+def _records(request: ReadRequest) -> Any:
     if request.segments:
         if native.library() is not None:
             return _records_of_file(native.name(request.to_text()))
@@ -136,7 +136,7 @@ def _records_of_file(name: Any) -> Any:
     return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
 
 
-def _generated(request: Request, function: str, spec: Any) -> Any:
+def _generated(request: ReadRequest, function: str, spec: Any) -> Any:
     """Make a dataset of a reader's output; each iterator has a reader of its own, which ends with it.
 
     ``Dataset.from_generator`` would do, were its functions not bound to the process that makes the dataset.

@@ -9,7 +9,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from container.pipe_dataset import channels, places, readers
 from container.pipe_dataset.faults import PipeError
-from container.pipe_dataset.readers import Request
+from container.pipe_dataset.readers import ReadRequest
 
 
 class PipeModeIterable(IterableDataset):
@@ -37,7 +37,7 @@ class PipeModeIterable(IterableDataset):
         pipe_dir: str | os.PathLike[str] | None = None,
         config_dir: str | os.PathLike[str] | None = None,
     ) -> None:
-        self._request = Request.of(channel, record_format, pipe_dir=pipe_dir, state_dir=state_dir)
+        self._request = ReadRequest.of(channel, record_format, pipe_dir=pipe_dir, state_dir=state_dir)
         self.channel = channel
         self.distribution = channels.distribution(channel, config_dir)
 

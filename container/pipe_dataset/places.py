@@ -67,7 +67,7 @@ def state_folder(folder: Path, environ: Mapping[str, str]) -> Path:
     return pipes.state_folder(tree(environ).base, pipes.rank_of(folder))
 
 
-class Epochs:
+class EpochCounter:
     """Counts the epochs of a channel that were begun, in a file, as SageMaker's reader does.
 
     Args:

@@ -30,7 +30,7 @@ OPEN, SEGMENT, RECORDS, CLOSE = (f"fleetfit_pipe_{name}" for name in ("open", "s
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Request:
+class ReadRequest:
     """A dataset's request to read a channel.
 
     Attributes:
@@ -60,7 +60,7 @@ class Request:
         pipe_dir: str | os.PathLike[str] | None,
         state_dir: str | os.PathLike[str] | None,
         **more: Any,
-    ) -> Request:
+    ) -> ReadRequest:
         """Check what a dataset was told.
 
         Args:
@@ -94,7 +94,7 @@ class Request:
         return json.dumps({**dataclasses.asdict(self), "record_format": self.record_format.value})
 
     @classmethod
-    def from_text(cls, text: bytes | str) -> Request:
+    def from_text(cls, text: bytes | str) -> ReadRequest:
         """Read what :meth:`to_text` gave."""
         values = json.loads(text)
         return cls(**{**values, "record_format": RecordFormat(values["record_format"])})
@@ -108,15 +108,15 @@ class Request:
         """Return the folder of the FIFOs for this process."""
         return Path(self.pipe_dir) if self.pipe_dir else places.pipe_folder(self.channel, os.environ)
 
-    def epochs(self) -> places.Epochs:
+    def epochs(self) -> places.EpochCounter:
         """Return the count of epochs for this process."""
         folder = Path(self.state_dir) if self.state_dir else places.state_folder(self.place(), os.environ)
-        return places.Epochs(folder, self.channel)
+        return places.EpochCounter(folder, self.channel)
 
 
 @dataclasses.dataclass
 class _Open:
-    request: Request
+    request: ReadRequest
     reader: StreamReader
     records: Tolerant | None = None
     counted: int = 0
@@ -131,7 +131,7 @@ class _Open:
 
 _readers: dict[int, _Open] = {}
 #: What TensorFlow reads by itself.
-_native: dict[NativeReader, Request] = {}
+_native: dict[NativeReader, ReadRequest] = {}
 _numbers = itertools.count(1)
 _lock = threading.Lock()
 #: (state folder, channel) -> epoch and records to leave out, for the next reader.
@@ -142,7 +142,7 @@ _chosen: dict[tuple[str, str], int] = {}
 _choosing = threading.Lock()
 
 
-def resume(request: Request, epoch: int, records: int) -> None:
+def resume(request: ReadRequest, epoch: int, records: int) -> None:
     """Let the next reader begin within an epoch.
 
     Args:
@@ -154,7 +154,7 @@ def resume(request: Request, epoch: int, records: int) -> None:
         _resumed[_key(request)] = (epoch, records)
 
 
-def choose(request: Request, epoch: int) -> None:
+def choose(request: ReadRequest, epoch: int) -> None:
     """Let all readers from now on begin an epoch anew.
 
     Args:
@@ -175,7 +175,7 @@ def open_reader(text: bytes) -> Any:
     Raises:
         PipeError: the FIFO cannot be read.
     """
-    request = Request.from_text(text)
+    request = ReadRequest.from_text(text)
     reader = open_stream(request)
     records = Tolerant(reader, request.tolerated) if request.tolerated else None
     with _lock:
@@ -185,7 +185,7 @@ def open_reader(text: bytes) -> Any:
     return np.int64(number)
 
 
-def open_stream(request: Request) -> StreamReader:
+def open_stream(request: ReadRequest) -> StreamReader:
     """Begin the next epoch.
 
     Raises:
@@ -198,14 +198,14 @@ def open_stream(request: Request) -> StreamReader:
     return reader
 
 
-def _begin(request: Request) -> tuple[Path, int, int, int]:
+def _begin(request: ReadRequest) -> tuple[Path, int, int, int]:
     """Open the next FIFO: its folder, its number, the descriptor, and how many records to leave out."""
     with _lock:
         chosen = _chosen.get(_key(request))
     return _next(request) if chosen is None else _again(request, chosen)
 
 
-def _next(request: Request) -> tuple[Path, int, int, int]:
+def _next(request: ReadRequest) -> tuple[Path, int, int, int]:
     """Open the next epoch, or the one that is resumed."""
     place, epochs = request.place(), request.epochs()
     with _lock:
@@ -218,7 +218,7 @@ def _next(request: Request) -> tuple[Path, int, int, int]:
     return place, epoch, places.open_fifo(pipes.fifo(place, request.channel, epoch)), skip
 
 
-def _again(request: Request, epoch: int) -> tuple[Path, int, int, int]:
+def _again(request: ReadRequest, epoch: int) -> tuple[Path, int, int, int]:
     """Open an epoch from its beginning, in whichever FIFO is next."""
     place, epochs = request.place(), request.epochs()
     with _choosing:
@@ -230,7 +230,7 @@ def _again(request: Request, epoch: int) -> tuple[Path, int, int, int]:
 
 def _begin_native(text: str) -> NativeReader:
     """Open a reader for the library; see :func:`open_reader`."""
-    request = Request.from_text(text)
+    request = ReadRequest.from_text(text)
     place, epoch, file, skip = _begin(request)
     reader = NativeReader(request.channel, place, epoch, file, skip=skip)
     with _lock:
@@ -292,7 +292,7 @@ def close_reader(number: Any) -> Any:
     return np.int64(0)
 
 
-def _close(request: Request, reader: StreamReader | NativeReader) -> None:
+def _close(request: ReadRequest, reader: StreamReader | NativeReader) -> None:
     reader.close()
     if request.benchmark:
         count, seconds = reader.bytes_read, reader.seconds
@@ -301,7 +301,7 @@ def _close(request: Request, reader: StreamReader | NativeReader) -> None:
         _say(reader, f"total read_GB/s: {count / max(seconds, 1e-9) / (1 << 30):.3f}")
 
 
-def _key(request: Request) -> tuple[str, str]:
+def _key(request: ReadRequest) -> tuple[str, str]:
     return request.state_dir or request.pipe_dir, request.channel
 
 

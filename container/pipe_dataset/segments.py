@@ -65,7 +65,7 @@ class Segment:
         self.capacity = capacity
 
 
-class Pool:
+class SegmentPool:
     """Segments that wait for their next use."""
 
     def __init__(self) -> None:
@@ -97,4 +97,4 @@ class Pool:
 
 
 #: This process's.
-POOL = Pool()
+POOL = SegmentPool()

@@ -29,7 +29,7 @@ SEGMENTS = 4
 
 
 @dataclasses.dataclass
-class Piece:
+class ReceivedSegment:
     """A segment as it was handed over, for errors: what it holds and where in the stream that is."""
 
     segment: Segment
@@ -64,7 +64,7 @@ class StreamReader:
         self.epoch = epoch
         self.bytes_read = 0
         self.seconds = 0.0
-        self.pieces: deque[Piece] = deque(maxlen=SEGMENTS - 1)
+        self.pieces: deque[ReceivedSegment] = deque(maxlen=SEGMENTS - 1)
         self.framing = formats.framing(record_format)
         self.record_format = record_format
         self.notes = Notes(pipes.notes_file(place, channel, epoch))
@@ -224,7 +224,7 @@ class StreamReader:
         whole, count = self._within_objects(segment, whole, count, ends)
         self._limit = min(2 * self._limit, largest)
         self._carried = segment.map[whole:filled] if not self._at_end and self._error is None else b""
-        self.pieces.append(Piece(segment, whole, self._at, self._records))
+        self.pieces.append(ReceivedSegment(segment, whole, self._at, self._records))
         self._at += whole
         self._records += count
         if whole == 0:  # the end, and nothing before it

@@ -26,7 +26,7 @@ _BUFFER = 1 << 18
 
 
 @dataclasses.dataclass(frozen=True)
-class Bounds:
+class ArchiveBounds:
     """What one archive may unpack to.
 
     Attributes:
@@ -38,9 +38,9 @@ class Bounds:
     entries: float = 200_000
 
 
-BOUNDED = Bounds()
+BOUNDED = ArchiveBounds()
 #: The bounds of an archive that comes from a job's own other end: its size is the user's.
-UNBOUNDED = Bounds(math.inf, math.inf)
+UNBOUNDED = ArchiveBounds(math.inf, math.inf)
 
 
 class ArchiveError(ValueError):
@@ -72,7 +72,7 @@ def is_archive(path: Path) -> bool:
     return head.startswith(b"\x1f\x8b") or head[257:262] == b"ustar"
 
 
-def extract(archive: Path, target: Path, bounds: Bounds = BOUNDED) -> None:
+def extract(archive: Path, target: Path, bounds: ArchiveBounds = BOUNDED) -> None:
     """Unpack ``archive`` into ``target``.
 
     Nothing is written outside ``target``: absolute names and ``..`` are refused, links are made last, and only those
@@ -91,7 +91,7 @@ def extract(archive: Path, target: Path, bounds: Bounds = BOUNDED) -> None:
         extract_file(file, target, str(archive), bounds)
 
 
-def extract_file(file: IO[bytes], target: Path, name: str = "the archive", bounds: Bounds = BOUNDED) -> None:
+def extract_file(file: IO[bytes], target: Path, name: str = "the archive", bounds: ArchiveBounds = BOUNDED) -> None:
     """Unpack an open archive into ``target``; see :func:`extract`, which calls it ``name`` in errors.
 
     Raises:
@@ -109,7 +109,7 @@ def extract_file(file: IO[bytes], target: Path, name: str = "the archive", bound
         raise ArchiveError(f"{name} is not a complete tar.gz ({error}). Pack it again.") from error
 
 
-def extract_stream(stream: IO[bytes], target: Path, name: str, bounds: Bounds = BOUNDED) -> None:
+def extract_stream(stream: IO[bytes], target: Path, name: str, bounds: ArchiveBounds = BOUNDED) -> None:
     """Unpack a ``.tar`` that comes by a pipe, of which nothing behind the archive is read; see :func:`extract_file`.
 
     Raises:
@@ -121,7 +121,7 @@ def extract_stream(stream: IO[bytes], target: Path, name: str, bounds: Bounds = 
     _extract(stream, target, name, bounds, tarfile.RECORDSIZE)  # what tar files are a multiple of
 
 
-def _extract(stream: IO[bytes], target: Path, name: str, bounds: Bounds, piece: int) -> None:
+def _extract(stream: IO[bytes], target: Path, name: str, bounds: ArchiveBounds, piece: int) -> None:
     import tarfile
 
     bounded = _Bounded(stream)
@@ -140,7 +140,7 @@ def _extract(stream: IO[bytes], target: Path, name: str, bounds: Bounds, piece: 
 class _Unpacking:
     """One run over an archive's entries."""
 
-    def __init__(self, target: Path, stream: _Bounded, bounds: Bounds) -> None:
+    def __init__(self, target: Path, stream: _Bounded, bounds: ArchiveBounds) -> None:
         self._root = os.fspath(target)
         self._stream = stream
         self._bounds = bounds

@@ -19,7 +19,7 @@ from container.system import files
 
 
 @dataclasses.dataclass(frozen=True)
-class Noted:
+class KnownImporter:
     """An importer.
 
     Attributes:
@@ -35,14 +35,14 @@ class Noted:
     place: Path
 
 
-def noted(folder: Path) -> list[Noted]:
+def noted(folder: Path) -> list[KnownImporter]:
     """Return the importers in a folder that run."""
     found = []
     for file in sorted(folder.glob("*.json")):
         try:
             facts = json.loads(file.read_bytes())
             place = file.with_suffix("")
-            one = Noted(int(facts["pid"]), tuple(map(str, facts["packages"])), facts["until"], place)
+            one = KnownImporter(int(facts["pid"]), tuple(map(str, facts["packages"])), facts["until"], place)
         except (OSError, ValueError, KeyError, TypeError):
             continue
         if runs(one.pid):
@@ -64,7 +64,7 @@ def runs(pid: int) -> bool:
 
 
 def note(place: Path, pid: int, packages: Sequence[str], until: float | None) -> None:
-    """Note who an importer is; see :class:`Noted`."""
+    """Note who an importer is; see :class:`KnownImporter`."""
     files.write_json(_note(place), {"pid": pid, "packages": list(packages), "until": until})
 
 

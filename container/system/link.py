@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Protocol
 
-from container.contract.frames import Decoder, encode
+from container.contract.frames import FrameDecoder, encode
 from container.contract.messages import Message, MessageError
 from container.system.loop import Loop
 
@@ -15,7 +15,7 @@ _READ_SIZE = 1 << 18
 _HIGH, _LOW = 4 << 20, 1 << 20
 
 
-class Handler(Protocol):
+class LinkHandler(Protocol):
     """Takes what comes over a link."""
 
     def received(self, message: Message, body: bytes) -> None:
@@ -25,7 +25,7 @@ class Handler(Protocol):
         """Take the link's end, once: the peer is gone, or sends what is no frame."""
 
 
-class Link:
+class HostLink:
     """One end of a connection.
 
     Messages are never held up: what streams through (:meth:`add_reader`) waits while the peer is slow.
@@ -37,11 +37,11 @@ class Link:
         handler: Takes what comes.
     """
 
-    def __init__(self, loop: Loop, read: int, write: int, handler: Handler) -> None:
+    def __init__(self, loop: Loop, read: int, write: int, handler: LinkHandler) -> None:
         self._loop = loop
         self._read, self._write = read, write
         self._handler = handler
-        self._decoder = Decoder()
+        self._decoder = FrameDecoder()
         self._outgoing = bytearray()
         self._streams: dict[int, Callable[[], object]] = {}
         self._held = False

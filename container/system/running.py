@@ -15,7 +15,7 @@ from container.contract import variables
 from container.contract.failures import Failure
 from container.system import folders, importers, processes
 from container.system.connection import BACKLOG
-from container.system.link import Link
+from container.system.link import HostLink
 from container.system.loop import Loop
 from container.system.removing import remove_tree
 
@@ -39,7 +39,7 @@ class ProcessEnd:
     failure: Failure | None = None
 
 
-class Follower(Protocol):
+class OutputFollower(Protocol):
     """Takes what a process prints, and how it has ended."""
 
     def on_output(self, data: bytes, /) -> object:
@@ -69,7 +69,7 @@ class Runner:
         environment: Mapping[str, str],
         *,
         protected: set[int] | None = None,
-        readers: Link | None = None,
+        readers: HostLink | None = None,
     ) -> None:
         self._loop = loop
         self._environment = environment
@@ -84,7 +84,7 @@ class Runner:
         self,
         argv: Sequence[str],
         env: Mapping[str, str],
-        follower: Follower,
+        follower: OutputFollower,
         *,
         cwd: Path,
         apart: bool = False,
@@ -148,7 +148,7 @@ class Runner:
         self._loop.on_child(pid, lambda status: self._ended(process, status, follower, leads=bool(lifeline)))
         return process
 
-    def _ended(self, process: RunningProcess, status: int, follower: Follower, *, leads: bool) -> None:
+    def _ended(self, process: RunningProcess, status: int, follower: OutputFollower, *, leads: bool) -> None:
         exit_code, killed_by = processes.decode_status(status)
         self.running.discard(process)
         process.ended = True
@@ -202,7 +202,7 @@ class Runner:
 class _Output:
     """What a process prints to one descriptor, which is closed at its end."""
 
-    def __init__(self, readers: Loop | Link, fd: int, take: Callable[[bytes], object]) -> None:
+    def __init__(self, readers: Loop | HostLink, fd: int, take: Callable[[bytes], object]) -> None:
         self._readers = readers
         self._fd = fd
         self._take = take

@@ -1,4 +1,4 @@
-"""Folders and files that travel over a :class:`~container.system.link.Link`, as tar archives in pieces.
+"""Folders and files that travel over a :class:`~container.system.link.HostLink`, as tar archives in pieces.
 
 Both ends use it: whoever sends packs in a thread, and the pieces go when the peer keeps up; whoever receives keeps the
 archive in a file without a name, and unpacks it in a thread when it is whole.
@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from container.system import archive, saved
 from container.system.background import Background
-from container.system.link import Link
+from container.system.link import HostLink
 
 if TYPE_CHECKING:
     import tarfile
@@ -40,7 +40,7 @@ class Transfers:
         folder: Where archives wait until they are whole.
     """
 
-    def __init__(self, link: Link, background: Background, folder: Path | None = None) -> None:
+    def __init__(self, link: HostLink, background: Background, folder: Path | None = None) -> None:
         self._link = link
         self._background = background
         self.folder = folder

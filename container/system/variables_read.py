@@ -23,7 +23,7 @@ def is_read_at_load(name: str) -> bool:
     return name.startswith(_READ_AT_LOAD)
 
 
-class Noted(type(os.environ)):  # type: ignore[misc]
+class NotingEnviron(type(os.environ)):  # type: ignore[misc]
     """The class of ``os.environ`` while it notes which variables are looked at.
 
     Attributes:
@@ -44,5 +44,5 @@ class Noted(type(os.environ)):  # type: ignore[misc]
         while frame.f_back and frame.f_globals.get("__name__") in ("os", "collections.abc", "_collections_abc"):
             frame = frame.f_back
         prefix = _LOOKED_FOR.get(frame.f_globals.get("__name__", ""))
-        Noted.whole = Noted.whole or prefix is None
+        NotingEnviron.whole = NotingEnviron.whole or prefix is None
         return iter([name for name in super().__iter__() if name.startswith(prefix or "")])

@@ -19,7 +19,7 @@ from container.system.loop import Loop, Timer
 HELLO_TIMEOUT = 10.0
 
 
-class Hosts(Protocol):
+class HostsListener(Protocol):
     """Is told of the other hosts, on algo-1."""
 
     def host_joined(self, host: str) -> None:
@@ -32,7 +32,7 @@ class Hosts(Protocol):
         """A host's connection has ended."""
 
 
-class Master(Protocol):
+class MasterListener(Protocol):
     """Is told of algo-1, on another host."""
 
     def master_joined(self) -> None:
@@ -45,7 +45,7 @@ class Master(Protocol):
         """The connection could not be made, or ended."""
 
 
-class Server:
+class ControlServer:
     """algo-1's side: takes the other hosts' connections.
 
     Args:
@@ -60,7 +60,7 @@ class Server:
         self,
         loop: Loop,
         listener: socket.socket,
-        hosts: Hosts,
+        hosts: HostsListener,
         *,
         token: str | None,
         expected: set[str],
@@ -129,7 +129,7 @@ class Server:
         self._told.host_lost(host, reason)
 
 
-class Client:
+class ControlClient:
     """Another host's side: connects to algo-1, trying again until the deadline.
 
     Args:
@@ -145,7 +145,7 @@ class Client:
         self,
         loop: Loop,
         address: tuple[str, int],
-        master: Master,
+        master: MasterListener,
         *,
         hello: str,
         token: str | None,

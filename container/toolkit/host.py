@@ -31,10 +31,10 @@ from container.system.loop import SelectorLoop, Timer
 from container.system.progress import ProgressJudge
 from container.toolkit import control, evidence, machine, reports
 from container.toolkit.coordinator import Coordinator
-from container.toolkit.machine import Action, Do, Event, Happening, HostMachine
+from container.toolkit.machine import Action, Event, HostMachine, PlainAction, PlainEvent
 from container.toolkit.mpi import daemons, remotes
 from container.toolkit.output import Output
-from container.toolkit.process_group import Gang, Member
+from container.toolkit.process_group import ClusterProcess, Gang
 from container.toolkit.runtime import HostSettings, Planner, Runtime
 
 #: How often hosts that wait for each other say that they are there, in seconds.
@@ -61,8 +61,8 @@ class HostRuntime(Runtime):
         self._plan: Plan | None = None
         self._planner: Planner | None = None
         self._daemons: dict[str, int] = {}  # those that run here -> the numbers of their requests
-        self._server: control.Server | None = None
-        self._client: control.Client | None = None
+        self._server: control.ControlServer | None = None
+        self._client: control.ControlClient | None = None
         self._coordinator: Coordinator | None = None
         self._progress: ProgressJudge | None = None
         if environment.is_master:
@@ -96,15 +96,15 @@ class HostRuntime(Runtime):
 
     def _time_up(self) -> None:
         self._timer = self._due = None
-        self._handle(Happening.TIME_UP)
+        self._handle(PlainEvent.TIME_UP)
 
     def _perform(self, action: Action) -> None:
         match action:
-            case machine.Tell(kind, data, rank):
+            case machine.TellSupervisor(kind, data, rank):
                 self.tell(kind, rank, **data)
             case machine.Say(text):
                 self._output.say(self._host, text)
-            case machine.Report(message):
+            case machine.TellMaster(message):
                 self._report(message)
             case machine.Fail(failure):
                 failure = self._in_users_words(failure)
@@ -117,12 +117,12 @@ class HostRuntime(Runtime):
                 self._blame_importer(ranks)
             case machine.Over(outcome, grace):
                 self._end_as(outcome, grace)
-            case Do.LAUNCH:
+            case PlainAction.LAUNCH:
                 self._launch()
-            case Do.STOP_RANKS:
+            case PlainAction.STOP_RANKS:
                 assert self._gang is not None
                 self._gang.stop_ranks()
-            case Do.SAY_WHO_RUNS:
+            case PlainAction.SAY_WHO_RUNS:
                 self._say_who_runs()
 
     def _in_users_words(self, failure: Failure) -> Failure:
@@ -163,20 +163,20 @@ class HostRuntime(Runtime):
 
     def fail(self, failure: Failure) -> None:
         """Report a failure of this host."""
-        self._handle(machine.Failed(failure))
+        self._handle(machine.HostFailed(failure))
 
     def stop(self) -> None:
         """SIGTERM to the toolkit: the whole cluster stops, with time to save. A second one ends it at once."""
-        self._handle(Happening.STOP_ASKED)
+        self._handle(PlainEvent.STOP_ASKED)
 
     def end_now(self) -> None:
         """End without any grace."""
-        self._handle(Happening.END_ASKED)
+        self._handle(PlainEvent.END_ASKED)
 
     def abandoned(self) -> None:
         """Whoever started us is gone: end everything soon."""
         message = "the job's supervisor is gone."
-        self._handle(machine.End(Failure(cause=Cause.HOST_LOST, message=message, host=self._host)))
+        self._handle(machine.JobFailed(Failure(cause=Cause.HOST_LOST, message=message, host=self._host)))
 
     def _instructed(self, message: Message) -> None:
         if message["op"] == "kill":
@@ -206,10 +206,12 @@ class HostRuntime(Runtime):
             else:
                 listener = control.listen("", address[1] if address is not None else 0)
             others = set(self._env.hosts[1:])
-            self._server = control.Server(self._loop, listener, self, token=self._settings.token, expected=others)
+            self._server = control.ControlServer(
+                self._loop, listener, self, token=self._settings.token, expected=others
+            )
         else:
             assert address is not None
-            self._client = control.Client(
+            self._client = control.ControlClient(
                 self._loop,
                 address,
                 self,
@@ -224,7 +226,7 @@ class HostRuntime(Runtime):
 
         Preparing may take long (requirements are installed), so it is silence that has a deadline.
         """
-        if self._machine.state is not machine.HostState.STARTING:
+        if self._machine.state is not machine.HostStage.STARTING:
             return
         if self._coordinator is not None and self._server is not None:
             self._server.broadcast({"op": "gathering"})
@@ -307,26 +309,26 @@ class HostRuntime(Runtime):
     # --- what algo-1 says ---
 
     def master_joined(self) -> None:
-        self._handle(Happening.MASTER_HEARD)
+        self._handle(PlainEvent.MASTER_HEARD)
 
     def master_lost(self, reason: str) -> None:
         self._handle(machine.MasterLost(reason))
 
     def master_said(self, message: Message) -> None:
-        """See :class:`container.toolkit.control.Master`; on algo-1, its own coordinator says it."""
+        """See :class:`container.toolkit.control.MasterListener`; on algo-1, its own coordinator says it."""
         match message["op"]:
             case "gathering":
-                self._handle(Happening.MASTER_HEARD)
+                self._handle(PlainEvent.MASTER_HEARD)
             case "go":
                 assert self._planner is not None
                 self._plan = self._planner(self._membership(message.get("ports", {})))
                 self._handle(machine.Go(self._plan))
             case "stop":
-                self._handle(Happening.STOP)
+                self._handle(PlainEvent.STOP)
             case "finish":
-                self._handle(Happening.FINISH)
+                self._handle(PlainEvent.FINISH)
             case "end":
-                self._handle(machine.End(Failure.from_dict(message["failure"])))
+                self._handle(machine.JobFailed(Failure.from_dict(message["failure"])))
             case "dump":
                 assert self._gang is not None
                 self._watch.dump_stacks(self._gang)
@@ -381,28 +383,28 @@ class HostRuntime(Runtime):
         if mpirun.pid is not None and len(self._env.hosts) > 1:
             daemons.limit_open_files(mpirun.pid)
 
-    def on_importing(self, member: Member) -> None:
-        self._handle(Happening.IMPORTING)
+    def on_importing(self, member: ClusterProcess) -> None:
+        self._handle(PlainEvent.IMPORTING)
 
     def on_importer(self, message: Message) -> None:
         super().on_importer(message)
-        self._handle(Happening.IMPORTER_HEARD)
+        self._handle(PlainEvent.IMPORTER_HEARD)
 
-    def on_started(self, member: Member) -> None:
-        self._handle(machine.Started(member))
+    def on_started(self, member: ClusterProcess) -> None:
+        self._handle(machine.ProcessStarted(member))
 
-    def on_exception(self, member: Member) -> None:
+    def on_exception(self, member: ClusterProcess) -> None:
         self._handle(machine.Raised(member))
 
-    def on_serving(self, member: Member) -> None:
-        self._handle(Happening.SERVING)
+    def on_serving(self, member: ClusterProcess) -> None:
+        self._handle(PlainEvent.SERVING)
 
-    def on_ended(self, member: Member) -> None:
+    def on_ended(self, member: ClusterProcess) -> None:
         if (number := self._daemons.pop(member.name, None)) is not None:
             self._answer_shell(number, member.exit_code if member.exit_code is not None else 255, "")
-        self._handle(machine.Ended(member))
+        self._handle(machine.ProcessEnded(member))
 
-    def on_event(self, member: Member, values: dict[str, Any]) -> None:
+    def on_event(self, member: ClusterProcess, values: dict[str, Any]) -> None:
         kind, data = values.get("kind"), values.get("data")
         if kind != "evidence":
             self._pass_on(values, rank=member.rank)
@@ -411,12 +413,12 @@ class HostRuntime(Runtime):
         if kind == "metric" and self._settings.on_nan == "fail" and isinstance(data, dict):
             self._check_metric(member, data)
 
-    def _check_metric(self, member: Member, data: dict[str, Any]) -> None:
+    def _check_metric(self, member: ClusterProcess, data: dict[str, Any]) -> None:
         name = str(data.get("name"))
         value: Any = data.get("value")
         if diverging.has_diverged(name, value):
             text = diverging.describe(name, value, rank=member.rank, process=member.name, place=data)
-            self._handle(machine.Diverged(diverging.failure(text, self._host, member.rank)))
+            self._handle(machine.RankDiverged(diverging.failure(text, self._host, member.rank)))
 
     # --- mpirun's daemons ---
 

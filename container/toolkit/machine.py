@@ -22,7 +22,7 @@ from container.contract.messages import Message
 from container.contract.plan import Plan, ProcessPlan, Role, StartedBy
 from container.toolkit import reports, worker_restart
 from container.toolkit.mpi import daemons
-from container.toolkit.process_group import Member
+from container.toolkit.process_group import ClusterProcess
 from container.toolkit.runtime import FAILURE_GRACE, HostSettings, Outcome
 
 #: How long an uncaught exception may take to become an exit: a library's exit handler may wait for other ranks.
@@ -40,7 +40,7 @@ DAEMON_GRACE = 1.0
 REMARK_AFTER = 10.0
 
 
-class HostState(enum.Enum):
+class HostStage(enum.Enum):
     """What this host is doing."""
 
     STARTING = "starting"
@@ -53,7 +53,7 @@ class HostState(enum.Enum):
 # --- what can happen ---
 
 
-class Happening(enum.Enum):
+class PlainEvent(enum.Enum):
     """What needs no more words."""
 
     MASTER_HEARD = enum.auto()  # algo-1 is there, and waits for hosts
@@ -79,7 +79,7 @@ class Prepared:
         ports: The ports that are reserved for this host.
     """
 
-    members: Mapping[str, Member]
+    members: Mapping[str, ClusterProcess]
     ports: tuple[int, ...] = ()
 
 
@@ -101,10 +101,10 @@ class MasterLost:
 class OfProcess:
     """Something has happened to a process."""
 
-    member: Member
+    member: ClusterProcess
 
 
-class Started(OfProcess):
+class ProcessStarted(OfProcess):
     """A process runs."""
 
 
@@ -112,7 +112,7 @@ class Raised(OfProcess):
     """A process has reported an uncaught exception."""
 
 
-class Ended(OfProcess):
+class ProcessEnded(OfProcess):
     """A process has ended."""
 
 
@@ -127,7 +127,7 @@ class OfFailure:
     failure: Failure
 
 
-class Failed(OfFailure):
+class HostFailed(OfFailure):
     """This host has failed."""
 
 
@@ -135,7 +135,7 @@ class Reported(OfFailure):
     """A failure of this host's has been told algo-1."""
 
 
-class Diverged(OfFailure):
+class RankDiverged(OfFailure):
     """A rank's metric shows that the training is lost."""
 
 
@@ -151,17 +151,17 @@ class ShellUnexplained(OfFailure):
     """Nothing has explained the end of a remote shell in time."""
 
 
-class End(OfFailure):
+class JobFailed(OfFailure):
     """The job has failed."""
 
 
-Event: TypeAlias = Happening | Prepared | Go | MasterLost | OfProcess | OfFailure
+Event: TypeAlias = PlainEvent | Prepared | Go | MasterLost | OfProcess | OfFailure
 
 # --- what can follow ---
 
 
 @dataclasses.dataclass(frozen=True)
-class Tell:
+class TellSupervisor:
     """Tell the supervisor an event."""
 
     kind: str
@@ -177,7 +177,7 @@ class Say:
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class TellMaster:
     """Tell algo-1, which may be this host."""
 
     message: Message
@@ -213,7 +213,7 @@ class Over:
     grace: float
 
 
-class Do(enum.Enum):
+class PlainAction(enum.Enum):
     """What needs no more words."""
 
     LAUNCH = enum.auto()
@@ -221,15 +221,15 @@ class Do(enum.Enum):
     SAY_WHO_RUNS = enum.auto()
 
 
-Action: TypeAlias = Tell | Say | Report | Fail | Revive | BlameImporter | Over | Do
+Action: TypeAlias = TellSupervisor | Say | TellMaster | Fail | Revive | BlameImporter | Over | PlainAction
 
 
-def is_daemon(member: Member) -> bool:
+def is_daemon(member: ClusterProcess) -> bool:
     """Return whether a process is mpirun's daemon, not mpirun itself."""
     return member.role is Role.LAUNCHER and member.name in daemons.DAEMONS
 
 
-def patience(member: Member, *, by_mpirun: bool) -> float:
+def patience(member: ClusterProcess, *, by_mpirun: bool) -> float:
     """Return how long a failed process's end may be explained by another process, in seconds.
 
     Args:
@@ -271,13 +271,13 @@ class HostMachine:
     def __init__(
         self, environment: Environment, settings: HostSettings, remote_shells: Collection[object] = ()
     ) -> None:
-        self.state = HostState.STARTING
+        self.state = HostStage.STARTING
         self._env = environment
         self._settings = settings
         self._host = environment.current_host
         self._remote_shells = remote_shells
         self._master_silent = MasterLost(f"it has not answered for {settings.start_timeout:g} s")
-        self._members: Mapping[str, Member] | None = None
+        self._members: Mapping[str, ClusterProcess] | None = None
         self._ports: tuple[int, ...] = ()
         self._plan: Plan | None = None
         self._asked_to_stop = False
@@ -290,11 +290,11 @@ class HostMachine:
     @property
     def runs(self) -> bool:
         """Whether the job's processes run, and nothing ends them."""
-        return self.state in (HostState.RUNNING, HostState.DONE)
+        return self.state in (HostStage.RUNNING, HostStage.DONE)
 
     @property
     def next_deadline(self) -> float | None:
-        """When :attr:`Happening.TIME_UP` is due next."""
+        """When :attr:`PlainEvent.TIME_UP` is due next."""
         return min((deadline.at for deadline in self._deadlines), default=None)
 
     def handle(self, event: Event, now: float) -> list[Action]:
@@ -310,7 +310,7 @@ class HostMachine:
 
     def _take(self, event: Event) -> None:
         match event:
-            case Happening():
+            case PlainEvent():
                 self._take_happening(event)
             case OfProcess(member):
                 self._take_process(event, member)
@@ -318,75 +318,75 @@ class HostMachine:
                 self._take_failure(event, failure)
             case Prepared(members, ports):
                 self._members, self._ports, self._importer_heard = members, ports, self._now
-                self._do(Report({"op": "ready", "ports": list(ports)}))
+                self._do(TellMaster({"op": "ready", "ports": list(ports)}))
             case Go(plan):
                 self._go(plan)
             case MasterLost(reason):
                 self._lose_master(reason)
 
-    def _take_happening(self, event: Happening) -> None:
+    def _take_happening(self, event: PlainEvent) -> None:
         match event:
-            case Happening.MASTER_HEARD:
+            case PlainEvent.MASTER_HEARD:
                 self._await_master()
-            case Happening.STOP:
+            case PlainEvent.STOP:
                 self._stop()
-            case Happening.FINISH:
+            case PlainEvent.FINISH:
                 self._finish()
-            case Happening.STOP_ASKED:
+            case PlainEvent.STOP_ASKED:
                 self._ask_to_stop()
-            case Happening.END_ASKED:
+            case PlainEvent.END_ASKED:
                 self._over(Outcome(stopped=True), 0.0)
-            case Happening.IMPORTING:
+            case PlainEvent.IMPORTING:
                 self._tell_all_started()
-            case Happening.IMPORTER_HEARD:
+            case PlainEvent.IMPORTER_HEARD:
                 self._importer_heard = self._now
-            case Happening.SERVING:
+            case PlainEvent.SERVING:
                 self._check_done()
-            case Happening.START_CHECK:
+            case PlainEvent.START_CHECK:
                 self._check_started()
-            case Happening.GRACE_OVER:
+            case PlainEvent.GRACE_OVER:
                 self._grace_is_over()
-            case Happening.RANK_0_ENDED:
+            case PlainEvent.RANK_0_ENDED:
                 if self.runs:
-                    self._do(Do.SAY_WHO_RUNS)
-            case Happening.TIME_UP:
+                    self._do(PlainAction.SAY_WHO_RUNS)
+            case PlainEvent.TIME_UP:
                 self._time_up()
 
-    def _take_process(self, event: OfProcess, member: Member) -> None:
+    def _take_process(self, event: OfProcess, member: ClusterProcess) -> None:
         match event:
-            case Started():
+            case ProcessStarted():
                 self._started(member)
             case Raised():
                 self._raised(member)
-            case Ended():
+            case ProcessEnded():
                 self._ended(member)
             case Unexplained():
                 self._blame(member)
 
     def _take_failure(self, event: OfFailure, failure: Failure) -> None:
         match event:
-            case Failed():
+            case HostFailed():
                 self._fail(failure)
-            case Diverged() if self.runs:
+            case RankDiverged() if self.runs:
                 self._fail(failure)
-            case Suspected() if self.state is HostState.RUNNING:
+            case Suspected() if self.state is HostStage.RUNNING:
                 self._fail(failure)
             case Reported() if not self._env.is_master:
                 # algo-1's verdict takes a millisecond; if it does not come, this host ends all the same.
-                self._later(FAREWELL, End(failure))
+                self._later(FAREWELL, JobFailed(failure))
             case ShellGone():
                 self._later(LAUNCHER_GRACE, ShellUnexplained(failure))
             case ShellUnexplained():
                 # A shell that is gone while others wait was killed alone: mpirun's end takes them all.
                 self._later(0.0 if self._remote_shells else FAREWELL, Suspected(failure))
-            case End():
+            case JobFailed():
                 self._over(Outcome(failure=failure))
 
     def _do(self, action: Action) -> None:
         self._actions.append(action)
 
     def _tell(self, kind: str, rank: int | None = None, **data: Any) -> None:
-        self._do(Tell(kind, data, rank))
+        self._do(TellSupervisor(kind, data, rank))
 
     # --- time ---
 
@@ -407,21 +407,21 @@ class HostMachine:
     def _await_master(self) -> None:
         """Have algo-1 lost when it is silent for too long while this host waits for the others."""
         self._cancel(self._master_silent)
-        if self.state is HostState.STARTING:
+        if self.state is HostStage.STARTING:
             self._later(self._settings.start_timeout, self._master_silent)
 
     def _go(self, plan: Plan) -> None:
-        if self.state is not HostState.STARTING:
+        if self.state is not HostStage.STARTING:
             return
         self._cancel(self._master_silent)
-        self.state = HostState.RUNNING
+        self.state = HostStage.RUNNING
         self._plan = plan
         self._tell("phase", name="cluster_ready")
-        self._do(Do.LAUNCH)
-        self._later(self._settings.start_timeout, Happening.START_CHECK)
+        self._do(PlainAction.LAUNCH)
+        self._later(self._settings.start_timeout, PlainEvent.START_CHECK)
 
     @property
-    def _ranks(self) -> list[Member]:
+    def _ranks(self) -> list[ClusterProcess]:
         return [member for member in (self._members or {}).values() if member.role is Role.RANK]
 
     def _tell_all_started(self) -> None:
@@ -430,10 +430,10 @@ class HostMachine:
             self._all_started = True
             self._tell("phase", name="ranks_started")
 
-    def _started(self, member: Member) -> None:
+    def _started(self, member: ClusterProcess) -> None:
         self._tell("process_started", member.rank, name=member.name, pid=member.pid)
-        if self.state is HostState.STOPPING:
-            self._do(Do.STOP_RANKS)
+        if self.state is HostStage.STOPPING:
+            self._do(PlainAction.STOP_RANKS)
         self._tell_all_started()
 
     def _check_started(self) -> None:
@@ -452,27 +452,27 @@ class HostMachine:
                 )
             )
         elif importing and (left := self._importer_heard + limit - self._now) > 0:
-            self._later(left, Happening.START_CHECK)  # imports may take any time, but not in silence
+            self._later(left, PlainEvent.START_CHECK)  # imports may take any time, but not in silence
         elif importing:
             self._do(BlameImporter(importing))
 
     # --- the end of processes ---
 
-    def _raised(self, member: Member) -> None:
+    def _raised(self, member: ClusterProcess) -> None:
         """Give a rank that raised an exception a moment to end by itself."""
         if member.raised and not member.ended:
             consequence = reports.is_consequence(member)
             if not consequence:
-                self._do(Report({"op": "raised", "process": member.name}))
+                self._do(TellMaster({"op": "raised", "process": member.name}))
             self._later(CONSEQUENCE_GRACE if consequence else EXCEPTION_GRACE, Unexplained(member))
 
-    def _ended(self, member: Member) -> None:
+    def _ended(self, member: ClusterProcess) -> None:
         self._cancel(Unexplained(member))
         if member.raised and not member.failed:
-            self._do(Report({"op": "survived", "process": member.name}))
+            self._do(TellMaster({"op": "survived", "process": member.name}))
         if member.role is Role.RANK:
             self._rank_ended(member)
-        if self.state is HostState.STOPPING:
+        if self.state is HostStage.STOPPING:
             self._check_stopped()
         elif not self.runs:
             return
@@ -485,22 +485,22 @@ class HostMachine:
         else:
             self._blame(member)
 
-    def _rank_ended(self, member: Member) -> None:
+    def _rank_ended(self, member: ClusterProcess) -> None:
         how = {"exit_code": member.exit_code, "signal": member.signal, "max_rss_kb": member.max_rss_kb}
         self._tell("process_ended", member.rank, name=member.name, **how)
         if self._env.strategy is not None:
-            self._do(Report({"op": "evidence", "process": member.name, "data": {"ended": True}}))
+            self._do(TellMaster({"op": "evidence", "process": member.name, "data": {"ended": True}}))
         if all(rank.ended for rank in self._ranks):
             self._tell("phase", name="ranks_ended")
         if member.rank == 0 and self._plan is not None and self._plan.has_servers:
-            self._later(REMARK_AFTER, Happening.RANK_0_ENDED)
+            self._later(REMARK_AFTER, PlainEvent.RANK_0_ENDED)
 
-    def _is_by_mpirun(self, member: Member) -> bool:
+    def _is_by_mpirun(self, member: ClusterProcess) -> bool:
         assert self._plan is not None
         mine = self._plan.host(self._host).processes
         return any(process.name == member.name and process.started_by is StartedBy.MPIRUN for process in mine)
 
-    def _revive(self, member: Member) -> None:
+    def _revive(self, member: ClusterProcess) -> None:
         """Start a killed worker of parameter servers again: the chief goes on with the others until it is there."""
         assert self._plan is not None
         count = member.revivals + 1
@@ -510,7 +510,7 @@ class HostMachine:
         mine = self._plan.host(self._host).processes
         self._do(Revive(next(process for process in mine if process.name == member.name), count))
 
-    def _blame(self, member: Member) -> None:
+    def _blame(self, member: ClusterProcess) -> None:
         """Fail for a process that has failed, or raised an exception and does not end, or for the daemon it died of."""
         if not self.runs:
             return
@@ -523,26 +523,26 @@ class HostMachine:
         else:
             self._fail(reports.of_member(member, self._host, Situation.of(self._env)))
 
-    def _launcher_failure(self, member: Member) -> Failure:
+    def _launcher_failure(self, member: ClusterProcess) -> Failure:
         return reports.of_launcher(member, self._host, [rank.name for rank in self._ranks if rank.pid is None])
 
     def _check_done(self) -> None:
         """Report that the ranks have ended well, or only serve, and mpirun has ended; a failed one is judged first."""
         assert self._plan is not None and self._members is not None
-        if self.state is not HostState.RUNNING:
+        if self.state is not HostStage.RUNNING:
             return
         for member in self._members.values():
             only_serves = member.rank != 0 and self._plan.has_servers and member.role is Role.RANK and member.serving
             waited_for = member.role is Role.RANK or (member.role is Role.LAUNCHER and not is_daemon(member))
             if waited_for and not only_serves and (member.failed or not member.ended):
                 return
-        self.state = HostState.DONE
-        self._do(Report({"op": "done"}))
+        self.state = HostStage.DONE
+        self._do(TellMaster({"op": "done"}))
 
     # --- the end of the job ---
 
     def _fail(self, failure: Failure) -> None:
-        if self.state is HostState.OVER:
+        if self.state is HostStage.OVER:
             return
         if self._plan is not None:
             failure = reports.lost_ranks(failure, self._plan)
@@ -558,42 +558,42 @@ class HostMachine:
     def _ask_to_stop(self) -> None:
         if self._asked_to_stop:
             self._over(Outcome(stopped=True), 0.0)
-        elif self.state is not HostState.OVER and self._members is not None:
-            self._do(Report({"op": "stop"}))
+        elif self.state is not HostStage.OVER and self._members is not None:
+            self._do(TellMaster({"op": "stop"}))
         if not self._env.is_master or self._members is None:
             self._stop()
         self._asked_to_stop = True
 
     def _stop(self) -> None:
-        if self.state in (HostState.STOPPING, HostState.OVER):
+        if self.state in (HostStage.STOPPING, HostStage.OVER):
             return
         if self._members is None:  # still preparing: there is nobody to save anything
             self._over(Outcome(stopped=True))
             return
-        self.state = HostState.STOPPING
+        self.state = HostStage.STOPPING
         self._cancel(self._master_silent)
         self._tell("phase", name="stopping")
-        self._do(Do.STOP_RANKS)
-        self._later(self._settings.stop_grace, Happening.GRACE_OVER)
+        self._do(PlainAction.STOP_RANKS)
+        self._later(self._settings.stop_grace, PlainEvent.GRACE_OVER)
         self._check_stopped()
 
     def _grace_is_over(self) -> None:
-        if self.state is HostState.STOPPING:
+        if self.state is HostStage.STOPPING:
             self._do(Say(f"the ranks did not end within {self._settings.stop_grace:g} s of SIGTERM."))
             self._over(Outcome(stopped=True), 0.0)
 
     def _finish(self) -> None:
-        stopped = self.state is HostState.STOPPING
+        stopped = self.state is HostStage.STOPPING
         # What still serves (parameter servers, their workers) may end by itself.
         serving = self._plan is not None and self._plan.has_servers and not stopped
         self._over(Outcome(stopped=stopped), FAILURE_GRACE if serving else 0.0)
 
     def _check_stopped(self) -> None:
         if all(member.ended or member.pid is None for member in self._ranks):
-            self._do(Report({"op": "stopped"}))
+            self._do(TellMaster({"op": "stopped"}))
 
     def _over(self, outcome: Outcome, grace: float = FAILURE_GRACE) -> None:
         """End what runs; a verdict that is known stays, though it may be carried out sooner."""
-        if self.state is not HostState.OVER or grace == 0.0:
+        if self.state is not HostStage.OVER or grace == 0.0:
             self._do(Over(outcome, grace))
-        self.state = HostState.OVER
+        self.state = HostStage.OVER

@@ -36,7 +36,7 @@ _VANISHED_AFTER = 0.15
 
 
 @dataclasses.dataclass
-class Member:
+class ClusterProcess:
     """One process of the cluster on this host, as far as it has come.
 
     Attributes:
@@ -113,25 +113,25 @@ class Member:
         return self.ended and self.exit_code != 0
 
 
-class Follower:
+class GangFollower:
     """Is told what happens to the processes of a host. A subclass overrides what it follows."""
 
-    def on_importing(self, member: Member) -> None:
+    def on_importing(self, member: ClusterProcess) -> None:
         """A process has all but its importer's modules."""
 
-    def on_started(self, member: Member) -> None:
+    def on_started(self, member: ClusterProcess) -> None:
         """A process runs."""
 
-    def on_exception(self, member: Member) -> None:
+    def on_exception(self, member: ClusterProcess) -> None:
         """A process has reported an uncaught exception."""
 
-    def on_serving(self, member: Member) -> None:
+    def on_serving(self, member: ClusterProcess) -> None:
         """A rank does nothing but serve from here on."""
 
-    def on_event(self, member: Member, values: dict[str, Any]) -> None:
+    def on_event(self, member: ClusterProcess, values: dict[str, Any]) -> None:
         """A process has reported something else."""
 
-    def on_ended(self, member: Member) -> None:
+    def on_ended(self, member: ClusterProcess) -> None:
         """A process has ended."""
 
     def on_importer(self, message: Message) -> None:
@@ -163,7 +163,7 @@ class Gang:
         self,
         loop: Loop,
         output: Output,
-        follower: Follower,
+        follower: GangFollower,
         *,
         host: str,
         runtime_dir: Path,
@@ -178,7 +178,7 @@ class Gang:
         self._runtime_dir = runtime_dir
         self.environment = dict(environment)
         self._wrapper = (python, "-I", "-S", os.path.join(package, "__main__.py"), "rank", "--")
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, ClusterProcess] = {}
         self._ending = False
         self._importer: importer.Importer | None = None
         #: Whether whoever started the toolkit is still there; if not, nothing is kept for others.
@@ -193,9 +193,9 @@ class Gang:
 
     # --- starting ---
 
-    def expect(self, plan: ProcessPlan) -> Member:
+    def expect(self, plan: ProcessPlan) -> ClusterProcess:
         """Note a process that is about to come: one of ours, or one that mpirun starts."""
-        member = self.members[plan.name] = Member(
+        member = self.members[plan.name] = ClusterProcess(
             name=plan.name, role=plan.role, rank=plan.rank, shell=rank_wrapper.is_shell(plan.argv)
         )
         return member
@@ -263,7 +263,7 @@ class Gang:
         """The pid of what imports for the ranks, or has, while it runs."""
         return self._importer.pid if self._importer is not None else None
 
-    def launch(self, plan: ProcessPlan) -> Member:
+    def launch(self, plan: ProcessPlan) -> ClusterProcess:
         """Start a process under the rank wrapper."""
         member = self.expect(plan)
         env = {**self.environment, **plan.environment, **self._links(), rank_wrapper.PROCESS: plan.name}
@@ -274,13 +274,13 @@ class Gang:
         self._loop.on_child(pid, lambda status: self._wrapper_ended(member))
         return member
 
-    def launch_bare(self, name: str, role: Role, argv: list[str], environment: Mapping[str, str]) -> Member:
+    def launch_bare(self, name: str, role: Role, argv: list[str], environment: Mapping[str, str]) -> ClusterProcess:
         """Start a program without the wrapper (mpirun, orted), its output under its name.
 
         Raises:
             OSError: it could not be started.
         """
-        member = self.members[name] = Member(name=name, role=role)
+        member = self.members[name] = ClusterProcess(name=name, role=role)
         read_end, write_end = os.pipe()
         env = {**self.environment, **environment, **self._links()}
         try:
@@ -317,12 +317,12 @@ class Gang:
             member.told = True
         self.signal_all(signal.SIGTERM, (Role.RANK,))
 
-    def signal(self, member: Member, number: int) -> None:
+    def signal(self, member: ClusterProcess, number: int) -> None:
         """Send a signal to one process, through its wrapper."""
         if member.wrapper is not None and not member.ended:
             member.wrapper.send({"op": "signal", "number": int(number)})
 
-    def place(self, member: Member, environment: Mapping[str, str]) -> None:
+    def place(self, member: ClusterProcess, environment: Mapping[str, str]) -> None:
         """Give a process that waits for its place (``variables.PLACE``) the rest of its environment."""
         place = {"op": "place", "environment": dict(environment)}
         if member.wrapper is None:
@@ -330,7 +330,7 @@ class Gang:
         else:
             member.wrapper.send(place)
 
-    def release_one(self, member: Member) -> None:
+    def release_one(self, member: ClusterProcess) -> None:
         """Let a wrapper that waits for a verdict end."""
         if member.wrapper is not None:
             member.wrapper.send({"op": "release"})
@@ -376,7 +376,7 @@ class Gang:
     # --- what is there ---
 
     @property
-    def ranks(self) -> list[Member]:
+    def ranks(self) -> list[ClusterProcess]:
         """The members that run the user's script."""
         return [member for member in self.members.values() if member.role is Role.RANK]
 
@@ -426,7 +426,7 @@ class Gang:
         if member.place is not None:
             connection.send(member.place)
 
-    def _from_wrapper(self, member: Member, message: Message) -> None:
+    def _from_wrapper(self, member: ClusterProcess, message: Message) -> None:
         match message["op"]:
             case "importing":
                 member.importing = True
@@ -447,23 +447,23 @@ class Gang:
                 member.importer_gone = bool(message.get("importer_gone"))
                 self._ended(member)
 
-    def _wrapper_closed(self, member: Member) -> None:
+    def _wrapper_closed(self, member: ClusterProcess) -> None:
         member.wrapper = None
         if not member.ended:
             self._loop.call_later(_VANISHED_AFTER, lambda: self._vanished(member))
 
-    def _wrapper_ended(self, member: Member) -> None:
+    def _wrapper_ended(self, member: ClusterProcess) -> None:
         """The wrapper's own end, where we started it. It normally has reported, or never came up."""
         if not member.ended and member.wrapper is None:
             self._loop.call_later(_VANISHED_AFTER, lambda: self._vanished(member))
 
-    def _vanished(self, member: Member) -> None:
+    def _vanished(self, member: ClusterProcess) -> None:
         if not member.ended and member.wrapper is None:
             member.vanished = True
             member.signal = signal.SIGKILL
             self._ended(member)
 
-    def _ended(self, member: Member) -> None:
+    def _ended(self, member: ClusterProcess) -> None:
         if member.ended:
             return
         member.ended = True
@@ -473,17 +473,17 @@ class Gang:
             member.stream.finish()
         self._follower.on_ended(member)
 
-    def _bare_ended(self, member: Member, status: int) -> None:
+    def _bare_ended(self, member: ClusterProcess, status: int) -> None:
         member.exit_code, member.signal = processes.decode_status(status)
         if member.stream is not None:
             member.stream.finish()
         self._ended(member)
 
-    def _printed(self, member: Member, pieces: list[bytes], rest: bytes) -> None:
+    def _printed(self, member: ClusterProcess, pieces: list[bytes], rest: bytes) -> None:
         if member.stalls.is_progress(pieces, rest):
             self._follower.on_activity()
 
-    def _rank_event(self, member: Member, values: dict[str, Any]) -> None:
+    def _rank_event(self, member: ClusterProcess, values: dict[str, Any]) -> None:
         self._follower.on_activity()
         if values.get("kind") == "exception" and isinstance(values.get("data"), dict):
             member.exception = values["data"]

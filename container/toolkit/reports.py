@@ -14,7 +14,7 @@ from container.contract.plan import Plan
 from container.contract.strategies import CollectiveAllReduce
 from container.toolkit import collective_timeouts, traceback_text
 from container.toolkit.mpi import daemons
-from container.toolkit.process_group import Member
+from container.toolkit.process_group import ClusterProcess
 
 #: What a rank says that fails because another one has: Horovod's words, and TensorFlow's and PyTorch's of a peer that
 #: it lost.
@@ -44,7 +44,7 @@ IMPORTER_GONE = (
 )
 
 
-def is_consequence(member: Member) -> bool:
+def is_consequence(member: ClusterProcess) -> bool:
     """Return whether a process's exception or last words say that another one failed before it."""
     said = str(member.exception.get("message")) if member.exception is not None else ""
     if member.exception is None and member.stream is not None:
@@ -52,7 +52,7 @@ def is_consequence(member: Member) -> bool:
     return any(text in said for text in _CONSEQUENCES)
 
 
-def of_member(member: Member, host: str, situation: Situation | None = None) -> Failure:
+def of_member(member: ClusterProcess, host: str, situation: Situation | None = None) -> Failure:
     """Return the failure that a process's end is.
 
     Args:
@@ -110,7 +110,7 @@ def _told(traceback: str, situation: Situation) -> str:
     return traceback_text.shorten(traceback_text.users_own(traceback, code=situation.code, ours=situation.ours))
 
 
-def of_launcher(member: Member, host: str, waiting: list[str]) -> Failure:
+def of_launcher(member: ClusterProcess, host: str, waiting: list[str]) -> Failure:
     """Return the failure that the end of mpirun, or of its daemon, is.
 
     Args:
@@ -149,7 +149,7 @@ def not_started(error: OSError, host: str) -> Failure:
     return Failure(cause=Cause.LAUNCH, message=message, host=host)
 
 
-def has_lost_daemon(member: Member) -> bool:
+def has_lost_daemon(member: ClusterProcess) -> bool:
     """Return whether mpirun ended since it lost a daemon."""
     return member.stream is not None and daemons.lost_daemon(member.stream.tail.decode("utf-8", "replace")) is not None
 

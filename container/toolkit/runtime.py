@@ -20,7 +20,7 @@ from container.system.loop import SelectorLoop
 from container.toolkit import resources
 from container.toolkit.hang_detector import ProgressWatch
 from container.toolkit.output import Output
-from container.toolkit.process_group import Follower, Gang, Member
+from container.toolkit.process_group import ClusterProcess, Gang, GangFollower
 
 #: SIGTERM to SIGKILL when a job has failed, in seconds.
 FAILURE_GRACE = 0.5
@@ -73,7 +73,7 @@ class Outcome:
 Planner: TypeAlias = Callable[[Membership], Plan]
 
 
-class Runtime(Follower, abc.ABC):
+class Runtime(GangFollower, abc.ABC):
     """Runs one host's share of a job.
 
     Args:
@@ -222,7 +222,7 @@ class Runtime(Follower, abc.ABC):
         return self._gang.spared if self._gang is not None else ()
 
     @property
-    def members(self) -> list[Member]:
+    def members(self) -> list[ClusterProcess]:
         """This host's processes."""
         return list(self._gang.members.values()) if self._gang is not None else []
 

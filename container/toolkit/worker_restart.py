@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from container.contract.plan import Plan
 from container.contract.strategies import Distribution, ParameterServer
-from container.toolkit.process_group import Member
+from container.toolkit.process_group import ClusterProcess
 
 
-def allows(member: Member, plan: Plan | None, strategy: Distribution | None, limit: int) -> bool:
+def allows(member: ClusterProcess, plan: Plan | None, strategy: Distribution | None, limit: int) -> bool:
     """Return whether a process that has failed is to be started again by itself.
 
     Args:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from container.contract import hyperparameters as codec
+from container.contract.failures import Failure
 from container.contract.names import CUT
 from estimators.job.redaction import mask_known, secret_words
 from estimators.job.secrets import MASK, looks_secret
@@ -100,6 +101,11 @@ def mask_texts(value: Any, mask: Callable[[str], str]) -> Any:
     if isinstance(value, list | tuple):
         return [mask_texts(item, mask) for item in value]
     return value
+
+
+def mask_failure(failure: Failure, mask: Mask) -> Failure:
+    """Return a failure without secrets, and without the rests of them where a host has cut its texts."""
+    return Failure.from_dict(mask_texts(failure.to_dict(), mask.of_tail))
 
 
 def _is_harmless(value: str) -> bool:

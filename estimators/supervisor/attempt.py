@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from estimators.job.request import TrainingJobSpec
+from estimators.records.ranks import numbering
 
 if TYPE_CHECKING:  # the others need not wait for the imports of elastic jobs
     from estimators.supervisor.elastic.controller import ElasticController
@@ -29,8 +30,15 @@ class Attempt:
         self.spec = spec
         self.elastic: ElasticController | None = None
         self.ranks: dict[int, str] = {}
+        self._numbering = numbering(spec)
         self._checkpoints = checkpoints
         self._mark = _newest(checkpoints)
+
+    def rank_of(self, host: str, process: str | None) -> int | None:
+        """Return the rank of a host's process; None for a process without one."""
+        if self.elastic is not None:
+            return self.elastic.roster.rank_of(host, process)
+        return self._numbering(host, process)
 
     @property
     def has_saved(self) -> bool:

@@ -30,7 +30,7 @@ _AT_ONCE = Again()
 
 
 @dataclasses.dataclass(frozen=True)
-class Wait:
+class NextAttempt:
     """Another attempt follows.
 
     Attributes:
@@ -84,7 +84,7 @@ class Attempts:
         """The attempt's hosts have been started."""
         self.clock = self.clock.started(now)
 
-    def over(self, failure: Failure | None, now: float) -> Wait | Failure:
+    def over(self, failure: Failure | None, now: float) -> NextAttempt | Failure:
         """The attempt's hosts have ended, and not well.
 
         Args:
@@ -103,7 +103,7 @@ class Attempts:
             ending = self._ending(EndedBy.FAILURE, seconds, failure=failure)
             if failure.cause is Cause.PORT_TAKEN and self._port_attempts + 1 < _PORT_ATTEMPTS:
                 self._port_attempts += 1
-                return Wait(now, None)
+                return NextAttempt(now, None)
         self._port_attempts = 0
         self._endings.append(ending)
         decision = decide(self.policy, self._endings)
@@ -111,13 +111,13 @@ class Attempts:
             return self._final(failure, decision.why)
         return self.wait(now, decision)
 
-    def wait(self, now: float, decision: Again = _AT_ONCE) -> Wait | Failure:
+    def wait(self, now: float, decision: Again = _AT_ONCE) -> NextAttempt | Failure:
         """When the next attempt may begin: when the pause is over and enough hosts are there, if they ever are."""
         until = max(now + decision.pause_s, self.fleet.enough_at(self.least, now))
         if math.isinf(until):
             last = self._endings[-1] if self._endings else None
             return self._final(last.failure if last is not None else None, self._too_few(now))
-        return Wait(until, self._endings[-1] if self._endings else None)
+        return NextAttempt(until, self._endings[-1] if self._endings else None)
 
     @property
     def least(self) -> int:

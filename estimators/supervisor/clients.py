@@ -1,17 +1,17 @@
-"""Who asks something of a job's supervisor: any process of the user, and the caller that waits for the job."""
+"""The requests of a job's clients: any process of the user, and the caller that waits for the job."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from container.contract.messages import Message
-from container.system.loop import Loop
+from container.system.asyncio_loop import AsyncioLoop
+from estimators.supervisor.events import CallerGone, StopAsked
 from estimators.supervisor.ipc_server import Attachment, ControlSocket
 
 if TYPE_CHECKING:
-    from estimators.supervisor.elastic.controller import ElasticController
+    from estimators.supervisor.supervisor import Supervisor
 
 
 class Clients:
@@ -19,23 +19,12 @@ class Clients:
 
     Args:
         loop: The supervisor's loop.
-        stop: Stops the job, with the script's time to save in seconds, None for the job's own, and who asked.
-        gone: Called when the caller that waits is gone.
-        elastic: Returns the membership of an elastic job.
+        supervisor: The supervisor, which gets the requests.
     """
 
-    def __init__(
-        self,
-        loop: Loop,
-        *,
-        stop: Callable[[float | None, str], None],
-        gone: Callable[[], None],
-        elastic: Callable[[], ElasticController | None],
-    ) -> None:
+    def __init__(self, loop: AsyncioLoop, supervisor: Supervisor) -> None:
         self._loop = loop
-        self._stop = stop
-        self._gone = gone
-        self._elastic = elastic
+        self._supervisor = supervisor
         self._caller: Attachment | None = None
         self._server: ControlSocket | None = None
 
@@ -46,11 +35,11 @@ class Clients:
             fd: The connection to it.
             caller: Its pid, or 0.
         """
-        self._caller = Attachment(self._loop, fd, caller, self._answer, self._gone)
+        self._caller = Attachment(self._loop, fd, caller, self)
 
     def listen(self, path: Path) -> None:
         """Take requests at a socket."""
-        self._server = ControlSocket(self._loop, path, lambda message, answer: answer(self._answer(message)))
+        self._server = ControlSocket(self._loop, path, self)
 
     def notify(self) -> None:
         """Tell the caller that waits that there is something new to read."""
@@ -64,7 +53,12 @@ class Clients:
         if self._server is not None:
             self._server.close()
 
-    def _answer(self, message: Message) -> dict[str, Any]:
+    def caller_gone(self) -> None:
+        """End the job, whose caller has ended."""
+        self._supervisor.post(CallerGone())
+
+    async def answer(self, message: Message) -> dict[str, Any]:
+        """Do what a client asks for, and return the answer."""
         operation = message["op"]
         if operation == "ping":
             return {"ok": True}
@@ -72,9 +66,9 @@ class Clients:
             grace = message.get("grace")
             if grace is not None and (isinstance(grace, bool) or not isinstance(grace, int | float) or not grace >= 0):
                 return {"ok": False, "error": f"grace must be seconds, at least 0, or null; got {grace!r}."}
-            self._stop(grace, str(message.get("reason") or "requested by a client"))
+            self._supervisor.post(StopAsked(str(message.get("reason") or "requested by a client"), grace))
             return {"ok": True}
-        if (elastic := self._elastic()) is not None:
+        if (elastic := self._supervisor.elastic) is not None:
             from estimators.supervisor.elastic import requests
 
             if operation in requests.OPERATIONS:

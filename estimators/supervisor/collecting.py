@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 from container.system import processes
 from container.system.asyncio_loop import AsyncioLoop, within
 from container.system.loop import Timer
 from estimators.records.provenance import command
+from estimators.supervisor.journal import Journal
 
 #: How long after the start of the job, and then of its hosts, provenance is collected, in seconds: a launch should have
 #: the cores to itself.
@@ -25,14 +25,14 @@ class ProvenanceCollector:
         loop: The supervisor's loop.
         folder: The job's record.
         protected: Processes that do not end with the hosts; the collector is put there while it runs.
-        warn: Called with what hinders it.
+        journal: Takes a warning where it cannot be started.
     """
 
-    def __init__(self, loop: AsyncioLoop, folder: Path, protected: set[int], warn: Callable[[str], None]) -> None:
+    def __init__(self, loop: AsyncioLoop, folder: Path, protected: set[int], journal: Journal) -> None:
         self._loop = loop
         self._folder = folder
         self._protected = protected
-        self._warn = warn
+        self._journal = journal
         self._pid: int | None = None
         self._ended = asyncio.Event()
         self._timer: Timer | None = None
@@ -69,7 +69,7 @@ class ProvenanceCollector:
         try:
             pid = processes.spawn(command(self._folder), env=os.environ, cwd=self._folder, nice=19)
         except OSError as error:
-            self._warn(f"provenance could not be collected: {error}")
+            self._journal.warn(f"provenance could not be collected: {error}")
             return
         self._pid = pid
         self._protected.add(pid)

@@ -13,7 +13,6 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
 from typing import Any
 
 from container.contract.failures import Cause, Failure
@@ -35,8 +34,6 @@ _WAIT_S, _LONGEST_WAIT_S = 0.5, 10.0
 #: After how many seconds without it those who wait for the job are told, and after how many nobody tries any more.
 _TELL_AFTER_S, _GIVE_UP_AFTER_S = 60.0, 1800.0
 
-Answer = Callable[[dict[str, Any]], None]
-
 
 class DispatchedJob:
     """One job at a dispatcher.
@@ -55,12 +52,12 @@ class DispatchedJob:
         self._status = record.stored_status() or statuses.new_status(record.read_request(), time.time())
         self._replica = Replica(record)
         self._dispatcher = dispatchers.load(self._place)(loop, self._place, self._options.dispatcher_options)
-        self._control = ControlSocket(loop, record.control_socket, self._answer)
+        self._control = ControlSocket(loop, record.control_socket, self)
         self._there: str | None = None  # the folder of records there
         self._wait = _WAIT_S
         self._lost_since: float | None = None
         self._why = ""
-        self._waiting: list[tuple[Message, Answer]] = []  # what was asked before the dispatcher had the job
+        self._settled = asyncio.Event()  # whether the dispatcher has the job, or never will
         self._over = asyncio.Event()  # when there is nothing more to do here
         loop.add_signal_handler(signal.SIGTERM, self._over.set)
         loop.add_signal_handler(signal.SIGHUP, lambda: None)
@@ -78,9 +75,8 @@ class DispatchedJob:
             for task in (*tasks, telling):
                 task.cancel()
             await asyncio.wait(tasks)
-            for message, answer in self._waiting:
-                answer({"ok": False, "error": f"{message['op']}: the job has already ended."})
-            self._waiting = []
+            self._settled.set()
+            await asyncio.sleep(0)  # who waits for that has an answer before the loop ends
 
     async def _tell_news(self) -> None:
         """Show what is being prepared there."""
@@ -162,9 +158,7 @@ class DispatchedJob:
             }
             self._record.write_options(options)
             self._record.write_request(parcels.relocated(message["request"], self._there, here))
-        waiting, self._waiting = self._waiting, []
-        for asked, answer in waiting:
-            self._loop.start(self._pass_on(asked, answer))
+        self._settled.set()
 
     def _described(self, there: dict[str, Any]) -> None:
         if self._there is not None:
@@ -192,24 +186,23 @@ class DispatchedJob:
 
     # --- what it is asked ---
 
-    def _answer(self, message: Message, answer: Answer) -> None:
+    async def answer(self, message: Message) -> dict[str, Any]:
+        """Answer what is known here, and pass everything else on to the dispatcher, when it has the job."""
         lost = _now() - self._lost_since if self._lost_since is not None else 0.0
         if message["op"] == "ping":
             text = (
                 f"the dispatcher {self._place} has not been reached for {lost:.0f} s ({self._why}). The job may "
                 "still be running."
             )
-            answer({"ok": True} if lost < _TELL_AFTER_S else {"ok": False, "error": text})
-        elif message["op"] == "stop" and not statuses.lives_elsewhere(self._status):
+            return {"ok": True} if lost < _TELL_AFTER_S else {"ok": False, "error": text}
+        if message["op"] == "stop" and not statuses.lives_elsewhere(self._status):
             self._stop(str(message.get("reason") or "requested by a client"))
-            answer({"ok": True})
-        elif self._there is None and self._lost_since is None:
-            self._waiting.append((message, answer))
-        else:
-            self._loop.start(self._pass_on(message, answer))
-
-    async def _pass_on(self, message: Message, answer: Answer) -> None:
-        answer(await self._dispatcher.ask(message))
+            return {"ok": True}
+        if self._there is None and self._lost_since is None:
+            await self._settled.wait()
+            if self._there is None:
+                return {"ok": False, "error": f"{message['op']}: the job has already ended."}
+        return await self._dispatcher.ask(message)
 
     # --- the copy ---
 

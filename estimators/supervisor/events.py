@@ -25,7 +25,7 @@ class TurnCame:
 
 
 @dataclasses.dataclass(frozen=True)
-class Progress:
+class StatusReported:
     """The backend reports a secondary status of SageMaker's."""
 
     status: SecondaryStatus
@@ -161,8 +161,8 @@ class TimeUp:
 
 
 Event: TypeAlias = (
-    Started | TurnCame | Progress | HostEnded | Failed | Diverged | StopAsked | CallerGone | LimitReached | Preempted
-    | HostsAwaited | HostTaken | HostReturned | HostsChanged | Collected | OverThere | LetGo | TimeUp
+    Started | TurnCame | StatusReported | HostEnded | Failed | Diverged | StopAsked | CallerGone | LimitReached
+    | Preempted | HostsAwaited | HostTaken | HostReturned | HostsChanged | Collected | OverThere | LetGo | TimeUp
 )  # fmt: skip
 
 # --- what follows ---

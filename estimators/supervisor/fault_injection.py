@@ -1,14 +1,14 @@
 """Inject faults into a job: those of ``fit(faults=…)`` and a :class:`SpotMarket`, carried out at their time.
 
-It decides when; a job's :class:`Hosts` do it.
+It decides when; a job's :class:`FaultyHosts` do it.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from container.contract import rules
 from container.contract.wire import Event, Piece
@@ -16,11 +16,14 @@ from container.system.loop import Loop, Timer
 from estimators.job import spot_market
 from estimators.job.faults import Fault, Interrupt, Kill, RemoveHost
 
+if TYPE_CHECKING:
+    from estimators.supervisor.supervisor import Supervisor
+
 #: A line of output is looked at up to this many bytes.
 _LINE_LIMIT = 1 << 16
 
 
-class Hosts(Protocol):
+class FaultyHosts(Protocol):
     """The hosts of a running job, as far as faults concern them. All methods return at once."""
 
     def interrupt(self, host: str, notice_s: float, back_in_s: float | None) -> None:
@@ -51,28 +54,25 @@ class FaultInjector:
         faults: The faults.
         market: The market, or None.
         names: The job's hosts.
-        rank_of: From a host and the name of a process to the rank.
-        tell: Called with a fault and the data of an event of kind ``fault``.
+        supervisor: The supervisor, which knows the ranks and records what was injected.
     """
 
     def __init__(
         self,
         loop: Loop,
-        hosts: Hosts,
+        hosts: FaultyHosts,
         *,
         faults: Sequence[Fault],
         market: spot_market.SpotMarket | None,
         names: Sequence[str],
-        rank_of: Callable[[str, str | None], int | None],
-        tell: Callable[[Fault, dict[str, Any]], None],
+        supervisor: Supervisor,
     ) -> None:
         self._loop = loop
         self._hosts = hosts
         self._faults = tuple(faults)
         self._market = market
         self._names = tuple(names)
-        self.rank_of = rank_of
-        self._tell = tell
+        self._supervisor = supervisor
         self._attempt = -1
         self._pending: dict[int, Fault] = {}  # of this attempt
         self._fired: set[int] = set()
@@ -131,7 +131,7 @@ class FaultInjector:
         """A process printed something."""
         if not self._patterns:
             return
-        rank = self.rank_of(piece.host, piece.process)
+        rank = self._supervisor.rank_of(piece.host, piece.process)
         if rank is None:
             return
         key = (piece.host, piece.process)
@@ -175,9 +175,8 @@ class FaultInjector:
         self._fired.add(number)
         self._pending.pop(number, None)
         self._patterns.pop(number, None)
-        self._tell(
-            fault, {"fault": rules.to_dict(fault), **{name: value for name, value in when.items() if value is not None}}
-        )
+        known = {name: value for name, value in when.items() if value is not None}
+        self._supervisor.fault_injected(fault, {"fault": rules.to_dict(fault), **known})
 
     def _interrupt(self, host: str, notice_s: float, return_after_s: float | None) -> None:
         back = notice_s + return_after_s if return_after_s is not None else None

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 
-from container.contract import diverging, wire
+from container.contract import wire
 from container.contract.failures import Failure
 from container.system.holding import hold
 from estimators.supervisor.attempt import Attempt
@@ -21,11 +20,9 @@ class HostEvents:
     Args:
         journal: What the supervisor writes into the record.
         machine: What decides the job's course.
-        attempt: Returns the one under way.
-        injector: Returns what injects the faults of the job.
+        injector: Injects the faults of the job.
         mirror: How the job stands on a managed service.
         managed: Whether it is on one.
-        diverged: Called with the failure of a local job that a metric which is not a number is to end.
 
     Attributes:
         model: Where the model was put.
@@ -33,57 +30,46 @@ class HostEvents:
     """
 
     def __init__(
-        self,
-        journal: Journal,
-        machine: JobMachine,
-        *,
-        attempt: Callable[[], Attempt],
-        injector: Callable[[], FaultInjector],
-        mirror: Mirror,
-        managed: bool,
-        diverged: Callable[[Failure], None] | None,
+        self, journal: Journal, machine: JobMachine, injector: FaultInjector, *, mirror: Mirror, managed: bool
     ) -> None:
         self._journal = journal
         self._machine = machine
-        self._attempt = attempt
         self._injector = injector
         self._mirror = mirror
         self._managed = managed
-        self._diverged = diverged
         self.model: str | None = None
         self.misplaced: dict[str, list[str]] = {}
 
-    def take(self, host: str, items: list[wire.Event | wire.Piece], time_ns: int) -> None:
+    def take(self, attempt: Attempt, items: list[wire.Event | wire.Piece], time_ns: int) -> None:
         """Take lines and events of a host, in their order.
 
         Args:
-            host: The host.
-            items: What it has written.
+            attempt: The attempt under way.
+            items: The host's lines and events.
             time_ns: When, in nanoseconds since the epoch.
         """
         events: list[wire.Event] = []
         for item in items:
             if isinstance(item, wire.Piece):
                 self._journal.output(item, time_ns)
-                self._injector().output(item)
+                self._injector.output(item)
                 continue
             if self._managed:  # whose toolkits do not know how often the job was started
                 item = dataclasses.replace(item, attempt=self._journal.attempt)
             if item.kind not in wire.UNRECORDED:
                 events.append(item)
-            self._heed(item, time_ns)
+            self._heed(attempt, item, time_ns)
         self._journal.events(events)
 
-    def _heed(self, event: wire.Event, time_ns: int) -> None:
+    def _heed(self, attempt: Attempt, event: wire.Event, time_ns: int) -> None:
         """Do what an event of a host asks for."""
-        attempt = self._attempt()
         if attempt.elastic is not None:
             attempt.elastic.host_event(event)
         if event.kind == "failure" and self._machine.reported is None:
             self._machine.reported = Failure.from_dict(event.data)
         elif event.kind == "warning":
             if message := str(event.data.get("message") or ""):
-                self._warn(event.host, message, time_ns)
+                self.warn(event.host, message, time_ns)
         elif event.kind == "importer" and (reason := event.data.get("unfit") or event.data.get("refused")):
             self._journal.unshared(str(reason))
         elif event.kind == wire.TERMINATED:
@@ -94,26 +80,15 @@ class HostEvents:
         elif event.kind == "checkpoint" and event.data.get("action") == "saved":
             self._machine.attempts.progressed = True
         elif event.kind == "fault_step":
-            self._injector().event(event)
+            self._injector.event(event)
         elif event.kind == "misplaced_model":
             self.misplaced[event.host] = [str(path) for path in event.data.get("paths") or ()]
         elif event.kind == "artifacts" and self._machine.everyone_ended:
             self.model = str(event.data.get("model") or "") or None
 
-    def _warn(self, host: str, message: str, time_ns: int) -> None:
+    def warn(self, host: str, message: str, time_ns: int) -> None:
         """Keep a warning with the status, and show it among the logs."""
         self._journal.warn(message)
         self._journal.say(host, f"warning: {message}", time_ns)
         if self._mirror.begun:
             self._journal.write_status()  # nothing else may do so for hours
-
-    def diverged(self, event: wire.Event, text: str) -> None:
-        """Warn of a metric that is not a number, or have a local job fail for it; others' toolkits do that.
-
-        Args:
-            event: The metric's.
-            text: What is to be said of it.
-        """
-        self._warn(event.host, text, event.time_ns)
-        if self._diverged is not None and not self._managed:
-            self._diverged(diverging.failure(text, event.host, event.rank))

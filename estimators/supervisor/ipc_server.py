@@ -9,21 +9,26 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from container.contract.messages import Message
 from container.system import sockets
+from container.system.asyncio_loop import AsyncioLoop
 from container.system.connection import Connection
-from container.system.loop import Loop
 
-Request = Callable[[Message], dict[str, Any]]
-#: Takes a request and what takes its answer, now or later.
-LateRequest = Callable[[Message, Callable[[dict[str, Any]], None]], None]
+if TYPE_CHECKING:
+    from estimators.supervisor.clients import Clients
 
 #: The longest request, in bytes.
 _REQUEST_LIMIT = 1 << 16
+
+
+class Answers(Protocol):
+    """The job that requests are about."""
+
+    async def answer(self, message: Message) -> dict[str, Any]:
+        """Return the answer to a request, now or later."""
 
 
 class ControlSocket:
@@ -32,13 +37,13 @@ class ControlSocket:
     Args:
         loop: The loop that drives it.
         path: The socket; longer than ``sun_path`` holds is fine.
-        handle: Answers a request, now or later.
+        job: The job that answers.
     """
 
-    def __init__(self, loop: Loop, path: Path, handle: LateRequest) -> None:
+    def __init__(self, loop: AsyncioLoop, path: Path, job: Answers) -> None:
         self._loop = loop
         self._path = path
-        self._handle = handle
+        self._job = job
         self._clients: set[Connection] = set()
         path.unlink(missing_ok=True)
         self._listener = sockets.listen(path)
@@ -59,13 +64,12 @@ class ControlSocket:
         with contextlib.suppress(OSError):
             sock, _ = self._listener.accept()
             client = Connection(self._loop, sock, lambda message: None, lambda reason: None, limit=_REQUEST_LIMIT)
-
-            def answer(values: dict[str, Any]) -> None:
-                client.send({**values, "op": "answer"})
-
-            client.received = lambda message: self._handle(message, answer)
+            client.received = lambda message: self._loop.start(self._answer(client, message))
             client.closed = lambda reason: self._clients.discard(client)
             self._clients.add(client)
+
+    async def _answer(self, client: Connection, message: Message) -> None:
+        client.send({**await self._job.answer(message), "op": "answer"})
 
 
 class Attachment:
@@ -78,20 +82,19 @@ class Attachment:
         loop: The loop that drives it.
         fd: Our end of the socket pair.
         caller: The caller's pid, or 0.
-        handle: Answers a request.
-        gone: Called when the caller is gone.
+        clients: The clients of the job, which answer requests and are told when the caller is gone.
     """
 
-    def __init__(self, loop: Loop, fd: int, caller: int, handle: Request, gone: Callable[[], None]) -> None:
+    def __init__(self, loop: AsyncioLoop, fd: int, caller: int, clients: Clients) -> None:
         self._loop = loop
-        self._gone = gone
+        self._clients = clients
         os.set_inheritable(fd, False)
-
-        def received(message: Message) -> None:
-            handle(message)  # the caller reads the record, not answers
-
         self._connection = Connection(
-            loop, socket.socket(fileno=fd), received, lambda reason: self._lost(), limit=_REQUEST_LIMIT
+            loop,
+            socket.socket(fileno=fd),
+            lambda message: loop.start(clients.answer(message)),  # the caller reads the record, not answers
+            lambda reason: self._lost(),
+            limit=_REQUEST_LIMIT,
         )
         self._ended = False
         self._pidfd: int | None = None
@@ -121,4 +124,4 @@ class Attachment:
     def _lost(self) -> None:
         if not self._ended:
             self.close()
-            self._gone()
+            self._clients.caller_gone()

@@ -6,16 +6,14 @@ import contextlib
 import dataclasses
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from container.contract import wire
-from container.contract.failures import Failure
 from estimators.job import metrics
 from estimators.job.errors import RecordError
 from estimators.job.log_redaction import Mask, mask_texts
 from estimators.job.request import TrainingJobSpec
-from estimators.records import ranks
 from estimators.records import status as statuses
 from estimators.records.logs import LogWriter
 from estimators.records.record import JobRecord
@@ -23,19 +21,20 @@ from estimators.records.states import SecondaryStatus
 from estimators.supervisor.matching import Matching
 from estimators.supervisor.noticing import Divergence
 
+if TYPE_CHECKING:
+    from estimators.supervisor.supervisor import Supervisor
+
 
 class Journal:
     """The record of a job as it runs; only its supervisor writes there.
 
     Args:
+        supervisor: The supervisor, which is told of news, of metrics that are not numbers, and of a record that could
+            not be written.
         record: The job's record, its lock held.
         spec: The job.
         mask: Hides the job's secrets in a text.
         status: Its status so far, as it is kept (see :mod:`estimators.records.status`).
-        changed: Called when there is something new to read.
-        soon: Calls a function when the callbacks that are due have been called.
-        failed: Called when the record could not be written.
-        diverged: Called with the event of a metric that is not a number, and what is to be said of it; once for each.
 
     Attributes:
         status: The job's status; it is on the disk after :meth:`write_status`.
@@ -43,34 +42,22 @@ class Journal:
     """
 
     def __init__(
-        self,
-        record: JobRecord,
-        spec: TrainingJobSpec,
-        status: dict[str, Any],
-        *,
-        mask: Mask,
-        changed: Callable[[], None],
-        soon: Callable[[Callable[[], None]], object],
-        failed: Callable[[RecordError], None],
-        diverged: Callable[[wire.Event, str], None],
+        self, supervisor: Supervisor, record: JobRecord, spec: TrainingJobSpec, status: dict[str, Any], *, mask: Mask
     ) -> None:
         self.status = status
         self.final_metrics = metrics.FinalMetrics()
         self._record = record
         self._host = spec.hosts[0]
         self._mask = mask
-        self._changed = changed
-        self._soon = soon
+        self._supervisor = supervisor
         self._flushes = False  # whether it is about to
-        self._failed = failed
-        self._diverged = diverged
         self._divergence = Divergence(self.own)
         self._writer = LogWriter(record, attempt=int(self.own.get("attempt") or 0))
         self._extractor = metrics.MetricExtractor(
             metrics.parse_metric_definitions(
                 [{"Name": item.name, "Regex": item.regex} for item in spec.algorithm.metric_definitions]
             ),
-            ranks.numbering(spec),
+            supervisor.rank_of,
         )
         self._matching = Matching(self._extractor.definitions)
         self._found: list[wire.Event] = []
@@ -100,10 +87,6 @@ class Journal:
         """Take a step of the secondary status."""
         self.status = statuses.transition(self.status, secondary, time.time(), mask_texts(message, self._mask))
 
-    def masked(self, failure: Failure) -> Failure:
-        """Return the failure without secrets, and without what hosts have left of them where they cut its texts."""
-        return Failure.from_dict(mask_texts(failure.to_dict(), self._mask.of_tail))
-
     def write_status(self, *, last: bool = False) -> None:
         """Write the status; at the last time, nothing can follow from a failure."""
         try:
@@ -112,8 +95,8 @@ class Journal:
             if last:
                 print(f"fleetfit: the last status could not be written: {error}", file=sys.stderr)
             else:
-                self._failed(error)
-        self._changed()
+                self._supervisor.record_failed(error)
+        self._supervisor.clients.notify()
 
     # --- events, metrics and the log ---
 
@@ -125,10 +108,6 @@ class Journal:
     def start_attempt(self, number: int) -> None:
         """What follows is of another attempt."""
         self._writer.start_attempt(number)
-
-    def number_ranks(self, rank_of: ranks.Numbering) -> None:
-        """The attempt has other hosts, and thus other ranks."""
-        self._extractor.rank_of = rank_of
 
     def event(self, kind: str, **data: Any) -> None:
         """Record an event of the supervisor's own."""
@@ -153,11 +132,11 @@ class Journal:
         try:
             self._record.append_events(events)
         except RecordError as error:
-            self._failed(error)
+            self._supervisor.record_failed(error)
         for event in events:
             if (text := self._divergence.look(event)) is not None:
                 self.keep(diverged=list(self._divergence.noticed))
-                self._diverged(event, text)
+                self._supervisor.diverged(event, text)
 
     def output(self, piece: wire.Piece, time_ns: int | None = None) -> None:
         """Write down what a process said; the metrics in it are searched for."""
@@ -209,7 +188,7 @@ class Journal:
         """Flush once for all that is written in this turn of the loop."""
         if not self._flushes:
             self._flushes = True
-            self._soon(self.flush)
+            self._supervisor.loop.call_soon(self.flush)
 
     def flush(self) -> None:
         """Write what is kept back, and tell of what is new."""
@@ -218,9 +197,9 @@ class Journal:
         try:
             if self._writer.flush() or self._news:
                 self._news = False
-                self._changed()
+                self._supervisor.clients.notify()
         except RecordError as error:
-            self._failed(error)
+            self._supervisor.record_failed(error)
 
     def finish(self) -> None:
         """Record the last metrics, also from lines that had no end."""

@@ -12,13 +12,14 @@ import dataclasses
 import enum
 import math
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from container.contract.failures import Cause, Failure
 from estimators.backends.base import HostEnd
 from estimators.job.failure_policy import EndedBy
+from estimators.job.log_redaction import Mask, mask_failure
 from estimators.records.states import SecondaryStatus
-from estimators.supervisor.attempts import Attempts, Wait
+from estimators.supervisor.attempts import Attempts, NextAttempt
 from estimators.supervisor.events import (
     Action,
     Begin,
@@ -38,9 +39,9 @@ from estimators.supervisor.events import (
     LimitReached,
     OverThere,
     Preempted,
-    Progress,
     Show,
     Started,
+    StatusReported,
     StopAsked,
     Tell,
     TimeUp,
@@ -63,7 +64,7 @@ _PREPARING_POLL = 0.1
 TERMINATED = "the host's training process was stopped by another program (SIGTERM). The script had time to save."
 
 
-class Timer(enum.Enum):
+class Due(enum.Enum):
     """What a deadline is for."""
 
     #: The next attempt may begin.
@@ -87,7 +88,7 @@ class Timer(enum.Enum):
 
 
 #: The timers of an attempt, which end with it.
-_OF_ATTEMPT = (Timer.END_HOSTS, Timer.LOSE_HOST, Timer.NOBODY, Timer.ALL_ENDED, Timer.MAX_RUN)
+_OF_ATTEMPT = (Due.END_HOSTS, Due.LOSE_HOST, Due.NOBODY, Due.ALL_ENDED, Due.MAX_RUN)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +96,7 @@ class Deadline:
     """A moment at which something is due."""
 
     at: float
-    timer: Timer
+    timer: Due
     host: str = ""
 
 
@@ -110,7 +111,7 @@ class JobMachine:
         managed: Whether the job is on a managed service, which decides about its end.
         elastic: Whether hosts come and go.
         queued: Whether it waits for its turn in a queue.
-        masked: Returns a failure without secrets.
+        mask: Hides the job's secrets in a failure.
 
     Attributes:
         stage: Where the job stands.
@@ -123,6 +124,7 @@ class JobMachine:
         stopped_as: How the job ends that was stopped: its last secondary status, and the message.
         hurried: Whether the job is ended without waiting for anything.
         has_turn: Whether it is the job's turn.
+        abandoned: Whether the caller that waited for the job has ended.
     """
 
     def __init__(
@@ -135,7 +137,7 @@ class JobMachine:
         managed: bool = False,
         elastic: bool = False,
         queued: bool = False,
-        masked: Callable[[Failure], Failure] = lambda failure: failure,
+        mask: Mask | None = None,
     ) -> None:
         self.stage = Stage.RUNNING
         self.attempts = attempts
@@ -147,13 +149,14 @@ class JobMachine:
         self.stopped_as: tuple[SecondaryStatus, str] | None = None
         self.hurried = False
         self.has_turn = not queued
+        self.abandoned = False
         self._late_stop: tuple[SecondaryStatus, str] | None = None  # asked for as an attempt failed
         self._stop_grace_s = stop_grace_s
         self._max_run_s = max_run_s
         self._max_wait_s = max_wait_s
         self._managed = managed
         self._elastic = elastic
-        self._masked = masked
+        self._mask = Mask(()) if mask is None else mask
         self._all_have_ended = False
         self._told_to_stop = False
         self._bounded = False  # whether the others' end has a limit, since one has failed
@@ -220,7 +223,7 @@ class JobMachine:
                 self._start()
             case TurnCame():
                 self._turn_came()
-            case Progress():
+            case StatusReported():
                 self._progress(event)
             case HostEnded():
                 self._host_ended(event)
@@ -231,6 +234,7 @@ class JobMachine:
             case StopAsked():
                 self._stop(event)
             case CallerGone():
+                self.abandoned = True
                 self._stop_as(SecondaryStatus.STOPPED, "The process that waited for the job has ended.")
                 self._end_now()
             case LimitReached():
@@ -266,13 +270,13 @@ class JobMachine:
 
     # --- time ---
 
-    def _in(self, seconds: float, timer: Timer, host: str = "") -> None:
+    def _in(self, seconds: float, timer: Due, host: str = "") -> None:
         self._deadlines.append(Deadline(self._now + seconds, timer, host))
 
-    def _cancel(self, *timers: Timer) -> None:
+    def _cancel(self, *timers: Due) -> None:
         self._deadlines = [deadline for deadline in self._deadlines if deadline.timer not in timers]
 
-    def _has(self, timer: Timer) -> bool:
+    def _has(self, timer: Due) -> bool:
         return any(deadline.timer is timer for deadline in self._deadlines)
 
     def _time_up(self) -> None:
@@ -284,24 +288,24 @@ class JobMachine:
 
     def _is_due(self, deadline: Deadline) -> None:
         timer = deadline.timer
-        if timer is Timer.NEXT:
+        if timer is Due.NEXT:
             self._start_next()
-        elif timer is Timer.END_HOSTS:
+        elif timer is Due.END_HOSTS:
             self._do(Do.END_HOSTS)
-        elif timer is Timer.LOSE_HOST:
+        elif timer is Due.LOSE_HOST:
             self._lose(deadline.host)
-        elif timer is Timer.GRACE:
+        elif timer is Due.GRACE:
             self._grace_is_over()
-        elif timer is Timer.END:
+        elif timer is Due.END:
             self._end_now()
-        elif timer is Timer.NOBODY:
+        elif timer is Due.NOBODY:
             self._failed_without_hosts()
-        elif timer is Timer.ALL_ENDED:
+        elif timer is Due.ALL_ENDED:
             self._all_ended()
-        elif timer is Timer.MAX_RUN:
+        elif timer is Due.MAX_RUN:
             text = f"The job was stopped after max_run, which is {self._max_run_s} s."
             self._reach_limit(SecondaryStatus.MAX_RUNTIME_EXCEEDED, text)
-        elif timer is Timer.MAX_WAIT:
+        elif timer is Due.MAX_WAIT:
             text = f"The job was stopped after max_wait, which is {self._max_wait_s} s and includes the job's waits."
             self._reach_limit(SecondaryStatus.MAX_WAIT_TIME_EXCEEDED, text)
 
@@ -309,7 +313,7 @@ class JobMachine:
 
     def _start(self) -> None:
         if self._max_wait_s:
-            self._in(self._max_wait_s, Timer.MAX_WAIT)
+            self._in(self._max_wait_s, Due.MAX_WAIT)
         if self.has_turn:
             self._do(Begin(self.attempts.number, self.hosts))
 
@@ -322,7 +326,7 @@ class JobMachine:
         elif self.stage is Stage.RUNNING:
             self._do(Begin(self.attempts.number, self.hosts))
 
-    def _progress(self, event: Progress) -> None:
+    def _progress(self, event: StatusReported) -> None:
         if not self.shows(event.status):
             return
         self._do(Show(event.status, event.message))
@@ -330,9 +334,9 @@ class JobMachine:
             return
         self.attempts.running(self._now)
         self._do(Do.HOSTS_STARTED)
-        if self._max_run_s and not self._has(Timer.MAX_RUN):
+        if self._max_run_s and not self._has(Due.MAX_RUN):
             # As on SageMaker, neither the time to bring the inputs counts nor a wait for hosts.
-            self._in(max(0.0, self._max_run_s - self.attempts.clock.ran(self._now)), Timer.MAX_RUN)
+            self._in(max(0.0, self._max_run_s - self.attempts.clock.ran(self._now)), Due.MAX_RUN)
 
     # --- the end that somebody asks for ---
 
@@ -360,20 +364,20 @@ class JobMachine:
         self._stop_as(final, message)
         if between and seconds > 0:
             # No host runs: what the last attempt left is kept.
-            self._cancel(Timer.NEXT)
-            self._in(_COLLECT_TIMEOUT, Timer.END)
+            self._cancel(Due.NEXT)
+            self._in(_COLLECT_TIMEOUT, Due.END)
             self._do(Do.COLLECT)
         elif seconds <= 0 or not (self._running or self.everyone_ended):
             self._end_now()
         else:
             self._tell_to_stop()  # to be told twice would end them at once
-            self._in(seconds, Timer.GRACE)
+            self._in(seconds, Due.GRACE)
 
     def _grace_is_over(self) -> None:
         """End the script, which had its time, and keep what it has saved."""
         if self._running:
             self._do(Do.END_HOSTS)
-        self._in(_COLLECT_TIMEOUT, Timer.END)
+        self._in(_COLLECT_TIMEOUT, Due.END)
 
     def _tell_to_stop(self) -> None:
         if not self._told_to_stop:
@@ -397,7 +401,7 @@ class JobMachine:
         if between:
             self._finish()
         elif not self._running:  # unless the end of the last host is about to be told
-            self._in(0.0, Timer.NOBODY)
+            self._in(0.0, Due.NOBODY)
 
     def _failed_without_hosts(self) -> None:
         """Decide what follows a failure before a host ran, as after the end of all hosts."""
@@ -439,7 +443,7 @@ class JobMachine:
         if end.failure is not None and (self.failure is None or self.failure.cause is Cause.HOST_LOST):
             self.failure = end.failure
             # A killed toolkit ends nothing any more, and one that has not met the others is not missed by them.
-            self._in(_LOST_GRACE, Timer.END_HOSTS)
+            self._in(_LOST_GRACE, Due.END_HOSTS)
         if self.everyone_ended:
             self.attempts.progressed |= event.saved
             self._all_ended()
@@ -448,7 +452,7 @@ class JobMachine:
         elif end.exit_code != 0 and not (self._bounded or self.stage.is_stopping or self.attempts.taken):
             # The others end by themselves, since the hosts are connected; this bounds it.
             self._bounded = True
-            self._in(_END_TIMEOUT, Timer.END_HOSTS)
+            self._in(_END_TIMEOUT, Due.END_HOSTS)
 
     def _all_ended(self) -> None:
         self._all_have_ended = True
@@ -495,17 +499,17 @@ class JobMachine:
 
     # --- attempts ---
 
-    def _attempt_over(self) -> Wait | Failure:
+    def _attempt_over(self) -> NextAttempt | Failure:
         """Return what follows an attempt that did not end well."""
         self._cancel(*_OF_ATTEMPT)
         self._do(Do.ATTEMPT_OVER)
         if self.failure is not None:
-            self.failure = self._masked(self.failure)
+            self.failure = mask_failure(self.failure, self._mask)
         outcome = self.attempts.over(self.failure, self._now)
         self._do(Do.KEEP_ATTEMPTS)
         return outcome
 
-    def _await_next(self, wait: Wait) -> None:
+    def _await_next(self, wait: NextAttempt) -> None:
         """Let another attempt follow, when its time has come."""
         preempted = wait.ending is not None and wait.ending.kind is EndedBy.PREEMPTION
         reason = wait.ending.what() if wait.ending is not None else ""
@@ -518,14 +522,14 @@ class JobMachine:
         self._do(Tell("restart", self.hosts[0], text, {"reason": reason, "pause_s": round(seconds, 3)}))
         self._waits_until = wait.until
         self._move(Happening.RETRY)
-        self._in(seconds, Timer.NEXT)
+        self._in(seconds, Due.NEXT)
         self._do(Do.QUEUE_AGAIN)
 
     def _start_next(self) -> None:
         """Start another attempt, on the hosts that are there, if it is time and there are enough."""
         if self.stage is not Stage.WAITING or not self.has_turn:
             return
-        self._cancel(Timer.NEXT)
+        self._cancel(Due.NEXT)
         wait = self.attempts.wait(self._now)
         if isinstance(wait, Failure):
             self.failure = wait
@@ -534,7 +538,7 @@ class JobMachine:
             self._do(Do.COLLECT)
             return
         if (until := max(wait.until, self._waits_until)) > self._now:
-            self._deadlines.append(Deadline(until, Timer.NEXT))
+            self._deadlines.append(Deadline(until, Due.NEXT))
             return
         self._move(Happening.RESTART)
         for host in [host for host, back in self.attempts.fleet.gone.items() if back <= self._now]:
@@ -569,8 +573,8 @@ class JobMachine:
                 self._taken.append(one)
             elif not self.over:
                 self._take_host(one)
-        if self._taken and not self.over and not self._has(Timer.TAKE):
-            self._in(_PREPARING_POLL, Timer.TAKE)
+        if self._taken and not self.over and not self._has(Due.TAKE):
+            self._in(_PREPARING_POLL, Due.TAKE)
 
     def _take_host(self, taken: HostTaken) -> None:
         """Take a host of a gang away: all ranks get the notice, since they train together; then it is killed."""
@@ -601,20 +605,20 @@ class JobMachine:
     def _preempt(self, host: str, notice_s: float) -> None:
         self.attempts.taken.append(host)
         self._tell_to_stop()
-        self._in(notice_s, Timer.LOSE_HOST, host)
+        self._in(notice_s, Due.LOSE_HOST, host)
 
     def _lose(self, host: str) -> None:
         """Kill a host, and then those that have missed it."""
         if host not in self.ended:
             self._do(KillHost(host))
-            self._in(_LOST_GRACE, Timer.END_HOSTS)
+            self._in(_LOST_GRACE, Due.END_HOSTS)
 
     def _await_hosts(self, hosts: Iterable[str]) -> None:
         self._do(Do.CLOSE_MEMBERSHIP)
         self.attempts.taken += hosts
         self._do(Do.END_HOSTS)
         if not self._running:
-            self._in(0.0, Timer.ALL_ENDED)
+            self._in(0.0, Due.ALL_ENDED)
 
     # --- the end ---
 

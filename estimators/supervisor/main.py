@@ -14,7 +14,7 @@ from container.system import processes
 from container.system.asyncio_loop import AsyncioLoop
 from container.system.holding import hold
 from estimators.job.errors import RecordError
-from estimators.job.log_redaction import mask_texts, text_mask
+from estimators.job.log_redaction import mask_failure, text_mask
 from estimators.records import status as statuses
 from estimators.records.record import JobRecord
 from estimators.supervisor import sharing
@@ -100,6 +100,5 @@ def _record_fault(record: JobRecord) -> None:
             return  # it goes on
         request = record.read_request()
         status = record.stored_status() or statuses.new_status(request, now)
-        mask = text_mask(request)
-        failure = Failure.from_dict(mask_texts(failure.to_dict(), mask.of_tail))
+        failure = mask_failure(failure, text_mask(request))
         record.write_status(statuses.fail(status, failure, now))

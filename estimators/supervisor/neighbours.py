@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 from container.contract import hints
@@ -21,25 +20,24 @@ def with_neighbours(failure: Failure, record: JobRecord) -> Failure:
     with contextlib.suppress(RecordError, OSError, KeyError, TypeError, AttributeError):
         facts = record.read_json(record.provenance_file)
         code, cwd = Path(facts["code"]), facts["caller"]["cwd"] or "/"
-        found = tuple(hint_at(hint, code, cwd, _is_there) or hint for hint in failure.hints)
+        found = tuple(hint_at(hint, code, cwd) or hint for hint in failure.hints)
         return dataclasses.replace(failure, hints=found)
     return failure
 
 
-def hint_at(hint: str, code: Path, cwd: str, is_there: Callable[[Path], bool]) -> str | None:
-    """A better hint than ``hint``, if that is at a missing module and the module is near. Pure but for ``is_there``.
+def hint_at(hint: str, code: Path, cwd: str) -> str | None:
+    """A better hint than ``hint``, if that is at a missing module and the module is near.
 
     Args:
         hint: A hint of the host's toolkit, which knows what was sent.
         code: Where the code came from: the entry point that was sent alone, or the source folder.
         cwd: The caller's working directory.
-        is_there: Whether there is a module or package of this path.
     """
     module = hints.missing_module(hint)
     if module is None:
         return None
     name = module.partition(".")[0]
-    near = next((path for path in (code.parent / f"{name}.py", code.parent / name) if is_there(path)), None)
+    near = next((path for path in (code.parent / f"{name}.py", code.parent / name) if _is_there(path)), None)
     if near is None:
         return None
     folder = _as_typed(near.parent, cwd)

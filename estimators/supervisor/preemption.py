@@ -5,40 +5,25 @@ What follows is decided in :mod:`.machine`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from container.contract.messages import encode
 from estimators.backends.base import Backend
-from estimators.supervisor.attempts import Attempts
-from estimators.supervisor.events import Event, HostReturned, HostTaken
+from estimators.supervisor.events import HostReturned, HostTaken
 
-
-class PreemptedJob(Protocol):
-    """The job, as the supervisor has it."""
-
-    @property
-    def hosts(self) -> Sequence[str]: ...
-    @property
-    def attempts(self) -> Attempts: ...
-    @property
-    def waits(self) -> bool: ...
-    @property
-    def ends(self) -> bool: ...
-    def host_of(self, rank: int) -> str | None: ...
-    def tell(self, kind: str, host: str, text: str, **data: Any) -> None: ...
-    def post(self, event: Event) -> None: ...
+if TYPE_CHECKING:
+    from estimators.supervisor.supervisor import Supervisor
 
 
 class GangHosts:
-    """The hosts of a gang as :class:`estimators.supervisor.fault_injection.Hosts`.
+    """The hosts of a gang as :class:`estimators.supervisor.fault_injection.FaultyHosts`.
 
     Args:
         backend: The backend that runs the hosts.
-        job: The job.
+        job: The supervisor.
     """
 
-    def __init__(self, backend: Backend, job: PreemptedJob) -> None:
+    def __init__(self, backend: Backend, job: Supervisor) -> None:
         self._backend = backend
         self._job = job
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from container.contract import wire
 
@@ -24,36 +23,24 @@ def longest_silence(hang_timeout: float | None, start_timeout: float, *, elastic
 
 
 class HostStreams:
-    """The output of every host's toolkit, which arrives in pieces of any size.
+    """The output of every host's toolkit, which arrives in pieces of any size."""
 
-    Args:
-        take: Gets the host, its events and lines in their order, and when they came, in nanoseconds since the epoch.
-    """
-
-    def __init__(self, take: Callable[[str, list[wire.Event | wire.Piece], int], None]) -> None:
-        self._take = take
+    def __init__(self) -> None:
         self._buffers: dict[str, bytearray] = {}
         self._heard: dict[str, float] = {}
         self._beating: set[str] = set()
 
-    def feed(self, host: str, data: bytes, time_ns: int | None = None) -> None:
-        """Take some output.
-
-        Args:
-            host: Whose.
-            data: The bytes.
-            time_ns: When it was written, in nanoseconds since the epoch; default: now.
-        """
+    def feed(self, host: str, data: bytes) -> list[wire.Event | wire.Piece]:
+        """Take some output of a host, and return the events and lines that are whole, in their order."""
         self._heard[host] = time.monotonic()
         buffer = self._buffers.setdefault(host, bytearray())
         buffer += data
-        self._split(host, buffer, time_ns=time_ns)
+        return self._split(host, buffer)
 
-    def finish(self, host: str | None = None) -> None:
-        """A host, or every one, writes no more: a line without an end is one, too."""
-        for name, buffer in list(self._buffers.items()):
-            if host in (None, name):
-                self._split(name, buffer, final=True)
+    def finish(self, host: str | None = None) -> list[wire.Event | wire.Piece]:
+        """Return the rest of a host, or of every one, which writes no more: a line without an end is one, too."""
+        ended = [(name, buffer) for name, buffer in self._buffers.items() if host in (None, name)]
+        return [item for name, buffer in ended for item in self._split(name, buffer, final=True)]
 
     def forget(self) -> None:
         """Another attempt begins, on other hosts."""
@@ -72,7 +59,7 @@ class HostStreams:
             host for host, heard in self._heard.items() if heard < since and (host in self._beating or not only_beating)
         ]
 
-    def _split(self, host: str, buffer: bytearray, *, time_ns: int | None = None, final: bool = False) -> None:
+    def _split(self, host: str, buffer: bytearray, *, final: bool = False) -> list[wire.Event | wire.Piece]:
         items: list[wire.Event | wire.Piece] = []
         for line in wire.split_pieces(buffer, final=final, limit=wire.LINE_LIMIT):
             if line == wire.HEARTBEAT:
@@ -81,4 +68,4 @@ class HostStreams:
             item = wire.decode_line(line)
             # Who writes without the toolkit's marks is any program of the image.
             items.append(item if isinstance(item, wire.Event | wire.Piece) else wire.Piece(host, None, item))
-        self._take(host, items, time.time_ns() if time_ns is None else time_ns)
+        return items

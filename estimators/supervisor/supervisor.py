@@ -16,9 +16,10 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from container import launchers
+from container.contract import diverging, wire
 from container.contract.failures import Cause, Failure
 from container.system.asyncio_loop import AsyncioLoop
 from container.system.holding import hold
@@ -31,9 +32,8 @@ from estimators.job.errors import ConfigurationError, RecordError
 from estimators.job.failure_policy import Ending
 from estimators.job.faults import Fault, Kill
 from estimators.job.fleets import capabilities
-from estimators.job.log_redaction import text_mask
+from estimators.job.log_redaction import mask_failure, text_mask
 from estimators.job.request import JobOptions, TrainingJobSpec
-from estimators.records import ranks
 from estimators.records import status as statuses
 from estimators.records.record import JobRecord
 from estimators.records.states import SecondaryStatus
@@ -43,15 +43,18 @@ from estimators.supervisor.attempts import Attempts
 from estimators.supervisor.clients import Clients
 from estimators.supervisor.collecting import ProvenanceCollector
 from estimators.supervisor.events import Action, Do, Event
-from estimators.supervisor.fault_injection import FaultInjector, Hosts
+from estimators.supervisor.fault_injection import FaultInjector, FaultyHosts
 from estimators.supervisor.host_events import HostEvents
 from estimators.supervisor.journal import Journal
 from estimators.supervisor.machine import JobMachine
 from estimators.supervisor.neighbours import with_neighbours
 from estimators.supervisor.preemption import GangHosts
+from estimators.supervisor.queue_place import QueuePlace
 from estimators.supervisor.remote_status import Mirror
 from estimators.supervisor.streams import HostStreams, longest_silence
-from estimators.supervisor.turn import Turn
+
+if TYPE_CHECKING:
+    from estimators.supervisor.elastic.controller import ElasticController
 
 #: How long the supervisor stays for the provenance collector after the job's end, in seconds.
 _PROVENANCE_TIMEOUT = 30.0
@@ -74,7 +77,7 @@ class Supervisor:
     """
 
     def __init__(self, loop: AsyncioLoop, record: JobRecord, umask: int = 0o022, *, resume: bool = False) -> None:
-        self._loop = loop
+        self.loop = loop
         self._record = record
         self._queue: deque[Event] = deque()
         self._is_deciding = True  # until :meth:`run`, events wait
@@ -84,22 +87,9 @@ class Supervisor:
         self._job = TrainingJobSpec.from_request(request)
         self._options = JobOptions.from_dict(record.read_options())
         status = record.stored_status() or statuses.new_status(request, time.time(), warnings=self._options.warnings)
-        self.clients = Clients(
-            loop,
-            stop=lambda grace, reason: self.post(events.StopAsked(reason, grace)),
-            gone=self._caller_gone,
-            elastic=lambda: self._attempt.elastic,
-        )
-        self._journal = Journal(
-            record,
-            self._job,
-            status,
-            mask=text_mask(request),
-            changed=self.clients.notify,
-            soon=loop.call_soon,
-            failed=self._record_failed,
-            diverged=lambda event, text: self._events.diverged(event, text),
-        )
+        self._mask = text_mask(request)
+        self.clients = Clients(loop, self)
+        self._journal = Journal(self, record, self._job, status, mask=self._mask)
         self._journal.keep(supervisor_pid=os.getpid())
         self._mirror = Mirror(record, self._journal)
         backend = backends.load(self._options.backend)
@@ -107,19 +97,12 @@ class Supervisor:
         self._elastic = launchers.of(self._job.strategy).membership_changes
         self._machine = self._new_machine(resume=resume)
         self._attempt = self._new_attempt(self._job)
-        self._events = HostEvents(
-            self._journal,
-            self._machine,
-            attempt=lambda: self._attempt,
-            injector=lambda: self._injector,
-            mirror=self._mirror,
-            managed=self._is_managed,
-            diverged=(lambda failure: self.post(events.Diverged(failure))) if self._options.on_nan == "fail" else None,
-        )
-        self._streams = HostStreams(self._events.take)
+        self._streams = HostStreams()
         self._interrupted: set[str] = set()  # hosts of an elastic job for which another one comes
         self._waits_since: float | None = None  # for hosts
-        self._turn: Turn | None = None  # its place in a queue
+        self._place: QueuePlace | None = None
+        self._queueing: asyncio.Task[None] | None = None
+        self._yields: asyncio.Event | None = None  # set when an attempt has made room for a more urgent job
         self._linger = _PROVENANCE_TIMEOUT
         self._watch: asyncio.Task[None] | None = None
         self._backend: Backend = backend(
@@ -130,12 +113,12 @@ class Supervisor:
             self,
         )
         self._backend.umask = umask
-        self._provenance = ProvenanceCollector(loop, record.path, self._backend.protected, self._journal.warn)
-        hosts: Hosts = GangHosts(self._backend, self)
+        self._provenance = ProvenanceCollector(loop, record.path, self._backend.protected, self._journal)
+        hosts: FaultyHosts = GangHosts(self._backend, self)
         if self._elastic:
             from estimators.supervisor.elastic.fault_hosts import ElasticHosts
 
-            hosts = ElasticHosts(lambda: self._attempt.elastic, self)
+            hosts = ElasticHosts(self)
         self._hosts = hosts
         self._injector = FaultInjector(
             loop,
@@ -143,8 +126,10 @@ class Supervisor:
             faults=self._options.faults,
             market=self._options.spot_market if self._job.spot else None,
             names=self._job.hosts,
-            rank_of=ranks.numbering(self._job),
-            tell=self._fault_told,
+            supervisor=self,
+        )
+        self._events = HostEvents(
+            self._journal, self._machine, self._injector, mirror=self._mirror, managed=self._is_managed
         )
         loop.add_signal_handler(signal.SIGTERM, self._sigterm)
         loop.add_signal_handler(signal.SIGHUP, lambda: None)
@@ -160,7 +145,7 @@ class Supervisor:
             managed=self._is_managed,
             elastic=self._elastic,
             queued=self._options.queue is not None and not self._mirror.resumed,
-            masked=self._journal.masked,
+            mask=self._mask,
         )
 
     def _new_attempt(self, spec: TrainingJobSpec) -> Attempt:
@@ -192,7 +177,8 @@ class Supervisor:
         self._queue.appendleft(events.Started())
         self._decide()
         if not self._machine.has_turn:
-            self._wait_for_turn()
+            self._place = QueuePlace(self._record, self._job, self._options)
+            self._queueing = self.loop.start(self._queue_up(self._place))
         await self._over.wait()
 
     def post(self, event: Event) -> None:
@@ -214,30 +200,26 @@ class Supervisor:
             self._over.set()
         elif (deadline := self._machine.next_deadline()) is not None:
             seconds = max(0.0, deadline - time.monotonic())
-            self._timer = self._loop.call_later(seconds, lambda: self.post(events.TimeUp()))
+            self._timer = self.loop.call_later(seconds, lambda: self.post(events.TimeUp()))
 
-    def _wait_for_turn(self) -> None:
-        self._turn = Turn(
-            self._loop,
-            self._record,
-            self._job,
-            self._options,
-            lambda text: self._secondary(SecondaryStatus.PENDING.value, text),
-            lambda: self.post(events.TurnCame()),
-            self._make_room,
-        )
+    async def _queue_up(self, place: QueuePlace) -> None:
+        """Wait for the job's turn in its queue, and end attempts for more urgent jobs, as often as one comes."""
         try:
-            self._turn.begin()
+            while True:
+                async for text in place.wait():
+                    self._secondary(SecondaryStatus.PENDING.value, text)
+                self.post(events.TurnCame())
+                if not self._options.preemptible:
+                    return
+                await place.wanted()
+                while not self._machine.may_make_room(self._backend.running):
+                    await place.wanted()
+                yields = self._yields = asyncio.Event()
+                self.tell("preempted_in_queue", self.hosts[0], "the job makes room for a more urgent job in its queue")
+                self.preempt(self.hosts[0], self._options.stop_grace)
+                await yields.wait()
         except RecordError as error:
-            self._record_failed(error)
-
-    def _make_room(self) -> bool:
-        """End the attempt for a more urgent job; another one follows when it is the job's turn again."""
-        if not self._machine.may_make_room(self._backend.running):
-            return False
-        self.tell("preempted_in_queue", self.hosts[0], "the job makes room for a more urgent job in its queue")
-        self.preempt(self.hosts[0], self._options.stop_grace)
-        return True
+            self.record_failed(error)
 
     def _perform(self, action: Action) -> None:
         """Do what the machine has decided."""
@@ -278,13 +260,10 @@ class Supervisor:
                 self._journal.warn(action.message)
 
     def _queue_again(self) -> None:
-        if self._turn is None:
-            return
-        try:
-            self._turn.again()
-        except RecordError as error:
-            self._record_failed(error)
-        self._machine.has_turn = self._turn.has_come
+        if self._yields is not None:
+            self._machine.has_turn = False
+            self._yields.set()
+            self._yields = None
 
     # --- attempts ---
 
@@ -295,14 +274,13 @@ class Supervisor:
                 self._machine.reported = self._mirror.recall()
             elif not self._queue:  # it has not failed at once
                 self._provenance.start_soon()
-                self._watch = self._loop.start(self._watch_hosts())
+                self._watch = self.loop.start(self._watch_hosts())
             return
         # On the hosts that are there, with other ports and a new rendezvous.
         others = begin.hosts != self._attempt.spec.hosts or self._elastic
         self._attempt = self._new_attempt(self._job.with_hosts(begin.hosts) if others else self._attempt.spec)
         if others:
             self._backend.use(begin.hosts)
-            self._number_ranks(ranks.numbering(self._attempt.spec))
         self._journal.start_attempt(begin.number)
         self._journal.keep(attempt=begin.number)
         self._show(SecondaryStatus.RESTARTING, f"Attempt {begin.number} on {', '.join(begin.hosts)}")
@@ -314,20 +292,15 @@ class Supervisor:
             from estimators.supervisor.elastic.controller import ElasticController
 
             try:
-                self._attempt.elastic = ElasticController.of_job(
-                    self._loop, self, self._backend, self._job, self._options, self._attempt.spec.hosts
+                self._attempt.elastic = ElasticController(
+                    self.loop, self, self._backend, self._job, self._options, self._attempt.spec.hosts
                 )
             except ConfigurationError as error:
                 self.fail_job(Failure(cause=Cause.CONFIGURATION, message=str(error)))
                 return
-            self._number_ranks(self._attempt.elastic.roster.rank_of)
             self._attempt.elastic.start()
         hold("supervisor.before_hosts")
         self._backend.start(number)
-
-    def _number_ranks(self, rank_of: ranks.Numbering) -> None:
-        self._injector.rank_of = rank_of
-        self._journal.number_ranks(rank_of)
 
     async def _watch_hosts(self) -> None:
         """End a host that shows no sign of life: it was stopped, or its machine is out of breath."""
@@ -357,7 +330,7 @@ class Supervisor:
         """Take what the backend tells."""
         match event:
             case told.OutputRead():
-                self._streams.feed(event.host, event.data, event.time_ns)
+                self._take(self._streams.feed(event.host, event.data), event.time_ns)
             case told.StatusTold():
                 self._secondary(event.status, event.message)
             case HostEnd():
@@ -379,11 +352,14 @@ class Supervisor:
             case told.ServiceEnded():
                 self._over_there(event.status, event.failure)
 
+    def _take(self, items: list[wire.Event | wire.Piece], time_ns: int | None = None) -> None:
+        self._events.take(self._attempt, items, time.time_ns() if time_ns is None else time_ns)
+
     def _host_ended(self, end: HostEnd) -> None:
-        self._streams.finish(end.host)
+        self._take(self._streams.finish(end.host))
         elastic = self._attempt.elastic
         if elastic is not None:
-            elastic.host_ended(end)
+            elastic.hosts.ended(end)
             self._replace_interrupted(end.host)
         goes_on = elastic is not None and not elastic.over
         last = elastic is not None and elastic.over and not elastic.roster.running
@@ -395,7 +371,7 @@ class Supervisor:
         self._hosts.interrupt(host, notice_s, 0.0)
         if self._attempt.elastic is not None:
             self._interrupted.add(host)
-            self._loop.call_later(notice_s, lambda: self._replace_interrupted(host))
+            self.loop.call_later(notice_s, lambda: self._replace_interrupted(host))
 
     def _replace_interrupted(self, host: str) -> None:
         """Ask for another host, once: when the interrupted one has left, or its time is over."""
@@ -403,7 +379,7 @@ class Supervisor:
             self._interrupted.discard(host)
             self._hosts.return_host(host)
 
-    # --- what an elastic membership tells; see estimators.supervisor.elastic.members.ElasticJob ---
+    # --- what an elastic membership tells ---
 
     def event(self, kind: str, **data: Any) -> None:
         """Put an event into the record."""
@@ -458,11 +434,21 @@ class Supervisor:
         """Whether the job is over or about to be: nothing more can be taken from it."""
         return self._machine.ends
 
+    @property
+    def elastic(self) -> ElasticController | None:
+        """The membership of an elastic job, in the attempt under way."""
+        return self._attempt.elastic
+
+    def rank_of(self, host: str, process: str | None) -> int | None:
+        """Return the rank of a host's process; None for a process without one."""
+        return self._attempt.rank_of(host, process)
+
     def host_of(self, rank: int) -> str | None:
         """Return where a rank runs."""
         return self._attempt.ranks.get(rank)
 
-    def _fault_told(self, fault: Fault, data: dict[str, Any]) -> None:
+    def fault_injected(self, fault: Fault, data: dict[str, Any]) -> None:
+        """Record a fault that was injected on purpose."""
         host = self._attempt.ranks.get(fault.rank) if isinstance(fault, Kill) else getattr(fault, "host", None)
         self.tell("fault", host or self._attempt.spec.hosts[0], f"fault: {fault}", **data)
 
@@ -472,11 +458,6 @@ class Supervisor:
         self._journal.say(host, text)
 
     # --- clients, signals, and jobs on a managed service ---
-
-    def _caller_gone(self) -> None:
-        if not self._machine.over:
-            self._linger = _ABANDONED_TIMEOUT
-            self.post(events.CallerGone())
 
     def _sigterm(self) -> None:
         if self._is_managed and self._backend.running:
@@ -490,7 +471,7 @@ class Supervisor:
         self._mirror.restarted(number)
 
     def _over_there(self, there: Mapping[str, Any], failure: Failure | None) -> None:
-        self._streams.finish()
+        self._take(self._streams.finish())
         self._mirror.last = there
         self.post(events.OverThere(failure))
 
@@ -502,10 +483,11 @@ class Supervisor:
             self._watch.cancel()
         for fault in self._injector.end():
             self._journal.warn(f"fault: {fault} was not injected: the job ended first.")
-        self._loop.end_descendants(spare=self._backend.protected)
+        self.loop.end_descendants(spare=self._backend.protected)
         self._backend.cleanup()
-        if self._turn is not None:
-            self._turn.end()
+        if self._place is not None and self._queueing is not None:
+            self._queueing.cancel()
+            self._place.leave()
         for warning in self._misplaced_models():
             self._journal.warn(warning)
             self.say(f"warning: {warning}")
@@ -519,7 +501,7 @@ class Supervisor:
         self._journal.event("phase", name="job_ended")
         self._journal.close()
         if decided.failure is not None:
-            decided.failure = self._journal.masked(with_neighbours(decided.failure, self._record))
+            decided.failure = mask_failure(with_neighbours(decided.failure, self._record), self._mask)
         finalize.write_ending(
             self._journal,
             self._record,
@@ -555,17 +537,29 @@ class Supervisor:
 
     async def linger(self) -> None:
         """Wait, bounded, for the provenance collector; the caller has its result already."""
-        late = await self._provenance.wait(self._linger)
-        self._loop.end_descendants(spare=self._backend.protected - late)
-        if self._linger == _PROVENANCE_TIMEOUT:
+        seconds = _ABANDONED_TIMEOUT if self._machine.abandoned else self._linger
+        late = await self._provenance.wait(seconds)
+        self.loop.end_descendants(spare=self._backend.protected - late)
+        if seconds == _PROVENANCE_TIMEOUT:
             finalize.tidy()
 
     # --- the record ---
 
+    def diverged(self, event: wire.Event, text: str) -> None:
+        """Warn of a metric that is not a number, or have a local job fail for it; others' toolkits do that.
+
+        Args:
+            event: The metric's.
+            text: What is to be said of it.
+        """
+        self._events.warn(event.host, text, event.time_ns)
+        if self._options.on_nan == "fail" and not self._is_managed:
+            self.post(events.Diverged(diverging.failure(text, event.host, event.rank)))
+
     def _secondary(self, name: str, message: str) -> None:
         """Take a step of the secondary status that the backend reports; a mirrored job's comes from its service."""
         if not self._mirror.begun:
-            self.post(events.Progress(SecondaryStatus(name), message))
+            self.post(events.StatusReported(SecondaryStatus(name), message))
 
     def _show(self, secondary: SecondaryStatus, message: str) -> None:
         """Take a step of the secondary status."""
@@ -587,7 +581,7 @@ class Supervisor:
             self._journal.say(host, f"starting, after {time.monotonic() - self._waits_since:.0f} s of waiting")
             self._waits_since = None
 
-    def _record_failed(self, error: RecordError) -> None:
+    def record_failed(self, error: RecordError) -> None:
         """End a job that cannot be recorded, since going on would lose what it says; one elsewhere goes on."""
         if self._mirror.begun:
             print(f"fleetfit: {error}. The job is not followed any more.", file=sys.stderr)

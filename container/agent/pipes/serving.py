@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from container.agent.pipes.sharing import Sharing
-from container.agent.pipes.stream import Contents, write_stream
+from container.agent.pipes.sharing import SharedObjects
+from container.agent.pipes.stream import ChannelContents, write_stream
 from container.agent.pipes.writing import Pipe, ReaderGone
 from container.contract import pipes
 from container.contract.channels import DataDistribution, HostChannel, InputMode
@@ -136,14 +136,14 @@ def _serve(channel: HostChannel, host: PipeHost) -> None:
     Raises:
         AgentError: there is nothing to read.
     """
-    contents = Contents.of(channel, hosts=host.hosts, host=host.number, failed=_fail)
+    contents = ChannelContents.of(channel, hosts=host.hosts, host=host.number, failed=_fail)
     if channel.distribution is DataDistribution.SHARDED and host.number == 0:
         shares = [sum(item.size for item in contents.share(0, of)) for of in range(host.hosts)]
         if (words := imbalance(shares)) is not None:
             text = f"channel {channel.name!r}: {words}"
             sys.stdout.buffer.write(Event(kind="warning", host=host.name, data={"message": text}).to_line())
             sys.stdout.flush()
-    sharing = Sharing(host.ranks) if host.ranks > 1 else None
+    sharing = SharedObjects(host.ranks) if host.ranks > 1 else None
     for local_rank in range(host.ranks):
         place = pipes.folder(host.tree.data, local_rank, host.ranks)
         place.mkdir(parents=True, exist_ok=True)
@@ -160,11 +160,11 @@ class _Feeder:
 
     def __init__(
         self,
-        contents: Contents,
+        contents: ChannelContents,
         place: Path,
         local_rank: int,
         host: PipeHost,
-        sharing: Sharing | None,
+        sharing: SharedObjects | None,
     ) -> None:
         self._sharing = sharing
         self._contents = contents

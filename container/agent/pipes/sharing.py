@@ -18,7 +18,7 @@ Key = tuple[int, int]
 Read = Callable[[], Generator[bytes, None, None]]
 
 
-class Sharing:
+class SharedObjects:
     """The objects that the readers of one channel share.
 
     Args:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from container import formats
 from container.agent import sources
 from container.agent.pipes import dealing
-from container.agent.pipes.sharing import Sharing
+from container.agent.pipes.sharing import SharedObjects
 from container.agent.pipes.writing import Pipe
 from container.agent.sources import DataObject
 from container.contract.channels import Compression, DataDistribution, DataType, HostChannel, RecordWrapping
@@ -36,7 +36,7 @@ _AHEAD = 16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Contents:
+class ChannelContents:
     """What a host reads of a channel.
 
     Attributes:
@@ -52,7 +52,7 @@ class Contents:
     host: int = 0
 
     @classmethod
-    def of(cls, channel: HostChannel, *, hosts: int, host: int, failed: Callable[[Exception], None]) -> Contents:
+    def of(cls, channel: HostChannel, *, hosts: int, host: int, failed: Callable[[Exception], None]) -> ChannelContents:
         """List a channel; where all objects are read in the order of their keys, no further than to the first ones.
 
         Args:
@@ -82,7 +82,13 @@ class Contents:
 
 
 def write_stream(
-    pipe: Pipe, contents: Contents, epoch: int, *, local_rank: int, ranks: int, sharing: Sharing | None = None
+    pipe: Pipe,
+    contents: ChannelContents,
+    epoch: int,
+    *,
+    local_rank: int,
+    ranks: int,
+    sharing: SharedObjects | None = None,
 ) -> None:
     """Write an epoch of a channel for one reader.
 

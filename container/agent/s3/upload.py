@@ -23,7 +23,7 @@ _PARTS_OF_A_SIZE = 2000
 _IN_FLIGHT = 2
 
 
-class Upload(io.RawIOBase):
+class S3Upload(io.RawIOBase):
     """A file object whose content becomes an S3 object when it is closed, completely or not at all.
 
     A small object is one request; a larger one a multipart upload, which is aborted when the block is left by an error.
@@ -162,7 +162,7 @@ class Upload(io.RawIOBase):
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def __enter__(self) -> Upload:
+    def __enter__(self) -> S3Upload:
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:

@@ -10,8 +10,8 @@ from container.agent.sources import single
 from container.agent.sources.base import DataObject, ObjectStream, SourceError
 from container.agent.sources.manifests import (
     AugmentedEntry,
-    Listed,
-    ManifestError,
+    ListingError,
+    ManifestEntry,
     parse_augmented,
     parse_manifest,
 )
@@ -42,7 +42,7 @@ def manifest_pages(channel: HostChannel) -> Iterator[tuple[DataObject, ...]]:
         yield look_up(channel.uri, listed[start : start + _PAGE])
 
 
-def read_manifest(uri: str) -> tuple[Listed, ...]:
+def read_manifest(uri: str) -> tuple[ManifestEntry, ...]:
     """Return the entries of a manifest, unchecked.
 
     Raises:
@@ -60,18 +60,18 @@ def read_manifest(uri: str) -> tuple[Listed, ...]:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise SourceError(uri, f"line {line} is not UTF-8 text") from None
-    except ManifestError as error:
+    except ListingError as error:
         raise SourceError(uri, str(error), "Correct the manifest.") from None
 
 
-def look_up(manifest: str, listed: tuple[Listed, ...]) -> tuple[DataObject, ...]:
+def look_up(manifest: str, listed: tuple[ManifestEntry, ...]) -> tuple[DataObject, ...]:
     """Look up the listed objects, many at a time.
 
     Raises:
         SourceError: one does not exist or cannot be read; the first in the manifest's order is named, with its line.
     """
 
-    def describe(entry: Listed) -> DataObject:
+    def describe(entry: ManifestEntry) -> DataObject:
         try:
             return single.describe(entry.uri, entry.key)
         except SourceError as error:
@@ -92,7 +92,7 @@ def augmented_entries(channel: HostChannel) -> Iterator[AugmentedEntry]:
     with single.open(item) as stream:
         try:
             yield from parse_augmented(_lines(channel.uri, stream), channel.attribute_names)
-        except ManifestError as error:
+        except ListingError as error:
             raise SourceError(channel.uri, str(error), "Correct the manifest.") from None
 
 

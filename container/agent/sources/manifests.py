@@ -18,7 +18,7 @@ REFERENCE = "-ref"
 _WHITESPACE = re.compile(r"[ \t\r\n]*")
 
 
-class ManifestError(ValueError):
+class ListingError(ValueError):
     """A manifest that cannot be read.
 
     Attributes:
@@ -31,7 +31,7 @@ class ManifestError(ValueError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Listed:
+class ManifestEntry:
     """One object that a manifest lists.
 
     Attributes:
@@ -73,34 +73,34 @@ class AugmentedEntry:
     attributes: tuple[Attribute, ...]
 
 
-def parse_manifest(text: str) -> tuple[Listed, ...]:
+def parse_manifest(text: str) -> tuple[ManifestEntry, ...]:
     """Read ``[{"prefix": "s3://bucket/prefix/"}, "entry", …]``.
 
     Raises:
         ManifestError: it is not of that form, or lists an object twice.
     """
     prefix: str | None = None
-    found: list[Listed] = []
+    found: list[ManifestEntry] = []
     lines: dict[str, int] = {}
     for line, value in _elements(text):
         if prefix is None:
             prefix = _prefix(line, value)
             continue
         if not isinstance(value, str) or not value:
-            raise ManifestError(
+            raise ListingError(
                 line, f"an entry must be a string, the part of a key after the prefix; got {json.dumps(value)[:80]}"
             )
         problem = key_problem(value)
         if problem is not None:
-            raise ManifestError(line, f"entry {value!r} {problem}")
+            raise ListingError(line, f"entry {value!r} {problem}")
         if value in lines:
-            raise ManifestError(line, f"entry {value!r} is already listed in line {lines[value]}")
+            raise ListingError(line, f"entry {value!r} is already listed in line {lines[value]}")
         lines[value] = line
-        found.append(Listed(prefix + value, value, line))
+        found.append(ManifestEntry(prefix + value, value, line))
     if prefix is None:
-        raise ManifestError(1, 'it is empty; the first entry must be {"prefix": "s3://bucket/prefix/"}')
+        raise ListingError(1, 'it is empty; the first entry must be {"prefix": "s3://bucket/prefix/"}')
     if not found:
-        raise ManifestError(1, "it lists no objects")
+        raise ListingError(1, "it lists no objects")
     return tuple(found)
 
 
@@ -121,13 +121,13 @@ def key_problem(key: str) -> str | None:
 def _prefix(line: int, value: object) -> str:
     example = '{"prefix": "s3://bucket/prefix/"}'
     if not isinstance(value, dict) or not isinstance(value.get("prefix"), str):
-        raise ManifestError(line, f"the first entry must be {example}, got {json.dumps(value)[:80]}")
+        raise ListingError(line, f"the first entry must be {example}, got {json.dumps(value)[:80]}")
     for name in value:
         if name != "prefix":
-            raise ManifestError(line, f"unknown key {name!r}; the first entry is {example}")
+            raise ListingError(line, f"unknown key {name!r}; the first entry is {example}")
     prefix: str = value["prefix"]
     if not prefix.startswith(("s3://", "file:///", "/")):
-        raise ManifestError(line, f"prefix {prefix!r} must begin with s3://, file:/// or /")
+        raise ListingError(line, f"prefix {prefix!r} must begin with s3://, file:/// or /")
     return prefix
 
 
@@ -149,26 +149,26 @@ def _elements(text: str) -> Iterator[tuple[int, object]]:
 
     place = skip(1 if text.startswith("\ufeff") else 0)
     if text[place : place + 1] != "[":
-        raise ManifestError(line_of(place), "a manifest is a JSON list: it must begin with '['")
+        raise ListingError(line_of(place), "a manifest is a JSON list: it must begin with '['")
     place = skip(place + 1)
     first = True
     while text[place : place + 1] != "]":
         if not first:
             if text[place : place + 1] != ",":
-                raise ManifestError(line_of(min(place, len(text))), "bad JSON: ',' or ']' is missing here")
+                raise ListingError(line_of(min(place, len(text))), "bad JSON: ',' or ']' is missing here")
             place = skip(place + 1)
         first = False
         try:
             value, end = decoder.raw_decode(text, place)
         except json.JSONDecodeError as error:
-            raise ManifestError(error.lineno, f"bad JSON: {error.msg} (column {error.colno})") from None
+            raise ListingError(error.lineno, f"bad JSON: {error.msg} (column {error.colno})") from None
         except RecursionError:
-            raise ManifestError(line_of(place), "bad JSON: it is nested too deeply") from None
+            raise ListingError(line_of(place), "bad JSON: it is nested too deeply") from None
         yield line_of(place), value
         place = skip(end)
     rest = skip(place + 1)
     if rest != len(text):
-        raise ManifestError(line_of(rest), "there is more text after the end of the list")
+        raise ListingError(line_of(rest), "there is more text after the end of the list")
 
 
 def parse_augmented(lines: Iterator[str], names: Sequence[str]) -> Iterator[AugmentedEntry]:
@@ -187,11 +187,11 @@ def parse_augmented(lines: Iterator[str], names: Sequence[str]) -> Iterator[Augm
         try:
             values = json.loads(text)
         except json.JSONDecodeError as error:
-            raise ManifestError(number, f"bad JSON: {error.msg} (column {error.colno})") from None
+            raise ListingError(number, f"bad JSON: {error.msg} (column {error.colno})") from None
         except RecursionError:
-            raise ManifestError(number, "bad JSON: it is nested too deeply") from None
+            raise ListingError(number, "bad JSON: it is nested too deeply") from None
         if not isinstance(values, dict):
-            raise ManifestError(number, f"a line must be a JSON object, got {text.strip()[:80]!r}")
+            raise ListingError(number, f"a line must be a JSON object, got {text.strip()[:80]!r}")
         yield AugmentedEntry(number, tuple(_attribute(number, name, values) for name in names))
 
 
@@ -199,13 +199,11 @@ def _attribute(line: int, name: str, values: dict[str, object]) -> Attribute:
     if name not in values:
         guess = nearest(name, values)
         hint = f" Did you mean {guess!r}?" if guess is not None else ""
-        raise ManifestError(line, f"attribute {name!r} is missing.{hint}")
+        raise ListingError(line, f"attribute {name!r} is missing.{hint}")
     value = values[name]
     if name.endswith(REFERENCE):
         if not isinstance(value, str) or not value.startswith(("s3://", "file:///", "/")):
-            raise ManifestError(
-                line, f"attribute {name!r} must be a URI, s3://bucket/key; got {json.dumps(value)[:80]}"
-            )
+            raise ListingError(line, f"attribute {name!r} must be a URI, s3://bucket/key; got {json.dumps(value)[:80]}")
         return Attribute(name, value)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return Attribute(name, None, text.encode())

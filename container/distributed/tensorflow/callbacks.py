@@ -361,7 +361,7 @@ class InjectFaults(Callback):
         self._cluster.faults.reached(self._finished(), rank=self._cluster.rank)
 
 
-class Progress(Callback):
+class ProgressCallback(Callback):
     """Reports progress: phases, and what Keras logs at the end of each epoch as metrics.
 
     Args:
@@ -478,7 +478,7 @@ def callbacks_for(
         found.append(WarmUp(cluster, warmup_epochs))
     if validate is not None:
         found.append(Validate(validate))
-    found.append(Progress(cluster, laps, report=report))
+    found.append(ProgressCallback(cluster, laps, report=report))
     if report and cluster.is_chief and (folder := event_folder()) is not None:
         found.append(Scalars(folder))
     if saving is not None:

@@ -20,7 +20,7 @@ from container.distributed.core.ranks import Ranks
 from container.distributed.core.weight_check import Guard
 from container.distributed.tensorflow import data, evaluating, keras_compat, optimizers
 from container.distributed.tensorflow.callbacks import SignsOfLife, callbacks_for
-from container.distributed.tensorflow.collectives import Collectives
+from container.distributed.tensorflow.collectives import TensorCollectives
 from container.distributed.tensorflow.data import MakeDataset, Parse
 from container.distributed.tensorflow.keras_compat import Keras
 from container.distributed.tensorflow.progress import DataProgress, TrainingData, why_not
@@ -31,7 +31,7 @@ _VERSION = "1"
 EVALUATION_BATCH = 256
 
 
-class Cluster(Ranks[Collectives]):
+class Cluster(Ranks[TensorCollectives]):
     """The processes that train together; :func:`container.distributed.init` makes it.
 
     This class serves one process and the synchronous strategies;
@@ -46,7 +46,7 @@ class Cluster(Ranks[Collectives]):
         tf_strategy: TensorFlow's own ``tf.distribute`` strategy behind it, or None.
     """
 
-    def __init__(self, surroundings: Surroundings, collectives: Collectives, *, tf_strategy: Any = None) -> None:
+    def __init__(self, surroundings: Surroundings, collectives: TensorCollectives, *, tf_strategy: Any = None) -> None:
         super().__init__(surroundings, collectives)
         self.global_batch_size: int | None = None
         self.tf_strategy = tf_strategy
@@ -165,7 +165,7 @@ class Cluster(Ranks[Collectives]):
             RefusedError: options that exclude each other.
         """
         check_maker(make_dataset)
-        options = data.Options(
+        options = data.BatchOptions(
             parse=parse,
             shuffle=shuffle,
             seed=seed,
@@ -177,7 +177,7 @@ class Cluster(Ranks[Collectives]):
         return self._dataset(make_dataset, global_batch_size, options, resumable)
 
     def _dataset(
-        self, make_dataset: MakeDataset, global_batch_size: int, options: data.Options, resumable: bool | None
+        self, make_dataset: MakeDataset, global_batch_size: int, options: data.BatchOptions, resumable: bool | None
     ) -> Any:
         if resumable and (options.repeat or options.partition == "shuffle"):
             other = "repeat=True" if options.repeat else "partition='shuffle'"
@@ -391,7 +391,7 @@ class Cluster(Ranks[Collectives]):
             batch_size=self._evaluation_batch(batch_size, count),
             parse=parse,
         )
-        part = evaluating.Part(batches, None if count is None else len(range(self.rank, count, self.size)))
+        part = evaluating.EvaluationPart(batches, None if count is None else len(range(self.rank, count, self.size)))
         metrics: Mapping[str, float] = {}
         if part.dataset is not None:
             with warnings.catch_warnings():

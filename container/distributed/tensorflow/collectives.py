@@ -24,7 +24,7 @@ Value = TypeVar("Value")
 OPERATIONS = ("average", "sum", "adasum", "max")
 
 
-class Collectives(core.Collectives, Protocol):
+class TensorCollectives(core.Collectives, Protocol):
     """The interface of the collective operations."""
 
     def check_op(self, op: str) -> None:
@@ -47,26 +47,26 @@ class Collectives(core.Collectives, Protocol):
         """Give every rank rank 0's arrays, which must have the same shapes and types everywhere."""
 
 
-class Alone(core.Alone):
+class TensorsAlone(core.Alone):
     """A single process, for which every collective operation is trivial."""
 
     def check_op(self, op: str) -> None:
-        """See :class:`Collectives`."""
+        """See :class:`TensorCollectives`."""
 
     def reduce(self, tensors: Sequence[Any], op: str, *, name: str) -> list[Any]:
-        """See :class:`Collectives`."""
+        """See :class:`TensorCollectives`."""
         return list(tensors)
 
     def broadcast_arrays(self, arrays: Sequence[Array]) -> list[Array]:
-        """See :class:`Collectives`."""
+        """See :class:`TensorCollectives`."""
         return list(arrays)
 
 
 class _OfArrays:
     """Operations that are made of those on arrays."""
 
-    def broadcast_object(self: Collectives, value: Value) -> Value:
-        """See :class:`Collectives`. The value is pickled: the ranks of a job trust each other, and run one script."""
+    def broadcast_object(self: TensorCollectives, value: Value) -> Value:
+        """See :class:`TensorCollectives`. The value is pickled: the ranks of a job trust each other."""
         content = np.frombuffer(pickle.dumps(value) if self.rank == 0 else b"", np.uint8)
         [length] = self.broadcast_arrays([np.array([content.size], np.int64)])
         # In int32, which both kinds of cluster can send; of few different lengths, each of which may need a graph.
@@ -78,12 +78,12 @@ class _OfArrays:
         found: Value = pickle.loads(received.view(np.uint8)[: int(length[0])].tobytes())
         return found
 
-    def barrier(self: Collectives) -> None:
-        """See :class:`Collectives`."""
+    def barrier(self: TensorCollectives) -> None:
+        """See :class:`TensorCollectives`."""
         self.sum_arrays([np.zeros(1, np.float32)])
 
 
-class HorovodCollectives(_OfArrays):
+class HorovodTensors(_OfArrays):
     """Collective operations by Horovod, which has been initialized.
 
     Args:
@@ -102,35 +102,35 @@ class HorovodCollectives(_OfArrays):
 
     @property
     def rank(self) -> int:
-        """See :class:`Collectives`."""
+        """See :class:`TensorCollectives`."""
         return int(self._hvd.rank())
 
     @property
     def size(self) -> int:
-        """See :class:`Collectives`."""
+        """See :class:`TensorCollectives`."""
         return int(self._hvd.size())
 
     def check_op(self, op: str) -> None:
-        """See :class:`Collectives`."""
+        """See :class:`TensorCollectives`."""
         if op == "adasum" and self.size & (self.size - 1):
             raise RefusedError(
                 f"Adasum needs 1, 2, 4, 8, … ranks; there are {self.size}. Change processes_per_host or instance_count."
             )
 
     def reduce(self, tensors: Sequence[Any], op: str, *, name: str) -> list[Any]:
-        """See :class:`Collectives`. Horovod fuses small tensors, and reduces while others are still being computed."""
+        """See :class:`TensorCollectives`. Horovod fuses small tensors, and reduces while others are computed."""
         return [
             self._hvd.allreduce(tensor, op=self._ops[op], name=f"{name}.{number}")
             for number, tensor in enumerate(tensors)
         ]
 
     def sum_arrays(self, arrays: Sequence[Array]) -> list[Array]:
-        """See :class:`Collectives`."""
+        """See :class:`TensorCollectives`."""
         summed = self.reduce([_tensor(array) for array in arrays], "sum", name=self._name("sum"))
         return [np.asarray(tensor) for tensor in summed]
 
     def broadcast_arrays(self, arrays: Sequence[Array]) -> list[Array]:
-        """See :class:`Collectives`."""
+        """See :class:`TensorCollectives`."""
         name = self._name("broadcast")
         return [
             np.asarray(self._hvd.broadcast(_tensor(_sendable(array)), 0, name=f"{name}.{number}")).astype(array.dtype)
@@ -138,7 +138,7 @@ class HorovodCollectives(_OfArrays):
         ]
 
     def gather_array(self, array: Array) -> Array:
-        """See :class:`Collectives`."""
+        """See :class:`TensorCollectives`."""
         return np.asarray(self._hvd.allgather(_tensor(array[np.newaxis]), name=self._name("gather")))
 
     def broadcast_numbers(self, numbers: Sequence[int], *, name: str) -> list[int]:
@@ -185,7 +185,7 @@ class TensorFlowCollectives(_OfArrays):
         self._functions: dict[Any, Any] = {}
 
     def check_op(self, op: str) -> None:
-        """See :class:`Collectives`."""
+        """See :class:`TensorCollectives`."""
         if op == "adasum":
             raise RefusedError(
                 "op='adasum' works only with Horovod; under collective_all_reduce, gradients can be averaged or "
@@ -193,7 +193,7 @@ class TensorFlowCollectives(_OfArrays):
             )
 
     def reduce(self, tensors: Sequence[Any], op: str, *, name: str) -> list[Any]:
-        """See :class:`Collectives`."""
+        """See :class:`TensorCollectives`."""
         if op == "max":
             gather = partial(self._eager, self._all_gather) if self._tf.executing_eagerly() else self._all_gather
             return [self._tf.reduce_max(gather(tensor[None]), axis=0) for tensor in tensors]
@@ -209,19 +209,19 @@ class TensorFlowCollectives(_OfArrays):
         return results
 
     def sum_arrays(self, arrays: Sequence[Array]) -> list[Array]:
-        """See :class:`Collectives`."""
+        """See :class:`TensorCollectives`."""
         summed = self.reduce([_tensor(array) for array in arrays], "sum", name="sum")
         return [np.asarray(tensor) for tensor in summed]
 
     def broadcast_arrays(self, arrays: Sequence[Array]) -> list[Array]:
-        """See :class:`Collectives`. A sum to which only rank 0 adds something."""
+        """See :class:`TensorCollectives`. A sum to which only rank 0 adds something."""
         sent = [_sendable(array) for array in arrays]
         if self.rank != 0:
             sent = [np.zeros_like(array) for array in sent]
         return [found.astype(array.dtype) for found, array in zip(self.sum_arrays(sent), arrays, strict=True)]
 
     def gather_array(self, array: Array) -> Array:
-        """See :class:`Collectives`."""
+        """See :class:`TensorCollectives`."""
         return np.asarray(self._eager(self._all_gather, _tensor(array[np.newaxis])))
 
     def _eager(self, act: Any, tensors: Any) -> Any:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from container.distributed.tensorflow.collectives import Collectives
+from container.distributed.tensorflow.collectives import TensorCollectives
 
 #: Sums over the ranks stay below 2 ** 15.
 _HIGHEST = 15
@@ -25,7 +25,7 @@ _BEYOND = 1000.0
 
 
 def reduce_fp16(
-    collectives: Collectives, gradients: Sequence[Any], op: str, *, name: str, on_whole: Any = None
+    collectives: TensorCollectives, gradients: Sequence[Any], op: str, *, name: str, on_whole: Any = None
 ) -> list[Any]:
     """Sum or average gradients over the ranks, as 16-bit floats where these can hold them.
 

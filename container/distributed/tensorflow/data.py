@@ -102,7 +102,7 @@ def per_rank_batch(global_batch_size: Any, size: int) -> int:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
+class BatchOptions:
     """How records become batches: the arguments of the same names of ``cluster.dataset``.
 
     Raises:
@@ -163,7 +163,7 @@ class Options:
 
 def training_shard(
     records: Any,
-    options: Options,
+    options: BatchOptions,
     *,
     rank: int,
     size: int,
@@ -238,7 +238,7 @@ def _check_weights(spec: Any, remainder: str | None) -> bool:
 
 def _dealt(
     records: Any,
-    options: Options,
+    options: BatchOptions,
     progress: DataProgress | None,
     rank: int,
     size: int,
@@ -272,7 +272,7 @@ def _dealt(
     return _full_batches(only, batch_size)
 
 
-def _random_part(records: Any, options: Options, size: int) -> Any:
+def _random_part(records: Any, options: BatchOptions, size: int) -> Any:
     """Take as many records as a shard has, from a random order of all of them."""
     _check_buffer(options)
     if options.holds not in (None, "all"):
@@ -289,12 +289,12 @@ def _random_part(records: Any, options: Options, size: int) -> Any:
     return records.shuffle(options.shuffle, seed=options.seed).shard(size, 0)
 
 
-def _check_buffer(options: Options) -> None:
+def _check_buffer(options: BatchOptions) -> None:
     if not options.shuffle:
         raise ValueError("partition='shuffle' needs shuffle=…, the number of records in the shuffle buffer.")
 
 
-def worker_shard(records: Any, options: Options, *, worker: Any, workers: int, batch_size: int) -> Any:
+def worker_shard(records: Any, options: BatchOptions, *, worker: Any, workers: int, batch_size: int) -> Any:
     """Return a worker's endless batches under parameter servers: every ``workers``-th record, repeated.
 
     Args:
@@ -317,7 +317,7 @@ def evaluation_shard(records: Any, *, rank: int, size: int, batch_size: int, par
     """Return a rank's batches for evaluation: every record belongs to exactly one rank."""
     tuned = bool(records.options().autotune.enabled)
     records = records.shard(size, rank) if size > 1 else records
-    records = Options(parse=parse).prepare(records)
+    records = BatchOptions(parse=parse).prepare(records)
     return _finished(_batched(records, batch_size), tuned)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from container.checkpoint.state import Slot, state_of
+from container.checkpoint.state import ArraySlot, state_of
 from container.contract import events, variables
 from container.contract.detection import Surroundings
 from container.contract.errors import DistributedError, RefusedError
@@ -29,7 +29,7 @@ from container.distributed.core.notice import Listener, notice, telling_end
 from container.distributed.tensorflow import data, keras_compat, padding
 from container.distributed.tensorflow.callbacks import InjectFaults, Synchronize
 from container.distributed.tensorflow.cluster import Cluster
-from container.distributed.tensorflow.collectives import HorovodCollectives
+from container.distributed.tensorflow.collectives import HorovodTensors
 from container.distributed.tensorflow.committing import Commits
 from container.distributed.tensorflow.data import MakeDataset, Parse
 from container.distributed.tensorflow.host_updates import HostUpdates
@@ -89,7 +89,7 @@ class TrainingState:
         #: Brings ``step`` and ``position`` up to the last step that was made.
         self.settle: Listener = lambda: None
 
-    def _slots(self) -> list[Slot]:
+    def _slots(self) -> list[ArraySlot]:
         return [slot for group in self._state.groups().values() for slot in group]
 
     def save(self) -> None:
@@ -132,8 +132,8 @@ def horovod_state(cluster: Cluster, model: Any) -> Any:
     from horovod.common.elastic import State
     from horovod.common.exceptions import HostsUpdatedInterrupt
 
-    assert isinstance(cluster.collectives, HorovodCollectives) and cluster.collectives.host_updates is not None
-    collectives: HorovodCollectives = cluster.collectives
+    assert isinstance(cluster.collectives, HorovodTensors) and cluster.collectives.host_updates is not None
+    collectives: HorovodTensors = cluster.collectives
     host_updates: HostUpdates = cluster.collectives.host_updates
     host_updates.prepare()
 
@@ -301,7 +301,7 @@ class ElasticCluster(Cluster):
     """
 
     def __init__(
-        self, surroundings: Surroundings, collectives: HorovodCollectives, *, planned: int, late: bool = False
+        self, surroundings: Surroundings, collectives: HorovodTensors, *, planned: int, late: bool = False
     ) -> None:
         super().__init__(surroundings, collectives)
         self._horovod = collectives
@@ -314,7 +314,7 @@ class ElasticCluster(Cluster):
         return self._planned
 
     def broadcast_numbers(self, numbers: Sequence[int], *, name: str) -> list[int]:
-        """Give every rank rank 0's numbers; see :meth:`HorovodCollectives.broadcast_numbers`."""
+        """Give every rank rank 0's numbers; see :meth:`HorovodTensors.broadcast_numbers`."""
         return self._horovod.broadcast_numbers(numbers, name=name)
 
     def fit(
@@ -353,7 +353,7 @@ class ElasticCluster(Cluster):
 
         initial = self._planned
         per_rank = data.per_rank_batch(global_batch_size, initial if on_resize == "scale_rate" else 1)
-        batching = data.Options(parse=parse, shuffle=None, seed=seed, repeat=False, **options)
+        batching = data.BatchOptions(parse=parse, shuffle=None, seed=seed, repeat=False, **options)
         history: list[dict[str, float]] = []
         lasting = [Lasting(callback) for callback in callbacks]
         keras_compat.build_optimizer(model.optimizer, model.trainable_variables)

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from container.contract.errors import DistributedError
-from container.distributed.tensorflow.collectives import Collectives
+from container.distributed.tensorflow.collectives import TensorCollectives
 
 #: Bytes for the names of a model's metrics, which a rank without records does not know.
 _NAMES_BYTES = 1 << 14
 
 
-class Part:
+class EvaluationPart:
     """A rank's batches, read once.
 
     Args:
@@ -51,7 +51,7 @@ class Part:
             self.dataset = tf.data.Dataset.from_generator(read, output_signature=batches.element_spec)
 
 
-def mean_over_ranks(collectives: Collectives, found: Mapping[str, float], records: int) -> dict[str, float]:
+def mean_over_ranks(collectives: TensorCollectives, found: Mapping[str, float], records: int) -> dict[str, float]:
     """Average the metrics over all ranks' records, each counted once. All ranks must call it.
 
     Args:

@@ -17,7 +17,12 @@ from container.distributed.core.elastic_place import take_place
 from container.distributed.core.rendezvous import listens, meet, names, wait_for
 from container.distributed.tensorflow import devices
 from container.distributed.tensorflow.cluster import Cluster
-from container.distributed.tensorflow.collectives import Alone, Collectives, HorovodCollectives, TensorFlowCollectives
+from container.distributed.tensorflow.collectives import (
+    HorovodTensors,
+    TensorCollectives,
+    TensorFlowCollectives,
+    TensorsAlone,
+)
 
 
 def join(timeout: float) -> Cluster:
@@ -41,7 +46,7 @@ def join(timeout: float) -> Cluster:
         cluster = _mirror(surroundings)
     else:
         _take_share(0, 1)
-        cluster = Cluster(surroundings, Alone())
+        cluster = Cluster(surroundings, TensorsAlone())
     events.emit("phase", name="rendezvous")
     return cluster
 
@@ -73,7 +78,7 @@ def _join_horovod(surroundings: Surroundings, timeout: float) -> Cluster:
     with deadline(timeout, lambda: f"{surroundings.size} ranks were expected in hvd.init()"):
         hvd.init()
     _take_share(surroundings.machine_rank, surroundings.machine_size)
-    collectives = HorovodCollectives(hvd, host_updates=surroundings.kind is ClusterKind.ELASTIC)
+    collectives = HorovodTensors(hvd, host_updates=surroundings.kind is ClusterKind.ELASTIC)
     if surroundings.kind is ClusterKind.ELASTIC:
         from container.distributed.tensorflow.elastic import ElasticCluster, planned_size
 
@@ -95,14 +100,16 @@ def _join_collective(surroundings: Surroundings, timeout: float) -> Cluster:
     options = surroundings.strategy
     assert isinstance(options, CollectiveAllReduce)
     if surroundings.size == 1:
-        return Cluster(surroundings, Alone())
+        return Cluster(surroundings, TensorsAlone())
     ranks = [*surroundings.addresses.get("chief", ()), *surroundings.addresses.get("worker", ())]
     others = {f"rank {rank}": address for rank, address in enumerate(ranks) if rank != surroundings.rank}
     leader = None if surroundings.rank == 0 else "rank 0"
     meet(ranks[surroundings.rank], others, leader=leader, timeout=timeout)
     with _sigterm_kept(), deadline(timeout, lambda: _who_is_missing(others)):
         strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=communication_options(options))
-    collectives: Collectives = TensorFlowCollectives(strategy, options, rank=surroundings.rank, size=surroundings.size)
+    collectives: TensorCollectives = TensorFlowCollectives(
+        strategy, options, rank=surroundings.rank, size=surroundings.size
+    )
     return Cluster(surroundings, collectives, tf_strategy=strategy)
 
 
@@ -126,7 +133,7 @@ def _coordinate(surroundings: Surroundings, timeout: float) -> Cluster:
         )
     from container.distributed.tensorflow.parameter_servers import ParameterServerCluster
 
-    return ParameterServerCluster(surroundings, Alone(), tf_strategy=strategy)
+    return ParameterServerCluster(surroundings, TensorsAlone(), tf_strategy=strategy)
 
 
 def _mirror(surroundings: Surroundings) -> Cluster:

@@ -9,7 +9,7 @@ from container.contract.detection import Surroundings
 from container.contract.errors import DistributedError
 from container.contract.strategies import Mirrored
 from container.distributed.tensorflow.cluster import Cluster
-from container.distributed.tensorflow.collectives import Alone
+from container.distributed.tensorflow.collectives import TensorsAlone
 
 
 class MirroredCluster(Cluster):
@@ -71,7 +71,7 @@ def mirror(surroundings: Surroundings) -> MirroredCluster:
         tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], [part] * wanted)
     names = [f"{'GPU' if gpus else 'CPU'}:{number}" for number in range(wanted)]
     strategy = tf.distribute.MirroredStrategy(names, cross_device_ops=_communication(options.communication))
-    return MirroredCluster(surroundings, Alone(), tf_strategy=strategy)
+    return MirroredCluster(surroundings, TensorsAlone(), tf_strategy=strategy)
 
 
 def _communication(name: str) -> Any:

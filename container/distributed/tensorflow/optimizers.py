@@ -14,7 +14,7 @@ from typing import Any
 from container.contract.errors import RefusedError
 from container.contract.names import unknown
 from container.distributed.tensorflow import keras_compat
-from container.distributed.tensorflow.collectives import Alone, Collectives
+from container.distributed.tensorflow.collectives import TensorCollectives, TensorsAlone
 from container.distributed.tensorflow.compression import reduce_fp16
 from container.distributed.tensorflow.host_updates import HostUpdates
 from container.distributed.tensorflow.keras_compat import Keras
@@ -46,7 +46,7 @@ class Reduction:
     """
 
     def __init__(
-        self, collectives: Collectives, *, op: str, compression: str | None, learning_rate: float | None
+        self, collectives: TensorCollectives, *, op: str, compression: str | None, learning_rate: float | None
     ) -> None:
         self.op = op
         self.compression = compression
@@ -120,7 +120,9 @@ class Reduction:
         )
 
 
-def distribute(optimizer: Any, collectives: Collectives, *, op: str = "average", compression: str | None = None) -> Any:
+def distribute(
+    optimizer: Any, collectives: TensorCollectives, *, op: str = "average", compression: str | None = None
+) -> Any:
     """Let an optimizer reduce its gradients over the ranks.
 
     Args:
@@ -143,7 +145,7 @@ def distribute(optimizer: Any, collectives: Collectives, *, op: str = "average",
             "16-bit floats cannot hold. Use only one of these options."
         )
     # One process sends nothing: what it would lose by compression it keeps.
-    compression = None if compression == "none" or isinstance(collectives, Alone) else compression
+    compression = None if compression == "none" or isinstance(collectives, TensorsAlone) else compression
     collectives.check_op(op)
     keras = keras_compat.keras_of(optimizer)
     if keras is None:
@@ -190,9 +192,9 @@ def _subclass(base: type[Any], reduction: Reduction, keras: Keras) -> type[Any]:
     )
 
 
-def _is_measured(collectives: Collectives) -> bool:
+def _is_measured(collectives: TensorCollectives) -> bool:
     """Return whether waiting for reductions is timed: not with a GPU, because each mark would have to wait for it."""
-    if isinstance(collectives, Alone):
+    if isinstance(collectives, TensorsAlone):
         return False
     import tensorflow as tf
 

@@ -14,7 +14,7 @@ from container.distributed.core import data_partition
 from container.distributed.tensorflow import data, keras_compat
 from container.distributed.tensorflow.callbacks import SignsOfLife
 from container.distributed.tensorflow.cluster import EVALUATION_BATCH, Cluster
-from container.distributed.tensorflow.collectives import Collectives
+from container.distributed.tensorflow.collectives import TensorCollectives
 from container.distributed.tensorflow.data import MakeDataset, Parse
 from container.distributed.tensorflow.hooks import Callback
 from container.distributed.tensorflow.keras_compat import Keras
@@ -32,7 +32,7 @@ class ParameterServerCluster(Cluster):
 
     coordinates = True
 
-    def __init__(self, surroundings: Surroundings, collectives: Collectives, *, tf_strategy: Any) -> None:
+    def __init__(self, surroundings: Surroundings, collectives: TensorCollectives, *, tf_strategy: Any) -> None:
         super().__init__(surroundings, collectives, tf_strategy=tf_strategy)
         self._workers = surroundings.size
         self._copies: dict[int, Any] = {}
@@ -64,7 +64,7 @@ class ParameterServerCluster(Cluster):
         return 1
 
     def _dataset(
-        self, make_dataset: MakeDataset, global_batch_size: int, options: data.Options, resumable: bool | None
+        self, make_dataset: MakeDataset, global_batch_size: int, options: data.BatchOptions, resumable: bool | None
     ) -> Any:
         """Return the workers' datasets, which always repeat.
 

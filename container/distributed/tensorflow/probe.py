@@ -28,7 +28,7 @@ _WARM_UP = 2
 _EPOCHS = 5
 
 
-class Epochs(Callback):
+class EpochTimes(Callback):
     """Times whole epochs, and how long this rank waited for gradients in each: parameter servers have no other hooks.
 
     Attributes:
@@ -109,8 +109,8 @@ def _train(cluster: Any, units: Sequence[int], batch_size: int, seconds: float) 
         records, global_batch_size=batch_size if cluster.coordinates else batch_size * cluster.size, repeat=True
     )
 
-    def timed(epochs: int, steps: int) -> Epochs:
-        timer = Epochs()
+    def timed(epochs: int, steps: int) -> EpochTimes:
+        timer = EpochTimes()
         callbacks = [timer, *cluster.callbacks(report=False)]
         model.fit(batches, epochs=epochs, steps_per_epoch=steps, verbose=0, callbacks=callbacks)
         return timer

@@ -9,14 +9,14 @@ from container.checkpoint.errors import EpochBeginsAnew
 from container.contract.errors import DistributedError, RefusedError
 
 if TYPE_CHECKING:
-    from container.distributed.tensorflow.data import Options
+    from container.distributed.tensorflow.data import BatchOptions
 
 _SEEDS = 1 << 31
 #: The first half of a shuffle's seed, as TensorFlow has it where nobody has set another.
 _GRAPH_SEED = 87654321
 
 
-def why_not(records: Any, options: Options, *, streams: bool) -> str:
+def why_not(records: Any, options: BatchOptions, *, streams: bool) -> str:
     """Return why a training cannot resume within an epoch of these records; "" where it can.
 
     What their own pipeline does in Python, or reads, is taken to be the same each time.

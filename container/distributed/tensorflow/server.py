@@ -58,7 +58,7 @@ def serve_task(surroundings: Surroundings, *, timeout: float | None = None) -> N
     is_worker = surroundings.task == "worker"
     if not is_worker:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # parameter servers take no GPU
-    ended = _Ended()
+    ended = _Terminated()
     events.emit("serving", pid=os.getpid())
     with Importing(lambda name: events.emit("importing")):
         import tensorflow as tf
@@ -93,7 +93,7 @@ def serve_task(surroundings: Surroundings, *, timeout: float | None = None) -> N
     del server
 
 
-class _Ended:
+class _Terminated:
     """Whether SIGTERM has come; a handler of the script's own is left alone."""
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class _Ended:
         self.told = True
 
 
-def _wait_for_end(chief: str | None, ended: _Ended, timeout: float | None) -> None:
+def _wait_for_end(chief: str | None, ended: _Terminated, timeout: float | None) -> None:
     """Return when the chief was there and is gone: nothing in TensorFlow ends a server then."""
     began = time.monotonic()
     seen = False

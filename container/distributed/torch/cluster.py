@@ -15,7 +15,7 @@ from container.distributed.core.collectives import Collectives
 from container.distributed.core.ranks import Ranks
 from container.distributed.core.weight_check import STEPS, Guard
 from container.distributed.torch.horovod import HorovodCollectives
-from container.distributed.torch.loader import Loader
+from container.distributed.torch.loader import TorchLoader
 
 _NOT_MET = (
     "the ranks are not connected yet, and would train separately. Under ElasticHorovod, wrap the function with the "
@@ -142,7 +142,7 @@ class TorchCluster(Ranks[Collectives]):
 
     def loader(
         self, dataset: Any, *, global_batch_size: int, shuffle: bool = False, seed: int = 0, **options: Any
-    ) -> Loader:
+    ) -> TorchLoader:
         """Return this rank's batches of a dataset: every record once in an epoch, over all ranks.
 
         Args:
@@ -156,7 +156,7 @@ class TorchCluster(Ranks[Collectives]):
             TypeError: the dataset cannot be counted, or an option is the loader's own.
             ValueError: the batch is smaller than the number of ranks, or there are no records.
         """
-        return Loader(
+        return TorchLoader(
             dataset, self.collectives, global_batch_size=global_batch_size, shuffle=shuffle, seed=seed, **options
         )
 

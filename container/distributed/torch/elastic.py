@@ -10,14 +10,15 @@ from container.contract.detection import Surroundings
 from container.distributed.torch import threads
 from container.distributed.torch.cluster import Comparing, TorchCluster
 from container.distributed.torch.horovod import HorovodCollectives
-from container.distributed.torch.loader import Loader
+from container.distributed.torch.loader import TorchLoader
 
 
 class ElasticTorchCluster(TorchCluster):
     """The ranks of an elastic job, which meet whenever some have come or gone.
 
     They meet in the function that ``hvd.elastic.run`` wraps: ``hvd.elastic.TorchState`` gives all of them rank 0's
-    model, optimizer and place in the data. A :class:`Loader` among its arguments is taken as Horovod's own sampler is.
+    model, optimizer and place in the data. A :class:`TorchLoader` among its arguments is taken as Horovod's own sampler
+    is.
 
     Args:
         surroundings: What the environment said.
@@ -60,7 +61,7 @@ class ElasticTorchCluster(TorchCluster):
         """Have Horovod's states do what is to be done at each meeting of the ranks."""
         from horovod.torch.elastic import TorchState, state
 
-        state.set_handler_registry([(Loader, state.SamplerStateHandler), *state.get_handler_registry()])
+        state.set_handler_registry([(TorchLoader, state.SamplerStateHandler), *state.get_handler_registry()])
         sync = TorchState.sync
 
         def meet(found: Any) -> None:

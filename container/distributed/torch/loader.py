@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from container.distributed.core.collectives import Collectives
 
 
-class Loader:
+class TorchLoader:
     """Yields this rank's batches; :meth:`container.distributed.torch.cluster.TorchCluster.loader` makes it.
 
     Iterating goes through what is left of an epoch. Every rank gets as many batches as every other. The records of a
@@ -204,7 +204,7 @@ class Loader:
 class _Batches:
     """The loader's part as PyTorch's DataLoader takes it."""
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: TorchLoader) -> None:
         self._loader = loader
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -232,7 +232,7 @@ class _Collate:
         return (self._collate or default_collate)(records), mine, all_ranks
 
 
-def _dealt(loader: Loader) -> Any:
+def _dealt(loader: TorchLoader) -> Any:
     """Return a stream's steps as PyTorch's DataLoader takes them."""
     from torch.utils.data import IterableDataset
 

@@ -192,12 +192,12 @@ def _copy_folder(source: Path, code_dir: Path) -> None:
 
 
 def _take_file(source: Path, code_dir: Path, max_bytes: int | None = None) -> None:
-    from container.system.archive import BOUNDED, ArchiveError, Bounds, extract, is_archive
+    from container.system.archive import BOUNDED, ArchiveBounds, ArchiveError, extract, is_archive
     from container.system.copying import copy_file
 
     if is_archive(source):
         try:
-            extract(source, code_dir, Bounds(max_bytes) if max_bytes else BOUNDED)
+            extract(source, code_dir, ArchiveBounds(max_bytes) if max_bytes else BOUNDED)
         except ArchiveError as error:
             raise CodeError(f"the code's archive {error}") from None
     elif source.name.endswith(_ARCHIVE_ENDINGS):

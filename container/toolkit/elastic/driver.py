@@ -87,7 +87,7 @@ class Rendezvous(RendezvousServer):
         return int(self._httpd.server_address[1])
 
 
-class Driver(ElasticDriver):
+class HorovodDriver(ElasticDriver):
     """Horovod's, told of changes by event.
 
     Args:
@@ -255,10 +255,10 @@ class Workers:
             return self._codes[worker], time.time()
 
 
-def handler(driver: Driver, workers: Workers) -> Any:
+def handler(driver: HorovodDriver, workers: Workers) -> Any:
     """Return the rendezvous' request handler: Horovod's, but for what it would unpickle and whom it would let wait."""
 
-    class Handler(create_rendezvous_handler(driver)):  # type: ignore[misc]
+    class RendezvousHandler(create_rendezvous_handler(driver)):  # type: ignore[misc]
         def do_GET(self) -> None:
             scope = self.path.split("/")[1:2]
             if scope != [GET_RANK_AND_SIZE] and workers.have_lost(driver.members()):
@@ -274,7 +274,7 @@ def handler(driver: Driver, workers: Workers) -> Any:
             else:
                 super()._put_value(scope, key, value)
 
-    return Handler
+    return RendezvousHandler
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -323,7 +323,7 @@ def main(argv: list[str]) -> int:
     supervisor = _Supervisor()
     fleet = ReportedWorkers()
     rendezvous = Rendezvous(arguments.address)
-    driver = Driver(
+    driver = HorovodDriver(
         rendezvous,
         fleet,
         least=arguments.least,

@@ -24,7 +24,7 @@ from container.contract.plan import ProcessPlan, Role
 from container.system.loop import SelectorLoop
 from container.toolkit import reports
 from container.toolkit.output import Output
-from container.toolkit.process_group import Gang, Member
+from container.toolkit.process_group import ClusterProcess, Gang
 from container.toolkit.runtime import HostSettings, Outcome, Planner, Runtime
 
 #: How long a worker may take to end after SIGTERM when it has no place any more, in seconds.
@@ -157,22 +157,22 @@ class ElasticRuntime(Runtime):
             grace = float(message.get("grace", _END_GRACE))
             self._loop.call_later(grace, lambda: gang.signal(member, signal.SIGKILL))
 
-    def _member(self, worker: str) -> Member | None:
+    def _member(self, worker: str) -> ClusterProcess | None:
         assert self._gang is not None
         return next((self._gang.members[name] for name, known in self._workers.items() if known == worker), None)
 
     # --- processes ---
 
-    def on_started(self, member: Member) -> None:
+    def on_started(self, member: ClusterProcess) -> None:
         self.tell("process_started", name=member.name, pid=member.pid, worker=self._workers.get(member.name))
 
-    def on_event(self, member: Member, values: dict[str, Any]) -> None:
+    def on_event(self, member: ClusterProcess, values: dict[str, Any]) -> None:
         if values.get("kind") == "worker_ready":
             values = {**values, "data": {"worker": self._workers.get(member.name)}}
         rank = values.get("rank")  # which only the script knows: it changes
         self._pass_on(values, rank=rank if isinstance(rank, int) else None)
 
-    def on_ended(self, member: Member) -> None:
+    def on_ended(self, member: ClusterProcess) -> None:
         assert self._gang is not None
         worker = self._workers.get(member.name)
         if worker is None:
@@ -196,7 +196,7 @@ class ElasticRuntime(Runtime):
         if self._stopping:
             self._check_stopped()
 
-    def _more_of_end(self, member: Member) -> dict[str, Any]:
+    def _more_of_end(self, member: ClusterProcess) -> dict[str, Any]:
         """Return what else is told of a worker's end."""
         return {}
 

@@ -17,7 +17,7 @@ from container.contract.messages import Message
 from container.system.loop import SelectorLoop
 from container.toolkit.elastic.host import ElasticRuntime
 from container.toolkit.output import Output
-from container.toolkit.process_group import Gang, Member
+from container.toolkit.process_group import ClusterProcess, Gang
 from container.toolkit.runtime import HostSettings, Planner
 
 
@@ -84,7 +84,7 @@ class RestartingRuntime(ElasticRuntime):
         _, slot, _ = split_worker(worker)
         self._launch(f"worker {slot}", slot, self._slots, "wait")
 
-    def on_ended(self, member: Member) -> None:
+    def on_ended(self, member: ClusterProcess) -> None:
         worker = self._restarting.pop(id(member), None)
         if worker is None or self._stopping or self._outcome is not None:
             super().on_ended(member)
@@ -93,5 +93,5 @@ class RestartingRuntime(ElasticRuntime):
         self._gang.release_one(member)
         self._again(worker)
 
-    def _more_of_end(self, member: Member) -> dict[str, Any]:
+    def _more_of_end(self, member: ClusterProcess) -> dict[str, Any]:
         return {"waited": member.pid is None}

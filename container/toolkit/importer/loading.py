@@ -14,7 +14,7 @@ from typing import Any
 
 from container.system import forking
 from container.system.importing import Importing
-from container.system.variables_read import Noted, is_read_at_load
+from container.system.variables_read import NotingEnviron, is_read_at_load
 
 #: Files that modules are known to read while they are imported.
 _FILES = ("~/.keras/keras.json", "~/.config/matplotlib/matplotlibrc")
@@ -54,14 +54,14 @@ def load(plan: Mapping[str, Any], tell: Callable[[dict[str, Any]], None], own: C
     # Without a package that is not installed, of which each rank is told.
     statements = [one for one in plan["statements"] if importlib.util.find_spec(top_of(one)) is not None]
     gc.disable()  # what modules make at their import stays: collecting takes a fifth of the time
-    unwatched, os.environ.__class__ = os.environ.__class__, Noted
+    unwatched, os.environ.__class__ = os.environ.__class__, NotingEnviron
     try:
         with Importing(lambda name: tell({"importing": name})) as importing:
             effects = [_run(statement) for statement in statements]
     finally:
         os.environ.__class__ = unwatched
         gc.enable()
-    given = Given(plan, None if Noted.whole else Noted.seen, importing.names, effects)
+    given = Given(plan, None if NotingEnviron.whole else NotingEnviron.seen, importing.names, effects)
     if why := given.staleness(plan["names"]) or forking.obstacle(opened, own()):
         raise Unfit(why)
     return given

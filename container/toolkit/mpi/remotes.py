@@ -14,7 +14,7 @@ from container.contract.failures import Cause, Failure
 from container.contract.plan import Role
 from container.system.connection import Connection
 from container.toolkit.mpi import daemons
-from container.toolkit.process_group import Gang, Member
+from container.toolkit.process_group import ClusterProcess, Gang
 
 
 class RemoteShells:
@@ -57,7 +57,7 @@ class RemoteShells:
         return Failure(cause=Cause.PROCESS, message=message, host=master, process="rsh")
 
 
-def start_daemon(words: list[str], gang: Gang, host: str, runtime_dir: Path, machine: Machine) -> Member:
+def start_daemon(words: list[str], gang: Gang, host: str, runtime_dir: Path, machine: Machine) -> ClusterProcess:
     """Start a daemon on this host.
 
     Args:

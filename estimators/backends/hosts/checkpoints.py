@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from container.contract.frames import Decoder
+from container.contract.frames import FrameDecoder
 from container.contract.messages import Message
 from container.system import saved
 from container.system.removing import remove_tree
@@ -35,7 +35,7 @@ class IncomingCheckpoints:
         self.error: Exception | None = None
         self._staging = folder / f".{host}.partial"
         self._say = say
-        self._decoder = Decoder()
+        self._decoder = FrameDecoder()
         self._file: IO[bytes] | None = None
         self._current: Message = {}
         remove_tree(self._staging, ignore_errors=True)  # of a supervisor that was killed

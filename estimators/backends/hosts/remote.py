@@ -13,7 +13,7 @@ from container.contract.messages import Message
 from container.system import folders
 from container.system.asyncio_loop import AsyncioLoop
 from container.system.background import Background
-from container.system.link import Link
+from container.system.link import HostLink
 from container.system.transfer import Transfers
 from estimators.backends.hosts.provider import (
     Host,
@@ -92,7 +92,7 @@ class RemoteHost(Host):
         self._numbers = itertools.count(1)
         self._processes: dict[int, _Process] = {}
         self._answers: dict[int, asyncio.Future[Message]] = {}
-        self._link = Link(loop, read, write, self)
+        self._link = HostLink(loop, read, write, self)
         self._transfers = Transfers(self._link, Background.of(loop), Path(folders.root()))
         self._link.send({"op": "hello", "root": root, "silence": silence, "signals": source.hears_signals})
         self._beat()
@@ -137,7 +137,7 @@ class RemoteHost(Host):
         self._loop.call_later(min(BEAT_S, self._silence / 5), self._beat)
 
     def closed(self, reason: str) -> None:
-        """See :class:`container.system.link.Handler`."""
+        """See :class:`container.system.link.LinkHandler`."""
 
         async def explain() -> None:
             self.lose(await self._source.explain(reason))
@@ -166,7 +166,7 @@ class RemoteHost(Host):
     # --- what it says ---
 
     def received(self, message: Message, body: bytes) -> None:
-        """See :class:`container.system.link.Handler`."""
+        """See :class:`container.system.link.LinkHandler`."""
         self._heard = time.monotonic()
         operation, number = message["op"], message.get("id", 0)
         if operation == "output":
@@ -308,7 +308,7 @@ class _Process:
     def __init__(
         self,
         host: RemoteHost,
-        link: Link,
+        link: HostLink,
         number: int,
         on_output: Output,
         on_errors: Output,

@@ -11,7 +11,7 @@ from typing import Any
 from estimators.client.simulation.model import RunOutcome, SimulatedJob, Stretch, spot_interruptions
 from estimators.job.errors import ConfigurationError
 from estimators.job.spot_market import Interruption, SpotMarket
-from estimators.supervisor.elastic.course import TRANSITIONS, State, Turn
+from estimators.supervisor.elastic.course import TRANSITIONS, State, TrainingEvent
 from estimators.supervisor.elastic.deciding import decide
 from estimators.supervisor.elastic.members import ElasticHost, HostState, Roster, WorkerState
 from estimators.supervisor.elastic.policy import Limits
@@ -147,7 +147,7 @@ class _ElasticRun:
             self._decide()
             return
         self._stop(keeps=False)
-        self._turn(Turn.LOSS)
+        self._turn(TrainingEvent.LOSS)
         self._meetings += 1
         self._env.process(self._settle(self._meetings))
 
@@ -164,7 +164,7 @@ class _ElasticRun:
             self._offered = left
             self._train(left)
         else:
-            self._turn(Turn.SETTLED)
+            self._turn(TrainingEvent.SETTLED)
         self._decide()
 
     # --- the membership ---
@@ -173,7 +173,7 @@ class _ElasticRun:
         workers, ended = self._roster.workers, WorkerState.ENDED
         return tuple([name for name in names if workers[name].state is not ended])
 
-    def _turn(self, turn: Turn) -> None:
+    def _turn(self, turn: TrainingEvent) -> None:
         self._state = TRANSITIONS.following(self._state, turn)
 
     def _decide(self) -> None:
@@ -189,11 +189,11 @@ class _ElasticRun:
             self._env.process(self._decide_at(max(found.again_at, now + _AGAIN_S)))
         if found.shortage and self._state is not State.SHORT and self._state.has_met:
             self._stop(keeps=True)
-            self._turn(Turn.SHORTAGE)
+            self._turn(TrainingEvent.SHORTAGE)
         if found.workers is not None and found.workers:
             self._offered = found.workers
             if not self._state.has_begun:
-                self._turn(Turn.BEGIN)
+                self._turn(TrainingEvent.BEGIN)
             if len(found.workers) >= self._limits.least:
                 self._meetings += 1
                 self._env.process(self._meet(found.workers, self._meetings))
@@ -232,7 +232,7 @@ class _ElasticRun:
             hosts = {roster.workers[name].host for name in workers}
             for name in [name for name in roster.leaving if name not in hosts]:
                 self._gone(roster.hosts[name])
-        self._turn(Turn.MEETING)
+        self._turn(TrainingEvent.MEETING)
         self._outcome.resizes += self._met > 0
         self._met += 1
         now = self._env.now

@@ -34,7 +34,7 @@ class State(enum.Enum):
         return self not in (State.GATHERING, State.FORMING)
 
 
-class Turn(enum.Enum):
+class TrainingEvent(enum.Enum):
     """What takes an elastic training from one state to another."""
 
     #: The driver is told of the first workers.
@@ -54,20 +54,20 @@ class Turn(enum.Enum):
 TRANSITIONS = Table(
     "an elastic training",
     {
-        (State.GATHERING, Turn.BEGIN): State.FORMING,
-        (State.FORMING, Turn.MEETING): State.TRAINING,
-        (State.TRAINING, Turn.MEETING): State.TRAINING,
-        (State.TRAINING, Turn.LOSS): State.SETTLING,
-        (State.TRAINING, Turn.SETTLED): State.TRAINING,
-        (State.TRAINING, Turn.SHORTAGE): State.SHORT,
-        (State.SETTLING, Turn.MEETING): State.TRAINING,
-        (State.SETTLING, Turn.LOSS): State.SETTLING,
-        (State.SETTLING, Turn.SETTLED): State.TRAINING,
-        (State.SETTLING, Turn.SHORTAGE): State.SHORT,
+        (State.GATHERING, TrainingEvent.BEGIN): State.FORMING,
+        (State.FORMING, TrainingEvent.MEETING): State.TRAINING,
+        (State.TRAINING, TrainingEvent.MEETING): State.TRAINING,
+        (State.TRAINING, TrainingEvent.LOSS): State.SETTLING,
+        (State.TRAINING, TrainingEvent.SETTLED): State.TRAINING,
+        (State.TRAINING, TrainingEvent.SHORTAGE): State.SHORT,
+        (State.SETTLING, TrainingEvent.MEETING): State.TRAINING,
+        (State.SETTLING, TrainingEvent.LOSS): State.SETTLING,
+        (State.SETTLING, TrainingEvent.SETTLED): State.TRAINING,
+        (State.SETTLING, TrainingEvent.SHORTAGE): State.SHORT,
         # Whoever comes is wanted at once, however short ago the last loss was.
-        (State.SHORT, Turn.MEETING): State.TRAINING,
-        (State.SHORT, Turn.LOSS): State.SHORT,
-        (State.SHORT, Turn.SETTLED): State.SHORT,
-        **{(state, Turn.END): State.OVER for state in State},
+        (State.SHORT, TrainingEvent.MEETING): State.TRAINING,
+        (State.SHORT, TrainingEvent.LOSS): State.SHORT,
+        (State.SHORT, TrainingEvent.SETTLED): State.SHORT,
+        **{(state, TrainingEvent.END): State.OVER for state in State},
     },
 )

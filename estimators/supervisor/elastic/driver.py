@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import container
 from container.contract.messages import Message
@@ -16,12 +16,16 @@ from container.system.asyncio_loop import AsyncioLoop
 from container.system.connection import Connection
 from estimators.supervisor.elastic.policy import Limits
 
+if TYPE_CHECKING:
+    from estimators.supervisor.elastic.controller import ElasticController
 
-class Driver:
+
+class DriverProcess:
     """A running ``python -m container elastic``. All methods return at once.
 
     Args:
         loop: The supervisor's loop.
+        controller: The controller, which gets the driver's messages, and is told when it ended by itself.
         python: The interpreter that has Horovod.
         folder: Its working directory.
         strategy: The job's strategy.
@@ -29,8 +33,6 @@ class Driver:
         limits: The sizes that it keeps to.
         address: Where workers reach it.
         interface: The workers' network interface.
-        received: Called with each message of its.
-        ended: Called with the end of what it logged, when it ended though nobody had told it to.
 
     Raises:
         OSError: it could not be started.
@@ -39,6 +41,7 @@ class Driver:
     def __init__(
         self,
         loop: AsyncioLoop,
+        controller: ElasticController,
         *,
         python: str,
         folder: Path,
@@ -47,8 +50,6 @@ class Driver:
         limits: Limits,
         address: str,
         interface: str,
-        received: Callable[[Message], None],
-        ended: Callable[[str], None],
     ) -> None:
         self._loop = loop
         self._told_to_end = False
@@ -82,13 +83,13 @@ class Driver:
             theirs.close()
             os.close(errors_write)
         # It ends with its connection, and its end is noticed by its process's.
-        self._connection = Connection(loop, ours, received, lambda reason: None)
+        self._connection = Connection(loop, ours, controller.from_driver, lambda reason: None)
         loop.add_reader(self._errors, self._logged)
 
         def exited(status: int) -> None:
             self._logged()
             if not self._told_to_end:
-                ended(self._log.decode("utf-8", "replace")[-4000:])
+                controller.driver_lost(self._log.decode("utf-8", "replace")[-4000:])
 
         loop.on_child(self.pid, exited)
 

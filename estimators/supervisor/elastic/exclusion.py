@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import math
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from estimators.job.errors import ConfigurationError
 from estimators.supervisor.elastic.policy import ExclusionPolicy
+
+if TYPE_CHECKING:
+    from estimators.supervisor.supervisor import Supervisor
 
 
 def load_policy(text: str) -> ExclusionPolicy:
@@ -50,13 +53,13 @@ class Exclusion:
     Args:
         usual: The usual one.
         own: The user's; None to go by the usual one.
-        say: Gets what is wrong with the user's.
+        job: The supervisor, whose log says what is wrong with the user's.
     """
 
-    def __init__(self, usual: ExclusionPolicy, own: ExclusionPolicy | None, say: Callable[[str], None]) -> None:
+    def __init__(self, usual: ExclusionPolicy, own: ExclusionPolicy | None, job: Supervisor) -> None:
         self._usual = usual
         self._own = own
-        self._say = say
+        self._job = job
 
     def failed(self, host: str, now: float) -> float:
         """See :class:`estimators.supervisor.elastic.policy.ExclusionPolicy`; ``math.inf`` for ever."""
@@ -68,6 +71,6 @@ class Exclusion:
             if math.isnan(until):
                 raise ValueError("failed() returned NaN")
         except Exception as error:  # noqa: BLE001 - the user's code, and whatever it raises
-            self._say(f"exclusion=… failed, so the usual cooldown is used: {type(error).__name__}: {error}.")
+            self._job.say(f"exclusion=… failed, so the usual cooldown is used: {type(error).__name__}: {error}.")
             return usual
         return max(until, now)

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from estimators.supervisor import preemption
 from estimators.supervisor.elastic.controller import ElasticController
 from estimators.supervisor.events import HostsChanged
 
+if TYPE_CHECKING:
+    from estimators.supervisor.supervisor import Supervisor
+
 
 class ElasticHosts:
-    """The hosts of an elastic job as :class:`estimators.supervisor.fault_injection.Hosts`.
+    """The hosts of an elastic job as :class:`estimators.supervisor.fault_injection.FaultyHosts`.
 
     A host that comes back has another name; whoever takes hosts knows them by the names that the attempt began with.
 
     Args:
-        controller: The membership of the attempt that runs, or None.
-        job: The job.
+        job: The supervisor, which has the membership of the attempt that runs.
     """
 
-    def __init__(self, controller: Callable[[], ElasticController | None], job: preemption.PreemptedJob) -> None:
-        self._controller = controller
+    def __init__(self, job: Supervisor) -> None:
         self._job = job
         self._now: dict[str, str] = {}  # the name that it began with -> the one that it has
         self._of: ElasticController | None = None  # whose names these are
@@ -33,7 +33,7 @@ class ElasticHosts:
         if found is not None:
             controller, name = found
             self._take(host, back_in_s)
-            controller.interrupt(name, notice_s)
+            controller.hosts.interrupt(name, notice_s)
         elif self._is_awaited(host):
             self._take(host, back_in_s)
             text = f"{host} is interrupted. The next attempt does not have this host"
@@ -44,7 +44,7 @@ class ElasticHosts:
         controller = self._running()
         if controller is not None:
             try:
-                controller.signal_worker(rank, signal)
+                controller.workers.signal(rank, signal)
             except ValueError as error:
                 self._job.tell("fault_missed", "supervisor", f"rank {rank} could not be killed: {error}", rank=rank)
 
@@ -55,7 +55,7 @@ class ElasticHosts:
             controller, name = found
             self._take(host, back_in_s)
             self._job.tell("removed", name, f"{name} is gone", target=name, back_in_s=back_in_s)
-            controller.lose_host(name)
+            controller.hosts.lose(name)
         elif self._is_awaited(host):
             self._take(host, back_in_s)
             self._job.tell("removed", host, f"{host} is gone", target=host, back_in_s=back_in_s)
@@ -72,7 +72,7 @@ class ElasticHosts:
             self._job.post(HostsChanged())
             return
         try:
-            [name] = controller.add_hosts(1)
+            [name] = controller.hosts.add(1)
         except ValueError:
             return  # others have come meanwhile: there are as many as there may be
         self._now[host] = name
@@ -92,7 +92,7 @@ class ElasticHosts:
         return follows and host in attempts.fleet.present(time.monotonic())
 
     def _running(self) -> ElasticController | None:
-        controller = self._controller()
+        controller = self._job.elastic
         if controller is not self._of:
             self._of = controller
             self._now.clear()  # an attempt begins with the job's own names

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from container.contract.failures import Failure, no_progress, unanswered
+from container.contract.failures import no_progress, unanswered
 from container.contract.wire import PROGRESS, STACKS, Event
 from container.system import processes
 from container.system.asyncio_loop import AsyncioLoop
 from container.system.progress import ProgressJudge
-from estimators.supervisor.elastic.members import Roster
+
+if TYPE_CHECKING:
+    from estimators.supervisor.elastic.controller import ElasticController
 
 
 class Hanging(ProgressJudge):
@@ -20,30 +23,13 @@ class Hanging(ProgressJudge):
     Args:
         loop: The supervisor's loop.
         limit: Seconds without a sign of life of any worker after which the job fails.
-        roster: The hosts and workers.
-        waits: Whether Horovod's driver waits for workers.
-        driver: The pid of Horovod's driver, while there is one.
-        ask: Asks a host where its workers are.
-        fail: Ends the job.
+        controller: The controller.
     """
 
-    def __init__(
-        self,
-        loop: AsyncioLoop,
-        limit: float,
-        roster: Roster,
-        *,
-        waits: Callable[[], bool],
-        driver: Callable[[], int | None],
-        ask: Callable[[str], None],
-        fail: Callable[[Failure], None],
-    ) -> None:
+    def __init__(self, loop: AsyncioLoop, limit: float, controller: ElasticController) -> None:
         super().__init__(loop, limit)
-        self._roster = roster
-        self._waits = waits
-        self._driver = driver
-        self._ask = ask
-        self._fail = fail
+        self._controller = controller
+        self._roster = controller.roster
 
     def heed(self, event: Event) -> None:
         """Take what a host says of it."""
@@ -57,22 +43,22 @@ class Hanging(ProgressJudge):
         return [host.name for host in self._roster.present_hosts if host.up]
 
     def _is_driver_stopped(self) -> bool:
-        pid = self._driver()
+        pid = self._controller.driver_pid
         return pid is not None and processes.is_stopped(pid)
 
     def ask(self, host: str) -> None:
         """Ask a host where its workers are."""
-        self._ask(host)
+        self._controller.instruct(host, "dump")
 
     def is_expected(self) -> bool:
         """Return whether workers train, or are being prepared."""
-        if not self._waits() or self._is_driver_stopped():
-            return True
-        return self._roster.preparing > 0
+        waits = self._controller.driver_waits or not self._controller.state.has_met
+        return not waits or self._is_driver_stopped() or self._roster.preparing > 0
 
     def _lines(self) -> Iterator[str]:
         if self._is_driver_stopped():
-            yield f"Horovod's elastic driver (pid {self._driver()}): it is stopped (SIGSTOP); SIGCONT resumes it"
+            pid = self._controller.driver_pid
+            yield f"Horovod's elastic driver (pid {pid}): it is stopped (SIGSTOP); SIGCONT resumes it"
         for host in self.hosts():
             if host not in self.places:
                 yield unanswered(host)
@@ -82,4 +68,4 @@ class Hanging(ProgressJudge):
 
     def give_up(self) -> None:
         """Fail the job, and say where each worker is."""
-        self._fail(no_progress(self._limit, self._lines(), self.missing))
+        self._controller.fail(no_progress(self._limit, self._lines(), self.missing))

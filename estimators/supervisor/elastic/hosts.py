@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import signal
+from typing import TYPE_CHECKING
 
 from container.contract.failures import Cause, Failure
 from estimators.backends.base import HostEnd
 from estimators.supervisor.elastic import deciding
+from estimators.supervisor.elastic.exclusion import Exclusion
 from estimators.supervisor.elastic.members import ElasticHost, HostState, WorkerState
-from estimators.supervisor.elastic.session import Session
 from estimators.supervisor.elastic.workers import WorkerControl
 from estimators.supervisor.machine import TERMINATED
+
+if TYPE_CHECKING:
+    from estimators.supervisor.elastic.controller import ElasticController
 
 #: How long a worker of a leaving host may take to notice that it has no place any more, in seconds, before it is ended.
 LEAVE_TIMEOUT = 30.0
@@ -20,21 +24,20 @@ _SPARE_PAUSE_S = 3.0
 
 
 class HostControl:
-    """Starts hosts and lets them go; :class:`estimators.supervisor.elastic.places.Moves` among it.
+    """Starts hosts and lets them go, also as a source of places asks.
 
     Args:
-        session: The attempt.
+        controller: The controller.
+        exclusion: Decides how long a host is left out after a failure.
         most: How many there may be.
     """
 
-    #: What their workers do.
-    workers: WorkerControl
-
-    def __init__(self, session: Session, *, most: int) -> None:
-        self._session = session
-        self._roster = session.roster
+    def __init__(self, controller: ElasticController, exclusion: Exclusion, *, most: int) -> None:
+        self._controller = controller
+        self.workers = WorkerControl(controller, self, exclusion)
+        self._roster = controller.roster
         self._most = most
-        self._spares_from = 0.0  # when spare hosts may be started again, by the session's clock
+        self._spares_from = 0.0  # when spare hosts may be started again, by the controller's clock
         self._ends: tuple[Failure, ...] = ()  # of those that have ended by themselves
         self._owed: list[ElasticHost] = []  # lost ones in whose place another one comes when there is a place for it
 
@@ -46,47 +49,47 @@ class HostControl:
         Raises:
             ValueError: there would be more than the job may have, or there are no places for them.
         """
-        session = self._session
-        located = session.backend.locates
-        deciding.refuse_more(self._roster, session.places, count, most=self._most, located=located)
-        return [self._add(session.strategy.processes_per_host) for _ in range(count)]
+        controller = self._controller
+        located = controller.backend.locates
+        deciding.refuse_more(self._roster, controller.places, count, most=self._most, located=located)
+        return [self._add(controller.strategy.processes_per_host) for _ in range(count)]
 
     def _add(self, slots: int, place: str | None = None) -> str:
         """A spare host takes part, or another one is started, at a place if one is named."""
-        session, spare = self._session, self._roster.spare
+        controller, spare = self._controller, self._roster.spare
         if spare is None or slots != spare.slots:
             return self._start(slots, place=place)
         spare.spare = False
-        session.job.event("host_added", name=spare.name, spare=True)
-        session.job.say(f"{spare.name}, a spare host, joins")
+        controller.job.event("host_added", name=spare.name, spare=True)
+        controller.job.say(f"{spare.name}, a spare host, joins")
         for worker in spare.workers.values():
             if worker.state is WorkerState.READY:  # since long, perhaps
                 worker.state = WorkerState.PREPARING
                 self.workers.take_ready(worker)
-        self._spares_from = session.clock() + _SPARE_PAUSE_S
-        session.later(_SPARE_PAUSE_S + 0.1, self.keep_spares)
+        self._spares_from = controller.clock() + _SPARE_PAUSE_S
+        controller.later(_SPARE_PAUSE_S + 0.1, self.keep_spares)
         return spare.name
 
     def _start(self, slots: int, *, spare: bool = False, place: str | None = None) -> str:
-        session = self._session
-        name = session.backend.next_host()
+        controller = self._controller
+        name = controller.backend.next_host()
         self._roster.add(ElasticHost(name, slots=slots, spare=spare))
         if not spare:
-            session.job.event("host_added", name=name)
-            session.job.say(f"{name} is being added{f' at {place}' if place is not None else ''}")
+            controller.job.event("host_added", name=name)
+            controller.job.say(f"{name} is being added{f' at {place}' if place is not None else ''}")
         if place is not None:
-            session.backend.locate(name, place)
-        session.backend.add_host(name)
-        session.note()
+            controller.backend.locate(name, place)
+        controller.backend.add_host(name)
+        controller.note()
         return name
 
     def keep_spares(self) -> None:
         """Start as many spare hosts as there are to be, once the first ones train."""
-        session = self._session
-        if not session.state.has_met or session.over or session.clock() < self._spares_from:
+        controller = self._controller
+        if not controller.state.has_met or controller.over or controller.clock() < self._spares_from:
             return
-        for _ in range(deciding.lacking_spares(self._roster, session.places, session.strategy.spares)):
-            self._start(session.strategy.processes_per_host, spare=True)
+        for _ in range(deciding.lacking_spares(self._roster, controller.places, controller.strategy.spares)):
+            self._start(controller.strategy.processes_per_host, spare=True)
 
     def is_up(self, host: ElasticHost) -> None:
         """A host's toolkit has come up."""
@@ -97,7 +100,7 @@ class HostControl:
 
     def begin(self, host: ElasticHost) -> None:
         """Have a host prepare its workers, when it is up and it is known for which place it stands."""
-        if host.state is HostState.STARTING and host.up and not deciding.stands_by(host, self._session.places):
+        if host.state is HostState.STARTING and host.up and not deciding.stands_by(host, self._controller.places):
             host.state = HostState.READY
             for slot in range(host.slots):
                 self.workers.prepare(host, slot)
@@ -106,13 +109,13 @@ class HostControl:
 
     def ended(self, end: HostEnd) -> None:
         """A host's toolkit has ended."""
-        session = self._session
+        controller = self._controller
         host = self._roster.hosts.get(end.host)
         if host is None or host.state is HostState.GONE:
             return
         expected = host.state is HostState.LEAVING
         host.state = HostState.GONE
-        if session.over:
+        if controller.over:
             return
         told = end.exit_code == 128 + signal.SIGTERM or end.signal == signal.SIGTERM
         lost = (
@@ -131,24 +134,24 @@ class HostControl:
             self.workers.ended(worker, 128 + signal.SIGKILL, None if expected else lost, of_host=True)
         if host.name in self._roster.leaving:
             self._roster.leaving.remove(host.name)
-        session.job.event("host_left" if expected else "host_lost", name=host.name, reason=lost.message)
+        controller.job.event("host_left" if expected else "host_lost", name=host.name, reason=lost.message)
         if host.replace and not (expected or told):
             self._ends += (lost,)
-            if deciding.is_hopeless(self._roster, session.places, self._ends):
-                session.fail(lost)
+            if deciding.is_hopeless(self._roster, controller.places, self._ends):
+                controller.fail(lost)
                 return
-        session.job.say(f"{host.name} {'has left' if expected else f'was lost: {lost.message}'}")
-        wait = None if expected else deciding.replacement_wait(self._roster, host, session.clock())
+        controller.job.say(f"{host.name} {'has left' if expected else f'was lost: {lost.message}'}")
+        wait = None if expected else deciding.replacement_wait(self._roster, host, controller.clock())
         if wait is not None:
-            session.later(wait, lambda: self._replace(host))
+            controller.later(wait, lambda: self._replace(host))
         else:
             self._settle_debts()  # its place is free
-        session.note()
-        session.changed()
+        controller.note()
+        controller.offer()
 
     def _replace(self, lost: ElasticHost) -> None:
         """Start another host in the place of one that was lost, under a name of its own."""
-        places = self._session.places
+        places = self._controller.places
         if len(self._roster.staying) >= self._most or (places is not None and not places.may_replace(lost.name)):
             return
         if self._roster.spare is None and deciding.free_places(self._roster, places) < 1:
@@ -174,7 +177,7 @@ class HostControl:
         """
         host = self._roster.present(name)
         host.replace = False
-        self._session.backend.kill_host(name)
+        self._controller.backend.kill_host(name)
 
     # --- they leave ---
 
@@ -187,11 +190,11 @@ class HostControl:
         host = self._roster.present(name)
         if host.state is HostState.LEAVING:
             return
-        strategy = self._session.strategy
+        strategy = self._controller.strategy
         deciding.refuse_fewer(
             self._roster,
             name,
-            self._session.limits,
+            self._controller.limits,
             per_host=strategy.processes_per_host,
             least_hosts=strategy.min_hosts,
         )
@@ -206,12 +209,12 @@ class HostControl:
         Raises:
             ValueError: there is no such host.
         """
-        session = self._session
+        controller = self._controller
         host = self._roster.present(name)
-        session.job.event("notice", name=name, seconds=notice_s)
-        session.job.say(f"{name} has a preemption notice: the host leaves within {notice_s:g} s")
-        if session.state.has_met and not self._roster.trains_without(name):
-            session.job.preempt(name, notice_s)
+        controller.job.event("notice", name=name, seconds=notice_s)
+        controller.job.say(f"{name} has a preemption notice: the host leaves within {notice_s:g} s")
+        if controller.state.has_met and not self._roster.trains_without(name):
+            controller.job.preempt(name, notice_s)
             return
         host.noticed = True
         self._begin_without(host)
@@ -219,54 +222,54 @@ class HostControl:
 
         def take() -> None:
             if host.state is not HostState.GONE:
-                session.backend.kill_host(name)
+                controller.backend.kill_host(name)
 
-        session.later(notice_s, take)
+        controller.later(notice_s, take)
 
     def _begin_without(self, host: ElasticHost) -> None:
         """Who asks a host to leave before the training has begun does not mean that it is to be waited for."""
-        session = self._session
-        if not session.state.has_begun and host.state is not HostState.LEAVING:
-            first = max(session.limits.least, session.limits.first - host.slots)
-            session.limits = dataclasses.replace(session.limits, first=first)
+        controller = self._controller
+        if not controller.state.has_begun and host.state is not HostState.LEAVING:
+            first = max(controller.limits.least, controller.limits.first - host.slots)
+            controller.limits = dataclasses.replace(controller.limits, first=first)
 
     def leave(self, host: ElasticHost) -> None:
         """Let a host leave, if it is not about to."""
-        session = self._session
+        controller = self._controller
         if host.state is HostState.LEAVING:
             return
         host.state = HostState.LEAVING
         host.replace = False
         self._roster.leaving.append(host.name)
-        session.job.event("host_leaving", name=host.name)
-        session.note()
-        session.changed()
+        controller.job.event("host_leaving", name=host.name)
+        controller.note()
+        controller.offer()
         self.finish_leaving(host)
         if not host.up:
-            session.backend.withdraw(host.name)
+            controller.backend.withdraw(host.name)
 
     def stay(self, host: ElasticHost) -> bool:
         """Keep a host that is about to leave and is wanted again, if its workers are still members."""
-        session = self._session
+        controller = self._controller
         inside = [worker for worker in host.workers.values() if worker.name in self._roster.members]
         if host.state is not HostState.LEAVING or not any(worker.state is WorkerState.PLACED for worker in inside):
             return False
         host.state = HostState.READY
         host.replace = True
         self._roster.leaving.remove(host.name)
-        session.job.event("host_staying", name=host.name)
-        session.note()
+        controller.job.event("host_staying", name=host.name)
+        controller.note()
         for worker in inside:
             if worker.state is WorkerState.ENDED:
                 self.workers.again(host, worker.slot)
-        session.changed()
+        controller.offer()
         return True
 
     def finish_leaving(self, host: ElasticHost) -> None:
         """Let a leaving host's toolkit end when none of its workers has a place."""
         placed = any(worker.state.has_place for worker in host.workers.values())
         if host.state is HostState.LEAVING and not placed:
-            self._session.instruct(host.name, "finish")
+            self._controller.instruct(host.name, "finish")
 
     def hurry(self) -> None:
         """There is a new membership: end the workers that have no place in it and do not notice, in a while."""
@@ -274,13 +277,13 @@ class HostControl:
         def end(host: ElasticHost) -> None:
             for worker in host.workers.values() if host.state is HostState.LEAVING else ():
                 if worker.state is WorkerState.PLACED and worker.name not in self._roster.members:
-                    self._session.instruct(host.name, "end_worker", worker=worker.name)
+                    self._controller.instruct(host.name, "end_worker", worker=worker.name)
 
         for host in self._roster.present_hosts:
             if host.state is HostState.LEAVING:
-                self._session.later(LEAVE_TIMEOUT, lambda host=host: end(host))  # type: ignore[misc]
+                self._controller.later(LEAVE_TIMEOUT, lambda host=host: end(host))  # type: ignore[misc]
 
-    # --- what its places ask for; see estimators.supervisor.elastic.places.Moves ---
+    # --- what the places of a source ask for ---
 
     def start_host(self, slots: int, place: str) -> str:
         """Start a host at a place, or have a spare one stand for it."""
@@ -288,12 +291,12 @@ class HostControl:
 
     def locate(self, host: str, place: str) -> None:
         """Tell the backend, and the user, who has named the place."""
-        self._session.backend.locate(host, place)
-        self._session.job.say(f"{host} is at {place}")
+        self._controller.backend.locate(host, place)
+        self._controller.job.say(f"{host} is at {place}")
 
     def notice(self, host: str, seconds: float) -> None:
         """As if its provider had said it."""
-        self._session.job.interrupted(host, seconds)
+        self._controller.job.interrupted(host, seconds)
 
     def places_known(self) -> None:
         """Those that are up may begin, and who has been missed may be replaced."""
@@ -301,12 +304,12 @@ class HostControl:
             self.begin(host)
         self._settle_debts()
         self.keep_spares()
-        self._session.changed()
+        self._controller.offer()
 
     def say(self, text: str) -> None:
         """Put a line into the log."""
-        self._session.job.say(text)
+        self._controller.job.say(text)
 
     def no_places(self, problem: str) -> None:
         """Fail the job."""
-        self._session.fail_with(f"the hosts of the job are not known: {problem}", Cause.LAUNCH)
+        self._controller.fail_with(f"the hosts of the job are not known: {problem}", Cause.LAUNCH)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from container.contract.elastic import worker_name
 from container.contract.failures import Failure
@@ -238,32 +238,3 @@ class Roster:
             }
             for host in self.hosts.values()
         ]
-
-
-class ElasticJob(Protocol):
-    """What the controller needs of the supervisor."""
-
-    def event(self, kind: str, **data: Any) -> None:
-        """Put an event into the record."""
-
-    def say(self, text: str) -> None:
-        """Put a line into the log."""
-
-    def fail_job(self, failure: Failure) -> None:
-        """The job cannot go on."""
-
-    def interrupted(self, host: str, notice_s: float) -> None:
-        """What the host stands on will be taken away in so many seconds."""
-
-    def preempt(self, host: str, notice_s: float) -> None:
-        """The host that goes has all that train: they save within the notice, and another attempt follows."""
-
-    def await_hosts(self) -> list[str]:
-        """Too few are left: if hosts were taken for a time, end the attempt, and let another one follow with them.
-
-        Returns:
-            These hosts; none if there are none, and nothing is ended.
-        """
-
-    def note_hosts(self, hosts: list[dict[str, Any]]) -> None:
-        """Keep the membership with the status."""

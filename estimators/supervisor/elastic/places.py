@@ -1,43 +1,19 @@
 """The places that a source names, and the hosts of an elastic job that stand for them.
 
-There is no clock here, and nothing is started. What is decided is done by :class:`Moves`.
+There is no clock here, and nothing is started. What is decided is done by
+:class:`estimators.supervisor.elastic.hosts.HostControl`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from estimators.backends.hosts import membership
 from estimators.supervisor.elastic.members import ElasticHost, HostState
 
-
-class Moves(Protocol):
-    """Does with the job's hosts what its places ask for."""
-
-    def start_host(self, slots: int, place: str) -> str:
-        """Start a host with so many slots at a place, and return its name."""
-
-    def locate(self, host: str, place: str) -> None:
-        """Say at which place a host is to be that the job starts with."""
-
-    def leave(self, host: ElasticHost) -> None:
-        """Let a host leave."""
-
-    def stay(self, host: ElasticHost) -> bool:
-        """Have a host that is about to leave stay, and return whether it does."""
-
-    def notice(self, host: str, seconds: float) -> None:
-        """A host will be taken away in so many seconds."""
-
-    def places_known(self) -> None:
-        """The places have been told: until they are for the first time none of the job's hosts begins."""
-
-    def say(self, text: str) -> None:
-        """Put a line into the log."""
-
-    def no_places(self, problem: str) -> None:
-        """Nobody has been able to say a place since the beginning, and nobody will."""
+if TYPE_CHECKING:
+    from estimators.supervisor.elastic.hosts import HostControl
 
 
 class Places:
@@ -56,7 +32,7 @@ class Places:
         self,
         source: membership.MembershipSource,
         hosts: Mapping[str, ElasticHost],
-        moves: Moves,
+        moves: HostControl,
         *,
         most: int,
         slots: int,

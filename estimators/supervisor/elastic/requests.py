@@ -29,18 +29,18 @@ def answer(controller: ElasticController, message: dict[str, Any]) -> dict[str, 
             count = message.get("count")
             if isinstance(count, bool) or not isinstance(count, int) or count < 1:
                 raise ValueError(f"add_hosts() takes a whole number, at least 1; got {count!r}.")
-            return {"ok": True, "hosts": controller.add_hosts(count)}
+            return {"ok": True, "hosts": controller.hosts.add(count)}
         if operation == "kill_rank":
-            controller.signal_worker(int(message["rank"]), int(message.get("signal", signal.SIGKILL)))
+            controller.workers.signal(int(message["rank"]), int(message.get("signal", signal.SIGKILL)))
             return {"ok": True}
         host = str(message.get("host"))
         if operation == "remove_host":
-            controller.remove_host(host)
+            controller.hosts.remove(host)
         else:
             seconds = message.get("notice_s")
             if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
                 raise ValueError(f"interrupt(notice_s=…) must be seconds, at least 0; got {seconds!r}.")
-            controller.interrupt(host, float(seconds))
+            controller.hosts.interrupt(host, float(seconds))
     except (ValueError, KeyError, TypeError) as error:
         return {"ok": False, "error": str(error)}
     return {"ok": True}

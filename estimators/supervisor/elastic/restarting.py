@@ -13,8 +13,7 @@ meet a process of an earlier one.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from container.contract.elastic import split_worker
 from container.contract.membership import ClusterHost, Membership
@@ -23,8 +22,12 @@ from container.contract.strategies import ElasticTorchDistributed
 from container.launchers import torch_distributed
 from container.system.asyncio_loop import AsyncioLoop
 from container.system.loop import Timer
+from estimators.backends.base import Backend
 from estimators.supervisor.elastic.members import Roster
 from estimators.supervisor.elastic.policy import Limits
+
+if TYPE_CHECKING:
+    from estimators.supervisor.elastic.controller import ElasticController
 
 #: How long workers may take to save and end when the others do so as well, in seconds: as torchrun's.
 PLANNED_GRACE_S = 30.0
@@ -32,7 +35,7 @@ PLANNED_GRACE_S = 30.0
 _LOSS_GRACE_S = 0.5
 
 
-class Phase(enum.Enum):
+class RestartPhase(enum.Enum):
     """What the workers do."""
 
     #: There are not enough of them.
@@ -43,6 +46,8 @@ class Phase(enum.Enum):
     SHARING = "sharing"
     #: They train.
     RUNNING = "running"
+    #: Nothing is decided any more.
+    CLOSED = "closed"
 
 
 class RestartingDriver:
@@ -50,13 +55,12 @@ class RestartingDriver:
 
     Args:
         loop: The supervisor's loop.
+        controller: The controller, which gets the messages.
+        backend: Where the hosts run; brings what was saved to all of them.
         strategy: The job's.
         limits: The sizes that it keeps to.
         roster: Who there is.
-        run_id: The job's name.
         restarts: How often the workers have started before, in earlier attempts.
-        share: Brings what was saved to all hosts.
-        received: Called with each message.
 
     Attributes:
         pid: None: it is no process of its own.
@@ -67,25 +71,22 @@ class RestartingDriver:
     def __init__(
         self,
         loop: AsyncioLoop,
+        controller: ElasticController,
+        backend: Backend,
         *,
         strategy: ElasticTorchDistributed,
         limits: Limits,
         roster: Roster,
-        run_id: str,
         restarts: int,
-        share: Callable[[], Coroutine[Any, Any, None]],
-        received: Callable[[Message], None],
     ) -> None:
         self._loop = loop
         self._strategy = strategy
         self._least = limits.least
         self._roster = roster
-        self._run_id = run_id
         self._restarts = restarts
-        self._share = share
-        self._received = received
-        self._closed = False
-        self._phase = Phase.WAITING
+        self._controller = controller
+        self._backend = backend
+        self._phase = RestartPhase.WAITING
         self._wanted: tuple[str, ...] = ()
         self._members: tuple[str, ...] = ()
         self._awaited: set[str] = set()  # members that have not ended yet
@@ -123,22 +124,22 @@ class RestartingDriver:
 
     def close(self) -> None:
         """Decide nothing any more."""
-        self._closed = True
+        self._phase = RestartPhase.CLOSED
         if self._waits is not None:
             self._waits.cancel()
 
     # --- what happens ---
 
     def _changed(self) -> None:
-        if self._phase is Phase.WAITING:
+        if self._phase is RestartPhase.WAITING:
             self._place()
-        elif self._phase is Phase.RUNNING and set(self._wanted) != set(self._members) and not self._done:
+        elif self._phase is RestartPhase.RUNNING and set(self._wanted) != set(self._members) and not self._done:
             self._end(PLANNED_GRACE_S)
-        elif self._phase is Phase.ENDING:
+        elif self._phase is RestartPhase.ENDING:
             self._end_displaced(PLANNED_GRACE_S)
 
     def _is_done(self, worker: str) -> None:
-        if self._phase is Phase.RUNNING and worker in self._members:
+        if self._phase is RestartPhase.RUNNING and worker in self._members:
             self._done.add(worker)
             if self._done.issuperset(self._members):
                 self._tell("finished", error="")
@@ -149,7 +150,7 @@ class RestartingDriver:
         self._has_failed = True
         if not consequence and not self._has_lost and self._failures >= self._strategy.max_restarts:
             self._tell("finished", error=self._too_often, blamed=True)
-        elif self._phase is Phase.RUNNING:
+        elif self._phase is RestartPhase.RUNNING:
             self._end(_LOSS_GRACE_S)
 
     @property
@@ -164,11 +165,11 @@ class RestartingDriver:
             return
         if worker not in self._told:
             self._has_lost = True
-            if self._phase is Phase.RUNNING:
+            if self._phase is RestartPhase.RUNNING:
                 self._members = tuple(name for name in self._members if name != worker)
                 self._end(_LOSS_GRACE_S)
                 return
-            if self._phase is Phase.ENDING and self._grace > _LOSS_GRACE_S:  # the others cannot go on
+            if self._phase is RestartPhase.ENDING and self._grace > _LOSS_GRACE_S:  # the others cannot go on
                 self._grace = _LOSS_GRACE_S
                 for name in self._awaited - self._told:
                     self._tell("restart", worker=name, grace=_LOSS_GRACE_S)
@@ -179,7 +180,7 @@ class RestartingDriver:
 
     def _end(self, grace: float) -> None:
         """Have the members end; those that stay wait for their next place."""
-        self._phase = Phase.ENDING
+        self._phase = RestartPhase.ENDING
         self._grace = grace
         self._done.clear()
         self._awaited = set(self._members)
@@ -196,15 +197,15 @@ class RestartingDriver:
                 self._tell("end", worker=worker, grace=grace)
 
     def _check(self) -> None:
-        if self._phase is not Phase.ENDING or self._awaited:
+        if self._phase is not RestartPhase.ENDING or self._awaited:
             return
-        self._phase = Phase.SHARING
+        self._phase = RestartPhase.SHARING
         self._loop.start(self._place_with_newest())
 
     async def _place_with_newest(self) -> None:
         """Begin the next membership when all hosts have what was saved."""
-        await self._share()
-        if not self._closed and self._phase is Phase.SHARING:
+        await self._backend.share_checkpoints()
+        if self._phase is RestartPhase.SHARING:
             self._place()
 
     def _place(self) -> None:
@@ -228,13 +229,13 @@ class RestartingDriver:
             self._waits = None
             self._tell("enough")
         self._generation += 1
-        self._phase = Phase.RUNNING
+        self._phase = RestartPhase.RUNNING
         self._told.clear()
         self._members = self._begin()
         self._tell("membership", generation=self._generation, workers=list(self._members))
 
     def _wait(self) -> None:
-        self._phase = Phase.WAITING
+        self._phase = RestartPhase.WAITING
         if self._waits is None:
             self._tell("waiting")
             self._waits = self._loop.call_later(self._strategy.elastic_timeout, lambda: self._tell("too_few"))
@@ -258,7 +259,7 @@ class RestartingDriver:
                 host,
                 rank,
                 local_rank,
-                run_id=self._run_id,
+                run_id=self._backend.record.name,
                 restarts=self._restarts + self._generation,
                 max_restarts=self._strategy.max_restarts,
             )
@@ -274,7 +275,7 @@ class RestartingDriver:
 
     def _tell(self, operation: str, **values: Any) -> None:
         def deliver() -> None:
-            if not self._closed:
-                self._received({"op": operation, **values})
+            if self._phase is not RestartPhase.CLOSED:
+                self._controller.from_driver({"op": operation, **values})
 
         self._loop.call_later(0.0, deliver)

@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 import math
 import signal
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from container.contract import variables
 from container.contract.failures import Failure
-from container.contract.messages import Message
 from container.contract.strategies import ElasticHorovod
 from container.system.loop import Timer
 from estimators.supervisor.elastic import deciding
-from estimators.supervisor.elastic.course import State, Turn
+from estimators.supervisor.elastic.course import State, TrainingEvent
 from estimators.supervisor.elastic.deciding import WorkerEnd
 from estimators.supervisor.elastic.exclusion import Exclusion
 from estimators.supervisor.elastic.members import ElasticHost, HostState, Worker, WorkerState
-from estimators.supervisor.elastic.session import Session
+
+if TYPE_CHECKING:
+    from estimators.supervisor.elastic.controller import ElasticController
+    from estimators.supervisor.elastic.hosts import HostControl
 
 #: How long the others may take to meet after a member was lost, in seconds, until changes are told again.
 _SETTLE_S = 2.0
@@ -30,32 +31,20 @@ class WorkerControl:
     """Starts, places and ends workers on hosts that are there.
 
     Args:
-        session: The attempt.
+        controller: The controller.
+        hosts: The hosts of the workers.
         exclusion: Decides how long a host is left out after a failure.
-        tell: Tells Horovod's driver something, if there is one.
-        may_leave: Called when a leaving host has a worker less.
-        end: Called when nobody is left that has the training's state, though others are waited for.
 
     Attributes:
         trains: Whether the script has said that it trains: whoever comes now is late.
         injected: The ids of the faults that the script has injected: not again, when it starts again.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        exclusion: Exclusion,
-        *,
-        tell: Callable[[Message], None],
-        may_leave: Callable[[ElasticHost], None],
-        end: Callable[[], None],
-    ) -> None:
-        self._session = session
-        self._roster = session.roster
+    def __init__(self, controller: ElasticController, hosts: HostControl, exclusion: Exclusion) -> None:
+        self._controller = controller
+        self._hosts = hosts
+        self._roster = controller.roster
         self._exclusion = exclusion
-        self._tell = tell
-        self._may_leave = may_leave
-        self._end = end
         self._hopeless = 0
         self._settled: Timer | None = None
         self.trains = False
@@ -63,37 +52,37 @@ class WorkerControl:
 
     def prepare(self, host: ElasticHost, slot: int) -> None:
         """Have another worker prepared in a slot of a host."""
-        session = self._session
-        if session.over or host.state is not HostState.READY:
+        controller = self._controller
+        if controller.over or host.state is not HostState.READY:
             return
         worker = self._roster.new_worker(host, slot)
-        warm = not isinstance(session.strategy, ElasticHorovod) or session.strategy.warm
-        session.instruct(host.name, "prepare", worker=worker.name, slots=host.slots, warm=warm)
+        warm = not isinstance(controller.strategy, ElasticHorovod) or controller.strategy.warm
+        controller.instruct(host.name, "prepare", worker=worker.name, slots=host.slots, warm=warm)
         if not warm:
             self.take_ready(worker)
 
     def take_ready(self, worker: Worker) -> None:
         """A worker can take a place; it may be the only one left soon, so its host has to have what was saved."""
-        session = self._session
+        controller = self._controller
         if worker.state is WorkerState.RESTARTING:
-            self._tell({"op": "ready", "worker": worker.name})
+            self._controller.tell_driver({"op": "ready", "worker": worker.name})
         if worker.state is not WorkerState.PREPARING:
             return
         host = self._roster.hosts[worker.host]
         placed = any(other.state.has_place for other in host.workers.values())
-        if session.state.has_met and not session.over and not placed:
-            session.start(self._refresh(worker))
+        if controller.state.has_met and not controller.over and not placed:
+            controller.loop.start(self._refresh(worker))
         else:
             self._is_ready(worker)
 
     async def _refresh(self, worker: Worker) -> None:
-        await self._session.backend.refresh_checkpoints(worker.host)
+        await self._controller.backend.refresh_checkpoints(worker.host)
         self._is_ready(worker)
 
     def _is_ready(self, worker: Worker) -> None:
         if worker.state is WorkerState.PREPARING:
             worker.state = WorkerState.READY
-            self._session.changed()
+            self._controller.offer()
 
     def place(self, worker: Worker, environment: dict[str, str]) -> None:
         """The driver has a place for a worker."""
@@ -102,14 +91,14 @@ class WorkerControl:
             late = {variables.ELASTIC_LATE: "1"} if self.trains and not self._roster.restarts else {}
             if self._roster.restarts and self.injected:
                 late[variables.FAULTS_DONE] = json.dumps(self.injected)
-            self._session.instruct(worker.host, "place", worker=worker.name, environment={**environment, **late})
+            self._controller.instruct(worker.host, "place", worker=worker.name, environment={**environment, **late})
 
     def restart(self, worker: Worker, grace: float) -> None:
         """Have a member start again: it ends, within a grace in seconds, and waits for another place."""
         if worker.state.has_place:
             worker.state = WorkerState.RESTARTING
             worker.ended_with = None
-            self._session.instruct(worker.host, "restart", worker=worker.name, grace=grace)
+            self._controller.instruct(worker.host, "restart", worker=worker.name, grace=grace)
 
     def end(self, worker: Worker, grace: float | None = None) -> None:
         """Have a worker end that has no place any more, within a grace in seconds; None for the host's own."""
@@ -120,7 +109,7 @@ class WorkerControl:
             self.ended(worker, worker.ended_with or 128 + signal.SIGTERM, None)
             return
         given = {} if grace is None else {"grace": grace}
-        self._session.instruct(worker.host, "end_worker", worker=worker.name, **given)
+        self._controller.instruct(worker.host, "end_worker", worker=worker.name, **given)
 
     def ended(self, worker: Worker, code: int, failure: Failure | None, *, of_host: bool = False) -> None:
         """A worker has ended.
@@ -137,41 +126,41 @@ class WorkerControl:
         host, members = self._roster.hosts[worker.host], self._roster.members
         what = deciding.end_of(worker, before, host, members)
         if before.has_place:
-            self._tell({"op": "ended", "worker": worker.name, "code": code})
+            self._controller.tell_driver({"op": "ended", "worker": worker.name, "code": code})
             if worker.name in members and what is not WorkerEnd.DONE:
                 self._settle()
         if what is WorkerEnd.DISPLACED:
             self.again(host, worker.slot)
         elif what is WorkerEnd.LEFT:
-            self._may_leave(host)
+            self._hosts.finish_leaving(host)
             self._count_members()
-            self._session.changed()
+            self._controller.offer()
         elif what is WorkerEnd.LOST and self._lost(worker, before, host, failure, of_host=of_host):
             self._count_members()
-            self._session.changed()
+            self._controller.offer()
 
     def _lost(
         self, worker: Worker, before: WorkerState, host: ElasticHost, failure: Failure | None, *, of_host: bool
     ) -> bool:
         """Leave the host out for a while, then start another worker there; return whether the training goes on."""
-        session, code = self._session, worker.ended_with
+        controller, code = self._controller, worker.ended_with
         seconds = self.exclude(host)
         if failure is not None:
-            session.failures[worker.name] = failure
+            controller.failures[worker.name] = failure
         if worker.name not in self._roster.members and not of_host:
             self._hopeless += 1
-            if self._hopeless >= _HOPELESS and not session.state.has_met:
+            if self._hopeless >= _HOPELESS and not controller.state.has_met:
                 early = ", without calling hvd.init()" if code == 0 and before is WorkerState.PREPARING else ""
-                session.fail(failure or deciding.failed(f"the workers end before the training begins{early}"))
+                controller.fail(failure or deciding.failed(f"the workers end before the training begins{early}"))
                 return False
         reason = failure.summary() if failure is not None else ""
-        session.job.event(
+        controller.job.event(
             "worker_lost", worker=worker.name, name=host.name, exit_code=code, rank=worker.rank, reason=reason
         )
         if not of_host:
             ever = math.isinf(seconds)
-            session.job.event("host_excluded", name=host.name, seconds=None if ever else round(seconds, 3))
-            session.job.say(
+            controller.job.event("host_excluded", name=host.name, seconds=None if ever else round(seconds, 3))
+            controller.job.say(
                 f"a worker of {host.name} was lost{f' ({reason})' if failure else ''}; no new worker starts on this "
                 f"host {'any more' if ever else f'for {seconds:.1f} s'}."
             )
@@ -180,9 +169,9 @@ class WorkerControl:
 
     def exclude(self, host: ElasticHost) -> float:
         """Leave a host out after a failure, for so many seconds."""
-        session = self._session
-        now = session.clock()
-        place = session.places.place_of(host.name) if session.places is not None else None
+        controller = self._controller
+        now = controller.clock()
+        place = controller.places.place_of(host.name) if controller.places is not None else None
         host.excluded_until = self._exclusion.failed(place or host.known_as, now)
         return host.excluded_until - now
 
@@ -194,33 +183,33 @@ class WorkerControl:
                 self.prepare(host, slot)
 
         if not math.isinf(host.excluded_until):
-            self._session.later(max(0.05, host.excluded_until - self._session.clock()), prepare)
+            self._controller.later(max(0.05, host.excluded_until - self._controller.clock()), prepare)
 
     def _settle(self) -> None:
         """A member is lost: the others meet anew by themselves."""
-        session = self._session
-        if session.over:
+        controller = self._controller
+        if controller.over:
             return
 
         def settled() -> None:
-            session.move(Turn.SETTLED)
-            session.changed()
+            controller.move(TrainingEvent.SETTLED)
+            controller.offer()
 
-        session.move(Turn.LOSS)
+        controller.move(TrainingEvent.LOSS)
         if self._settled is not None:
             self._settled.cancel()
-        self._settled = session.later(_SETTLE_S, settled)
+        self._settled = controller.later(_SETTLE_S, settled)
 
     def _count_members(self) -> None:
         """A training that waits for others ends when nobody is left that has its state."""
-        session = self._session
+        controller = self._controller
 
         def end() -> None:
-            if session.state is State.SHORT and not self._roster.members_left:
-                self._end()
+            if controller.state is State.SHORT and not self._roster.members_left:
+                controller.finished("")
 
-        if session.state is State.SHORT and not self._roster.members_left and not self._roster.restarts:
-            session.later(0.0, end)  # not before what has just ended is told
+        if controller.state is State.SHORT and not self._roster.members_left and not self._roster.restarts:
+            controller.later(0.0, end)  # not before what has just ended is told
 
     def signal(self, rank: int, number: int) -> None:
         """Send a signal to the worker that has a rank now.
@@ -231,4 +220,4 @@ class WorkerControl:
         worker = self._roster.with_rank(rank)
         if worker is None:
             raise ValueError(f"there is no rank {rank}; there are {len(self._roster.members)} workers.")
-        self._session.instruct(worker.host, "signal", worker=worker.name, number=number)
+        self._controller.instruct(worker.host, "signal", worker=worker.name, number=number)

@@ -132,7 +132,7 @@ def test_a_download_goes_on_and_is_whole_or_refused(s3: Bucket, faults: Faults, 
     download.download([item], tmp_path / "data")
     assert place.path.read_bytes() == data
     assert [seen.range for seen in faults.requests(key="/big")] == ["bytes=1500000-1999999"], "it was begun again"
-    bar = progress.Progress(lambda line: None, "algo-1", "big", len(data))
+    bar = progress.ProgressBar(lambda line: None, "algo-1", "big", len(data))
     faults.corrupt(at=1_000_000, key="big")
     download.download([item], tmp_path / "more", bar)
     place = cache.entry(item, tmp_path / "more")

@@ -13,7 +13,7 @@ from feeding import agent
 from s3_server import Bucket, Faults
 
 from container.agent import sources
-from container.agent.pipes.stream import Contents, write_stream
+from container.agent.pipes.stream import ChannelContents, write_stream
 from container.agent.pipes.writing import Pipe
 from container.agent.retrying import Backoff
 from container.agent.s3 import client
@@ -55,7 +55,7 @@ def test_a_server_that_stands_still(
     """Before its answer, in mid-object, and again and again: what it sends between its silences counts."""
     content = random.Random(0).randbytes(600_000)
     s3.put("train/0", content)
-    contents = Contents.of(HostChannel(name="train", uri=s3.uri("train/")), hosts=1, host=0, failed=pytest.fail)
+    contents = ChannelContents.of(HostChannel(name="train", uri=s3.uri("train/")), hosts=1, host=0, failed=pytest.fail)
     faults.delay(60, times=1, key="train/0")
     faults.stall(after=300_000, times=3, key="train/0")
     fifo, read = tmp_path / "fifo", []

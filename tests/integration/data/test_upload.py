@@ -7,7 +7,7 @@ import os
 import pytest
 from s3_server import Bucket, Faults
 
-from container.agent.s3.upload import Upload
+from container.agent.s3.upload import S3Upload
 from container.agent.sources import SourceError
 
 #: The smallest that S3 takes.
@@ -15,7 +15,7 @@ PART = 5 << 20
 
 
 def write(uri: str, content: bytes, piece: int = 700_001) -> None:
-    with Upload(uri, part=PART) as target:
+    with S3Upload(uri, part=PART) as target:
         for start in range(0, len(content), piece):
             target.write(content[start : start + piece])
 
@@ -33,7 +33,7 @@ def test_what_is_written_is_there(s3: Bucket, faults: Faults) -> None:
     write(s3.uri("x"), content)
     assert faults.left == 0
     assert s3.get("x") == content
-    with Upload(s3.uri("x"), part=PART) as target:
+    with S3Upload(s3.uri("x"), part=PART) as target:
         for _ in range(40):
             target.write(b"x" * 1_000_000)
             assert len(target._buffer) < PART and len(target._under_way) <= 2
@@ -48,7 +48,7 @@ def test_nothing_appears_of_an_upload_that_fails(s3: Bucket, faults: Faults) -> 
     assert s3.get("x") == b"before"
     assert faults.requests("DELETE", "uploadId") != []
     faults.clear()
-    with pytest.raises(ZeroDivisionError), Upload(s3.uri("y"), part=1000) as target:
+    with pytest.raises(ZeroDivisionError), S3Upload(s3.uri("y"), part=1000) as target:
         target.write(b"x" * 5000)
         raise ZeroDivisionError
     assert s3.names() == ["x"], "an upload whose block was left has appeared"

@@ -17,7 +17,7 @@ from playwright.sync_api import APIResponse, Browser, BrowserContext, expect
 from playwright.sync_api import Page as Tab
 
 from container.checkpoint.manifest import Progress
-from container.checkpoint.store import CheckpointStore, Contents
+from container.checkpoint.store import CheckpointContents, CheckpointStore
 from container.contract.failures import Cause, Failure
 from container.contract.wire import Event, Piece
 from estimators import ElasticHorovod, TensorFlow
@@ -291,7 +291,7 @@ def test_checkpoints_are_verified_when_they_are_asked_for(tab: Tab, served: Page
     store = CheckpointStore(JobRecord.open("other", folder / "home").checkpoints_dir)
     store.lock()
     names = [
-        store.write(Contents(progress=Progress(step=step), files={"one.bin": [memoryview(b"some bytes")]}))[0]
+        store.write(CheckpointContents(progress=Progress(step=step), files={"one.bin": [memoryview(b"some bytes")]}))[0]
         for step in (1, 2)
     ]
     store.close()

@@ -43,7 +43,7 @@ import tensorflow as tf  # noqa: E402 - init() comes first
 from container.distributed.core.weight_check import Guard, digest  # noqa: E402
 from container.distributed.tensorflow import keras_compat, optimizers  # noqa: E402
 from container.distributed.tensorflow.callbacks import Callback  # noqa: E402
-from container.distributed.tensorflow.collectives import HorovodCollectives  # noqa: E402
+from container.distributed.tensorflow.collectives import HorovodTensors  # noqa: E402
 
 keras = tf.keras
 layers = keras.layers
@@ -237,14 +237,14 @@ def check_sum_and_sparse_and_missing() -> None:
 
 
 def check_news_of_rank_0_come_with_the_gradients() -> None:
-    if not isinstance(cluster.collectives, HorovodCollectives):
+    if not isinstance(cluster.collectives, HorovodTensors):
         return
     import horovod.tensorflow as hvd
 
     for op in ("average", "sum", "adasum"):
         if op == "adasum" and SIZE & (SIZE - 1):
             continue
-        collectives = HorovodCollectives(hvd, host_updates=True)
+        collectives = HorovodTensors(hvd, host_updates=True)
         host_updates = collectives.host_updates
         assert host_updates is not None
         optimizer = optimizers.distribute(keras.optimizers.SGD(1.0), collectives, op=op)

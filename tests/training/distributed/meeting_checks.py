@@ -77,7 +77,7 @@ class Fleet:
         fleet = elastic.ReportedWorkers()
         fleet.set(list(self.pids))
         rendezvous = elastic.Rendezvous("127.0.0.1")
-        self._driver = elastic.Driver(
+        self._driver = elastic.HorovodDriver(
             rendezvous, fleet, least=1, most=SIZE, timeout=60, reset_limit=None, send=self._said
         )
         environment: dict[str, str] = {}

@@ -42,7 +42,7 @@ def test_the_data_are_dealt_as_the_ledger_says(
     for rank in range(size):
         shard = data.training_shard(
             remaining(make(), shuffle=records, seed=3, epoch=2, position=position),
-            data.Options(parse=lambda record: (record, record), seed=3),
+            data.BatchOptions(parse=lambda record: (record, record), seed=3),
             rank=rank,
             size=size,
             local_rank=0,
@@ -81,7 +81,7 @@ def test_data_of_which_each_rank_has_a_part_go_on_within_an_epoch(holds: str, mo
     monkeypatch.setattr(padding, "agreed", lambda records, agreement, **how: records)
     data.training_shard(
         tf.data.Dataset.range(8),
-        data.Options(parse=lambda record: (record, record), holds=holds, shuffle=4),
+        data.BatchOptions(parse=lambda record: (record, record), holds=holds, shuffle=4),
         rank=0,
         size=2,
         local_rank=0,

@@ -18,7 +18,7 @@ from container.contract.detection import Surroundings
 from container.contract.errors import RefusedError
 from container.distributed.core.collectives import Alone
 from container.distributed.torch.cluster import TorchCluster
-from container.distributed.torch.loader import Loader
+from container.distributed.torch.loader import TorchLoader
 from container.formats import RecordFormat
 from container.pipe_dataset import PipeModeIterable
 
@@ -32,12 +32,12 @@ class Rank(Alone):
         self.rank, self.size = rank, size
 
 
-def loaders(size: int, records: int = 23, **options: Any) -> list[Loader]:
+def loaders(size: int, records: int = 23, **options: Any) -> list[TorchLoader]:
     options = {"global_batch_size": 8, "shuffle": True, "seed": 5, **options}
-    return [Loader(list(range(records)), Rank(rank, size), **options) for rank in range(size)]
+    return [TorchLoader(list(range(records)), Rank(rank, size), **options) for rank in range(size)]
 
 
-def epoch(ranks: list[Loader], steps: int | None = None) -> list[list[list[int]]]:
+def epoch(ranks: list[TorchLoader], steps: int | None = None) -> list[list[list[int]]]:
     """What each rank gets in each step; weight 0 counts as nothing."""
     iterators = [iter(rank) for rank in ranks]
     found: list[list[list[int]]] = []
@@ -117,7 +117,7 @@ class Stream(torch.utils.data.IterableDataset[int]):
 @pytest.mark.parametrize(("size", "records", "workers"), [(1, 23, 0), (2, 23, 0), (5, 18, 0), (8, 17, 0), (2, 11, 1)])
 def test_streams_are_dealt_as_well(size: int, records: int, workers: int) -> None:
     ranks = [
-        Loader(Stream(records), Rank(rank, size), global_batch_size=8, num_workers=workers) for rank in range(size)
+        TorchLoader(Stream(records), Rank(rank, size), global_batch_size=8, num_workers=workers) for rank in range(size)
     ]
     iterators = [iter(rank) for rank in ranks]
     found: list[int] = []
@@ -131,9 +131,9 @@ def test_streams_are_dealt_as_well(size: int, records: int, workers: int) -> Non
 
 
 def test_a_stream_goes_on_where_it_was() -> None:
-    first = Loader(Stream(20), Alone(), global_batch_size=8)
+    first = TorchLoader(Stream(20), Alone(), global_batch_size=8)
     assert next(iter(first)).tolist() == list(range(8))
-    others = [Loader(Stream(20), Rank(rank, 2), global_batch_size=8) for rank in range(2)]
+    others = [TorchLoader(Stream(20), Rank(rank, 2), global_batch_size=8) for rank in range(2)]
     for other in others:
         other.load_state_dict(first.state_dict())
     assert sorted(record for other in others for batch in other for record in batch.tolist()) == list(range(8, 20))
@@ -154,9 +154,9 @@ def test_a_stream_goes_on_where_it_was() -> None:
 )
 def test_streams_that_cannot_be_dealt(stream: Stream, options: dict[str, Any], words: str) -> None:
     with pytest.raises((ValueError, RefusedError), match=words):
-        Loader(stream, Alone(), global_batch_size=2, **options)
+        TorchLoader(stream, Alone(), global_batch_size=2, **options)
     with pytest.raises(TypeError, match="map-style dataset, with __len__ and __getitem__, or an IterableDataset"):
-        Loader(iter([1]), Alone(), global_batch_size=2)
+        TorchLoader(iter([1]), Alone(), global_batch_size=2)
 
 
 # --- Pipe mode ---
@@ -170,11 +170,11 @@ def test_a_channel_in_pipe_mode(record_format: RecordFormat, tmp_path: Path, mon
     with feeding.agent(tmp_path / "ml", {"train": {"uri": str(tmp_path / "objects")}}) as host:
         host.fifo("train", 0)  # before that the agent forgets what an earlier process has read
         channel = PipeModeIterable("train", record_format.value)
-        loader = Loader(channel, Alone(), global_batch_size=4, collate_fn=list)
+        loader = TorchLoader(channel, Alone(), global_batch_size=4, collate_fn=list)
         assert [record for batch in loader for record in batch] == records
         iterator = iter(loader)
         assert next(iterator) == records[:4]
-        later = Loader(channel, Alone(), global_batch_size=4, collate_fn=list)
+        later = TorchLoader(channel, Alone(), global_batch_size=4, collate_fn=list)
         later.load_state_dict({**loader.state_dict(), "epoch": 2})  # a FIFO that was begun is not read again
         del iterator
         assert [record for batch in later for record in batch] == records[4:]

@@ -18,14 +18,14 @@ from container.checkpoint import (
     CheckpointLockedError,
     Progress,
 )
-from container.checkpoint.store import CheckpointStore, Contents
+from container.checkpoint.store import CheckpointContents, CheckpointStore
 from container.contract import variables
 
 
-def contents(step: int, content: bytes | None = None, **more: object) -> Contents:
+def contents(step: int, content: bytes | None = None, **more: object) -> CheckpointContents:
     data = content if content is not None else bytes([step % 256]) * 5000
     files = {"one.bin": [memoryview(data)], "two.bin": [memoryview(b"head"), memoryview(data)]}
-    return Contents(progress=Progress(step=step), files=files, **more)  # type: ignore[arg-type]
+    return CheckpointContents(progress=Progress(step=step), files=files, **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from container.contract.plan import ProcessPlan, Role
 from container.system import folders
 from container.system.loop import Loop
 from container.toolkit.output import Output
-from container.toolkit.process_group import Follower, Gang, Member
+from container.toolkit.process_group import ClusterProcess, Gang, GangFollower
 
 pytestmark = pytest.mark.leaves("files")
 
@@ -27,7 +27,7 @@ PACKAGE = str(Path(container.__file__ or "").parent)
 RunUntil = Callable[..., None]
 
 
-class Host(Follower):
+class Host(GangFollower):
     """A gang, what it reported, and what it printed."""
 
     def __init__(self, loop: Loop, folder: Path) -> None:
@@ -50,24 +50,24 @@ class Host(Follower):
             python=sys.executable,
             package=PACKAGE,
         )
-        self.serving: list[Member] = []
+        self.serving: list[ClusterProcess] = []
 
-    def on_started(self, member: Member) -> None:
+    def on_started(self, member: ClusterProcess) -> None:
         self.log.append(("started", member.name))
 
-    def on_ended(self, member: Member) -> None:
+    def on_ended(self, member: ClusterProcess) -> None:
         self.log.append(("ended", member.name))
 
-    def on_exception(self, member: Member) -> None:
+    def on_exception(self, member: ClusterProcess) -> None:
         self.log.append(("exception", member.name))
 
-    def on_serving(self, member: Member) -> None:
+    def on_serving(self, member: ClusterProcess) -> None:
         self.serving.append(member)
 
     def _take(self) -> None:
         self._printed += os.read(self._read, 1 << 20)
 
-    def launch(self, *argv: str, name: str = "rank 0") -> Member:
+    def launch(self, *argv: str, name: str = "rank 0") -> ClusterProcess:
         plan = ProcessPlan(name=name, host="algo-1", role=Role.RANK, argv=argv, rank=wire.rank_of(name))
         return self.gang.launch(plan)
 

@@ -13,7 +13,7 @@ from host_trees import Trees, content, shown
 from container.agent import files, mounting, progress
 from container.agent.s3 import client
 from container.agent.sources.base import DataObject, SourceError
-from container.agent.sources.manifests import ManifestError, parse_manifest
+from container.agent.sources.manifests import ListingError, parse_manifest
 from container.contract.channels import DataDistribution, DataType, HostChannel, InputMode
 from container.contract.errors import AgentError
 
@@ -90,7 +90,7 @@ def test_a_manifest(tmp_path: Path, data: dict[str, bytes]) -> None:
     ],
 )
 def test_manifests_that_are_wrong(text: str, message: str) -> None:
-    with pytest.raises(ManifestError, match=message):
+    with pytest.raises(ListingError, match=message):
         parse_manifest(text)
 
 
@@ -121,7 +121,7 @@ def test_the_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "200")
     lines: list[bytes] = []
-    bar = progress.Progress(lines.append, "algo-1", "channel 'train'", 2_000_000, first_s=0.0)
+    bar = progress.ProgressBar(lines.append, "algo-1", "channel 'train'", 2_000_000, first_s=0.0)
     for count in (0, 1_500_000, -500_000, 1_000_000):  # a part is read again
         bar.advance(count)
     bar.end("4 objects")

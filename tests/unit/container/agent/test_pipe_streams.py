@@ -14,7 +14,7 @@ import pytest
 from feeding import split, write_objects
 
 from container.agent.pipes import serving
-from container.agent.pipes.stream import Contents, write_stream
+from container.agent.pipes.stream import ChannelContents, write_stream
 from container.agent.pipes.writing import Pipe
 from container.contract import pipes
 from container.contract.channels import HostChannel
@@ -35,7 +35,7 @@ def read(tmp_path: Path) -> Read:
         uri: Path, epoch: int = 0, *, rank: int = 0, ranks: int = 1, of: tuple[int, int] = (0, 1), **o: Any
     ) -> bytes:
         channel = HostChannel.from_dict("train", {"uri": str(uri), "mode": "Pipe", **o})
-        contents = Contents.of(channel, hosts=of[1], host=of[0], failed=pytest.fail)
+        contents = ChannelContents.of(channel, hosts=of[1], host=of[0], failed=pytest.fail)
         reading, writing = os.pipe()
         with concurrent.futures.ThreadPoolExecutor(1) as pool, open(reading, "rb") as stream:
             came = pool.submit(stream.read)

@@ -9,7 +9,7 @@ from collections.abc import Generator
 
 import pytest
 
-from container.agent.pipes.sharing import Sharing
+from container.agent.pipes.sharing import SharedObjects
 
 PIECES = [bytes([number]) * (number % 7 + 1) * 100 for number in range(50)]
 CONTENT = b"".join(PIECES)
@@ -37,7 +37,7 @@ class Source:
 
 
 def test_readers_in_step_read_once() -> None:
-    sharing, source = Sharing(3), Source()
+    sharing, source = SharedObjects(3), Source()
     for epoch in range(2):
         readers = [sharing.pieces((epoch, 0), source) for _ in range(3)]
         for together in zip(*readers, strict=True):
@@ -47,14 +47,14 @@ def test_readers_in_step_read_once() -> None:
 
 def test_one_after_another_read_once_while_it_is_kept_and_by_themselves_when_not() -> None:
     for window, times in ((1 << 20, 1), (0, 3), (len(CONTENT) - 1, 3)):
-        sharing, source = Sharing(3, window), Source()
+        sharing, source = SharedObjects(3, window), Source()
         assert [b"".join(sharing.pieces((0, 0), source)) for _ in range(3)] == [CONTENT] * 3
         assert source.begun == times and source.closed == times
         assert sharing.kept <= window + 700
 
 
 def test_one_that_falls_behind_goes_on_alone_and_one_that_leaves_holds_nobody_up() -> None:
-    sharing, source = Sharing(3, 1000), Source()
+    sharing, source = SharedObjects(3, 1000), Source()
     slow, early, quick = (sharing.pieces((0, 0), source) for _ in range(3))
     assert next(slow) == PIECES[0] and next(early) == PIECES[0]
     early.close()  # type: ignore[attr-defined]
@@ -65,7 +65,7 @@ def test_one_that_falls_behind_goes_on_alone_and_one_that_leaves_holds_nobody_up
 
 
 def test_what_goes_wrong_goes_wrong_for_all() -> None:
-    sharing, source = Sharing(2), Source(fails_at=5)
+    sharing, source = SharedObjects(2), Source(fails_at=5)
     readers = [sharing.pieces((0, 0), source) for _ in range(2)]
     for _ in range(5):
         assert next(readers[0]) == next(readers[1])
@@ -78,13 +78,13 @@ def test_what_goes_wrong_goes_wrong_for_all() -> None:
 def test_readers_of_any_speed_in_threads_get_every_byte() -> None:
     chance = random.Random(1)
     for window in (0, 500, 3000, 1 << 20):
-        sharing, sources = Sharing(4, window), [Source() for _ in range(6)]
+        sharing, sources = SharedObjects(4, window), [Source() for _ in range(6)]
         got: dict[int, bytes] = {}
         pauses = [[chance.random() * 0.001 for _ in PIECES] for _ in range(4)]
 
         def read(
             rank: int,
-            sharing: Sharing = sharing,
+            sharing: SharedObjects = sharing,
             sources: list[Source] = sources,
             pauses: list[list[float]] = pauses,
             got: dict[int, bytes] = got,

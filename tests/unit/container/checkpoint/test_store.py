@@ -24,13 +24,13 @@ from container.checkpoint import (
 from container.checkpoint import manifest as manifests
 from container.checkpoint.errors import DamagedCheckpointError
 from container.checkpoint.retention import Best
-from container.checkpoint.store import CheckpointStore, Contents, _room
+from container.checkpoint.store import CheckpointContents, CheckpointStore, _room
 
 
-def contents(step: int, content: bytes | None = None, **more: object) -> Contents:
+def contents(step: int, content: bytes | None = None, **more: object) -> CheckpointContents:
     data = content if content is not None else bytes([step % 256]) * 5000
     files = {"one.bin": [memoryview(data)], "two.bin": [memoryview(b"head"), memoryview(data)]}
-    return Contents(progress=Progress(step=step), files=files, **more)  # type: ignore[arg-type]
+    return CheckpointContents(progress=Progress(step=step), files=files, **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_damage_is_named_and_the_one_before_is_used(store: CheckpointStore, seed
 
 def test_every_single_bit_of_a_small_checkpoint(store: CheckpointStore) -> None:
     name, _ = store.write(
-        Contents(progress=Progress(step=1), files={"a.bin": [memoryview(b"some content")]}, metadata="x")
+        CheckpointContents(progress=Progress(step=1), files={"a.bin": [memoryview(b"some content")]}, metadata="x")
     )
     for file in ("a.bin", manifests.FILE_NAME):
         path = Path(store.directory, name, file)

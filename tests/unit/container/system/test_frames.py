@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from waiting import until
 
-from container.contract.frames import BODY_LIMIT, Decoder, encode
+from container.contract.frames import BODY_LIMIT, FrameDecoder, encode
 from container.contract.messages import MessageError
 from container.system import transfer
 from container.system.background import Background
-from container.system.link import Link
+from container.system.link import HostLink
 from container.system.loop import Loop
 from container.system.transfer import Transfers
 
@@ -32,7 +32,7 @@ from container.system.transfer import Transfers
 def test_frames_are_found_in_whatever_pieces_they_come(items: list[tuple[dict[str, str], bytes]], step: int) -> None:
     messages = [({**values, "op": "x"}, body) for values, body in items if "size" not in values]
     data = b"".join(encode(message, body) for message, body in messages)
-    decoder = Decoder()
+    decoder = FrameDecoder()
     found = [frame for at in range(0, len(data), step) for frame in decoder.feed(data[at : at + step])]
     assert found == messages
 
@@ -40,9 +40,9 @@ def test_frames_are_found_in_whatever_pieces_they_come(items: list[tuple[dict[st
 @pytest.mark.parametrize("data", [b"\n", b"[]\n", b"{}\n", b'{"op":1}\n', b'{"op":"x","size":-1}\n', b"\xff\n"])
 def test_what_is_no_frame_is_refused(data: bytes) -> None:
     with pytest.raises(MessageError):
-        list(Decoder().feed(data))
+        list(FrameDecoder().feed(data))
     with pytest.raises(MessageError):
-        list(Decoder().feed(b'{"op":"x","size":%d}\n' % (BODY_LIMIT + 1)))
+        list(FrameDecoder().feed(b'{"op":"x","size":%d}\n' % (BODY_LIMIT + 1)))
 
 
 class End:
@@ -72,7 +72,7 @@ class Ends:
         background = Background(self.loop)
         for number, sock in enumerate((one, other)):
             fd = sock.detach()
-            link = Link(self.loop, fd, fd, End(self, number))
+            link = HostLink(self.loop, fd, fd, End(self, number))
             self.links.append(link)
             self.transfers.append(Transfers(link, background, folder))
 
@@ -163,7 +163,7 @@ def test_an_end_of_the_connection_and_nonsense_are_told_once(ends: Ends) -> None
     ends.links[1].send({"op": "dropped"})
     one, other = socket.socketpair()
     fd = other.detach()
-    link = Link(ends.loop, fd, fd, End(ends, 0))
+    link = HostLink(ends.loop, fd, fd, End(ends, 0))
     one.sendall(b"nonsense\n")
     ends.until(lambda: len(ends.closed) == 2)
     assert ends.closed[1] == "a line of 8 bytes is not a JSON object" and not link.open

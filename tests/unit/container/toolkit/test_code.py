@@ -264,14 +264,14 @@ class TestArchives:
         assert os.readlink(code_dir / "late") == "not/there"
 
     def test_bounds(self, tmp_path: Path) -> None:
-        from container.system.archive import ArchiveError, Bounds, extract
+        from container.system.archive import ArchiveBounds, ArchiveError, extract
 
         location = Path(self.archive(tmp_path, *((entry(f"f{i}"), b"x" * 1000) for i in range(20))))
         extract(location, tmp_path / "fine")
         with pytest.raises(ArchiveError, match="more than 10 entries"):
-            extract(location, tmp_path / "a", Bounds(entries=10))
+            extract(location, tmp_path / "a", ArchiveBounds(entries=10))
         with pytest.raises(ArchiveError, match="more than 5,000 bytes"):
-            extract(location, tmp_path / "b", Bounds(5000))
+            extract(location, tmp_path / "b", ArchiveBounds(5000))
 
     def test_folders_in_each_other(self, tmp_path: Path, code_dir: Path) -> None:
         fine = "/".join("d" * 127) + "/train.py"

@@ -27,7 +27,7 @@ class Server:
         self.log: list[Any] = []
         listener = control.listen("127.0.0.1", port)
         self.address = listener.getsockname()
-        self.server = control.Server(
+        self.server = control.ControlServer(
             loop,
             listener,
             self,
@@ -50,7 +50,7 @@ class Client:
 
     def __init__(self, loop: Loop, address: tuple[str, int], host: str, token: str | None = TOKEN, seconds: float = 5):
         self.log: list[Any] = []
-        self.client = control.Client(
+        self.client = control.ControlClient(
             loop,
             address,
             self,

@@ -85,25 +85,25 @@ def test_what_was_read_is_known_by_what_it_was(monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.fixture
-def noted(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[variables_read.Noted]]:
+def noted(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[variables_read.NotingEnviron]]:
     """The class of ``os.environ``, which has seen nothing yet."""
-    monkeypatch.setattr(variables_read.Noted, "seen", set())
-    monkeypatch.setattr(variables_read.Noted, "whole", False)
+    monkeypatch.setattr(variables_read.NotingEnviron, "seen", set())
+    monkeypatch.setattr(variables_read.NotingEnviron, "whole", False)
     monkeypatch.setenv("A", "1")
     monkeypatch.setenv("TQDM_B", "2")
-    before, os.environ.__class__ = os.environ.__class__, variables_read.Noted
-    yield variables_read.Noted
+    before, os.environ.__class__ = os.environ.__class__, variables_read.NotingEnviron
+    yield variables_read.NotingEnviron
     os.environ.__class__ = before
 
 
-def test_it_is_noted_what_is_looked_at(noted: type[variables_read.Noted]) -> None:
+def test_it_is_noted_what_is_looked_at(noted: type[variables_read.NotingEnviron]) -> None:
     assert os.environ["A"] == "1" and "C" not in os.environ and os.getenv("D") is None
     assert noted.seen == {"A", "C", "D"} and not noted.whole
     assert dict(os.environb)[b"A"] == b"1" and not noted.whole
     assert "A" in list(os.environ) and noted.whole
 
 
-def test_a_module_that_looks_for_a_prefix_has_not_seen_the_rest(noted: type[variables_read.Noted]) -> None:
+def test_a_module_that_looks_for_a_prefix_has_not_seen_the_rest(noted: type[variables_read.NotingEnviron]) -> None:
     names: dict[str, object] = {"__name__": "tqdm.utils", "os": os}
     exec("found = {name: value for name, value in os.environ.items() if name.startswith('TQDM_')}", names)
     assert names["found"] == {"TQDM_B": "2"}

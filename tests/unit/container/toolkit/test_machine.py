@@ -14,8 +14,8 @@ from container.contract.failures import Cause, Failure
 from container.contract.membership import Membership
 from container.contract.plan import HostPlan, Plan, ProcessPlan, Role, StartedBy
 from container.toolkit import machine
-from container.toolkit.machine import Action, Do, Event, Happening, HostMachine, HostState
-from container.toolkit.process_group import Member
+from container.toolkit.machine import Action, Event, HostMachine, HostStage, PlainAction, PlainEvent
+from container.toolkit.process_group import ClusterProcess
 from container.toolkit.runtime import FAILURE_GRACE, HostSettings, Outcome
 
 LOST_DAEMON = "mpirun lost its daemon on algo-2.\n"
@@ -66,7 +66,7 @@ class Share:
         )
         roles = {"mpirun": Role.LAUNCHER, "orted": Role.LAUNCHER, "ps": Role.SERVER}
         self.members = {
-            name: Member(
+            name: ClusterProcess(
                 name=name,
                 role=roles.get(name, Role.RANK),
                 rank=int(name[5:]) if name.startswith("rank") else 1 if name == "worker" else None,
@@ -107,7 +107,7 @@ class Share:
         actions, until = [], self.now + seconds
         while (due := self.machine.next_deadline) is not None and due <= until:
             self.now = max(due, self.now)
-            actions += self.handle(Happening.TIME_UP)
+            actions += self.handle(PlainEvent.TIME_UP)
         self.now = until
         return actions
 
@@ -117,7 +117,7 @@ class Share:
         self.handle(machine.Go(self.plan))
         for number, member in enumerate(self.members.values()):
             member.pid = 100 + number
-            self.handle(machine.Started(member))
+            self.handle(machine.ProcessStarted(member))
         self.did.clear()
         return self
 
@@ -128,7 +128,7 @@ class Share:
         member.stream = Tail(printed.encode())  # type: ignore[assignment]
         for attribute, value in how.items():
             setattr(member, attribute, value)
-        return self.handle(machine.Ended(member))
+        return self.handle(machine.ProcessEnded(member))
 
     def raises(self, name: str, message: str = "no data") -> list[Action]:
         """Let a rank report an uncaught exception."""
@@ -140,7 +140,7 @@ class Share:
 
 def reports(actions: list[Action]) -> list[str]:
     """What algo-1 is told, beside the failures."""
-    return [action.message["op"] for action in actions if isinstance(action, machine.Report)]
+    return [action.message["op"] for action in actions if isinstance(action, machine.TellMaster)]
 
 
 def failures(actions: list[Action]) -> list[str]:
@@ -153,7 +153,7 @@ def told(actions: list[Action]) -> list[str]:
     return [
         str(action.data["name"]) if action.kind == "phase" else action.kind
         for action in actions
-        if isinstance(action, machine.Tell)
+        if isinstance(action, machine.TellSupervisor)
     ]
 
 
@@ -166,16 +166,18 @@ def overs(actions: list[Action]) -> list[machine.Over]:
 
 def test_a_host_starts_its_processes_when_all_hosts_are_ready(tmp_path: Path) -> None:
     share = Share(tmp_path, "rank 0", "rank 1", ports=(7000,))
-    assert share.handle(machine.Prepared(share.members, (7000,))) == [machine.Report({"op": "ready", "ports": [7000]})]
+    assert share.handle(machine.Prepared(share.members, (7000,))) == [
+        machine.TellMaster({"op": "ready", "ports": [7000]})
+    ]
     actions = share.handle(machine.Go(share.plan))
-    assert told(actions) == ["cluster_ready"] and Do.LAUNCH in actions
+    assert told(actions) == ["cluster_ready"] and PlainAction.LAUNCH in actions
     first, second = share.members.values()
     first.pid = 7
-    assert told(share.handle(machine.Started(first))) == ["process_started"]
+    assert told(share.handle(machine.ProcessStarted(first))) == ["process_started"]
     second.importing = True
-    assert told(share.handle(Happening.IMPORTING)) == ["ranks_started"]
+    assert told(share.handle(PlainEvent.IMPORTING)) == ["ranks_started"]
     second.pid = 8
-    assert told(share.handle(machine.Started(second))) == ["process_started"]
+    assert told(share.handle(machine.ProcessStarted(second))) == ["process_started"]
     assert failures(share.advance(1000.0)) == []
 
 
@@ -195,20 +197,20 @@ def test_imports_may_take_any_time_but_not_in_silence(tmp_path: Path) -> None:
     share.members["rank 0"].importing = True
     for _ in range(10):
         assert not share.advance(9.0)
-        share.handle(Happening.IMPORTER_HEARD)
+        share.handle(PlainEvent.IMPORTER_HEARD)
     assert share.advance(10.0) == [machine.BlameImporter(("rank 0",))]
 
 
 def test_a_host_gives_up_when_algo_1_is_silent_before_all_are_ready(tmp_path: Path) -> None:
     share = Share(tmp_path, host="algo-2")
     for _ in range(3):
-        share.handle(Happening.MASTER_HEARD)
+        share.handle(PlainEvent.MASTER_HEARD)
         assert share.advance(9.9) == []
     (over,) = overs(share.advance(0.2))
     assert over.outcome.failure is not None and over.outcome.failure.cause is Cause.HOST_LOST
     assert over.outcome.failure.message == "algo-1 was lost: it has not answered for 10 s."
     running = Share(tmp_path, "rank 1", host="algo-2")
-    running.handle(Happening.MASTER_HEARD)
+    running.handle(PlainEvent.MASTER_HEARD)
     running.start()
     assert running.advance(1000.0) == []
 
@@ -257,7 +259,7 @@ def test_the_cause_is_reported_though_its_consequence_is_seen_first(tmp_path: Pa
     share.raises("rank 1")
     assert failures(share.end("rank 1", 1)) == [BOOM]
     failure = Failure(cause=Cause.PROCESS, message="no data")
-    (over,) = overs(share.handle(machine.End(failure)))
+    (over,) = overs(share.handle(machine.JobFailed(failure)))
     assert over == machine.Over(Outcome(failure=failure), FAILURE_GRACE)
     assert share.advance(100.0) == []  # the consequences are not reported any more
 
@@ -333,9 +335,9 @@ def test_a_port_that_was_taken_is_a_cause_of_its_own(tmp_path: Path) -> None:
 def test_a_diverged_metric_fails_a_host_that_runs_or_serves(tmp_path: Path) -> None:
     failure = Failure(cause=Cause.UNSOUND, message="NaN")
     share = Share(tmp_path, "rank 0", "worker", has_servers=True).start()
-    assert failures(share.handle(machine.Diverged(failure))) == ["None: NaN"]
-    share.handle(Happening.STOP)
-    assert share.handle(machine.Diverged(failure)) == []
+    assert failures(share.handle(machine.RankDiverged(failure))) == ["None: NaN"]
+    share.handle(PlainEvent.STOP)
+    assert share.handle(machine.RankDiverged(failure)) == []
 
 
 # --- the end of the ranks ---
@@ -349,7 +351,7 @@ def test_a_host_is_done_when_its_ranks_and_mpirun_have_ended(tmp_path: Path) -> 
     assert told(actions) == ["process_ended", "ranks_ended"] and reports(actions) == ["evidence"]
     assert reports(share.end("mpirun")) == ["done"]
     assert share.end("orted") == []
-    assert overs(share.handle(Happening.FINISH)) == [machine.Over(Outcome(), 0.0)]
+    assert overs(share.handle(PlainEvent.FINISH)) == [machine.Over(Outcome(), 0.0)]
 
 
 def test_a_rank_whose_failure_waits_for_its_cause_has_not_ended_well(tmp_path: Path) -> None:
@@ -363,15 +365,15 @@ def test_ranks_that_only_serve_do_not_hold_the_job(tmp_path: Path) -> None:
     share = Share(tmp_path, "rank 0", "worker", "ps", has_servers=True).start()
     share.end("rank 0")
     share.members["worker"].servers.add(share.members["worker"].pid)
-    assert reports(share.handle(Happening.SERVING)) == ["done"]
-    assert overs(share.handle(Happening.FINISH)) == [machine.Over(Outcome(), FAILURE_GRACE)]
+    assert reports(share.handle(PlainEvent.SERVING)) == ["done"]
+    assert overs(share.handle(PlainEvent.FINISH)) == [machine.Over(Outcome(), FAILURE_GRACE)]
 
 
 def test_who_still_runs_after_rank_0_is_said_once(tmp_path: Path) -> None:
     share = Share(tmp_path, "rank 0", "worker", has_servers=True).start()
     share.end("rank 0")
     assert share.advance(machine.REMARK_AFTER - 0.1) == []
-    assert share.advance(100.0) == [Do.SAY_WHO_RUNS]
+    assert share.advance(100.0) == [PlainAction.SAY_WHO_RUNS]
 
 
 def test_a_killed_worker_of_parameter_servers_starts_again_so_many_times(tmp_path: Path) -> None:
@@ -388,8 +390,8 @@ def test_a_killed_worker_of_parameter_servers_starts_again_so_many_times(tmp_pat
     (revive,) = [action for action in actions if isinstance(action, machine.Revive)]
     assert (revive.process.name, revive.count) == ("worker", 1)
     assert told(actions)[-1] == "worker_restarted" and failures(actions) == []
-    share.members["worker"] = again = Member(name="worker", role=Role.RANK, rank=1, pid=9, revivals=1)
-    share.handle(machine.Started(again))
+    share.members["worker"] = again = ClusterProcess(name="worker", role=Role.RANK, rank=1, pid=9, revivals=1)
+    share.handle(machine.ProcessStarted(again))
     assert failures(share.end("worker", None, signal=signal.SIGKILL)) == ["worker: was killed by SIGKILL"]
 
 
@@ -398,32 +400,32 @@ def test_a_killed_worker_of_parameter_servers_starts_again_so_many_times(tmp_pat
 
 def test_a_stop_asks_all_hosts_and_gives_the_ranks_time_to_save(tmp_path: Path) -> None:
     share = Share(tmp_path, "rank 0", "rank 1").start()
-    assert share.handle(Happening.STOP_ASKED) == [machine.Report({"op": "stop"})]
-    actions = share.handle(Happening.STOP)
-    assert told(actions) == ["stopping"] and Do.STOP_RANKS in actions
-    assert share.handle(Happening.STOP) == []
+    assert share.handle(PlainEvent.STOP_ASKED) == [machine.TellMaster({"op": "stop"})]
+    actions = share.handle(PlainEvent.STOP)
+    assert told(actions) == ["stopping"] and PlainAction.STOP_RANKS in actions
+    assert share.handle(PlainEvent.STOP) == []
     assert failures(share.end("rank 0", 1)) == []
     assert reports(share.end("rank 1", 143)) == ["stopped"]
-    assert overs(share.handle(Happening.FINISH)) == [machine.Over(Outcome(stopped=True), 0.0)]
+    assert overs(share.handle(PlainEvent.FINISH)) == [machine.Over(Outcome(stopped=True), 0.0)]
 
 
 def test_another_host_stops_without_waiting_for_algo_1(tmp_path: Path) -> None:
     share = Share(tmp_path, "rank 1", host="algo-2").start()
-    actions = share.handle(Happening.STOP_ASKED)
-    assert reports(actions) == ["stop"] and Do.STOP_RANKS in actions
+    actions = share.handle(PlainEvent.STOP_ASKED)
+    assert reports(actions) == ["stop"] and PlainAction.STOP_RANKS in actions
 
 
 def test_a_host_that_stops_does_not_miss_algo_1(tmp_path: Path) -> None:
     share = Share(tmp_path, "rank 1", host="algo-2", stop_grace=100.0)
-    share.handle(Happening.MASTER_HEARD)
+    share.handle(PlainEvent.MASTER_HEARD)
     share.handle(machine.Prepared(share.members, share.ports))
-    share.handle(Happening.STOP)
+    share.handle(PlainEvent.STOP)
     assert not any(over.outcome.failure for over in overs(share.advance(60.0)))
 
 
 def test_ranks_that_do_not_end_in_time_are_ended(tmp_path: Path) -> None:
     share = Share(tmp_path, "rank 0").start()
-    share.handle(Happening.STOP)
+    share.handle(PlainEvent.STOP)
     assert share.advance(4.9) == []
     actions = share.advance(0.2)
     assert machine.Say("the ranks did not end within 5 s of SIGTERM.") in actions
@@ -432,26 +434,26 @@ def test_ranks_that_do_not_end_in_time_are_ended(tmp_path: Path) -> None:
 
 def test_a_second_stop_ends_the_host_at_once(tmp_path: Path) -> None:
     share = Share(tmp_path, "rank 0").start()
-    share.handle(Happening.STOP_ASKED)
-    share.handle(Happening.STOP)
-    assert overs(share.handle(Happening.STOP_ASKED)) == [machine.Over(Outcome(stopped=True), 0.0)]
+    share.handle(PlainEvent.STOP_ASKED)
+    share.handle(PlainEvent.STOP)
+    assert overs(share.handle(PlainEvent.STOP_ASKED)) == [machine.Over(Outcome(stopped=True), 0.0)]
 
 
 def test_a_rank_that_starts_while_the_job_stops_is_told_too(tmp_path: Path) -> None:
     share = Share(tmp_path, "rank 0")
     share.handle(machine.Prepared(share.members))
     share.handle(machine.Go(share.plan))
-    assert reports(share.handle(Happening.STOP)) == ["stopped"]  # nothing runs that could save
+    assert reports(share.handle(PlainEvent.STOP)) == ["stopped"]  # nothing runs that could save
     share.members["rank 0"].pid = 7
-    assert Do.STOP_RANKS in share.handle(machine.Started(share.members["rank 0"]))
+    assert PlainAction.STOP_RANKS in share.handle(machine.ProcessStarted(share.members["rank 0"]))
 
 
-@pytest.mark.parametrize("event", [Happening.STOP_ASKED, Happening.STOP])
+@pytest.mark.parametrize("event", [PlainEvent.STOP_ASKED, PlainEvent.STOP])
 def test_a_stop_while_the_code_is_being_prepared_ends_the_host(event: Event, tmp_path: Path) -> None:
     share = Share(tmp_path, "rank 0")
     assert overs(share.handle(event)) == [machine.Over(Outcome(stopped=True), FAILURE_GRACE)]
     assert share.handle(machine.Go(share.plan)) == []
-    assert share.machine.state is HostState.OVER
+    assert share.machine.state is HostStage.OVER
 
 
 # --- a failure ---
@@ -468,9 +470,9 @@ def test_another_host_ends_though_algo_1_says_nothing(tmp_path: Path) -> None:
 
 def test_the_first_verdict_stays_and_may_only_be_hurried(tmp_path: Path) -> None:
     share = Share(tmp_path, "rank 0").start()
-    share.handle(machine.End(Failure(cause=Cause.PROCESS, message="first")))
-    assert share.handle(machine.End(Failure(cause=Cause.PROCESS, message="second"))) == []
+    share.handle(machine.JobFailed(Failure(cause=Cause.PROCESS, message="first")))
+    assert share.handle(machine.JobFailed(Failure(cause=Cause.PROCESS, message="second"))) == []
     assert share.handle(machine.MasterLost("gone")) == []
-    assert share.handle(machine.Failed(Failure(cause=Cause.PROCESS, message="third"))) == []
-    assert overs(share.handle(Happening.END_ASKED)) == [machine.Over(Outcome(stopped=True), 0.0)]
+    assert share.handle(machine.HostFailed(Failure(cause=Cause.PROCESS, message="third"))) == []
+    assert overs(share.handle(PlainEvent.END_ASKED)) == [machine.Over(Outcome(stopped=True), 0.0)]
     assert told(share.end("rank 0", None, signal=signal.SIGTERM)) == ["process_ended", "ranks_ended"]

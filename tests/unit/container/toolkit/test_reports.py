@@ -12,7 +12,7 @@ from container.contract.hints import Situation
 from container.contract.membership import ClusterHost, Membership
 from container.contract.plan import HostPlan, Plan, ProcessPlan, Role
 from container.toolkit import reports
-from container.toolkit.process_group import Member
+from container.toolkit.process_group import ClusterProcess
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 1, in <module>\nValueError: no data\n'
 
@@ -24,8 +24,8 @@ class Tail:
         self.tail = text.encode()
 
 
-def member(printed: str = "", **values: Any) -> Member:
-    one = Member(name="rank 3", role=Role.RANK, rank=3, ended=True, pid=7, **values)
+def member(printed: str = "", **values: Any) -> ClusterProcess:
+    one = ClusterProcess(name="rank 3", role=Role.RANK, rank=3, ended=True, pid=7, **values)
     one.stream = Tail(printed)  # type: ignore[assignment]
     return one
 
@@ -246,7 +246,7 @@ def test_other_texts_have_no_hints() -> None:
         (member(exit_code=1, exception=exception(message="UNAVAILABLE: failed to connect to all addresses")), True),
     ],
 )  # fmt: skip
-def test_consequences_of_anothers_failure_are_known_by_what_they_say(one: Member, expected: bool) -> None:
+def test_consequences_of_anothers_failure_are_known_by_what_they_say(one: ClusterProcess, expected: bool) -> None:
     assert reports.is_consequence(one) is expected
 
 

@@ -10,13 +10,13 @@ from typing import Any
 from container.contract.plan import Role
 from container.system.loop import Loop
 from container.toolkit import resources
-from container.toolkit.process_group import Member
+from container.toolkit.process_group import ClusterProcess
 
 
 def test_a_look_is_followed_by_a_wait_that_is_much_longer_than_the_look(loop: Loop) -> None:
     waits: list[float] = []
     told: list[tuple[int | None, dict[str, Any]]] = []
-    member = Member("rank 0", Role.RANK, rank=0, pid=os.getpid(), started_at=time.monotonic() - 1)
+    member = ClusterProcess("rank 0", Role.RANK, rank=0, pid=os.getpid(), started_at=time.monotonic() - 1)
 
     def call_later(seconds: float, callback: Any) -> None:
         waits.append(seconds)

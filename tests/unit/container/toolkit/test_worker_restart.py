@@ -10,9 +10,9 @@ from container.contract.membership import Membership
 from container.contract.plan import Plan, Role
 from container.contract.strategies import MPI, Distribution, ParameterServer
 from container.toolkit import worker_restart
-from container.toolkit.process_group import Member
+from container.toolkit.process_group import ClusterProcess
 
-KILLED = Member(name="worker", role=Role.RANK, rank=2, ended=True, signal=9)
+KILLED = ClusterProcess(name="worker", role=Role.RANK, rank=2, ended=True, signal=9)
 TWO, ONE = (
     Plan(strategy="parameter_server", membership=Membership.of(names), hosts=()) for names in (["a", "b"], ["a"])
 )
@@ -36,6 +36,6 @@ TWO, ONE = (
     ],
 )
 def test_killed_workers_of_a_coordinator_are_started_again(
-    member: Member, plan: Plan | None, strategy: Distribution, limit: int, allowed: bool
+    member: ClusterProcess, plan: Plan | None, strategy: Distribution, limit: int, allowed: bool
 ) -> None:
     assert worker_restart.allows(member, plan, strategy, limit) is allowed

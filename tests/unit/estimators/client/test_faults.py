@@ -151,6 +151,13 @@ class Hosts:
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
+        self.told: list[Any] = []
+
+    def rank_of(self, host: str, process: str | None) -> int | None:
+        return int(process[5:]) if process else None
+
+    def fault_injected(self, fault: faults.Fault, data: dict[str, Any]) -> None:
+        self.told.append((fault, data))
 
     def interrupt(self, host: str, notice_s: float, back_in_s: float | None) -> None:
         self.asked.append(("interrupt", host, notice_s, back_in_s))
@@ -173,17 +180,15 @@ def hosts() -> Hosts:
 def injector(
     loop: Loop, hosts: Hosts, *injected: faults.Fault, market: SpotMarket | None = None
 ) -> tuple[FaultInjector, list[Any]]:
-    told: list[Any] = []
     made = FaultInjector(
         loop,
         hosts,
         faults=injected,
         market=market,
         names=("algo-1", "algo-2"),
-        rank_of=lambda host, process: int(process[5:]) if process else None,
-        tell=lambda fault, data: told.append((fault, data)),
+        supervisor=hosts,  # type: ignore[arg-type]
     )
-    return made, told
+    return made, hosts.told
 
 
 def until(loop: Loop, condition: Callable[[], bool]) -> None:

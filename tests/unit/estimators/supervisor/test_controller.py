@@ -22,7 +22,7 @@ from estimators.backends.base import HostEnd
 from estimators.backends.hosts.membership import MembershipListener, Places
 from estimators.supervisor.elastic import deciding
 from estimators.supervisor.elastic.controller import ElasticController
-from estimators.supervisor.elastic.course import TRANSITIONS, State, Turn
+from estimators.supervisor.elastic.course import TRANSITIONS, State, TrainingEvent
 from estimators.supervisor.elastic.members import Roster, WorkerState
 from estimators.supervisor.transitions import IllegalTransition
 
@@ -78,17 +78,19 @@ class World:
             self,  # type: ignore[arg-type]
             self,  # type: ignore[arg-type]
             self,  # type: ignore[arg-type]
-            ElasticHorovod(warm=True, **strategy),
+            types.SimpleNamespace(  # type: ignore[arg-type]
+                strategy=ElasticHorovod(warm=True, **strategy), hosts=self.initial, hang_timeout=hang_timeout
+            ),
+            types.SimpleNamespace(python="python", start_timeout=start_timeout),  # type: ignore[arg-type]
             self.initial,
-            python="python",
-            start_timeout=start_timeout,
-            hang_timeout=hang_timeout,
-            clock=lambda: self.now,
-            make_driver=self._driver,  # type: ignore[arg-type]
+            driver=self._driver,  # type: ignore[arg-type]
         )
         self.controller.start()
 
     # --- the loop ---
+
+    def time(self) -> float:
+        return self.now
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
         timer = Timer(callback)
@@ -122,7 +124,7 @@ class World:
         self.preempted.append(host)
 
     def interrupted(self, host: str, notice_s: float) -> None:
-        self.controller.interrupt(host, notice_s)
+        self.controller.hosts.interrupt(host, notice_s)
 
     def await_hosts(self) -> list[str]:
         return []
@@ -169,8 +171,8 @@ class World:
 
     # --- the driver ---
 
-    def _driver(self, *arguments: Any, received: Callable[[dict[str, Any]], None], **more: Any) -> World:
-        self.driver_says = received
+    def _driver(self, *arguments: Any, **more: Any) -> World:
+        self.driver_says = self.controller.from_driver
         return self
 
     def send(self, message: dict[str, Any]) -> None:
@@ -204,7 +206,7 @@ class World:
         self.tells(host, "worker_ended", worker=worker, exit_code=code)
 
     def ends(self, host: str, code: int = 0) -> None:
-        self.controller.host_ended(HostEnd(host=host, exit_code=code))
+        self.controller.hosts.ended(HostEnd(host=host, exit_code=code))
 
     def hosts(self) -> list[str]:
         return self.controller.roster.running
@@ -235,7 +237,7 @@ def test_it_begins_when_all_are_there_or_their_time_is_over() -> None:
 def test_after_a_loss_the_others_meet_by_themselves_before_changes_are_told() -> None:
     world = begun(hosts=3, min_hosts=1, cooldown=(0.5, 1.0), max_hosts=4)
     world.dies("algo-1.0.0")
-    assert world.controller._session.state is State.SETTLING
+    assert world.controller.state is State.SETTLING
     assert world.offers == [("algo-1.0.0", "algo-2.0.0", "algo-3.0.0")]
     world.advance(0.6)  # its cooldown is over, and another one is prepared there
     world.tells("algo-1", "worker_ready", worker="algo-1.0.1")
@@ -243,14 +245,14 @@ def test_after_a_loss_the_others_meet_by_themselves_before_changes_are_told() ->
     world.advance(1.5)
     assert world.offers[-1] == ("algo-2.0.0", "algo-3.0.0", "algo-1.0.1")
     world.meet()
-    assert world.controller._session.state is State.TRAINING
+    assert world.controller.state is State.TRAINING
     assert world.said[-1] == "3 -> 3 workers (joined: algo-1; left: algo-1)"
 
 
 def test_with_too_few_it_waits_and_ends_in_vain_when_nobody_has_its_state() -> None:
     world = begun(min_hosts=2, cooldown=(5.0, 5.0))
     world.dies("algo-1.0.0")
-    assert world.controller._session.state is State.SHORT
+    assert world.controller.state is State.SHORT
     assert "the training needs at least 2 workers, but has only 1. It waits for more" in world.said[-1]
     assert world.said[-1].endswith("Missing: algo-1.")
     world.advance(6.0)
@@ -313,7 +315,7 @@ def test_a_job_does_not_fail_for_one_machine_while_another_host_may_still_come()
     world.up("algo-2", "algo-9")
     assert world.offers == [("algo-2.0.0", "algo-9.0.0")]
     world = World(hosts=1, min_hosts=1, max_hosts=2, cooldown=(1.0, 1.0))
-    world.controller.add_hosts(1)
+    world.controller.hosts.add(1)
     cannot_take_part(world, "algo-2")
     assert world.failure is None
 
@@ -332,7 +334,7 @@ def test_a_source_that_names_fewer_hosts_than_were_asked_for_and_none_of_use() -
 def test_a_host_that_is_killed_before_it_comes_is_replaced() -> None:
     world = World(hosts=1, min_hosts=1, cooldown=(1.0, 1.0))
     killed = Failure(cause=Cause.PROCESS, message="was killed by SIGKILL.", host="algo-1", signal=9)
-    world.controller.host_ended(HostEnd(host="algo-1", signal=9, failure=killed))
+    world.controller.hosts.ended(HostEnd(host="algo-1", signal=9, failure=killed))
     world.advance(1.1)
     assert world.failure is None and world.added == ["algo-2"]
     world.up("algo-2")
@@ -368,7 +370,7 @@ def test_hosts_that_cannot_take_part_come_ever_more_seldom_in_a_training_that_ha
 
 def test_a_host_leaves_when_the_others_have_met_without_it() -> None:
     world = begun(hosts=3, min_hosts=1)
-    world.controller.remove_host("algo-1")
+    world.controller.hosts.remove("algo-1")
     assert world.offers[-1] == ("algo-2.0.0", "algo-3.0.0")
     assert ("algo-1", {"op": "finish"}) not in world.asked
     world.meet()
@@ -381,15 +383,15 @@ def test_a_host_leaves_when_the_others_have_met_without_it() -> None:
     world.advance(100.0)
     assert world.added == []
     with pytest.raises(ValueError, match="at least 1 host, but would have 0 without algo-3"):
-        world.controller.remove_host("algo-2")
-        world.controller.remove_host("algo-3")
+        world.controller.hosts.remove("algo-2")
+        world.controller.hosts.remove("algo-3")
 
 
 def test_a_notice_is_the_jobs_where_nobody_else_trains() -> None:
     world = begun(min_hosts=1)
-    world.controller.interrupt("algo-1", 2.0)
+    world.controller.hosts.interrupt("algo-1", 2.0)
     assert world.preempted == [] and world.offers[-1] == ("algo-2.0.0",)
-    world.controller.interrupt("algo-2", 2.0)
+    world.controller.hosts.interrupt("algo-2", 2.0)
     assert world.preempted == ["algo-2"]
     world.advance(2.0)
     assert world.killed == ["algo-1"]
@@ -398,9 +400,9 @@ def test_a_notice_is_the_jobs_where_nobody_else_trains() -> None:
 def test_a_host_that_is_about_to_leave_is_not_counted_when_another_is_to_come() -> None:
     world = begun(min_hosts=1, cooldown=(1.0, 1.0))  # and no more than two
     with pytest.raises(ValueError, match="the job has 2 hosts, so 1 more would exceed max_hosts=2"):
-        world.controller.add_hosts(1)
-    world.controller.interrupt("algo-1", 60.0)
-    assert world.controller.add_hosts(1) == ["algo-3"]
+        world.controller.hosts.add(1)
+    world.controller.hosts.interrupt("algo-1", 60.0)
+    assert world.controller.hosts.add(1) == ["algo-3"]
     world.up("algo-3")
     world.meet()
     world.ends("algo-2", 137)
@@ -423,7 +425,7 @@ def test_it_is_complete_when_a_member_is_through_and_fails_when_all_have_failed(
 
 def test_hosts_that_have_not_come_yet_hold_up_no_job_that_is_complete() -> None:
     world = begun(max_hosts=4)
-    world.controller.add_hosts(2)
+    world.controller.hosts.add(2)
     ends, world.withdraw = world.withdraw, lambda host: ends(host) if host == "algo-3" else None  # type: ignore[method-assign]
     for name in ("algo-1", "algo-2"):
         world.dies(f"{name}.0.0", 0)
@@ -486,7 +488,7 @@ def test_a_source_that_decides_gives_hosts_their_places() -> None:
     world.places({"a": 1, "b": 2})
     assert world.located["algo-3"] == "b"
     with pytest.raises(ValueError, match="the board decides which hosts the job has"):
-        world.controller.add_hosts(1)
+        world.controller.hosts.add(1)
     world.up("algo-3")
     world.meet()
     assert world.membership_told is not None
@@ -501,7 +503,7 @@ def test_a_source_of_places_bounds_how_many_hosts_there_are() -> None:
     world.meet()
     assert world.added == []  # there is no place for a spare one
     with pytest.raises(ValueError, match=r"the board has 2 places \(a, b\), and the job uses 2 of them. There is no"):
-        world.controller.add_hosts(1)
+        world.controller.hosts.add(1)
     world.ends("algo-1", 137)
     world.places({"b": None})  # with the machine itself
     world.advance(2.0)
@@ -513,11 +515,11 @@ def test_a_source_of_places_bounds_how_many_hosts_there_are() -> None:
 
 
 def test_only_what_is_in_the_table_may_happen() -> None:
-    assert TRANSITIONS.following(State.GATHERING, Turn.BEGIN) is State.FORMING
+    assert TRANSITIONS.following(State.GATHERING, TrainingEvent.BEGIN) is State.FORMING
     with pytest.raises(IllegalTransition, match="LOSS cannot happen to an elastic training that is GATHERING"):
-        TRANSITIONS.following(State.GATHERING, Turn.LOSS)
+        TRANSITIONS.following(State.GATHERING, TrainingEvent.LOSS)
     assert {state for state, _ in TRANSITIONS} == set(State)
-    assert all(TRANSITIONS.following(state, Turn.END) is State.OVER for state in State)
+    assert all(TRANSITIONS.following(state, TrainingEvent.END) is State.OVER for state in State)
 
 
 @settings(max_examples=60, deadline=None)
@@ -548,13 +550,13 @@ def test_whatever_happens_only_who_is_alive_is_offered(data: st.DataObject) -> N
             elif what == "end":
                 world.ends(host, data.draw(st.sampled_from([0, 137])))
             elif what == "leave":
-                world.controller.remove_host(host)
+                world.controller.hosts.remove(host)
             elif what == "notice":
-                world.controller.interrupt(host, 1.0)
+                world.controller.hosts.interrupt(host, 1.0)
             elif what == "kill":
-                world.controller.lose_host(host)
+                world.controller.hosts.lose(host)
             elif what == "add":
-                world.controller.add_hosts(1)
+                world.controller.hosts.add(1)
             elif what == "meet" and world.offers:
                 if all(roster.workers[name].state is not WorkerState.ENDED for name in world.offers[-1]):
                     world.meet()

@@ -77,10 +77,9 @@ class World:
         self.keeping = self.loop.start(self.job.keep())
 
     def ask(self, **message: Any) -> list[dict[str, Any]]:
-        answers: list[dict[str, Any]] = []
-        self.loop.call_soon(lambda: self.job._answer(message, answers.append))
+        asked = self.loop.start(self.job.answer(message))
         self.loop.advance()
-        return answers
+        return [asked.result()]
 
     @property
     def status(self) -> dict[str, Any]:
@@ -154,19 +153,19 @@ def test_nobody_tries_for_ever(world: World) -> None:
 
 def test_a_job_that_the_dispatcher_does_not_have_yet_is_stopped_here(world: World) -> None:
     world.loop.advance()
-    waiting: list[dict[str, Any]] = []
-    world.job._answer({"op": "resize"}, waiting.append)
+    waiting = world.loop.start(world.job.answer({"op": "resize"}))
+    world.loop.advance()
     assert world.ask(op="stop") == [{"ok": True}]
     world.loop.advance()
     assert world.keeping.done() and world.status["TrainingJobStatus"] == "Stopped"
-    assert waiting == [{"ok": False, "error": "resize: the job has already ended."}]
+    assert waiting.result() == {"ok": False, "error": "resize: the job has already ended."}
 
 
 def test_what_is_asked_before_the_dispatcher_has_the_job_is_passed_on_when_it_has(world: World) -> None:
     world.loop.advance()
-    answers: list[dict[str, Any]] = []
-    world.job._answer({"op": "resize"}, answers.append)
+    answer = world.loop.start(world.job.answer({"op": "resize"}))
+    world.loop.advance()
     assert not Script.asked
     world.job._found(dict(THERE))
     world.loop.advance()
-    assert Script.asked == [{"op": "resize"}] and answers == [{"ok": True}]
+    assert Script.asked == [{"op": "resize"}] and answer.result() == {"ok": True}

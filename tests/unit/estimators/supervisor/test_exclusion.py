@@ -11,6 +11,17 @@ from estimators.job.errors import ConfigurationError
 from estimators.supervisor.elastic.exclusion import Exclusion, load_policy
 from estimators.supervisor.elastic.policy import GrowingCooldown
 
+
+class Log:
+    """The supervisor's log."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+
 RULES = """\
 import math
 
@@ -45,18 +56,18 @@ def rules(tmp_path: Path) -> Path:
 
 
 def test_a_rule_holds_over_the_cooldown(rules: Path) -> None:
-    said: list[str] = []
-    exclusion = Exclusion(GrowingCooldown(1.0, 6.0), load_policy(f"{rules}:Twice"), said.append)
+    log = Log()
+    exclusion = Exclusion(GrowingCooldown(1.0, 6.0), load_policy(f"{rules}:Twice"), log)  # type: ignore[arg-type]
     assert [exclusion.failed("algo-1", 10.0) for _ in range(2)] == [15.0, math.inf]
-    assert said == []
+    assert log.said == []
 
 
 @pytest.mark.parametrize(("name", "words"), [("Wrong", "NaN"), ("Raises", "KeyError: 'algo-1'")])
 def test_where_a_rule_fails_the_cooldown_holds_and_the_log_says_so(rules: Path, name: str, words: str) -> None:
-    said: list[str] = []
-    exclusion = Exclusion(GrowingCooldown(1.0, 6.0), load_policy(f"{rules}:{name}"), said.append)
+    log = Log()
+    exclusion = Exclusion(GrowingCooldown(1.0, 6.0), load_policy(f"{rules}:{name}"), log)  # type: ignore[arg-type]
     assert [exclusion.failed("algo-1", 10.0) for _ in range(2)] == [11.0, 12.0]
-    assert len(said) == 2 and words in said[0]
+    assert len(log.said) == 2 and words in log.said[0]
 
 
 def test_a_rule_of_a_package() -> None:

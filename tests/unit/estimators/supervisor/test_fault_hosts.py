@@ -13,11 +13,12 @@ from estimators.supervisor.events import Event, HostsChanged
 
 
 class Job:
-    """What is used of the supervisor; see :class:`estimators.supervisor.preemption.PreemptedJob`."""
+    """What is used of the supervisor."""
 
     def __init__(self) -> None:
         self.attempts = Attempts(FailurePolicy(min_hosts=2), ("algo-1", "algo-2"))
         self.waits = self.ends = False
+        self.elastic = None
         self.told: list[tuple[str, str]] = []
 
     def tell(self, kind: str, host: str, text: str, **data: Any) -> None:
@@ -34,7 +35,7 @@ class Job:
 
 def test_who_is_taken_between_two_attempts_is_not_there_for_the_next_one() -> None:
     job = Job()
-    hosts = ElasticHosts(lambda: None, job)  # type: ignore[arg-type]
+    hosts = ElasticHosts(job)  # type: ignore[arg-type]
     hosts.interrupt("algo-1", 2.0, 60.0)
     assert job.present == ("algo-1", "algo-2")  # the job is about to be over
     job.attempts.taken.append("algo-2")  # an attempt ends by its notice

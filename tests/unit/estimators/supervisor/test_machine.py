@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from container.contract.failures import Cause, Failure
 from estimators.backends.base import HostEnd
 from estimators.job.failure_policy import EndedBy, Ending, FailurePolicy
+from estimators.job.log_redaction import Mask
+from estimators.job.secrets import MASK
 from estimators.records.states import SecondaryStatus
 from estimators.supervisor.attempts import Attempts
 from estimators.supervisor.events import (
@@ -33,9 +35,9 @@ from estimators.supervisor.events import (
     LimitReached,
     OverThere,
     Preempted,
-    Progress,
     Show,
     Started,
+    StatusReported,
     StopAsked,
     Tell,
     TimeUp,
@@ -47,7 +49,7 @@ from estimators.supervisor.machine import JobMachine
 
 HOSTS = ("algo-1", "algo-2")
 FAILURE = Failure(cause=Cause.PROCESS, message="exited with code 3", host="algo-1", exit_code=3)
-TRAINING = Progress(SecondaryStatus.TRAINING)
+TRAINING = StatusReported(SecondaryStatus.TRAINING)
 
 
 class Job:
@@ -160,11 +162,11 @@ class TestFailure:
         assert Do.FINISH not in job.waits_until(0.1)
 
     def test_secrets_are_masked_before_a_failure_is_kept(self) -> None:
-        job = Job(masked=lambda failure: dataclasses.replace(failure, message="***")).trains()
+        job = Job(mask=Mask([FAILURE.message])).trains()
         job.machine.reported = FAILURE
         job.ends("algo-1", 3)
         job.ends("algo-2", 130, last=True)
-        assert job.machine.failure is not None and job.machine.failure.message == "***"
+        assert job.machine.failure is not None and job.machine.failure.message == MASK
 
     def test_outputs_that_cannot_be_packed_fail_a_job_that_had_not_failed(self) -> None:
         unpacked = Failure(cause=Cause.CONFIGURATION, message="the disk is full")
@@ -342,7 +344,7 @@ class TestStop:
     def test_steps_of_the_backend_do_not_hide_that_it_is_stopping(self) -> None:
         job = Job().trains()
         job.take(StopAsked("by hand"))
-        assert job.take(Progress(SecondaryStatus.PENDING, "no room")) == []
+        assert job.take(StatusReported(SecondaryStatus.PENDING, "no room")) == []
 
     def test_of_a_managed_job_the_service_decides(self) -> None:
         job = Job(managed=True)
@@ -462,7 +464,7 @@ STIMULI: list[Event] = [
     HostTaken("algo-2", None, 5.0),
     HostTaken("algo-2", 1.0, None),
     HostReturned("algo-2"),
-    Progress(SecondaryStatus.PENDING, "no room"),
+    StatusReported(SecondaryStatus.PENDING, "no room"),
 ]
 
 

@@ -14,25 +14,27 @@ from estimators.supervisor import neighbours
     ("code", "there", "expected"),
     [
         (
-            "/p/train.py",
-            "/p/helper.py",
+            "p/train.py",
+            "p/helper.py",
             "helper.py is next to train.py, but only train.py was sent. To send the whole folder, set source_dir='.'",
         ),
-        ("/p/src/train.py", "/p/src/helper", "source_dir='src', entry_point='train.py' (--source-dir src)"),
-        ("/q/train.py", "/q/helper.py", "source_dir='/q', entry_point='train.py' (--source-dir /q)"),
+        ("p/src/train.py", "p/src/helper/__init__.py", "source_dir='src', entry_point='train.py' (--source-dir src)"),
+        ("q/train.py", "q/helper.py", "source_dir='{root}/q', entry_point='train.py' (--source-dir {root}/q)"),
         (
-            "/p/src",
-            "/p/helper.py",
+            "p/src",
+            "p/helper.py",
             "next to src/, but only src/ was sent. To send helper.py too, set dependencies=['helper.py']",
         ),
-        ("/p/train.py", "/p/other.py", None),
+        ("p/train.py", "p/other.py", None),
     ],
 )
-def test_where_a_module_lies(code: str, there: str, expected: str | None) -> None:
-    said = neighbours.hint_at(hints.install("helper.sub"), Path(code), "/p", lambda path: path == Path(there))
-    assert (said is None) if expected is None else (said is not None and expected in said)
+def test_where_a_module_lies(tmp_path: Path, code: str, there: str, expected: str | None) -> None:
+    (tmp_path / there).parent.mkdir(parents=True)
+    (tmp_path / there).touch()
+    said = neighbours.hint_at(hints.install("helper.sub"), tmp_path / code, f"{tmp_path}/p")
+    assert (said is None) if expected is None else (said is not None and expected.format(root=tmp_path) in said)
 
 
-def test_other_hints_are_left_alone() -> None:
+def test_other_hints_are_left_alone(tmp_path: Path) -> None:
     other = "the disk is full: `fleetfit clean` frees what old jobs and caches hold."
-    assert neighbours.hint_at(other, Path("/p/train.py"), "/p", lambda path: True) is None
+    assert neighbours.hint_at(other, tmp_path / "train.py", str(tmp_path)) is None

@@ -11,7 +11,7 @@ import pytest
 from container.contract.strategies import ElasticTorchDistributed
 from estimators.supervisor.elastic.members import Roster
 from estimators.supervisor.elastic.policy import Limits
-from estimators.supervisor.elastic.restarting import Phase, RestartingDriver
+from estimators.supervisor.elastic.restarting import RestartingDriver, RestartPhase
 
 ONE, TWO, THREE = "algo-1.0.0", "algo-2.0.0", "algo-3.0.0"
 
@@ -38,6 +38,8 @@ class World:
     def __init__(self, least: int = 1, restarts: int = 0, **strategy: Any) -> None:
         self.soon: list[Callable[[], None]] = []
         self.late: list[tuple[float, Timer, Callable[[], None]]] = []
+        self.record = self  # the backend's
+        self.name = "job-1"
         self.sharing: list[Coroutine[Any, Any, None]] = []
         self.told: list[dict[str, Any]] = []
         roster = Roster(["algo-1", "algo-2", "algo-3"], 1, restarts=True)
@@ -45,13 +47,12 @@ class World:
             host.address, host.ports = f"10.0.0.{number}", (7000, 7001)
         self.driver = RestartingDriver(
             self,  # type: ignore[arg-type]
+            self,  # type: ignore[arg-type]
+            self,  # type: ignore[arg-type]
             strategy=ElasticTorchDistributed(**strategy),
             limits=Limits(first=1, least=least, most=9),
             roster=roster,
-            run_id="job-1",
             restarts=restarts,
-            share=self._share,
-            received=self.told.append,
         )
         self.run()
         assert [message["op"] for message in self.told] == ["waiting"]
@@ -69,8 +70,11 @@ class World:
         coroutine.send(None)
         self.sharing.append(coroutine)
 
-    async def _share(self) -> None:
+    async def share_checkpoints(self) -> None:
         await Pause()
+
+    def from_driver(self, message: dict[str, Any]) -> None:
+        self.told.append(message)
 
     def send(self, operation: str, worker: str = "", **values: Any) -> list[tuple[str, str]]:
         """Tell it something, and return what it says to that: an operation, and of which worker."""
@@ -157,7 +161,7 @@ def test_the_scripts_own_failures_are_counted_and_losses_are_not() -> None:
     world.send("ready", TWO)
     world.send("ready", ONE)
     world.share()
-    assert world.driver._phase is Phase.RUNNING
+    assert world.driver._phase is RestartPhase.RUNNING
     assert world.send("failed", ONE, consequence=False) == [("finished", "")]
     assert world.told[0]["error"] == "the script has failed again after 1 restarts (max_restarts=1)"
     assert world.told[0]["blamed"]

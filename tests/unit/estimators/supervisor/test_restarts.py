@@ -23,7 +23,7 @@ from estimators.job.failure_policy import (
     pause_s,
     place_of,
 )
-from estimators.supervisor.attempts import Attempts, Wait
+from estimators.supervisor.attempts import Attempts, NextAttempt
 from estimators.supervisor.clocks import RunClock
 
 KILLED = Failure(cause=Cause.PROCESS, message="was killed by SIGKILL", host="algo-2", process="rank 1", signal=9)
@@ -153,7 +153,7 @@ def test_attempts_wait_for_hosts_that_come_back_and_go_on_with_fewer_where_that_
     waits.taken.append("algo-2")
     waits.fleet = waits.fleet.without("algo-2", until=20.0)
     outcome = waits.over(KILLED, 10.0)
-    assert isinstance(outcome, Wait) and outcome.until == 20.0
+    assert isinstance(outcome, NextAttempt) and outcome.until == 20.0
     assert outcome.ending is not None and outcome.ending.kind is EndedBy.PREEMPTION and outcome.ending.failure is None
     assert waits.begin(20.0) == hosts and waits.number == 1 and not waits.taken
 
@@ -161,14 +161,14 @@ def test_attempts_wait_for_hosts_that_come_back_and_go_on_with_fewer_where_that_
     smaller.running(0.0)
     smaller.fleet = smaller.fleet.without("algo-1")
     outcome = smaller.over(LOST, 10.0)
-    assert isinstance(outcome, Wait) and outcome.until == 10.5
+    assert isinstance(outcome, NextAttempt) and outcome.until == 10.5
     assert smaller.begin(10.5) == ("algo-2",)
 
 
 def test_a_job_that_cannot_go_on_says_how_all_its_attempts_ended() -> None:
     attempts = Attempts(FailurePolicy(max_failures=2), ("algo-1", "algo-2"))
     attempts.running(0.0)
-    assert isinstance(attempts.over(KILLED, 4.0), Wait)
+    assert isinstance(attempts.over(KILLED, 4.0), NextAttempt)
     attempts.begin(5.0)
     attempts.running(5.0)
     attempts.fleet = attempts.fleet.without("algo-2")
@@ -186,7 +186,7 @@ def test_ports_that_are_taken_are_no_failure_at_first() -> None:
     attempts = Attempts(FailurePolicy(), ("algo-1",))
     for _ in range(2):
         outcome = attempts.over(taken, 1.0)
-        assert isinstance(outcome, Wait) and outcome.ending is None
+        assert isinstance(outcome, NextAttempt) and outcome.ending is None
         attempts.begin(1.0)
     assert attempts.over(taken, 1.0) == taken
 
