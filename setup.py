@@ -125,7 +125,19 @@ setup(
     python_requires=">=3.10",
     packages=PACKAGES,
     package_data={
-        "": ["py.typed", "Dockerfile", "*.cc", "*.json", "*.html", "*.css", "*.js", "*.svg", "*.txt", "*.j2"],
+        "": [
+            "py.typed",
+            "Dockerfile",
+            "*.cc",
+            "*.json",
+            "*.html",
+            "*.css",
+            "*.js",
+            "*.svg",
+            "*.txt",
+            "*.j2",
+            "*.patch",
+        ],
     },
     install_requires=[
         "argcomplete>=3.3",
