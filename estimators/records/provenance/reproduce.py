@@ -15,7 +15,7 @@ def part(name: str, facts: Mapping[str, Any]) -> str | None:
     """Return one part of the provenance as a file's text; None when it is not on record.
 
     Args:
-        name: ``patch``, ``requirements``, ``conda``, ``cell`` or ``session``.
+        name: ``patch``, ``requirements``, ``cell`` or ``session``.
         facts: The contents of ``provenance.json``.
     """
     caller, packages = facts.get("caller") or {}, facts.get("packages") or {}
@@ -23,9 +23,8 @@ def part(name: str, facts: Mapping[str, Any]) -> str | None:
         git = facts.get("git") or {}
         # An empty patch is an answer, unless the true one was left out.
         return git["diff"] if isinstance(git.get("diff"), str) and not git.get("diff_truncated") else None
-    if name in ("requirements", "conda"):
-        lines = packages.get("freeze" if name == "requirements" else "conda")
-        return "\n".join(lines) + "\n" if lines else None
+    if name == "requirements":
+        return "\n".join([*packages["freeze"], ""]) if packages.get("freeze") else None
     if name == "cell":
         return _text(caller.get("cell"))
     if name == "session":
@@ -37,7 +36,7 @@ def part(name: str, facts: Mapping[str, Any]) -> str | None:
 
 def why_missing(name: str, facts: Mapping[str, Any]) -> str:
     """Return why :func:`part` is None, as the end of a sentence."""
-    share = {"patch": "git", "requirements": "packages", "conda": "packages"}.get(name)
+    share = {"patch": "git", "requirements": "packages"}.get(name)
     if share is not None and share in (facts.get("pending") or []):
         return ": the job ended before this part was collected"
     if share is not None and share in (facts.get("errors") or {}):
@@ -88,13 +87,13 @@ def _code(job: str, facts: Mapping[str, Any], folder: str) -> tuple[list[str], b
     lines = [
         f"# 1. The code: commit {commit[:12]}{branch}" + (", with uncommitted changes" if git.get("dirty") else "")
     ]
-    checkout = f'git -C {_quote(root)} worktree add --detach "$PWD/{folder}" {commit}'
+    checkout = f'git -C {shlex.quote(root)} worktree add --detach "$PWD/{folder}" {commit}'
     if git.get("remote"):
         lines += [
-            f"if [ -d {_quote(root)} ]; then",
+            f"if [ -d {shlex.quote(root)} ]; then",
             f"  {checkout}",
             "else",
-            f"  git clone {_quote(str(git['remote']))} {folder} && git -C {folder} checkout --detach {commit}",
+            f"  git clone {shlex.quote(str(git['remote']))} {folder} && git -C {folder} checkout --detach {commit}",
             "fi",
         ]
     else:
@@ -125,14 +124,7 @@ def _environment(job: str, facts: Mapping[str, Any]) -> list[str]:
         return [*lines, "# The packages are not on record."]
     # Written before the new environment is active, which has no fleetfit yet.
     lines.append(f"fleetfit describe {job} --reproduce requirements > requirements-rerun.txt")
-    if packages.get("conda"):
-        lines += [
-            f"fleetfit describe {job} --reproduce conda | grep -v pypi > conda-rerun.txt",
-            "conda create --yes --prefix ./env-rerun --file conda-rerun.txt",
-            '. "$(conda info --base)/etc/profile.d/conda.sh" && conda activate ./env-rerun',
-        ]
-    else:
-        lines += [f"python{short} -m venv .venv-rerun", ". .venv-rerun/bin/activate"]
+    lines += [f"python{short} -m venv .venv-rerun", ". .venv-rerun/bin/activate"]
     if any(line.startswith("horovod") for line in packages["freeze"]):
         lines.append("grep -v '^horovod' requirements-rerun.txt | python -m pip install --requirement /dev/stdin")
         both = "torch" in software and not software.keys().isdisjoint({"tensorflow", "tensorflow-cpu"})
@@ -170,7 +162,7 @@ def _variables(facts: Mapping[str, Any]) -> list[str]:
     places = ("VIRTUAL_ENV", "CONDA_", "FLEETFIT_", "LD_", "PYTHONPATH")
     values = {n: v for n, v in (facts.get("environment") or {}).items() if not n.startswith(places)}
     lines = [
-        f"# export {name}=…  (it looked secret)" if value == MASK else f"export {name}={_quote(str(value))}"
+        f"# export {name}=…  (it looked secret)" if value == MASK else f"export {name}={shlex.quote(str(value))}"
         for name, value in values.items()
     ]
     return ["# The variables that mattered", *lines, ""] if lines else []
@@ -183,9 +175,9 @@ def _command(job: str, facts: Mapping[str, Any], inside: bool) -> list[str]:
     if cwd and inside and root and Path(cwd).is_relative_to(root):
         below = Path(cwd).relative_to(root)
         if str(below) != ".":
-            lines.append(f"cd {_quote(str(below))}")
+            lines.append(f"cd {shlex.quote(str(below))}")
     elif cwd:
-        lines.append(f"cd {_quote(str(cwd))}")
+        lines.append(f"cd {shlex.quote(str(cwd))}")
     if caller.get("kind") in ("notebook", "ipython"):
         where = f"notebook {caller['notebook']}" if caller.get("notebook") else "a notebook"
         lines += [
@@ -215,10 +207,6 @@ def _portable(argv: list[str], cwd: str | None, root: str | None) -> list[str]:
     if root is not None and cwd is not None and Path(cwd).is_relative_to(root):
         rest = [os.path.relpath(item, cwd) if item.startswith(root + os.sep) else item for item in rest]
     return ["fleetfit" if console_script else "python", *rest]
-
-
-def _quote(text: str) -> str:
-    return shlex.quote(text)
 
 
 def _text(value: Any) -> str | None:

@@ -16,7 +16,8 @@ from estimators.provision.wheels import WheelCache
 
 
 def test_hunks_of_a_diff() -> None:
-    diff = "Why.\n--- a/file\n+++ b/file\n@@ -1,2 +1,2 @@\n a\n-old\n+new\n@@ -9 +9 @@\n-x\n\n--- a/b\n+++ b/b\n@@ -1 +1 @@\n+y\n"
+    diff = "Why.\n--- a/file\n+++ b/file\n@@ -1,2 +1,2 @@\n a\n-old\n+new\n@@ -9 +9 @@\n-x\n\n"
+    diff += "--- a/b\n+++ b/b\n@@ -1 +1 @@\n+y\n"
     assert list(patches.hunks(diff)) == [("file", "a\nold\n", "a\nnew\n"), ("file", "x\n", ""), ("b", "", "y\n")]
 
 

@@ -74,7 +74,6 @@ def test_a_notebook() -> None:
         ({"caller": {"kind": "command", "argv": ["python", "-"], "cwd": None}}, "standard input"),
         ({"caller": {"kind": "command", "argv": ["python", "t.py", "--token", "***"], "cwd": "/x"}}, "looked secret"),
         ({"git": {**facts()["git"], "diff": "", "diff_truncated": "the changes are larger than 2 MiB"}}, "2 MiB"),
-        ({"packages": {"freeze": ["a==1"], "conda": ["a=1=0"]}}, "conda create"),
         ({"data": {"train": {"path": "/gone", "error": "No such file"}}}, "/gone (No such file)"),
         ({"git": None, "caller": {}, "packages": {}, "data": None, "environment": None}, "3. The run"),
     ],
@@ -87,7 +86,7 @@ def test_parts() -> None:
     values = facts()
     assert reproduce.part("patch", values) == "diff --git a/x b/x\n"
     assert reproduce.part("requirements", values) == "horovod==0.28.1\ntensorflow==2.21.0\n"
-    for name in ("conda", "cell", "session"):
+    for name in ("cell", "session"):
         assert reproduce.part(name, values) is None
     assert reproduce.part("patch", facts(git={"commit": COMMIT, "diff": "", "diff_truncated": None})) == ""
     cut = facts(git={"diff": "", "diff_truncated": "too large"})
