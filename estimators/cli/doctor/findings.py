@@ -39,7 +39,7 @@ class ReportLine:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Report:
+class DoctorReport:
     """Everything that was found.
 
     Attributes:
