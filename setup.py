@@ -126,7 +126,20 @@ setup(
     python_requires=">=3.10",
     packages=PACKAGES,
     package_data={
-        "": ["py.typed", "Dockerfile", "*.pyi", "*.cc", "*.json", "*.html", "*.css", "*.js", "*.svg", "*.txt", "*.j2"],
+        "": [
+            "py.typed",
+            "Dockerfile",
+            "*.pyi",
+            "*.cc",
+            "*.json",
+            "*.html",
+            "*.css",
+            "*.js",
+            "*.svg",
+            "*.txt",
+            "*.j2",
+            "*.patch",
+        ],
     },
     install_requires=[
         "argcomplete>=3.3",

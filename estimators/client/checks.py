@@ -115,7 +115,7 @@ def check_horovod(spec: TrainingJobSpec, source: Source, framework: str | None, 
     from estimators.records.provenance import packages
 
     try:
-        built = horovod_builds.built_for(packages.interpreter(python).folders)
+        built = horovod_builds.built_for(packages.folders_of(python))
     except (OSError, subprocess.SubprocessError, ValueError):
         return  # the job says what is wrong with that Python
     problem = horovod_builds.refusal(source.program, needed, built)

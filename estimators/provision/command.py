@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from estimators.provision.environment import HorovodChoice, Options, Report, lock, provision
+from estimators.provision.environment import HorovodChoice, Provisioned, ProvisionOptions, lock, provision
 from estimators.provision.errors import CommandFailed, ProvisionError
 from estimators.provision.progress import StepProgress
 
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str], here: Path | None = None) -> int:
         choice = HorovodChoice.REQUIRED
     started = time.monotonic()
     try:
-        options = Options(
+        options = ProvisionOptions(
             root=checkout(),
             venv=parsed.venv.expanduser().absolute(),
             extras=frozenset(extra.strip() for extra in parsed.extras.split(",") if extra.strip()),
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str], here: Path | None = None) -> int:
     return 0
 
 
-def _summary(options: Options, report: Report, elapsed_s: float) -> str:
+def _summary(options: ProvisionOptions, report: Provisioned, elapsed_s: float) -> str:
     packages = ", ".join(f"{name} {version}" for name, version in report.packages.items())
     did = f"made in {elapsed_s:.0f} s" if report.done else "is up to date"
     return f"Environment {options.venv} {did}: {packages}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-import ctypes
+import functools
 import os
 import signal
 import subprocess
@@ -11,15 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from container.system.processes import set_death_signal
+
 _TAIL_LINES = 4000
 _INTERRUPT_GRACE_S = 5.0
-_PR_SET_PDEATHSIG = 1
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finished:
+class CommandResult:
     """How a command ended. ``lines`` are the last ones of its output, without line ends."""
 
     returncode: int
@@ -34,7 +33,7 @@ def run(
     directory: Path | None = None,
     inherit: Sequence[int] = (),
     on_line: Callable[[str], None] = lambda line: None,
-) -> Finished:
+) -> CommandResult:
     """Run a command to its end; when this process is interrupted or dies, the command ends too.
 
     Args:
@@ -60,7 +59,7 @@ def run(
             env=dict(environment),
             pass_fds=tuple(inherit),
             start_new_session=True,
-            preexec_fn=_end_with_parent,
+            preexec_fn=functools.partial(set_death_signal, signal.SIGTERM, os.getpid()),
         ) as process:
             assert process.stdout is not None
             try:
@@ -73,11 +72,7 @@ def run(
             except BaseException:
                 _end_group(process)
                 raise
-    return Finished(returncode=returncode, lines=tuple(tail))
-
-
-def _end_with_parent() -> None:
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    return CommandResult(returncode=returncode, lines=tuple(tail))
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:

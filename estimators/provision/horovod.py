@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import os
 import platform
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from container.contract import strategies
 from container.launchers import horovod_builds
+from container.system import machine
 from estimators.provision import commands, patches
 from estimators.provision.errors import (
     CommandFailed,
@@ -50,7 +50,6 @@ _BUILD_REQUIREMENTS = (
 _BYTES_PER_COMPILER = 1_500_000_000
 _NINJA_STATUS = re.compile(r"\s*\[(?P<done>\d+)/(?P<all>\d+)\] ")
 _ERROR_LINE = re.compile(r"\berror\b|^\s*FAILED:|undefined reference|CMake Error", re.IGNORECASE)
-_READY = "ready"
 
 #: Which frameworks Horovod is built for, as ``tensorflow,torch``. If it is not set: TensorFlow, and PyTorch where the
 #: installed Horovod has it already; or PyTorch where that is alone.
@@ -244,7 +243,7 @@ def _put(installation: Installation, wheel: Path) -> None:
     installation.install([str(wheel)], log="horovod-install", options=["--no-deps", "--reinstall"])
 
 
-def _check(installation: Installation, key: BuildKey) -> commands.Finished:
+def _check(installation: Installation, key: BuildKey) -> commands.CommandResult:
     """Import it for each framework, in a process of its own."""
     quiet = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
     environment = installation.environment(**quiet)
@@ -285,17 +284,8 @@ def _build(
     installation.install(_BUILD_REQUIREMENTS, log="horovod-tools", progress=progress)
     with _build_folder(cache, key) as build, _without_spaces(installation) as reached:
         try:
-            resumed = _is_ready(build, installation)
-            if not resumed:
-                _unpack(installation, cache, build, progress=progress)
-            make = functools.partial(
-                _compile, reached, build, key=key, cxx=cxx, lock=lock, cache=cache, progress=progress
-            )
-            wheel, finished, log = make()
-            if wheel is None and resumed:
-                # What an interrupted build left is worth a try, and not worth an error.
-                _unpack(installation, cache, build, progress=progress)
-                wheel, finished, log = make()
+            _unpack(installation, cache, build, progress=progress)
+            wheel, finished, log = _compile(reached, build, key=key, cxx=cxx, lock=lock, cache=cache, progress=progress)
             if wheel is None:
                 raise _build_error(finished, log)
             published = cache.publish(str(key), wheel)
@@ -308,7 +298,7 @@ def _build(
 
 @contextlib.contextmanager
 def _build_folder(cache: WheelCache, key: BuildKey) -> Iterator[Path]:
-    """Say where to build: in the cache, where an interrupted build goes on, unless that path has spaces."""
+    """Say where to build: in the cache, unless that path has spaces."""
     if not _has_spaces(cache.root):
         yield cache.root / "build" / str(key)
         return
@@ -316,16 +306,8 @@ def _build_folder(cache: WheelCache, key: BuildKey) -> Iterator[Path]:
         yield Path(folder, str(key))
 
 
-def _is_ready(build: Path, installation: Installation) -> bool:
-    """Return whether an interrupted build of the same environment can go on: ninja compiles only what is missing."""
-    try:
-        return (build / _READY).read_text(encoding="utf-8") == str(installation.prefix)
-    except OSError:
-        return False
-
-
 def _unpack(installation: Installation, cache: WheelCache, build: Path, *, progress: Progress) -> None:
-    """Make ``build/horovod-…``, the changed source; the file ``ready`` is written last."""
+    """Make ``build/horovod-…``, the changed source."""
     shutil.rmtree(build, ignore_errors=True)
     build.mkdir(parents=True)
     sdist = source(installation, cache, progress=progress)
@@ -333,7 +315,6 @@ def _unpack(installation: Installation, cache: WheelCache, build: Path, *, progr
         # Not extractall's filter argument, which early releases of Python 3.10 lack; the digest is known, and good.
         archive.extractall(build)
     patches.apply(build / f"horovod-{VERSION}")
-    (build / _READY).write_text(str(installation.prefix), encoding="utf-8")
 
 
 def source(
@@ -419,7 +400,7 @@ def _compile(
     lock: int,
     cache: WheelCache,
     progress: Progress,
-) -> tuple[Path | None, commands.Finished, Path]:
+) -> tuple[Path | None, commands.CommandResult, Path]:
     jobs = str(_jobs())
     inherited = installation.environment()
     # The user's HOROVOD_* choose other features, which the key would not know of.
@@ -467,16 +448,11 @@ def _compile(
 
 def _jobs() -> int:
     """Compilers to run at once: as many as there are cores, and as fit into the free memory."""
-    cores = len(os.sched_getaffinity(0))
-    with suppress(OSError, ValueError):
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                free = int(line.split()[1]) * 1024
-                return max(1, min(cores, free // _BYTES_PER_COMPILER))
-    return cores
+    facts = machine.facts()
+    return max(1, min(facts.cores, facts.memory_available_bytes // _BYTES_PER_COMPILER))
 
 
-def _build_error(finished: commands.Finished, log: Path) -> ProvisionError:
+def _build_error(finished: commands.CommandResult, log: Path) -> ProvisionError:
     described = diagnosis(finished.lines, log=log, what="building Horovod")
     telling = [line.strip() for line in finished.lines if _ERROR_LINE.search(line)][:8]
     if "Killed signal terminated program" in "\n".join(finished.lines):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import re
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,7 +112,7 @@ class Installation:
         log: str,
         environment: Mapping[str, str] | None = None,
         on_line: Callable[[str], None] = lambda line: None,
-    ) -> commands.Finished:
+    ) -> commands.CommandResult:
         """Run this installation's Python with the arguments; the output goes to ``state/logs/<log>.log``."""
         return commands.run(
             [str(self.python), *arguments],
@@ -128,27 +126,6 @@ class Installation:
         """Return the file that the output of a step goes to."""
         return self.state / "logs" / f"{name}.log"
 
-    def heal(self, *, since: float) -> list[str]:
-        """Forget packages that an installation which was killed left half-made, so that they are installed again.
-
-        uv puts a package's metadata beside its files in no particular order, and takes it for installed if it finds
-        them. So each package's own list of files is compared with what is there.
-
-        Args:
-            since: When that installation began. Files of older packages may have been edited, and are not measured.
-
-        Returns:
-            The names of what was removed.
-        """
-        broken = [info for info in self.packages.glob("*.dist-info") if not _is_whole(info, since)]
-        broken += self.packages.glob("~*")  # what pip had set aside
-        for path in broken:
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
-        return [path.name for path in broken]
-
     def install(
         self,
         requirements: Sequence[str],
@@ -156,7 +133,7 @@ class Installation:
         log: str,
         options: Sequence[str] = (),
         progress: Progress = SILENT,
-    ) -> commands.Finished:
+    ) -> commands.CommandResult:
         """Install requirements with uv; without a network, from its cache.
 
         Args:
@@ -196,17 +173,18 @@ class Installation:
         *,
         log: str,
         progress: Progress = SILENT,
-    ) -> commands.Finished:
+    ) -> commands.CommandResult:
         program = uv.program(self.log("uv"), progress)
         settings = uv.environment(self.log("uv"))
         if command == "install" and settings.pop(uv.NO_INDEX, "0").lower() in ("1", "true", "yes", "on"):
             arguments = ["--no-index", *arguments]
         unfinished = self.state / "unfinished"
-        if unfinished.exists():
-            self.heal(since=unfinished.stat().st_mtime)
-        else:
-            unfinished.parent.mkdir(parents=True, exist_ok=True)
-            unfinished.touch()
+        was_killed = unfinished.exists()
+        if was_killed and command == "install":
+            # uv takes a package for installed if the package's metadata is there, whatever else is not.
+            arguments = ["--reinstall", *arguments]
+        unfinished.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.touch()
         finished = commands.run(
             [program, "pip", command, "--python", str(self.python), *arguments],
             log=self.log(log),
@@ -214,9 +192,14 @@ class Installation:
             inherit=[] if self.lock is None else [self.lock],
             on_line=Details(progress),
         )
+        error = None
         if finished.returncode:
-            raise diagnosis(finished.lines, log=self.log(log), what=f"`uv pip {command}` for {log}")
-        unfinished.unlink()
+            error = diagnosis(finished.lines, log=self.log(log), what=f"`uv pip {command}` for {log}")
+        is_whole = isinstance(error, IndexUnreachable) or error is None  # nothing is installed before all is there
+        if is_whole and (not was_killed or (error is None and command == "install" and "--dry-run" not in arguments)):
+            unfinished.unlink()
+        if error is not None:
+            raise error
         return finished
 
     def download_source(
@@ -239,7 +222,7 @@ class Installation:
         """
         self._pip("download", arguments, log="download", progress=progress)
 
-    def _pip(self, command: str, arguments: Sequence[str], *, log: str, progress: Progress) -> commands.Finished:
+    def _pip(self, command: str, arguments: Sequence[str], *, log: str, progress: Progress) -> commands.CommandResult:
         argv = ["-m", "pip", command, "--progress-bar", "off", *arguments]
         finished = self.run(argv, log=log, on_line=Details(progress))
         if finished.returncode:
@@ -247,47 +230,17 @@ class Installation:
         return finished
 
 
-def _is_whole(info: Path, since: float) -> bool:
-    """Whether all modules that a distribution lists are there; of one that came since then, in their sizes, too."""
-    try:
-        with (info / "RECORD").open(encoding="utf-8", newline="") as record:
-            listed = [(row[0], row[2]) for row in csv.reader(record) if len(row) == 3]
-        is_new = info.stat().st_ctime >= since
-        for name, size in listed:
-            if not name.startswith("..") and not name.endswith(".pyc"):
-                there = (info.parent / name).stat().st_size
-                if is_new and size and there != int(size):
-                    return False
-    except (OSError, ValueError):
-        return False
-    return bool(listed)
+#: The lines of uv and pip that say what takes time.
+_TELLING = re.compile(r"\s*(?:Downloading|Building|Prepared|Installed|WARNING: Retrying) ")
 
 
 class Details:
-    """Turns uv's and pip's lines into short texts: what is being downloaded, and how long it all took."""
-
-    _DOWNLOADING = re.compile(r"\s*Downloading (?:\S*/)?(?P<name>\S+?)(?:-\d\S*)? \((?P<size>[^)]+)\)")
-    _DOWNLOADED = re.compile(r"\s*Downloaded (?P<name>\S+)")
-    _DONE = re.compile(r"(?P<did>Prepared|Installed) (?P<what>\d+ packages?) in (?P<time>.+)")
+    """Shows uv's and pip's telling lines: what is being downloaded, and how long it all took."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self._coming: dict[str, str] = {}
-        self._took: list[str] = []
 
     def __call__(self, line: str) -> None:
         """Take the next line."""
-        if match := self._DOWNLOADING.match(line):
-            self._coming[match["name"]] = match["size"]
-        elif match := self._DOWNLOADED.match(line):
-            self._coming.pop(match["name"], None)
-        elif match := self._DONE.match(line):
-            self._coming.clear()
-            self._took.append(f"{match['did'].lower()} {match['what']} in {match['time']}")
-            self._progress.detail(", ".join(self._took))
-            return
-        elif line.startswith("WARNING: Retrying"):
-            self._progress.detail("the package index does not answer, trying again")
-            return
-        if self._coming:
-            self._progress.detail("downloading " + ", ".join(f"{name} ({size})" for name, size in self._coming.items()))
+        if _TELLING.match(line):
+            self._progress.detail(line.strip())

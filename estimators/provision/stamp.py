@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from container.system.files import read_json, write_json
 
 _SCHEMA = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finished:
+class FinishedStep:
     """A step that ended well.
 
     Attributes:
@@ -32,10 +32,10 @@ class Finished:
 class Stamp:
     """The finished steps by name, and the extras that were ever asked for."""
 
-    steps: Mapping[str, Finished] = field(default_factory=dict)
+    steps: Mapping[str, FinishedStep] = field(default_factory=dict)
     extras: frozenset[str] = frozenset()
 
-    def with_step(self, name: str, finished: Finished) -> Stamp:
+    def with_step(self, name: str, finished: FinishedStep) -> Stamp:
         """This stamp and one more finished step."""
         return replace(self, steps={**self.steps, name: finished})
 
@@ -46,28 +46,20 @@ class Stamp:
     def save(self, path: Path) -> None:
         """Write the stamp in one step: a reader sees the old one or this one."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        document = {
-            "schema": _SCHEMA,
-            "extras": sorted(self.extras),
-            "steps": {name: {"key": done.key, "packages": dict(done.packages)} for name, done in self.steps.items()},
-        }
-        staged = path.with_name(f".{path.name}.{os.getpid()}")
-        staged.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        staged.replace(path)
+        steps = {name: {"key": done.key, "packages": dict(done.packages)} for name, done in self.steps.items()}
+        write_json(path, {"schema": _SCHEMA, "extras": sorted(self.extras), "steps": steps})
 
     @classmethod
     def load(cls, path: Path) -> Stamp | None:
         """Return the saved stamp; None if there is none. One that cannot be read counts as "nothing is finished"."""
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (FileNotFoundError, NotADirectoryError):
+        if not path.exists():
             return None
         try:
-            document = json.loads(text)
+            document = read_json(path)
             if document["schema"] != _SCHEMA:
                 return cls()
             steps = {
-                name: Finished(key=done["key"], packages=dict(done["packages"]))
+                name: FinishedStep(key=done["key"], packages=dict(done["packages"]))
                 for name, done in document["steps"].items()
             }
             return cls(steps=steps, extras=frozenset(document["extras"]))

@@ -35,6 +35,28 @@ def number(data: Mapping[str, Any], name: str) -> int:
     return int(value) if isinstance(value, int | float) else 0
 
 
+def words(event: Event) -> list[tuple[str, str]]:
+    """Return what an event of the membership says, each as a kind and a text; the first membership says nothing."""
+    data = event.data
+    match event.kind:
+        case "commit":
+            return [("committed", committed(data))]
+        case "restored":
+            return [("restored", restored(data))]
+        case "state_lost":
+            return [("lost", lost(data))]
+        case "restarted":
+            reason = data.get("reason")
+            return [("restarted", f"all workers restart{f': {reason}' if reason else ''}")]
+        case "host_excluded":
+            return [("excluded", f"{data.get('name')} is excluded for {data.get('seconds')} s")]
+        case "resized" if number(data, "before"):
+            changes = [(kind, data.get(kind)) for kind in ("joined", "left")]
+            found = [(kind, f"{', '.join(map(str, names))} {kind}") for kind, names in changes if names]
+            return [*found, ("resized", f"{number(data, 'before')} → {number(data, 'size')}")]
+    return []
+
+
 class Restores:
     """Tell restores apart: every rank that goes back reports one."""
 

@@ -40,6 +40,16 @@ _NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 
 
+class _PathOf:
+    """A file or folder of a record, by the name that it has there."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, record: JobRecord, owner: type[JobRecord]) -> Path:
+        return record.path / self._name
+
+
 class JobRecord:
     """The record of one job.
 
@@ -206,81 +216,36 @@ class JobRecord:
 
     # --- files and folders ---
 
-    @property
-    def lock_file(self) -> Path:
-        """Held while the job has a supervisor."""
-        return self.path / "lock"
-
-    @property
-    def request_file(self) -> Path:
-        """The CreateTrainingJob request."""
-        return self.path / "request.json"
-
-    @property
-    def options_file(self) -> Path:
-        """The RunOptions."""
-        return self.path / "options.json"
-
-    @property
-    def status_file(self) -> Path:
-        """The last status."""
-        return self.path / "status.json"
-
-    @property
-    def events_file(self) -> Path:
-        """One JSON object per line."""
-        return self.path / "events.jsonl"
-
-    @property
-    def provenance_file(self) -> Path:
-        """Where the job came from."""
-        return self.path / "provenance.json"
-
-    @property
-    def found_file(self) -> Path:
-        """What the caller found out for the supervisor; see :meth:`estimators.backends.base.Backend.found`."""
-        return self.path / "found.json"
-
-    @property
-    def asked_file(self) -> Path:
-        """What an endpoint keeps of the job: its client's request as it came, tags, later changes."""
-        return self.path / "service.json"
-
-    @property
-    def source_dir(self) -> Path:
-        """The snapshot of the user's code."""
-        return self.path / "source"
-
-    @property
-    def supervisor_log(self) -> Path:
-        """What the supervisor itself printed: empty unless something is wrong with it."""
-        return self.path / "supervisor.log"
-
-    @property
-    def control_socket(self) -> Path:
-        """The supervisor's socket; connect by :mod:`estimators.client.ipc_client`, since the path may be too
-        long."""
-        return self.path / "control.sock"
-
-    @property
-    def queued_file(self) -> Path:
-        """There while the job waits in an endpoint's queue: it has no supervisor yet, and is not lost."""
-        return self.path / "queued"
-
-    @property
-    def hosts_dir(self) -> Path:
-        """One folder per host."""
-        return self.path / "hosts"
-
-    @property
-    def output_dir(self) -> Path:
-        """``model.tar.gz`` and ``output.tar.gz``."""
-        return self.path / "output"
-
-    @property
-    def checkpoints_dir(self) -> Path:
-        """The checkpoints of a job that names no other place for them."""
-        return self.path / "checkpoints"
+    #: Held while the job has a supervisor.
+    lock_file = _PathOf("lock")
+    #: The CreateTrainingJob request.
+    request_file = _PathOf("request.json")
+    #: The RunOptions.
+    options_file = _PathOf("options.json")
+    #: The last status.
+    status_file = _PathOf("status.json")
+    #: One JSON object per line.
+    events_file = _PathOf("events.jsonl")
+    #: Where the job came from.
+    provenance_file = _PathOf("provenance.json")
+    #: What the caller found out for the supervisor; see :meth:`estimators.backends.base.Backend.found`.
+    found_file = _PathOf("found.json")
+    #: What an endpoint keeps of the job: its client's request as it came, tags, later changes.
+    asked_file = _PathOf("service.json")
+    #: The snapshot of the user's code.
+    source_dir = _PathOf("source")
+    #: What the supervisor itself printed: empty unless something is wrong with it.
+    supervisor_log = _PathOf("supervisor.log")
+    #: The supervisor's socket; connect by :mod:`estimators.client.ipc_client`, since the path may be too long.
+    control_socket = _PathOf("control.sock")
+    #: There while the job waits in an endpoint's queue: it has no supervisor yet, and is not lost.
+    queued_file = _PathOf("queued")
+    #: One folder per host.
+    hosts_dir = _PathOf("hosts")
+    #: ``model.tar.gz`` and ``output.tar.gz``.
+    output_dir = _PathOf("output")
+    #: The checkpoints of a job that names no other place for them.
+    checkpoints_dir = _PathOf("checkpoints")
 
     @property
     def hosts(self) -> list[str]:

@@ -22,6 +22,7 @@ from typing import Any
 from container.contract.messages import Message
 from estimators.job.errors import RecordError
 from estimators.records import status as statuses
+from estimators.records.logs import read_part, size_of
 from estimators.records.private_files import explained, open_private
 from estimators.records.record import JobRecord
 
@@ -75,18 +76,18 @@ class Changes:
             for times in sorted(self._record.host_dir(host).glob("logs/attempt-*/*.times")):
                 path = times.relative_to(root).as_posix()
                 # A time stands for bytes that are in the log already, here as there.
-                end = _size(times)
+                end = size_of(times)
                 yield from self._growing(times.with_suffix(".log").relative_to(root).as_posix())
                 yield from self._growing(path, end)
 
     def _growing(self, path: str, end: int | None = None) -> Iterator[Message]:
         file = self._record.path / path
-        end = _size(file) if end is None else end
+        end = size_of(file) if end is None else end
         at = self._sizes.get(path, 0)
         if end < at:  # another one than the copy's
             at = 0
         while at < end:
-            data = _read(file, at, min(_PIECE, end - at))
+            data = read_part(file, at, min(_PIECE, end - at))
             if not data:
                 break
             yield {"op": "grow", "path": path, "at": at, "data": _packed(data)}
@@ -98,7 +99,7 @@ class Changes:
         seen = _seen(file)
         if seen is not None and self._replaced.get(name) != seen:
             self._replaced[name] = seen
-            data = _read(file, 0, seen[0] + 1)
+            data = read_part(file, 0, seen[0] + 1)
             for at in range(0, max(1, len(data)), _PIECE):
                 last = at + _PIECE >= len(data)
                 yield {"op": "put", "path": name, "at": at, "data": _packed(data[at : at + _PIECE]), "last": last}
@@ -114,7 +115,7 @@ class Changes:
                     continue
                 at = 0
                 while True:
-                    data = _read(file, at, _PIECE)
+                    data = read_part(file, at, _PIECE)
                     last = at + len(data) >= seen[0] or not data
                     message = {"op": "make", "path": path, "at": at, "data": _packed(data), "last": last}
                     yield {**message, "changed": seen[1]} if last else message
@@ -140,10 +141,10 @@ class Replica:
     def have(self) -> dict[str, Any]:
         """How far the copy has come, for :class:`Changes`."""
         root = self._record.path
-        sizes = {name: _size(root / name) for name in ("events.jsonl", "supervisor.log")}
+        sizes = {name: size_of(root / name) for name in ("events.jsonl", "supervisor.log")}
         for host in self._record.hosts:
             for file in self._record.host_dir(host).glob("logs/attempt-*/*"):
-                sizes[file.relative_to(root).as_posix()] = _size(file)
+                sizes[file.relative_to(root).as_posix()] = size_of(file)
         made = {}
         for folder in _MADE:
             for place, _, names in os.walk(root / folder):
@@ -217,13 +218,6 @@ def _packed(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
 def _seen(path: Path) -> tuple[int, int] | None:
     """Return a file's size and when it was changed; None where there is none."""
     try:
@@ -231,15 +225,6 @@ def _seen(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_size, found.st_mtime_ns
-
-
-def _read(path: Path, at: int, size: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            file.seek(at)
-            return file.read(size)
-    except FileNotFoundError:
-        return b""
 
 
 def _write(path: Path, at: int, data: bytes) -> None:

@@ -21,7 +21,7 @@ from estimators.records.phases import phases
 from estimators.records.record import JobRecord
 from estimators.results.moments import KINDS as MOMENTS
 from estimators.results.moments import moments
-from estimators.results.result import Checkpoints, Model, Point, RankResult, Result
+from estimators.results.result import Checkpoints, ModelFacts, Point, RankResult, Result
 from estimators.results.thinning import thin
 
 #: Kinds of events that a result is made of.
@@ -181,13 +181,13 @@ def _durations(event: Event) -> Durations | None:
     return None
 
 
-def _model(events: Iterable[Event]) -> Model | None:
+def _model(events: Iterable[Event]) -> ModelFacts | None:
     found = [event.data for event in events if event.kind == "model"]
     if not found:
         return None
     names = ("parameters", "trainable", "gradient_bytes", "largest_bytes", "tensors")
     compression = found[-1].get("compression")
-    return Model(
+    return ModelFacts(
         **{name: int(found[-1].get(name) or 0) for name in names},
         compression=str(compression) if compression else None,
     )

@@ -10,7 +10,7 @@ from estimators.job import instances
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Cost:
+class JobCost:
     """The price of a job.
 
     Attributes:
@@ -18,15 +18,12 @@ class Cost:
         on_demand: The same for the whole training time: what it costs without spot capacity.
         per_hour: The price of one host per hour.
         source: Where that price is from.
-        at_spot: What the training time would have cost at EC2's published spot price (:data:`instances.SPOT_PRICES`);
-            None where none is known.
     """
 
     total: float
     on_demand: float
     per_hour: float
     source: str
-    at_spot: float | None = None
 
     @property
     def saved(self) -> float:
@@ -41,7 +38,7 @@ def cost_of(
     training_s: float | None,
     billable_s: float | None,
     per_hour: float | None = None,
-) -> Cost | None:
+) -> JobCost | None:
     """Return the price of a job; SageMaker bills whole seconds of ``BillableTimeInSeconds`` on every host.
 
     Args:
@@ -61,7 +58,6 @@ def cost_of(
         raise ValueError(f"a price per hour must be at least 0, got {per_hour!r}.")
     source = "given by the user"
     known = instances.describe(instance_type)
-    spot = known.spot if known is not None else None
     if per_hour is None:
         if known is None or known.on_demand is None:
             return None
@@ -69,16 +65,15 @@ def cost_of(
     if training_s is None:
         return None
     billed = billable_s if billable_s is not None else training_s
-    return Cost(
+    return JobCost(
         total=hosts * billed / 3600.0 * per_hour,
         on_demand=hosts * training_s / 3600.0 * per_hour,
         per_hour=per_hour,
         source=source,
-        at_spot=hosts * training_s / 3600.0 * spot if spot is not None else None,
     )
 
 
-def paid_cost(paid: Mapping[str, Any]) -> Cost | None:
+def paid_cost(paid: Mapping[str, Any]) -> JobCost | None:
     """The price of a job whose hosts were bought for it, from what its backend has noted.
 
     Returns:
@@ -88,7 +83,7 @@ def paid_cost(paid: Mapping[str, Any]) -> Cost | None:
         return None
     total, hours = float(paid["total"]), float(paid["host_s"]) / 3600.0
     on_demand = total if paid.get("on_demand") is None else float(paid["on_demand"])
-    return Cost(
+    return JobCost(
         total=total,
         on_demand=on_demand,
         per_hour=on_demand / hours if hours else 0.0,

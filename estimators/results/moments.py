@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from container.contract.wire import Event
-from estimators.records.elastic_events import Restores, committed, number, restored
+from estimators.records.elastic_events import Restores, words
 from estimators.results.result import Moment
 
 #: Kinds of events that moments are made of.
@@ -28,30 +27,5 @@ def moments(events: Iterable[Event], created: float | None) -> tuple[Moment, ...
         if event.kind == "restored" and not restores.begins(event):
             continue
         at = (event.time_ns - origin) / 1e9
-        found += [Moment(kind=kind, elapsed_s=at, text=text) for kind, text in _told(event)]
+        found += [Moment(kind=kind, elapsed_s=at, text=text) for kind, text in words(event)]
     return tuple(found)
-
-
-def _told(event: Event) -> list[tuple[str, str]]:
-    data = event.data
-    if event.kind == "commit":
-        return [("committed", committed(data))]
-    if event.kind == "restored":
-        return [("restored", restored(data))]
-    if event.kind == "restarted":
-        reason = data.get("reason")
-        return [("restarted", f"all workers restart{f': {reason}' if reason else ''}")]
-    if event.kind == "host_excluded":
-        return [("excluded", f"{data.get('name')} is excluded for {data.get('seconds')} s")]
-    before, size = number(data, "before"), number(data, "size")
-    if not before:
-        return []
-    joined, left = _names(data, "joined"), _names(data, "left")
-    found = [("joined", f"{', '.join(joined)} joined")] if joined else []
-    found += [("left", f"{', '.join(left)} left")] if left else []
-    return [*found, ("resized", f"{before} → {size}")]
-
-
-def _names(data: Mapping[str, Any], name: str) -> list[str]:
-    value = data.get(name)
-    return [str(item) for item in value] if isinstance(value, list | tuple) else []

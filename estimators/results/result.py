@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from container.contract.durations import Durations
 from estimators.job import strict_json
 from estimators.job.errors import RecordError
-from estimators.results.costs import Cost
+from estimators.results.costs import JobCost
 
 if TYPE_CHECKING:
     import pandas
@@ -102,7 +102,7 @@ class RankResult:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Model:
+class ModelFacts:
     """What is known of the model.
 
     Attributes:
@@ -212,7 +212,7 @@ class Result:
     steps: int | None = None
     steps_per_second: float | None = None
     samples_per_second: float | None = None
-    model: Model | None = None
+    model: ModelFacts | None = None
     ranks: tuple[RankResult, ...] = ()
     series: tuple[Point, ...] = ()
     series_left_out: int = 0
@@ -335,7 +335,7 @@ class Result:
             return None
         return (self.samples_per_second / self.processes) / (baseline.samples_per_second / baseline.processes)
 
-    def cost(self, *, per_hour: float | None = None) -> Cost | None:
+    def cost(self, *, per_hour: float | None = None) -> JobCost | None:
         """Return what the job costs, or would have cost.
 
         Args:
@@ -425,7 +425,7 @@ class Result:
             found["series"] = tuple(Point(**{**point, "value": float(point["value"])}) for point in points)
             found["final_metrics"] = {name: float(value) for name, value in values["final_metrics"].items()}
             found["moments"] = tuple(Moment(**_known(Moment, moment)) for moment in values.get("moments") or ())
-            for name, kind in (("model", Model), ("checkpointing", Checkpoints)):
+            for name, kind in (("model", ModelFacts), ("checkpointing", Checkpoints)):
                 if found.get(name) is not None:
                     found[name] = kind(**_known(kind, found[name]))
             return cls(**found)

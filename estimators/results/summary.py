@@ -56,26 +56,38 @@ def number_text(value: float | None) -> str:
     return f"{value:.4g}"
 
 
+def quantity_text(value: float | None, unit: str) -> str:
+    """Return a number with its unit: ``s``, ``bytes``, ``count``, ``$``, ``share`` or nothing. ``–`` for None."""
+    match unit:
+        case "s":
+            return time_text(value)
+        case "bytes":
+            return bytes_text(value)
+        case "count":
+            return count_text(value)
+        case "$":
+            return dollars_text(value)
+        case "share":
+            return percent_text(value)
+    return number_text(value)
+
+
 def bytes_text(count: float | None) -> str:
     """``1.5 MB``; decimal units, as links and disks are sold. ``–`` for None."""
-    if count is None:
-        return "–"
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 999.5:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.3g} {unit}"
-        count /= 1000.0
-    return f"{count:.3g} TB"
+    return _scaled(count, ("B", "kB", "MB", "GB", "TB"), whole=True)
 
 
 def count_text(count: float | None) -> str:
     """``12.6 k``, ``138 M``. ``–`` for None."""
+    return _scaled(count, ("", "k", "M", "G", "T"))
+
+
+def _scaled(count: float | None, units: tuple[str, ...], *, whole: bool = False) -> str:
     if count is None:
         return "–"
-    for unit in ("", " k", " M", " G"):
-        if abs(count) < 999.5:
-            return f"{count:.3g}{unit}"
-        count /= 1000.0
-    return f"{count:.3g} T"
+    power = next((power for power in range(4) if abs(count) < 999.5 * 1000.0**power), 4)
+    value = count / 1000.0**power
+    return f"{value:.0f} {units[0]}" if whole and not power else f"{value:.3g} {units[power]}".rstrip()
 
 
 def seconds_text(seconds: float) -> str:

@@ -118,12 +118,12 @@ def curves(record: TuningRecord) -> Plot:
         values = reported(record, row)
         if len(values) < 2:
             continue
-        x, y = style.thinned(list(range(1, len(values) + 1)), values)
+        x = range(1, len(values) + 1)
         if row["number"] == best:
-            axes.plot(x, y, color=style.colour(5), linewidth=2.2, zorder=3, label="the best")
+            axes.plot(x, values, color=style.colour(5), linewidth=2.2, zorder=3, label="the best")
         else:
             pruned = row["state"] == "Pruned"
-            axes.plot(x, y, color=style.colour(1 if pruned else 0), linewidth=0.9, alpha=0.6)
+            axes.plot(x, values, color=style.colour(1 if pruned else 0), linewidth=0.9, alpha=0.6)
     style.whole_numbers(axes)
     style.label(axes, x="values reported", y=spec.metric, title="Learning curves")
     style.legend(made, axes)

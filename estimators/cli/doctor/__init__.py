@@ -13,7 +13,7 @@ from pathlib import Path
 
 from container.system import openmpi
 from estimators.cli.doctor import installed, places, running
-from estimators.cli.doctor.findings import Report, ReportLine, Verdict
+from estimators.cli.doctor.findings import DoctorReport, ReportLine, Verdict
 from estimators.records.provenance import packages
 
 __all__ = ["Report", "ReportLine", "Verdict", "diagnose"]
@@ -25,7 +25,7 @@ def diagnose(
     deep: bool = False,
     hosts: bool = False,
     environment: Mapping[str, str] = os.environ,
-) -> Report:
+) -> DoctorReport:
     """Look at this machine and this Python's packages.
 
     Args:
@@ -69,7 +69,7 @@ def diagnose(
             mpi_line = started if started.state is Verdict.MISSING else mpi_line
             findings.append(started)
     strategies = places.strategies(tensorflow, torch, keras, mpi_line, horovod)
-    return Report(
+    return DoctorReport(
         software=tuple(findings),
         machine=places.machine(environment),
         strategies=strategies,

@@ -37,7 +37,7 @@ class ReportLine:
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class DoctorReport:
     """Everything that was found.
 
     Attributes:

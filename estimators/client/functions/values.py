@@ -115,13 +115,19 @@ def value_of(record: JobRecord) -> Any:
         raise RecordError(
             f"job {record.name}: rank 0 has returned no value. The job's outputs are in {outputs.output_data(record)}."
         )
-    said = found[0].load()
-    if "problem" in said:
-        raise FleetfitError(f"job {record.name}: the function's return value was lost: {said['problem']}.")
-    value = said["value"]
-    if isinstance(value, tuple) and len(value) == 3 and value[0] == "fleetfit:path":
-        return _bring(record, value[1], value[2])
-    return value
+    value = _returned(record, found[0])
+    return _bring(record, value[1], value[2]) if _is_path(value) else value
+
+
+def _returned(record: JobRecord, said: _Said) -> Any:
+    loaded = said.load()
+    if "problem" in loaded:
+        raise FleetfitError(f"job {record.name}: the function's return value was lost: {loaded['problem']}.")
+    return loaded["value"]
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 3 and value[0] == "fleetfit:path"
 
 
 def exception_of(record: JobRecord, failure: Failure | None) -> BaseException | None:
@@ -166,14 +172,12 @@ def debugged_value(record: JobRecord) -> Any:
         RecordError: it cannot be unpacked here.
         FleetfitError: the value could not be packed there.
     """
-    said = next((said.load() for said in _in_tree(record) if said.name == runner.VALUE), {"value": None})
-    if "problem" in said:
-        raise FleetfitError(f"the function's return value was lost: {said['problem']}.")
-    value = said["value"]
-    if isinstance(value, tuple) and len(value) == 3 and value[0] == "fleetfit:path":
-        tree = record.tree(record.hosts[0])
-        return (tree.model if value[1] == "model" else tree.output_data) / value[2]
-    return value
+    said = next((said for said in _in_tree(record) if said.name == runner.VALUE), None)
+    value: Any = _returned(record, said) if said is not None else None
+    if not _is_path(value):
+        return value
+    tree = record.tree(record.hosts[0])
+    return (tree.model if value[1] == "model" else tree.output_data) / value[2]
 
 
 def debugged_exception(record: JobRecord) -> BaseException | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from container.contract.names import shown, unknown
@@ -80,23 +80,22 @@ def _options_given(document: Document) -> Mapping[str, Any]:
 def make_paths_absolute(document: Document) -> None:
     """Make what a file says of paths independent of the working directory: they are relative to the file's folder."""
     values, folder = document.values, document.folder
-    for name in PATHS:
-        values.update({name: _below(folder, values[name])} if name in values else {})
-    if isinstance(values.get("dependencies"), list):
-        values["dependencies"] = [_below(folder, item) for item in values["dependencies"]]
+    for holder, key in places_of_paths(values):
+        holder[key] = _below(folder, holder[key])
     entry = values.get("entry_point")
     if isinstance(entry, str) and not values.get("source_dir"):
         in_a_file = entry.endswith((".py", ".sh")) or os.sep in entry or os.path.exists(os.path.join(folder, entry))
         values["entry_point"] = _below(folder, entry) if in_a_file else entry
-    inputs = values.get("inputs")
-    if isinstance(inputs, str):
-        values["inputs"] = _below(folder, inputs)
-    elif isinstance(inputs, dict):
-        for name, value in inputs.items():
-            if isinstance(value, str):
-                inputs[name] = _below(folder, value)
-            elif isinstance(value, dict) and "s3_data" in value:
-                value["s3_data"] = _below(folder, value["s3_data"])
+
+
+def places_of_paths(values: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield where a job file's arguments have paths, but for the entry point: a mapping or list, and the key in it."""
+    yield from ((values, name) for name in (*PATHS, "inputs") if name in values)
+    dependencies, inputs = values.get("dependencies"), values.get("inputs")
+    if isinstance(dependencies, list):
+        yield from ((dependencies, place) for place in range(len(dependencies)))
+    for name, value in inputs.items() if isinstance(inputs, dict) else ():
+        yield (value, "s3_data") if isinstance(value, dict) and "s3_data" in value else (inputs, name)
 
 
 def _below(folder: Any, location: Any) -> Any:

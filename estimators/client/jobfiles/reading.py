@@ -161,7 +161,7 @@ def read(path: str) -> Document:
         raise ConfigurationError(f"{name}: the job file is nested too deeply.") from None
     if root is None:
         raise ConfigurationError(f"{name}: the file is empty; a job file needs at least an entry_point.")
-    reader = _Reader(name)
+    reader = _YamlReader(name)
     values = reader.value(root, ())
     if not isinstance(values, dict):
         raise ConfigurationError(
@@ -194,15 +194,15 @@ def _text(path: str) -> tuple[str, str]:
 def _loader() -> Any:
     import yaml
 
-    class Loader(yaml.SafeLoader):
+    class UntaggedLoader(yaml.SafeLoader):
         """Tags nothing by its looks: that is done here, by YAML 1.2's rules."""
 
         yaml_implicit_resolvers: Any = {}  # noqa: RUF012 - PyYAML's name and form
 
-    return Loader
+    return UntaggedLoader
 
 
-class _Reader:
+class _YamlReader:
     """Turns YAML nodes into values, and keeps their lines."""
 
     def __init__(self, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import os
 import re
@@ -12,7 +13,7 @@ from typing import Any
 from container.contract import rules
 from container.contract.strategies import Distribution
 from estimators.client.jobfiles import reading
-from estimators.client.jobfiles.building import PATHS, argument_names
+from estimators.client.jobfiles.building import argument_names, places_of_paths
 from estimators.job.errors import ConfigurationError
 from estimators.job.request import Channel, RunOptions, TrainingJobSpec
 from estimators.job.secrets import MASK, looks_secret, mask_argv, mask_value
@@ -149,27 +150,17 @@ def _escaped(value: Any) -> Any:
 
 
 def _relative_to(folder: Path, values: Mapping[str, Any]) -> dict[str, Any]:
-    moved = dict(values)
-    for name in PATHS:
-        if name in moved:
-            moved[name] = _moved(folder, moved[name])
-    if moved.get("dependencies"):
-        moved["dependencies"] = [_moved(folder, item) for item in moved["dependencies"]]
+    moved = copy.deepcopy(dict(values))
+    for holder, key in places_of_paths(moved):
+        holder[key] = _moved(folder, holder[key])
     entry = moved.get("entry_point")
     if isinstance(entry, str) and not moved.get("source_dir") and os.path.exists(entry):
         moved["entry_point"] = _moved(folder, entry)
-    inputs = moved.get("inputs")
-    if isinstance(inputs, str):
-        moved["inputs"] = _moved(folder, inputs)
-    elif isinstance(inputs, Mapping):
-        moved["inputs"] = {name: _moved(folder, value) for name, value in inputs.items()}
     return moved
 
 
 def _moved(folder: Path, location: Any) -> Any:
     """Return a path relative to the file's folder, but an absolute one that lies elsewhere as it is."""
-    if isinstance(location, Mapping) and "s3_data" in location:
-        return {**location, "s3_data": _moved(folder, location["s3_data"])}
     if not isinstance(location, str) or "://" in location or location.startswith("~"):
         return location
     if os.path.isabs(location) and folder not in (Path(location), *Path(location).parents):

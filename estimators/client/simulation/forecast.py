@@ -52,15 +52,10 @@ class Quantiles:
     @classmethod
     def of(cls, values: Sequence[float]) -> Quantiles:
         """Return those of values, of which there is one at least."""
-        ordered = sorted(values)
-
-        def at(share: float) -> float:
-            place = share * (len(ordered) - 1)
-            low = math.floor(place)
-            high = min(low + 1, len(ordered) - 1)
-            return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
-
-        return cls(statistics.fmean(ordered), at(0.05), at(0.5), at(0.95))
+        if len(values) == 1:
+            return cls(values[0], values[0], values[0], values[0])
+        cuts = statistics.quantiles(values, n=20, method="inclusive")
+        return cls(statistics.fmean(values), cuts[0], cuts[9], cuts[18])
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -45,7 +45,7 @@ _RANKS = ("first", "all")
 
 
 @dataclasses.dataclass(frozen=True)
-class Point:
+class TrackedValue:
     """A metric's value, as trackers take it.
 
     Attributes:
@@ -68,7 +68,7 @@ class TrackedRun(abc.ABC):
     id: str
 
     @abc.abstractmethod
-    def log(self, points: Sequence[Point]) -> None:
+    def log(self, points: Sequence[TrackedValue]) -> None:
         """Send values."""
 
     @abc.abstractmethod
@@ -247,7 +247,7 @@ class Sending:
         self._file.parent.mkdir(mode=0o700, exist_ok=True)
         write_json(self._file, self._state)
 
-    def _points(self, events: Sequence[Event]) -> list[Point]:
+    def _points(self, events: Sequence[Event]) -> list[TrackedValue]:
         steps = dict(self._state["steps"])
         points = []
         for event in events:
@@ -257,7 +257,7 @@ class Sending:
             name = f"rank_{metric.rank}/{metric.name}" if metric.rank else metric.name
             step = steps.get(name, 0)
             steps[name] = step + 1
-            points.append(Point(name, metric.value, step, metric.time))
+            points.append(TrackedValue(name, metric.value, step, metric.time))
         return points
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from estimators.client.trackers.base import Point, TrackedRun, Tracker, facts_of, parameters_of
+from estimators.client.trackers.base import TrackedRun, TrackedValue, Tracker, facts_of, parameters_of
 
 if TYPE_CHECKING:
     from estimators.client.training_job import TrainingJob
@@ -60,7 +60,7 @@ class MLflowCallback(Tracker):
         """Return the store and the experiment."""
         return f"{self._uri} {self._experiment}"
 
-    def open(self, job: TrainingJob, run: str | None, parent: str | None) -> _Run:
+    def open(self, job: TrainingJob, run: str | None, parent: str | None) -> _MLflowRun:
         """Begin a run, or continue the job's run."""
         client = self._client()
         facts = {f"fleetfit.{name}": value for name, value in facts_of(job).items()}
@@ -72,7 +72,7 @@ class MLflowCallback(Tracker):
             given = [Param(name, value) for name, value in parameters_of(job).items()]
             for place in range(0, len(given), _PARAMETERS):
                 client.log_batch(found, params=given[place : place + _PARAMETERS])
-        return _Run(client, found, self.logs_model)
+        return _MLflowRun(client, found, self.logs_model)
 
     def open_study(self, name: str, run: str | None) -> str | None:
         """Begin the run of a tuning job, which is the parent of the trials' runs."""
@@ -102,7 +102,7 @@ class MLflowCallback(Tracker):
         return run
 
 
-class _Run(TrackedRun):
+class _MLflowRun(TrackedRun):
     """A run of MLflow."""
 
     def __init__(self, client: Any, run: str, logs_model: bool) -> None:
@@ -110,7 +110,7 @@ class _Run(TrackedRun):
         self._logs_model = logs_model
         self.id = run
 
-    def log(self, points: Sequence[Point]) -> None:
+    def log(self, points: Sequence[TrackedValue]) -> None:
         """Send values, a thousand at a time."""
         from mlflow.entities import Metric
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from estimators.client.trackers.base import Point, TrackedRun, Tracker, parameters_of, user_folder
+from estimators.client.trackers.base import TrackedRun, TrackedValue, Tracker, parameters_of, user_folder
 
 if TYPE_CHECKING:
     from estimators.client.training_job import TrainingJob
@@ -36,11 +36,11 @@ class TensorBoardCallback(Tracker):
         """Return the folder."""
         return self._folder
 
-    def open(self, job: TrainingJob, run: str | None, parent: str | None) -> _Run:
+    def open(self, job: TrainingJob, run: str | None, parent: str | None) -> _EventFileRun:
         """Begin another event file for the job."""
         folder = os.path.join(self._folder, *([parent] if parent else []), job.name)
         os.makedirs(folder, exist_ok=True)
-        opened = _Run(folder)
+        opened = _EventFileRun(folder)
         if run is None:
             opened.describe(parameters_of(job))
         return opened
@@ -50,7 +50,7 @@ class TensorBoardCallback(Tracker):
         return name
 
 
-class _Run(TrackedRun):
+class _EventFileRun(TrackedRun):
     """An event file.
 
     It is written by TensorBoard's own record writer: its EventFileWriter would import TensorFlow where that is there.
@@ -85,7 +85,7 @@ class _Run(TrackedRun):
         value = Summary.Value(tag="hyperparameters", metadata=metadata, tensor=tensor)
         self._write(Event(summary=Summary(value=[value]), wall_time=time.time()))
 
-    def log(self, points: Sequence[Point]) -> None:
+    def log(self, points: Sequence[TrackedValue]) -> None:
         """Write values."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary

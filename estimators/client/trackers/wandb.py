@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from container.contract.names import unknown
-from estimators.client.trackers.base import Point, TrackedRun, Tracker, facts_of, parameters_of, user_folder
+from estimators.client.trackers.base import TrackedRun, TrackedValue, Tracker, facts_of, parameters_of, user_folder
 from estimators.job.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class WandbCallback(Tracker):
         """Return the project."""
         return f"{self._mode} {self._entity} {self._project} {self._folder if self._mode == 'offline' else ''}"
 
-    def open(self, job: TrainingJob, run: str | None, parent: str | None) -> _Run:
+    def open(self, job: TrainingJob, run: str | None, parent: str | None) -> _WandbRun:
         """Begin a run, or continue the job's run."""
         import wandb
 
@@ -85,14 +85,14 @@ class WandbCallback(Tracker):
             ),
         )  # fmt: skip
         begun.define_metric("*", step_metric="step")
-        return _Run(begun, self.logs_model)
+        return _WandbRun(begun, self.logs_model)
 
     def open_study(self, name: str, run: str | None) -> str | None:
         """Return the name of the group; groups need not be created."""
         return name
 
 
-class _Run(TrackedRun):
+class _WandbRun(TrackedRun):
     """A run of wandb."""
 
     def __init__(self, run: Any, logs_model: bool) -> None:
@@ -100,7 +100,7 @@ class _Run(TrackedRun):
         self._logs_model = logs_model
         self.id = str(run.id)
 
-    def log(self, points: Sequence[Point]) -> None:
+    def log(self, points: Sequence[TrackedValue]) -> None:
         """Send values, those of one step together."""
         for step, together in itertools.groupby(points, key=lambda point: point.step):
             values: dict[str, float] = {}

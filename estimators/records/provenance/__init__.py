@@ -43,8 +43,7 @@ null; readers ignore keys that they do not know.
 ``machine``
     ``platform``, ``kernel``, ``cpu``, ``cores``, ``memory_bytes``, ``gpus``.
 ``packages``
-    ``freeze``: the lines of ``pip freeze``; ``python``: of which interpreter; ``conda``: the lines of ``conda list
-    --export`` in a conda environment, else null.
+    ``freeze``: the installed packages as pip's requirements; ``python``: of which interpreter.
 ``data``
     For each local channel: ``path``, ``files`` (count), ``bytes``, ``digest``: a digest over all names, sizes and
     contents; ``hashed_bytes``: of how much the content was read; ``entries``: ``[name, bytes, mtime_ns,

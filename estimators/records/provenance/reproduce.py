@@ -98,14 +98,7 @@ def _environment(facts: Mapping[str, Any]) -> list[str]:
     # Horovod's wheel is built for the environment; the index has none.
     plain = [line for line in packages["freeze"] if not line.startswith("horovod")]
     lines += _file("cat > requirements-rerun.txt", "\n".join(plain))
-    if packages.get("conda"):
-        lines += [
-            *_file("cat > conda-rerun.txt", "\n".join(line for line in packages["conda"] if "pypi" not in line)),
-            "conda create --yes --prefix ./env-rerun --file conda-rerun.txt",
-            '. "$(conda info --base)/etc/profile.d/conda.sh" && conda activate ./env-rerun',
-        ]
-    else:
-        lines += [f"python{short} -m venv .venv-rerun", ". .venv-rerun/bin/activate"]
+    lines += [f"python{short} -m venv .venv-rerun", ". .venv-rerun/bin/activate"]
     lines.append("python -m pip install --requirement requirements-rerun.txt")
     if len(plain) < len(packages["freeze"]):
         both = "torch" in software and not software.keys().isdisjoint({"tensorflow", "tensorflow-cpu"})

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from container.contract.names import unknown
+from container.system.files import write_json
 from estimators.job.errors import ConfigurationError, RecordError
 from estimators.records.record import jobs_folder
 from estimators.results.result import Result
@@ -58,7 +59,7 @@ class Observation:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Line:
+class StepCost:
     """What a step costs under one strategy beside a process's own computing: ``fixed_s + bytes ÷ bandwidth``.
 
     Attributes:
@@ -77,7 +78,7 @@ class Line:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Point:
+class MeasuredSize:
     """What was measured with one number of processes.
 
     Attributes:
@@ -86,7 +87,7 @@ class Point:
     """
 
     processes: int
-    lines: Mapping[str, Line]
+    lines: Mapping[str, StepCost]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,7 +102,7 @@ class Calibration:
     """
 
     instance_type: str
-    points: tuple[Point, ...]
+    points: tuple[MeasuredSize, ...]
     cores: int | None = None
     error: float | None = None
 
@@ -130,7 +131,7 @@ class Calibration:
         # Processors that were not all taken may have been enough for more.
         return alone_s * max(last, last * processes / count if last > _CONTENDS else processes / self.cores)
 
-    def _lines(self, strategy: str) -> list[tuple[int, Line]]:
+    def _lines(self, strategy: str) -> list[tuple[int, StepCost]]:
         """Numbers of processes, ascending, and what was measured with each."""
         found = [(point.processes, point.lines[strategy]) for point in self.points if strategy in point.lines]
         if not found:
@@ -207,7 +208,9 @@ class Calibration:
         """
         try:
             points = tuple(
-                Point(**{**point, "lines": {str(name): Line(**line) for name, line in point["lines"].items()}})
+                MeasuredSize(
+                    **{**point, "lines": {str(name): StepCost(**line) for name, line in point["lines"].items()}}
+                )
                 for point in values["points"]
             )
             return cls(**{**values, "points": points})
@@ -222,9 +225,7 @@ class Calibration:
         known = _read(file)
         known[self.instance_type] = self.to_dict()
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        part = file.with_suffix(".part")
-        part.write_text(json.dumps(known, indent=1), encoding="utf-8")
-        part.replace(file)
+        write_json(file, known)
         return file
 
 
@@ -284,7 +285,7 @@ def fit(observations: Iterable[Observation], *, instance_type: str, cores: int |
     together = [one for one in steps if one.processes > 1 and one.gradient_bytes in alone]
     if not together:
         raise ConfigurationError("a calibration needs completed runs of several processes.")
-    points: list[Point] = []
+    points: list[MeasuredSize] = []
     for processes in sorted({one.processes for one in together}):
         here = [one for one in together if one.processes == processes]
         lines = {}
@@ -301,7 +302,7 @@ def fit(observations: Iterable[Observation], *, instance_type: str, cores: int |
                 weights=[1.0 / one.step_s**2 for one in steps_here],
             )
             lines[strategy] = dataclasses.replace(line, contention=mine)
-        points.append(Point(processes=processes, lines=lines))
+        points.append(MeasuredSize(processes=processes, lines=lines))
     return Calibration(instance_type=instance_type, points=tuple(points), cores=cores)
 
 
@@ -346,7 +347,7 @@ def own_s(run: Result) -> float | None:
     return statistics.median(found) if found else None
 
 
-def line_through(points: Sequence[tuple[float, float]], weights: Sequence[float] | None = None) -> Line:
+def line_through(points: Sequence[tuple[float, float]], weights: Sequence[float] | None = None) -> StepCost:
     """Return the line ``fixed_s + bytes ÷ bandwidth`` nearest to points, with no negative part.
 
     Args:
@@ -360,16 +361,16 @@ def line_through(points: Sequence[tuple[float, float]], weights: Sequence[float]
     mean_y = sum(weight * y for weight, (_, y) in zip(weights, points, strict=True)) / total
     spread = sum(weight * (x - mean_x) ** 2 for weight, (x, _) in zip(weights, points, strict=True))
     if spread <= 1e-12 * max(1.0, mean_x**2) * total:
-        return Line(fixed_s=mean_y, bandwidth=_FAST)
+        return StepCost(fixed_s=mean_y, bandwidth=_FAST)
     slope = sum(w * (x - mean_x) * (y - mean_y) for w, (x, y) in zip(weights, points, strict=True)) / spread
     if slope <= 1.0 / _FAST:  # all of it is fixed
-        return Line(fixed_s=mean_y, bandwidth=_FAST)
+        return StepCost(fixed_s=mean_y, bandwidth=_FAST)
     fixed_s = mean_y - slope * mean_x
     if fixed_s < 0:  # all of it is per byte
         fixed_s = 0.0
         square = sum(weight * x * x for weight, (x, _) in zip(weights, points, strict=True))
         slope = sum(weight * x * y for weight, (x, y) in zip(weights, points, strict=True)) / square
-    return Line(fixed_s=fixed_s, bandwidth=1.0 / max(slope, 1.0 / _FAST))
+    return StepCost(fixed_s=fixed_s, bandwidth=1.0 / max(slope, 1.0 / _FAST))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ _ALIKE = 0.01
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Option:
+class Candidate:
     """A strategy on hosts, and what to expect of it.
 
     Attributes:
@@ -61,11 +61,11 @@ class Recommendation:
         reasons: Why the first one is the best, in sentences.
     """
 
-    options: tuple[Option, ...]
+    options: tuple[Candidate, ...]
     reasons: tuple[str, ...]
 
     @property
-    def choice(self) -> Option:
+    def choice(self) -> Candidate:
         """The recommended configuration."""
         return self.options[0]
 
@@ -299,7 +299,7 @@ def _option(
     price: float | None,
     constants: Constants,
     calibration: calibrations.Calibration | None,
-) -> Option:
+) -> Candidate:
     if calibration is not None and strategy in calibration.strategies and fleet.size > 1:
         found = _calibrated(strategy, workload, fleet, calibration)
     else:
@@ -307,7 +307,7 @@ def _option(
     dollars = None
     if price is not None:
         dollars = 1e6 / found.samples_per_second / 3600.0 * price * fleet.hosts
-    return Option(
+    return Candidate(
         strategy=strategy if fleet.size > 1 else "none",
         hosts=fleet.hosts,
         processes_per_host=fleet.processes_per_host,
@@ -337,7 +337,7 @@ def _calibrated(
     )
 
 
-def _ranked(options: Sequence[Option]) -> list[Option]:
+def _ranked(options: Sequence[Candidate]) -> list[Candidate]:
     """The fastest first; of those that are alike, one host before several, then the cheaper, then the given order."""
     best = max(option.prediction.samples_per_second for option in options)
     alike = [option for option in options if option.prediction.samples_per_second >= best * (1 - _ALIKE)]
@@ -356,7 +356,7 @@ _WHY = {
 
 
 def _reasons(
-    ranked: Sequence[Option], workload: Workload, calibration: calibrations.Calibration | None, hosts: int
+    ranked: Sequence[Candidate], workload: Workload, calibration: calibrations.Calibration | None, hosts: int
 ) -> list[str]:
     choice = ranked[0]
     found = [

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from container.contract.names import unknown
 from estimators.results import tables
 from estimators.results.result import Result
-from estimators.results.summary import bytes_text, count_text, dollars_text, number_text, percent_text, time_text
+from estimators.results.summary import quantity_text
 
 if TYPE_CHECKING:
     import pandas
@@ -55,11 +56,10 @@ class Spread:
         known = [float(value) for value in values if value is not None]
         return cls(statistics.median(known), min(known), max(known), len(known)) if known else None
 
-    def text(self, show: Callable[[float], str]) -> str:
-        """``12 (11 – 13)``; alone where there is one value."""
-        if self.count == 1 or show(self.low) == show(self.high):
-            return show(self.median)
-        return f"{show(self.median)} ({show(self.low)} – {show(self.high)})"
+    def text(self, unit: str = "") -> str:
+        """Return ``12 (11 – 13)``, or the value alone where there is one; the units are those of ``quantity_text``."""
+        median, low, high = (quantity_text(value, unit) for value in (self.median, self.low, self.high))
+        return median if self.count == 1 or low == high else f"{median} ({low} – {high})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,28 +94,43 @@ class Group:
         """The name of the strategy that made it; None for none."""
         return self.first.strategy
 
-    def spread(self, value: Callable[[Result], float | None]) -> Spread | None:
-        """A number over the completed runs."""
-        return Spread.of(value(result) for result in self.completed)
+    @functools.cached_property
+    def summaries(self) -> tuple[dict[str, Any], ...]:
+        """The rows of the completed runs."""
+        return tuple(result.summary() for result in self.completed)
+
+    def spread(self, name: str) -> Spread | None:
+        """Return a number of the runs' summaries, over the completed runs."""
+        return Spread.of(row.get(name) for row in self.summaries)
 
 
-@dataclasses.dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """A column of the table.
 
     Attributes:
         title: What it says at its head.
-        value: The number of a run.
-        show: The number as text.
+        name: Which number of a run's summary it has.
+        unit: The number's unit, as for ``quantity_text``.
     """
 
     title: str
-    value: Callable[[Result], float | None]
-    show: Callable[[float], str]
+    name: str
+    unit: str = ""
 
 
-def _step(share: float) -> Callable[[Result], float | None]:
-    return lambda result: result.step_times.quantile(share)
+#: The columns beside those of the metrics, which come after the first.
+_COLUMNS = (
+    Column("samples/s", "samples_per_second"),
+    Column("total", "seconds", "s"),
+    Column("steps/s", "steps_per_second"),
+    Column("step, median", "step_median_s", "s"),
+    Column("step, p95", "step_p95_s", "s"),
+    Column("to first step", "to_first_step_s", "s"),
+    Column("parameters", "parameters", "count"),
+    Column("sent per step", "link_bytes", "bytes"),
+    Column("peak memory", "peak_memory_bytes", "bytes"),
+    Column("cost", "cost", "$"),
+)
 
 
 def _parameters(result: Result) -> float | None:
@@ -193,43 +208,29 @@ class Comparison:
         if group.first.strategy is None and group.first.hosts > 1:
             return None
         baseline = self.baseline(group)
-        alone = baseline.spread(lambda result: result.samples_per_second) if baseline is not None else None
-        if alone is None or not alone.median:
+        alone = baseline.spread("samples_per_second") if baseline is not None else None
+        mine = group.spread("samples_per_second")
+        if alone is None or not alone.median or mine is None:
             return None
-        return group.spread(
-            lambda result: (
-                result.samples_per_second / result.processes / alone.median
-                if result.samples_per_second is not None
-                else None
-            )
-        )
+        unit = group.first.processes * alone.median
+        return Spread(mine.median / unit, mine.low / unit, mine.high / unit, mine.count)
+
+    def spread(self, group: Group, column: Column) -> Spread | None:
+        """Return a group's numbers of a column."""
+        if column.name == "cost":
+            return Spread.of(self.cost(result) for result in group.completed)
+        return group.spread(column.name)
 
     # --- tables ---
 
     @functools.cached_property
     def columns(self) -> tuple[Column, ...]:
         """The columns that have at least one value."""
-        metrics: dict[str, None] = {}
-        for result in self.results:
-            for name in result.final_metrics:
-                if name not in ("epoch", "samples_per_second"):
-                    metrics[name] = None
-        all_columns = [
-            Column("samples/s", lambda result: result.samples_per_second, number_text),
-            *(Column(name, _metric(name), number_text) for name in list(metrics)[:4]),
-            Column("total", lambda result: result.seconds, time_text),
-            Column("steps/s", lambda result: result.steps_per_second, number_text),
-            Column("step, median", _step(0.5), time_text),
-            Column("step, p95", _step(0.95), time_text),
-            Column("to first step", lambda result: result.to_first_step_s, time_text),
-            Column("parameters", _parameters, count_text),
-            Column("sent per step", lambda result: result.link_bytes, bytes_text),
-            Column("peak memory", lambda result: result.peak_memory_bytes, bytes_text),
-            Column("cost", self.cost, dollars_text),
-        ]
-        return tuple(
-            column for column in all_columns if any(column.value(result) is not None for result in self.results)
-        )
+        names = dict.fromkeys(name for result in self.results for name in result.final_metrics)
+        metrics = [name for name in names if name not in ("epoch", "samples_per_second")][:4]
+        columns = (_COLUMNS[0], *(Column(name, f"metric_{name}") for name in metrics), *_COLUMNS[1:])
+        rows = [{**result.summary(), "cost": self.cost(result)} for result in self.results]
+        return tuple(column for column in columns if any(row.get(column.name) is not None for row in rows))
 
     def rows(self) -> tuple[list[str], list[list[str]]]:
         """Return the table as texts: the heading, and a row for each group."""
@@ -247,10 +248,10 @@ class Comparison:
                 f"{group.name} {self.marks(group)}".rstrip(), f"{first.hosts} × {first.processes_per_host}", runs
             ]  # fmt: skip
             for column in self.columns:
-                found = group.spread(column.value)
-                cells.append(found.text(column.show) if found is not None else "–")
+                found = self.spread(group, column)
+                cells.append(found.text(column.unit) if found is not None else "–")
             if any(scaled):
-                cells.append(efficiency.text(percent_text) if efficiency is not None else "–")
+                cells.append(efficiency.text("share") if efficiency is not None else "–")
             rows.append(cells)
         return head, rows
 
@@ -284,7 +285,7 @@ class Comparison:
                 "completed": len(group.completed),
             }
             for column in self.columns:
-                found = group.spread(column.value)
+                found = self.spread(group, column)
                 name = column.title.replace(", ", "_").replace("/", "_per_").replace(" ", "_")
                 row[name] = found.median if found is not None else None
                 if len(group.completed) > 1:
@@ -377,8 +378,9 @@ class Comparison:
         from estimators.results.plots import KINDS
 
         if kind not in KINDS:
-            raise ValueError(unknown("plot", kind, tuple(KINDS)))
-        return KINDS[kind](self, **options)
+            raise ValueError(unknown("plot", kind, KINDS))
+        drawn: Plot = importlib.import_module(f"estimators.results.plots.{kind}").draw(self, **options)
+        return drawn
 
     def report(self, path: str | Path) -> Path:
         """Write one HTML file with the table and all plots, which can be opened without a network.
@@ -404,10 +406,6 @@ def cause(result: Result) -> str:
     # A script's own last words, where the first line only says that it ended.
     last = f" ({lines[-1][:150]})" if len(lines) > 1 and lines[-1] not in lines[0] else ""
     return f"failed: {lines[0][:300]}{last}"
-
-
-def _metric(name: str) -> Callable[[Result], float | None]:
-    return lambda result: result.final_metrics.get(name)
 
 
 # --- what differs ---

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from estimators.results.comparison.comparison import Comparison
 
 #: Text and axes: contrast 4.5:1 on white and 4.6:1 on black.
 INK = "#767676"
@@ -66,17 +63,5 @@ class Plot:
         return buffer.getvalue()
 
 
-def _lazily(module: str) -> Callable[..., Plot]:
-    def draw(comparison: Comparison, **options: Any) -> Plot:
-        import importlib
-
-        found: Plot = importlib.import_module(f"estimators.results.plots.{module}").draw(comparison, **options)
-        return found
-
-    return draw
-
-
-#: Kind -> what draws it.
-KINDS: dict[str, Callable[..., Plot]] = {
-    name: _lazily(name) for name in ("curves", "throughput", "phases", "scaling", "steps")
-}
+#: The plots of a comparison, each drawn by the module of its name.
+KINDS = ("curves", "throughput", "phases", "scaling", "steps")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from estimators.results.plots import INK, Plot, style
 
 if TYPE_CHECKING:
-    from estimators.results.advice.recommending import Option, Recommendation
+    from estimators.results.advice.recommending import Candidate, Recommendation
 
 #: Part of a step -> colour and hatching.
 _PARTS = {"computing": ("#009E73", None), "waiting for the slowest": ("#E69F00", ".."), "exchange": ("#0072B2", "//")}
@@ -39,6 +39,6 @@ def draw(recommendation: Recommendation) -> Plot:
     return Plot(made, "Predicted steps")
 
 
-def _title(option: Option) -> str:
+def _title(option: Candidate) -> str:
     where = f"{option.hosts} × {option.instance_type}" if option.instance_type else f"{option.hosts} hosts"
     return f"{option.strategy}, {where}"

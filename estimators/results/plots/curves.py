@@ -61,7 +61,7 @@ def draw(
             drawn = False
             for place, group in enumerate(comparison.groups):
                 for number, result in enumerate(group.results):
-                    x, y = style.thinned(*curve(result, metric, kind))
+                    x, y = curve(result, metric, kind)
                     if x:
                         name = style.short(group.name) if number == 0 else "_"
                         alpha = 1.0 if len(group.results) == 1 else 0.75

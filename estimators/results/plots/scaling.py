@@ -13,7 +13,7 @@ def draw(comparison: Comparison) -> Plot:
     series: dict[str, dict[int, Spread]] = {}
     strategies: dict[str, str | None] = {}
     for group in comparison.groups:
-        speed = group.spread(lambda result: result.samples_per_second)
+        speed = group.spread("samples_per_second")
         if speed is not None:
             name = _line_of(comparison, group)
             series.setdefault(name, {})[group.first.processes] = speed

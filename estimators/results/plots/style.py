@@ -31,9 +31,6 @@ DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)
 MARKERS = ("o", "s", "^", "D", "v", "P")
 WIDTH = 7.0
 
-#: More points than this of one curve are no more visible, and make a large file.
-POINTS = 1500
-
 
 def figure(rows: int = 1, columns: int = 1, *, height: float = 3.2) -> tuple[Figure, list[Axes]]:
     """Return a figure of a notebook's width, and its axes row by row.
@@ -156,20 +153,3 @@ def looks(strategies: Sequence[str | None]) -> list[Look]:
 def short(name: str, limit: int = 40) -> str:
     """Return a name that leaves room for the picture."""
     return name if len(name) <= limit else name[: limit - 1] + "…"
-
-
-def thinned(x: Sequence[float], y: Sequence[float], limit: int = POINTS) -> tuple[list[float], list[float]]:
-    """Few enough points to draw, which still show every peak: the lowest and the highest of each stretch. Pure."""
-    count = len(x)
-    if count <= limit:
-        return list(x), list(y)
-    kept: list[int] = [0]
-    stretches = max(1, limit // 2)
-    for number in range(stretches):
-        begin, end = number * count // stretches, (number + 1) * count // stretches
-        places = range(begin, end)
-        low, high = min(places, key=y.__getitem__), max(places, key=y.__getitem__)
-        kept += sorted({low, high})
-    kept.append(count - 1)
-    places_kept = sorted(set(kept))
-    return [x[place] for place in places_kept], [y[place] for place in places_kept]

@@ -10,10 +10,10 @@ def draw(comparison: Comparison) -> Plot:
     """Return a bar for each configuration: the median of its runs, and from the lowest to the highest."""
     groups = comparison.groups
     made, [axes] = style.figure(height=0.9 + 0.42 * max(2, len(groups)))
-    spreads = [group.spread(lambda result: result.samples_per_second) for group in groups]
+    spreads = [group.spread("samples_per_second") for group in groups]
     unit = "samples/s"
     if not any(spreads):
-        spreads = [group.spread(lambda result: result.steps_per_second) for group in groups]
+        spreads = [group.spread("steps_per_second") for group in groups]
         unit = "steps/s"
     if not any(spreads):
         return style.nothing("Throughput", "no run has recorded its speed")

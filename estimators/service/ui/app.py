@@ -49,7 +49,7 @@ class Console:
         self._port = port
         self._ending = ending
         self._home = home
-        self._jobs = jobs_page.Jobs(home)
+        self._jobs = jobs_page.JobList(home)
         #: Job -> checkpoint -> what is wrong with it, for jobs whose checkpoints somebody had verified.
         self._verified: dict[str, dict[str, str | None]] = {}
         # So that the first click need not wait for the records of thousands of jobs.

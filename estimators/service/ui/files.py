@@ -19,7 +19,7 @@ MOST = 500
 
 
 @dataclasses.dataclass(frozen=True)
-class Listed:
+class ListedFile:
     """A file.
 
     Attributes:
@@ -31,9 +31,9 @@ class Listed:
     size: str
 
 
-def listed(record: JobRecord) -> tuple[list[Listed], bool]:
+def listed(record: JobRecord) -> tuple[list[ListedFile], bool]:
     """Return the files that can be taken, and whether there are more."""
-    found: list[Listed] = []
+    found: list[ListedFile] = []
     for name, root in _roots(record).items():
         for path in _below(root):
             if len(found) == MOST:
@@ -42,7 +42,7 @@ def listed(record: JobRecord) -> tuple[list[Listed], bool]:
             with contextlib.suppress(OSError, UnicodeEncodeError):  # removed meanwhile; a name that no address can have
                 size = path.lstat().st_size
                 below.encode()
-                found.append(Listed(f"{name}/{below}" if below else name, bytes_text(size)))
+                found.append(ListedFile(f"{name}/{below}" if below else name, bytes_text(size)))
     return found, False
 
 

@@ -78,7 +78,7 @@ class Wanted:
         return self.text.lower() in text.lower()
 
 
-class Follower:
+class LogFollower:
     """Reads a job's record from where it last read.
 
     Args:
@@ -156,9 +156,9 @@ async def follow(record: JobRecord, wanted: Wanted, ending: Callable[[], bool]) 
         wanted: Which lines.
         ending: Returns whether the server ends: an open page must not hold it up.
     """
-    follower: Follower | None = None
+    follower: LogFollower | None = None
     try:
-        follower = await run_in_threadpool(Follower, record, wanted)
+        follower = await run_in_threadpool(LogFollower, record, wanted)
         looks = 0
         while not follower.over and not ending():
             for name, data in await anyio.to_thread.run_sync(follower.look, abandon_on_cancel=True):

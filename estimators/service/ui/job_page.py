@@ -14,7 +14,7 @@ from estimators.job.fleets import capabilities
 from estimators.job.log_redaction import mask_texts, text_mask
 from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.records import status as statuses
-from estimators.records.elastic_events import Restores, number, restored
+from estimators.records.elastic_events import Restores, number, words
 from estimators.records.record import JobRecord
 from estimators.results import page, saving
 from estimators.results.html import render
@@ -133,19 +133,10 @@ def _told(events: Iterable[Event], created: float) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     restores = Restores()
     for event in events:
-        data = event.data
-        text = ""
-        if event.kind == "resized" and data.get("before"):
-            changes = [
-                f"{', '.join(map(str, data[key]))} {key}"
-                for key in ("joined", "left")
-                if data.get(key) and isinstance(data[key], list)
-            ]
-            text = f"{data['before']} → {data.get('size')} workers" + "".join(f"; {change}" for change in changes)
-        elif event.kind == "host_excluded":
-            text = f"{data.get('name')} is excluded"
-            text += f" for {_seconds(data, 'seconds')}" if data.get("seconds") else ""
-        elif event.kind in ("interrupted", "notice"):
+        if event.kind == "restored" and not restores.begins(event):
+            continue
+        data, text = event.data, "; ".join(text for _, text in words(event))
+        if event.kind in ("interrupted", "notice"):
             notice = _seconds(data, "notice_s" if "notice_s" in data else "seconds")
             text = f"{data.get('target') or data.get('name')} is interrupted with {notice} of notice"
         elif event.kind == "host_added":
@@ -154,10 +145,6 @@ def _told(events: Iterable[Event], created: float) -> list[tuple[str, str]]:
             text = f"{data.get('name')} " + (
                 "has left" if event.kind == "host_left" else f"was lost: {data.get('reason')}"
             )
-        elif event.kind == "restored" and restores.begins(event):
-            text = restored(data)
-        elif event.kind == "state_lost":
-            text = "the training's state was lost; training continues from the checkpoint"
         if text:
             found.append((seconds_text(max(0.0, event.time_ns / 1e9 - created)), text))
     return found[-_TOLD:]

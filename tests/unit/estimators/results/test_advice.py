@@ -21,7 +21,7 @@ from estimators.planning import Recommendation, recommend
 from estimators.results import result as result_module
 from estimators.results.advice import calibration as calibrations
 from estimators.results.advice import published
-from estimators.results.advice.calibration import Calibration, Line, Observation, Point
+from estimators.results.advice.calibration import Calibration, MeasuredSize, Observation, StepCost
 from estimators.results.advice.model import CPU, GPU, Constants, Hardware, Workload, predict, ring_latency, ring_seconds
 from estimators.results.advice.recommending import bigger_hosts
 from estimators.results.result import Result
@@ -228,8 +228,8 @@ def test_the_costs_that_steps_were_made_of_are_found_again(
 ) -> None:
     truth = Calibration(
         instance_type="local_process", cores=2, points=tuple(
-            Point(processes=count, lines={
-                name: Line(fixed_s=fixed[place] * factor, bandwidth=bandwidths[place], contention=contended)
+            MeasuredSize(processes=count, lines={
+                name: StepCost(fixed_s=fixed[place] * factor, bandwidth=bandwidths[place], contention=contended)
                 for name, factor in (("mpi", 1.0), ("parameter_server", 2.0))
             })
             for place, (count, contended) in enumerate(zip((2, 4), contention, strict=True))
@@ -300,7 +300,7 @@ def test_hosts_of_their_own_go_on_as_a_ring_does() -> None:
 def shared(cores: int, contention: Mapping[int, float]) -> Calibration:
     """A calibration that knows how processes slow each other down."""
     points = tuple(
-        Point(processes=count, lines={"mpi": Line(fixed_s=0.0, bandwidth=1e9, contention=times)})
+        MeasuredSize(processes=count, lines={"mpi": StepCost(fixed_s=0.0, bandwidth=1e9, contention=times)})
         for count, times in contention.items()
     )
     return Calibration(instance_type="local_process", points=points, cores=cores)

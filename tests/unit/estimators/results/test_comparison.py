@@ -211,15 +211,6 @@ def test_an_unknown_plot_is_refused_with_the_nearest() -> None:
         three().plot("curves", against="steps")
 
 
-def test_thinning_keeps_peaks_and_ends() -> None:
-    y = [0.0] * 100_000
-    y[54_321] = 9.0
-    x = list(map(float, range(len(y))))
-    kept_x, kept_y = style.thinned(x, y, 1000)
-    assert len(kept_x) <= 1002 and max(kept_y) == 9.0
-    assert kept_x[0] == 0 and kept_x[-1] == 99_999 and kept_x == sorted(kept_x)
-
-
 def _contrast(one: str, other: str) -> float:
     """As the WCAG has it: 1 to 21."""
     dark, light = sorted((_luminance(one), _luminance(other)))

@@ -20,7 +20,7 @@ NOTEBOOK = {
         {},
         {"caller": NOTEBOOK},
         {"caller": {"kind": "command", "argv": ["python", "-"], "cwd": None}, "git": None},
-        {"packages": {"freeze": ["a==1"], "conda": ["a=1=0"]}, "data": {"a": {"path": "/gone", "error": "No such"}}},
+        {"packages": {"freeze": ["a==1"]}, "data": {"a": {"path": "/gone", "error": "No such"}}},
         {"git": None, "caller": {}, "packages": {}, "data": None, "environment": None},
     ],
 )

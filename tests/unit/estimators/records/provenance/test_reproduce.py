@@ -72,7 +72,6 @@ def test_a_notebook() -> None:
         ({"caller": {"kind": "command", "argv": ["python", "-"], "cwd": None}}, "standard input"),
         ({"caller": {"kind": "command", "argv": ["python", "t.py", "--token", "***"], "cwd": "/x"}}, "looked secret"),
         ({"git": {**facts()["git"], "diff": "", "diff_truncated": "the changes are larger than 2 MiB"}}, "2 MiB"),
-        ({"packages": {"freeze": ["a==1"], "conda": ["a=1=0"]}}, "conda create"),
         ({"data": {"train": {"path": "/gone", "error": "No such file"}}}, "/gone (No such file)"),
         ({"git": None, "caller": {}, "packages": {}, "data": None, "environment": None}, "3. The run"),
     ],
