@@ -16,7 +16,7 @@ import os
 import select
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 #: How long a token is good for, and how long an answer may take, in seconds.
@@ -82,20 +82,18 @@ class Notices:
     """What there is to say, each thing once.
 
     Args:
-        read: Returns a document, as :meth:`Metadata.read`.
-        now: The time, in seconds since the epoch.
+        metadata: The machine's instance metadata service.
     """
 
-    def __init__(self, read: Callable[[str], str | None], now: Callable[[], float] = time.time) -> None:
-        self._read = read
-        self._now = now
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
         self._said: set[str] = set()
         self._unanswered = 0
 
-    def look(self) -> list[dict[str, Any]]:
-        """Ask once and return what is new."""
+    def look(self, now: float) -> list[dict[str, Any]]:
+        """Ask once and return what is new; ``now`` is in seconds since the epoch."""
         try:
-            action, rebalance = self._read(_INTERRUPTION), self._read(_REBALANCE)
+            action, rebalance = self._metadata.read(_INTERRUPTION), self._metadata.read(_REBALANCE)
         except OSError as error:
             self._unanswered += 1
             if self._unanswered == _SILENT_AFTER:
@@ -104,7 +102,7 @@ class Notices:
         self._unanswered = 0
         found = []
         if action is not None:
-            found += self._once({"notice": "interruption", "in_s": round(self._seconds(action), 1)})
+            found += self._once({"notice": "interruption", "in_s": round(_seconds(action, now), 1)})
         if rebalance is not None:
             found += self._once({"notice": "rebalance"})
         return found
@@ -115,14 +113,15 @@ class Notices:
         self._said.add(notice["notice"])
         return [notice]
 
-    def _seconds(self, action: str) -> float:
-        """In how many seconds the host goes; where that cannot be, its clock is wrong, and it is the usual time."""
-        try:
-            moment = datetime.datetime.fromisoformat(str(json.loads(action)["time"]).replace("Z", "+00:00"))
-            seconds = moment.timestamp() - self._now()
-        except (ValueError, KeyError, TypeError):
-            return _NOTICE_S
-        return seconds if 0 <= seconds <= _NOTICE_S else _NOTICE_S
+
+def _seconds(action: str, now: float) -> float:
+    """In how many seconds the host goes; where that cannot be, its clock is wrong, and it is the usual time."""
+    try:
+        moment = datetime.datetime.fromisoformat(str(json.loads(action)["time"]).replace("Z", "+00:00"))
+        seconds = moment.timestamp() - now
+    except (ValueError, KeyError, TypeError):
+        return _NOTICE_S
+    return seconds if 0 <= seconds <= _NOTICE_S else _NOTICE_S
 
 
 def main(argv: Sequence[str]) -> int:
@@ -136,9 +135,9 @@ def main(argv: Sequence[str]) -> int:
         print("usage: python -m container agent notices --imds URL --every SECONDS", file=sys.stderr)
         return 2
     every = float(options["--every"])
-    notices = Notices(Metadata(options["--imds"]).read)
+    notices = Notices(Metadata(options["--imds"]))
     while True:
-        for notice in notices.look():
+        for notice in notices.look(time.time()):
             print(json.dumps(notice), flush=True)
         ready, _, _ = select.select([0], [], [], every)
         if ready and not os.read(0, 4096):

@@ -310,7 +310,16 @@ class Uploader:
 
     def _files(self) -> list[tuple[str, os.stat_result]]:
         """Return every file that may be uploaded; manifests after what they list."""
-        return _sorted(saved.walk(str(self._folder), self._skip, follow=True))
+        return self._walk(follow=True)
+
+    def _walk(self, *, follow: bool) -> list[tuple[str, os.stat_result]]:
+        found = []
+        for name, status in saved.walk(str(self._folder), follow=follow):
+            if status is None:
+                self._skip(name)
+            else:
+                found.append((name, status))
+        return _sorted(found)
 
     def _skip(self, name: str) -> None:
         if name not in self._warned:
@@ -365,7 +374,7 @@ class Sender(Uploader):
         self._out.write(encode({"op": "say"}, line))
 
     def _files(self) -> list[tuple[str, os.stat_result]]:
-        return _sorted(saved.walk(str(self._folder), self._skip, follow=False))
+        return self._walk(follow=False)
 
     def _upload(self, name: str) -> None:
         path = os.path.join(self._folder, name)

@@ -285,23 +285,23 @@ class Checkpointer:
         numbers = {name: value for name, value in found.items() if value is not None}
         kept = _as_json("metadata", metadata)
         ready = time.monotonic()
-        with self._writer.slot() as submit:
-            waited_s = time.monotonic() - ready
-            arenas = self._snapshot(groups)
-            snapshot_s = time.monotonic() - ready - waited_s
-            # From the very beginning: finding many variables takes its time, too.
-            self.schedule.saved(step, blocked_s=time.monotonic() - began)
-            submit(
-                Snapshot(
-                    arenas=arenas,
-                    progress=progress,
-                    metrics=numbers,
-                    metadata=kept,
-                    facts=facts,
-                    snapshot_s=snapshot_s,
-                    waited_s=waited_s,
-                )
+        self._writer.make_room()
+        waited_s = time.monotonic() - ready
+        arenas = self._snapshot(groups)
+        snapshot_s = time.monotonic() - ready - waited_s
+        # From the very beginning: finding many variables takes its time, too.
+        self.schedule.saved(step, blocked_s=time.monotonic() - began)
+        self._writer.submit(
+            Snapshot(
+                arenas=arenas,
+                progress=progress,
+                metrics=numbers,
+                metadata=kept,
+                facts=facts,
+                snapshot_s=snapshot_s,
+                waited_s=waited_s,
             )
+        )
         self.progress = progress
         if wait or not self._asynchronous:
             self._writer.wait()

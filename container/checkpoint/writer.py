@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import abc
 import collections
-import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 Job = TypeVar("Job")
@@ -70,12 +68,8 @@ class BackgroundWriter(Generic[Job]):
         if self._closed:
             raise ValueError("the Checkpointer is closed. To save more, make another Checkpointer.")
 
-    @contextlib.contextmanager
-    def slot(self) -> Iterator[Callable[[Job], None]]:
-        """Wait for a place among those under way; the function given hands the job over.
-
-        Yields:
-            The function. If it is not called, the place is free again.
+    def make_room(self) -> None:
+        """Wait until one more job may be under way.
 
         Raises:
             Exception: what an earlier job failed with; raised once.
@@ -83,45 +77,28 @@ class BackgroundWriter(Generic[Job]):
         """
         with self._changed:
             self.check_open()
-            self._wait_for(lambda: self.idle or bool(self._errors))
+            self._wait_until_under_way(self._pending - 1)
             self._raise()
+
+    def submit(self, job: Job) -> None:
+        """Have a job written, for which :meth:`make_room` has made room."""
+        with self._changed:
             self._under_way += 1
-        handed_over = False
+            self._queue.append(job)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="checkpoint-writer", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
 
-        def submit(job: Job) -> None:
-            nonlocal handed_over
-            with self._changed:
-                handed_over = True
-                self._queue.append(job)
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._run, name="checkpoint-writer", daemon=True)
-                    self._thread.start()
-                self._changed.notify_all()
-
-        try:
-            yield submit
-        finally:
-            if not handed_over:
-                with self._changed:
-                    self._under_way -= 1
-                    self._changed.notify_all()
-
-    def wait(self, timeout: float | None = None) -> bool:
+    def wait(self) -> None:
         """Wait until everything is written.
-
-        Args:
-            timeout: How long, in seconds; None for as long as it takes.
-
-        Returns:
-            Whether everything is.
 
         Raises:
             Exception: what a job failed with; raised once.
         """
         with self._changed:
-            done = self._wait_for(lambda: not self._under_way, timeout)
+            self._wait_until_under_way(0)
             self._raise()
-            return done
 
     def close(self) -> None:
         """Write what is under way, end the thread, and close the target.
@@ -150,15 +127,10 @@ class BackgroundWriter(Generic[Job]):
             self._target.close()
         self._raise()
 
-    def _wait_for(self, reached: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Wait for a change; the lock is held."""
+    def _wait_until_under_way(self, most: int) -> None:
+        """Wait until no more than so many jobs are under way; the lock is held."""
         began = time.monotonic()
-        while True:
-            left = _PATIENCE_S if timeout is None else min(_PATIENCE_S, began + timeout - time.monotonic())
-            if self._changed.wait_for(reached, left):
-                return True
-            if timeout is not None and time.monotonic() - began >= timeout:
-                return False
+        while not self._changed.wait_for(lambda: self._under_way <= most, _PATIENCE_S):
             self._say_waiting(began)
 
     def _say_waiting(self, began: float) -> None:

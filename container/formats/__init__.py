@@ -8,12 +8,8 @@ whoever feeds or reads a stream moves bytes in large pieces and still knows ever
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
 
 from container.formats.base import Buffer, Framing, FramingError, RecordError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["Buffer", "Framing", "FramingError", "RecordError", "RecordFormat", "framing", "recognise"]
 
@@ -30,7 +26,7 @@ def framing(record_format: RecordFormat) -> Framing:
     """A framing for one stream."""
     from container.formats import recordio, textline, tfrecord
 
-    kinds: dict[RecordFormat, Callable[[], Framing]] = {
+    kinds: dict[RecordFormat, type[Framing]] = {
         RecordFormat.TFRECORD: tfrecord.TFRecordFraming,
         RecordFormat.RECORDIO: recordio.RecordIOFraming,
         RecordFormat.TEXT_LINE: textline.TextLineFraming,

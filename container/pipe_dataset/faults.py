@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections import deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from container import formats
@@ -150,7 +150,7 @@ def _scan(reader: Reader, uri: str, size: int | None) -> tuple[int, int, str] | 
 
 def _count_until(reader: Reader, uri: str, offset: int) -> int:
     """Return how many records of an object begin before an offset."""
-    return _walk(reader, uri, lambda position, count: position >= offset)[1]
+    return _walk(reader, uri, offset=offset)[1]
 
 
 def _place_of(reader: Reader, uri: str, number: int | None) -> int | None:
@@ -158,14 +158,14 @@ def _place_of(reader: Reader, uri: str, number: int | None) -> int | None:
     if number is None:
         return None
     with contextlib.suppress(Exception):
-        place, count = _walk(reader, uri, lambda position, count: count >= number)
+        place, count = _walk(reader, uri, number=number)
         if count == number:
             return place
     return None
 
 
-def _walk(reader: Reader, uri: str, enough: Callable[[int, int], bool]) -> tuple[int, int]:
-    """Go through an object's records until it is enough: the place then, and how many records came before it."""
+def _walk(reader: Reader, uri: str, *, offset: float = math.inf, number: float = math.inf) -> tuple[int, int]:
+    """Go through an object's records to an offset or a number; return the place, and how many came before it."""
     from container.agent import sources
 
     framing = formats.framing(reader.record_format)
@@ -178,7 +178,7 @@ def _walk(reader: Reader, uri: str, enough: Callable[[int, int], bool]) -> tuple
             framing.hop(data, 0, len(data), ends)
             begin = 0
             for end in ends:
-                if enough(base + begin, records):
+                if base + begin >= offset or records >= number:
                     return base + begin, records
                 begin = end
                 records += 1

@@ -18,6 +18,12 @@ from container.system import forking, processes
 _MOST_DESCRIPTORS = 4
 
 
+def send(sock: socket.socket, message: Mapping[str, Any]) -> None:
+    """Tell one who has connected something."""
+    with contextlib.suppress(OSError):  # it is gone, which is noticed when it is read
+        sock.sendall(json.dumps(message).encode() + b"\n")
+
+
 class ForkServer(abc.ABC):
     """Forks a process for each request that is sent to it.
 
@@ -66,6 +72,17 @@ class ForkServer(abc.ABC):
                 sock = self._listener.accept()[0]
                 self.peers[sock.fileno()] = sock
                 self._poll.register(sock, select.POLLIN)
+
+    @property
+    def descriptors(self) -> set[int]:
+        """The descriptors of those who ask, and of where they connect."""
+        return {self._listener.fileno(), *self.peers}
+
+    def tell(self, message: Mapping[str, Any]) -> None:
+        """Tell all who have connected."""
+        self.accept()
+        for sock in self.peers.values():
+            send(sock, message)
 
     def drop(self, sock: socket.socket) -> None:
         """Forget one that has connected."""

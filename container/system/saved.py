@@ -7,7 +7,7 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 #: The Checkpointer's folders (``container.checkpoint.store``, which needs numpy).
@@ -23,17 +23,19 @@ def files_below(folder: Path) -> dict[str, tuple[int, int]]:
 
     Of a link it is a digest of where it leads to; an empty folder, whose name ends in a slash, has neither.
     """
-    found = walk(str(folder), lambda name: None, follow=False)
-    return {name: facts(folder / name, status) for name, status in found}
+    found = walk(str(folder), follow=False)
+    return {name: facts(folder / name, status) for name, status in found if status is not None}
 
 
-def walk(root: str, skip: Callable[[str], None], *, follow: bool) -> Iterator[tuple[str, os.stat_result]]:
+def walk(root: str, *, follow: bool) -> Iterator[tuple[str, os.stat_result | None]]:
     """Find what is kept in step: files, links to what is in the folder, and empty folders, whose names end in a slash.
 
     Args:
         root: The folder.
-        skip: Takes the names of links to anything else.
         follow: Whether links are what they lead to; a link that is met behind one to a folder is left out then.
+
+    Yields:
+        Its name, and its status; None for a link to anything else, which is not kept in step.
     """
     real = os.path.realpath(root)
     waiting = [("", False)]
@@ -54,7 +56,7 @@ def walk(root: str, skip: Callable[[str], None], *, follow: bool) -> Iterator[tu
                 status = entry.stat(follow_symlinks=False)
                 if is_link := stat.S_ISLNK(status.st_mode):
                     if not os.path.exists(entry.path) or not os.path.realpath(entry.path).startswith(real + os.sep):
-                        skip(name)
+                        yield name, None
                         continue
                     status = entry.stat(follow_symlinks=follow)
                 if stat.S_ISDIR(status.st_mode):

@@ -10,11 +10,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from container.contract import hyperparameters as codec
 from container.contract import variables
-from container.system.files import cache_root
-from container.toolkit.code import code, requirements
-from container.toolkit.train import rank_environment, read_environment
+from container.toolkit.code import code
+from container.toolkit.train import install_code, rank_environment, read_environment
 
 
 class _Terminal:
@@ -38,19 +36,7 @@ def main(argv: list[str]) -> int:
         tree = environment.tree
         for directory in tree.directories():
             directory.mkdir(parents=True, exist_ok=True)
-        submit = environment.toolkit_parameters.get(codec.SUBMIT_DIRECTORY)
-        code.materialize(str(submit) if submit else None, tree.code, environment.program)
-        wanted = tree.code / "requirements.txt"
-        project = tree.code if code.is_project(tree.code) else None
-        overlay = None
-        if wanted.is_file() or project is not None:
-            overlay = requirements.overlay(
-                wanted if wanted.is_file() else None,
-                python=environment.machine.python,
-                cache_root=cache_root(),
-                told=_Terminal(),
-                project=project,
-            )
+        overlay = install_code(environment, _Terminal())
         command = code.entry_command(
             environment.program, tree.code, environment.to_cmd_args(), environment.machine.python
         )

@@ -13,7 +13,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from container.contract import diverging
 from container.contract.environment import Environment
@@ -35,7 +35,11 @@ from container.toolkit.machine import Action, Event, HostMachine, PlainAction, P
 from container.toolkit.mpi import daemons, remotes
 from container.toolkit.output import Output
 from container.toolkit.process_group import ClusterProcess, Gang
-from container.toolkit.runtime import HostSettings, Planner, Runtime
+from container.toolkit.runtime import HostSettings, Runtime
+
+if TYPE_CHECKING:
+    from container.toolkit.train import Preparation
+
 
 #: How often hosts that wait for each other say that they are there, in seconds.
 _BEAT = 2.0
@@ -59,7 +63,7 @@ class HostRuntime(Runtime):
         self._timer: Timer | None = None
         self._due: float | None = None
         self._plan: Plan | None = None
-        self._planner: Planner | None = None
+        self._preparation: Preparation | None = None
         self._daemons: dict[str, int] = {}  # those that run here -> the numbers of their requests
         self._server: control.ControlServer | None = None
         self._client: control.ControlClient | None = None
@@ -156,9 +160,9 @@ class HostRuntime(Runtime):
 
     # --- what the main program and the supervisor say ---
 
-    def ready(self, plan: Planner, gang: Gang, ports: tuple[int, ...]) -> None:
+    def ready(self, preparation: Preparation, gang: Gang, ports: tuple[int, ...]) -> None:
         """This host's code is in place: join the barrier; see :meth:`Runtime.ready`."""
-        self._planner, self._gang = plan, gang
+        self._preparation, self._gang = preparation, gang
         self._handle(machine.Prepared(gang.members, ports))
 
     def fail(self, failure: Failure) -> None:
@@ -320,8 +324,8 @@ class HostRuntime(Runtime):
             case "gathering":
                 self._handle(PlainEvent.MASTER_HEARD)
             case "go":
-                assert self._planner is not None
-                self._plan = self._planner(self._membership(message.get("ports", {})))
+                assert self._preparation is not None
+                self._plan = self._preparation.plan(self._membership(message.get("ports", {})))
                 self._handle(machine.Go(self._plan))
             case "stop":
                 self._handle(PlainEvent.STOP)

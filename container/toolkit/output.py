@@ -17,6 +17,10 @@ from container.contract.messages import Decoder, Message, MessageError
 from container.contract.texts import writable
 from container.system.loop import Loop
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from container.toolkit.mpi.daemons import Words
+
 _READ_SIZE = 1 << 18
 _HIGH_WATER = 1 << 20
 _LOW_WATER = 256 << 10
@@ -169,7 +173,7 @@ class OutputStream(_Pipe):
         host: The host's name.
         process: The process's name.
         printed: Called when it prints something, with the whole pieces and what is left of an unfinished one.
-        edit: Gets the whole pieces, and whether they are the last; returns those that are printed and kept.
+        words: Says what mpirun prints in fewer words; None for another process.
     """
 
     def __init__(
@@ -181,10 +185,10 @@ class OutputStream(_Pipe):
         process: str,
         *,
         printed: Callable[[list[bytes], bytes], None] | None = None,
-        edit: Callable[[list[bytes], bool], list[bytes]] | None = None,
+        words: Words | None = None,
     ) -> None:
         self._printed = printed
-        self._edit = edit
+        self._words = words
         self._tag = wire.prefix(host, process).encode()
         self._buffer = bytearray()
         self._tail = bytearray()
@@ -197,7 +201,7 @@ class OutputStream(_Pipe):
 
     def _take(self, data: bytes) -> None:
         self._buffer += data
-        if self._edit is None:
+        if self._words is None:
             self._keep(data)
         pieces = wire.split_pieces(self._buffer)
         if self._printed is not None:
@@ -210,8 +214,8 @@ class OutputStream(_Pipe):
             del self._tail[:-TAIL_SIZE]
 
     def _print(self, pieces: list[bytes], *, final: bool = False) -> None:
-        if self._edit is not None:
-            pieces = self._edit(pieces, final)
+        if self._words is not None:
+            pieces = self._words.shorten(pieces, final)
             self._keep(b"".join(pieces))
         if pieces:
             self._output.write(b"".join(wire.encode_piece(self._tag, piece) for piece in pieces))

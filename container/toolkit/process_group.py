@@ -250,7 +250,7 @@ class Gang:
                 command[0],
                 env,
                 imports,
-                self._follower.on_importer,
+                self._follower,
                 keep=keep,
                 keep_with=keep_with,
             )
@@ -292,7 +292,7 @@ class Gang:
         finally:
             os.close(write_end)
         member.started_at = time.monotonic()
-        member.stream = OutputStream(self._loop, self._output, read_end, self._host, name, edit=daemons.Words())
+        member.stream = OutputStream(self._loop, self._output, read_end, self._host, name, words=daemons.Words())
         self._loop.on_child(member.pid, lambda status: self._bare_ended(member, status))
         return member
 

@@ -15,7 +15,7 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from container.contract.messages import Message, encode
 from container.system import processes
@@ -113,23 +113,11 @@ def main(argv: list[str]) -> int:
             env[PLACE_FD] = str(place_read)
         elif not _await_place(toolkit, env):
             return 128 + signal.SIGTERM
-    # A shell does not pass SIGTERM on: its whole group gets it. A Python script gets it alone, so that its own
-    # helper processes live until it has saved.
-    group_signals = is_shell(command)
-
-    child = 0
-    told_to_end = False
-
-    def on_term(number: int, frame: object) -> None:
-        nonlocal told_to_end
-        told_to_end = True
-        if child:
-            _signal(child, number, group_signals)
-
-    signal.signal(signal.SIGTERM, on_term)
+    order = _Order(is_shell(command))
+    signal.signal(signal.SIGTERM, order.take)
     hold("rank.before_start")
     descriptors = (events_write, place_read) if place_read >= 0 else (events_write,)
-    importer = _Importer(toolkit, place_write, lambda: told_to_end)
+    importer = _Importer(toolkit, place_write, order)
     process: Spawned | Forked | None = importer.fork(command, env, (output_write, *descriptors))
     if importer.signalled:
         return importer.leave()
@@ -144,15 +132,37 @@ def main(argv: list[str]) -> int:
             toolkit.send({"op": "failed", "errno": error.errno, "path": str(error.filename)})
             _await_verdict(toolkit)
             return 127
-    child = process.pid
+    order.child = process.pid
     os.close(output_write)
     os.close(events_write)
     if place_read >= 0:
         os.close(place_read)
-    toolkit.send({"op": "started", "pid": child})
-    if told_to_end:  # while the child was being made
-        _signal(child, signal.SIGTERM, group_signals)
-    return _follow(toolkit, process, group_signals, lambda: told_to_end, place_write)
+    toolkit.send({"op": "started", "pid": order.child})
+    if order.told:  # while the child was being made
+        _signal(order.child, signal.SIGTERM, order.of_group)
+    return _follow(toolkit, process, order, place_write)
+
+
+class _Order:
+    """Whether this wrapper was told to end by SIGTERM, which it passes on.
+
+    Attributes:
+        told: Whether it was.
+        of_group: Whether signals are for the command's whole group. A shell does not pass SIGTERM on; a Python script
+            gets it alone, so that its own helper processes live until it has saved.
+        child: The command's pid, once there is one.
+    """
+
+    def __init__(self, of_group: bool) -> None:
+        self.told = False
+        self.of_group = of_group
+        self.child = 0
+
+    def take(self, number: int, frame: object) -> None:
+        """Take the signal."""
+        self.told = True
+        if self.child:
+            _signal(self.child, number, self.of_group)
 
 
 class Spawned:
@@ -181,10 +191,10 @@ class _Importer:
         signalled: The signal that the command would have died by had it been there; 0 for none.
     """
 
-    def __init__(self, toolkit: BlockingConnection, place_fd: int, told_to_end: Callable[[], bool]) -> None:
+    def __init__(self, toolkit: BlockingConnection, place_fd: int, order: _Order) -> None:
         self._toolkit = toolkit
         self._place_fd = place_fd
-        self._told_to_end = told_to_end
+        self._order = order
         self._hold = False
         self._woken = -1
         self.signalled = 0
@@ -220,7 +230,7 @@ class _Importer:
         return False
 
     def _is_over(self) -> bool:
-        if self._told_to_end() and not self.signalled:
+        if self._order.told and not self.signalled:
             self.signalled = signal.SIGTERM
         return self.signalled != 0
 
@@ -300,13 +310,7 @@ def _end(exit_code: int | None, killed_by: int | None, *, told: bool, max_rss_kb
     return {"op": "ended", "exit_code": exit_code, "signal": number, "told": told, "max_rss_kb": max_rss_kb}
 
 
-def _follow(
-    toolkit: BlockingConnection,
-    process: Spawned | Forked,
-    group_signals: bool,
-    told_to_end: Callable[[], bool],
-    place_fd: int = -1,
-) -> int:
+def _follow(toolkit: BlockingConnection, process: Spawned | Forked, order: _Order, place_fd: int = -1) -> int:
     child = process.pid
     poll = select.poll()
     poll.register(toolkit, select.POLLIN)
@@ -329,16 +333,16 @@ def _follow(
                 elif message["op"] == "signal":
                     hold = True
                     number = int(message["number"])
-                    _signal(child, number, group_signals or number == signal.SIGKILL)
+                    _signal(child, number, order.of_group or number == signal.SIGKILL)
         if child_fd in ready:
             status, max_rss_kb = process.wait()
             break
     exit_code, killed_by = processes.decode_status(status)
-    if killed_by == signal.SIGTERM and not told_to_end() and not hold:
+    if killed_by == signal.SIGTERM and not order.told and not hold:
         # mpirun signals us and the command one after the other: it may be our turn in a moment.
         with contextlib.suppress(InterruptedError):
             select.select([], [], [], 0.05)
-    end = _end(exit_code, killed_by, told=told_to_end(), max_rss_kb=max_rss_kb)
+    end = _end(exit_code, killed_by, told=order.told, max_rss_kb=max_rss_kb)
     toolkit.send({**end, "importer_gone": process.importer_gone})
     code = exit_code if exit_code is not None else 128 + (killed_by or 0)
     if hold:

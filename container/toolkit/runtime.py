@@ -5,15 +5,13 @@ from __future__ import annotations
 import abc
 import dataclasses
 import signal
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from container.contract.environment import Environment
 from container.contract.failures import Failure
-from container.contract.membership import Membership
 from container.contract.messages import Message
-from container.contract.plan import Plan
 from container.contract.wire import TERMINATED, Event
 from container.system.connection import ENDED, Connection
 from container.system.loop import SelectorLoop
@@ -21,6 +19,9 @@ from container.toolkit import resources
 from container.toolkit.hang_detector import ProgressWatch
 from container.toolkit.output import Output
 from container.toolkit.process_group import ClusterProcess, Gang, GangFollower
+
+if TYPE_CHECKING:
+    from container.toolkit.train import Preparation
 
 #: SIGTERM to SIGKILL when a job has failed, in seconds.
 FAILURE_GRACE = 0.5
@@ -69,10 +70,6 @@ class Outcome:
     stopped: bool = False
 
 
-#: Makes the plan once it is known which hosts are in the cluster.
-Planner: TypeAlias = Callable[[Membership], Plan]
-
-
 class Runtime(GangFollower, abc.ABC):
     """Runs one host's share of a job.
 
@@ -105,11 +102,11 @@ class Runtime(GangFollower, abc.ABC):
         """Reach whoever decides for all hosts; returns at once."""
 
     @abc.abstractmethod
-    def ready(self, plan: Planner, gang: Gang, ports: tuple[int, ...]) -> None:
+    def ready(self, preparation: Preparation, gang: Gang, ports: tuple[int, ...]) -> None:
         """This host's code is in place, and its share can begin when the others can.
 
         Args:
-            plan: Makes the plan.
+            preparation: What has put it in place, which makes the plan when it is known which hosts there are.
             gang: Starts this host's processes.
             ports: The ports that are reserved for this host.
         """

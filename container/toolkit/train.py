@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import json
 import os
@@ -17,7 +18,7 @@ import site
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from container import launchers
 from container.contract import hyperparameters as codec
@@ -46,6 +47,9 @@ from container.toolkit.importer import imports
 from container.toolkit.output import Output
 from container.toolkit.process_group import Gang, base_environment
 from container.toolkit.runtime import HostSettings, Outcome, Runtime
+
+if TYPE_CHECKING:
+    from container.toolkit.code.requirements import Told
 
 #: As SageMaker gives a script after SIGTERM, in seconds.
 DEFAULT_STOP_GRACE = 120.0
@@ -304,22 +308,10 @@ class Preparation:
         if isinstance(self._env.strategy, ElasticHorovod):
             network.check_own_name(self._env.current_host)
         folder = self._env.tree.code
-        submit = self._env.toolkit_parameters.get(codec.SUBMIT_DIRECTORY)
-        code.materialize(str(submit) if submit else None, folder, self._env.program)
+        self._overlay = install_code(self._env, self)
         runs_horovod = launchers.of(self._env.strategy).runs_horovod
         if self._env.program.endswith(".py"):
             self._imports = imports.read(folder / self._env.program, folder, horovod=runs_horovod)
-        wanted = folder / "requirements.txt"
-        if wanted.is_file() or code.is_project(folder):
-            from container.toolkit.code import requirements
-
-            self._overlay = requirements.overlay(
-                wanted if wanted.is_file() else None,
-                python=self._env.machine.python,
-                cache_root=cache_root(),
-                told=self,
-                project=folder if code.is_project(folder) else None,
-            )
         if runs_horovod:
             inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
             # Ranks see the user's packages; the toolkit itself is isolated from them.
@@ -346,14 +338,9 @@ class Preparation:
     def _finish(self) -> None:
         self.ready_at = time.time()
         env = self._env
-        command = code.entry_command(env.program, env.tree.code, env.to_cmd_args(), env.machine.python)
-
-        def plan(membership: Membership | None = None) -> Plan:
-            return launchers.plan_job(env if membership is None else _with_network(env), command, membership)
-
         for text in self._warnings if env.is_master else ():  # of the others it is the same
             self._runtime.tell("warning", message=text)
-        for warning in plan().warnings if env.is_master else ():
+        for warning in self.plan().warnings if env.is_master else ():
             self._output.say(env.current_host, f"warning: {warning}")
         needed = launchers.ports_per_host(env.strategy) if env.reserves_ports else 0
         reserved = ports.reserve(needed).numbers if needed else ()
@@ -371,7 +358,7 @@ class Preparation:
             changed = launchers.ranks_variables(env, gang.environment)
             elastic = launchers.of(env.strategy).placed_by_script
             gang.start_importer(
-                command,
+                self._command,
                 self._imports,
                 changed,
                 elastic=elastic,
@@ -380,7 +367,37 @@ class Preparation:
                 keep_with=self._settings.kept_with,
             )
         hold("toolkit.before_ready")
-        self._runtime.ready(plan, gang, reserved)
+        self._runtime.ready(self, gang, reserved)
+
+    @functools.cached_property
+    def _command(self) -> tuple[str, ...]:
+        env = self._env
+        return code.entry_command(env.program, env.tree.code, env.to_cmd_args(), env.machine.python)
+
+    def plan(self, membership: Membership | None = None) -> Plan:
+        """Return the plan of the job, on the hosts that are in the cluster; None for all."""
+        return launchers.plan_job(
+            self._env if membership is None else _with_network(self._env), self._command, membership
+        )
+
+
+def install_code(env: Environment, told: Told) -> Path | None:
+    """Put the user's code in place; return the folder of the packages that it requires, if any are missing."""
+    folder = env.tree.code
+    submit = env.toolkit_parameters.get(codec.SUBMIT_DIRECTORY)
+    code.materialize(str(submit) if submit else None, folder, env.program)
+    wanted, project = folder / "requirements.txt", folder if code.is_project(folder) else None
+    if not wanted.is_file() and project is None:
+        return None
+    from container.toolkit.code import requirements
+
+    return requirements.overlay(
+        wanted if wanted.is_file() else None,
+        python=env.machine.python,
+        cache_root=cache_root(),
+        told=told,
+        project=project,
+    )
 
 
 def _with_network(env: Environment) -> Environment:

@@ -28,8 +28,6 @@ from container.distributed.tensorflow.tensorboard import Scalars, event_folder
 if TYPE_CHECKING:
     from container.distributed.tensorflow.cluster import Cluster
 
-#: Returns how many steps are finished.
-Count = Callable[[], int]
 #: Gives the metrics of a model.
 Evaluate = Callable[[Any], Mapping[str, float]]
 #: How often the chief of parameter servers looks for the first step, in seconds.
@@ -313,20 +311,20 @@ class CountSteps(Callback):
     and Adam's corrections would follow.
 
     Args:
-        finished: Returns how many steps are finished.
+        counter: Counts the finished steps.
     """
 
     batch_hooks = False
 
-    def __init__(self, finished: Count) -> None:
-        self._finished = finished
+    def __init__(self, counter: Laps) -> None:
+        self._counting = counter
         self._before = 0
         self._counter: Any = None
         self._counted = 0
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         """Note where the count is."""
-        self._before = self._finished()
+        self._before = self._counting.finished_steps()
         optimizer = getattr(self.model, "optimizer", None)
         # Keras 3's counts the gradients that are accumulated, of which its `iterations` is a part.
         counter = getattr(optimizer, "_iterations", None)
@@ -339,7 +337,7 @@ class CountSteps(Callback):
         """Take back what was counted for no step."""
         if self._counter is None:
             return
-        right = self._counted + self._finished() - self._before
+        right = self._counted + self._counting.finished_steps() - self._before
         if int(keras_compat.value(self._counter)) == right + 1:
             self._counter.assign(right)
 
@@ -349,16 +347,16 @@ class InjectFaults(Callback):
 
     Args:
         cluster: The cluster.
-        finished: Returns how many steps are finished.
+        counter: Counts the finished steps.
     """
 
-    def __init__(self, cluster: Cluster, finished: Count) -> None:
+    def __init__(self, cluster: Cluster, counter: Laps) -> None:
         self._cluster = cluster
-        self._finished = finished
+        self._counting = counter
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         """Inject what is due after the last step, or the last of several that were one execution."""
-        self._cluster.faults.reached(self._finished(), rank=self._cluster.rank)
+        self._cluster.faults.reached(self._counting.finished_steps(), rank=self._cluster.rank)
 
 
 class ProgressCallback(Callback):
@@ -468,10 +466,10 @@ def callbacks_for(
         checkpointer.cluster = cluster
         saving = checkpointer.callback(data=cluster.training_data)
     laps = Laps(cluster)
-    finished: Count = saving.finished_steps if saving is not None else laps.finished
+    counter = saving if saving is not None else laps
     found: list[Any] = [laps]
     if not cluster.coordinates:
-        found.append(CountSteps(finished))
+        found.append(CountSteps(counter))
     if cluster.size > 1 and not cluster.coordinates:
         found.append(Synchronize(cluster))
     if warmup_epochs and cluster.replicas > 1 and not cluster.coordinates:
@@ -488,5 +486,5 @@ def callbacks_for(
         if not cluster.coordinates:  # with parameter servers there is no batch at which all of the model is known
             found.append(SaveInTime(cluster, saving.request))
     if cluster.faults.pending and not cluster.coordinates:
-        found.append(InjectFaults(cluster, finished))
+        found.append(InjectFaults(cluster, counter))
     return found

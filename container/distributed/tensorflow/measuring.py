@@ -48,14 +48,14 @@ class Laps(Callback):
         self._durations = Durations()
         self._exchange = (0.0, 0)
 
-    def finished(self) -> int:
+    def finished_steps(self) -> int:
         """Return how many steps are finished."""
         return self._before + self.steps
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         """Start the clock."""
         self._began = self._last = self._spoke = time.monotonic()
-        self._before, self.steps = self.finished(), 0
+        self._before, self.steps = self.finished_steps(), 0
         self._durations = Durations()
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:

@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 
 _KEPT_LINES = 400
@@ -100,16 +100,15 @@ class PipError(RuntimeError):
         self.said = tuple(said)
 
 
-def run(
+def lines_of(
     arguments: Sequence[str],
     *,
     python: str,
     cwd: Path,
     timeout: float,
-    progress: Callable[[str], None] = lambda line: None,
     environ: Mapping[str, str] = os.environ,
-) -> None:
-    """Run pip to its end.
+) -> Iterator[str]:
+    """Run pip to its end, and yield what it prints, line by line.
 
     Works in any thread that lasts until then. pip is killed when this process or thread ends.
 
@@ -118,7 +117,6 @@ def run(
         python: The interpreter whose pip it is.
         cwd: The working directory, for relative paths; no module is imported from it.
         timeout: How long it may take, in seconds.
-        progress: Takes each line of output.
         environ: The environment, less our own variables.
 
     Raises:
@@ -142,7 +140,7 @@ def run(
             os.close(status_write)
             status_write = -1
             assert process.stdout is not None
-            lines, in_time = _follow(process.stdout.fileno(), until, progress)
+            lines, in_time = yield from _follow(process.stdout.fileno(), until)
             if not in_time:
                 _kill(process.pid)
         status = os.read(status_read, 16)
@@ -190,8 +188,8 @@ def error_lines(lines: Sequence[str]) -> list[str]:
     return block
 
 
-def _follow(fd: int, until: float, progress: Callable[[str], None]) -> tuple[list[str], bool]:
-    """Read lines until the end or the deadline; return the last ones, and whether the end came in time."""
+def _follow(fd: int, until: float) -> Generator[str, None, tuple[list[str], bool]]:
+    """Yield lines until the end or the deadline; return the last ones, and whether the end came in time."""
     import select
 
     poll = select.poll()
@@ -209,7 +207,7 @@ def _follow(fd: int, until: float, progress: Callable[[str], None]) -> tuple[lis
         for line in whole:
             text = line.decode("utf-8", "replace").rstrip("\r")
             lines.append(text)
-            progress(text)
+            yield text
         del lines[:-_KEPT_LINES]
         if not data:
             return lines, True

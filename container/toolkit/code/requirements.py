@@ -378,18 +378,11 @@ class _Installation:
     def _pip(self, *arguments: str) -> None:
         from container.toolkit.code import pip
 
-        def progress(line: str) -> None:
-            if line.lstrip().startswith(("Downloading ", "Building wheel")):
-                self._told.log(f"{self._name}: {line.strip()}")
-
+        python, cwd = self._interpreter.python, Path(self._root)
         try:
-            pip.run(
-                arguments,
-                python=self._interpreter.python,
-                cwd=Path(self._root),
-                timeout=self._timeout,
-                progress=progress,
-            )
+            for line in pip.lines_of(arguments, python=python, cwd=cwd, timeout=self._timeout):
+                if line.lstrip().startswith(("Downloading ", "Building wheel")):
+                    self._told.log(f"{self._name}: {line.strip()}")
         except pip.PipError as error:
             said = "".join(f"\n  {line}" for line in error.said)
             place = self._requirements or self._project

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from container.contract import variables
 from container.contract.elastic import split_worker
@@ -25,7 +25,11 @@ from container.system.loop import SelectorLoop
 from container.toolkit import reports
 from container.toolkit.output import Output
 from container.toolkit.process_group import ClusterProcess, Gang
-from container.toolkit.runtime import HostSettings, Outcome, Planner, Runtime
+from container.toolkit.runtime import HostSettings, Outcome, Runtime
+
+if TYPE_CHECKING:
+    from container.toolkit.train import Preparation
+
 
 #: How long a worker may take to end after SIGTERM when it has no place any more, in seconds.
 _END_GRACE = 0.5
@@ -54,11 +58,11 @@ class ElasticRuntime(Runtime):
         if self._settings.control_fd is not None:
             os.close(self._settings.control_fd)
 
-    def ready(self, plan: Planner, gang: Gang, ports: tuple[int, ...]) -> None:
+    def ready(self, preparation: Preparation, gang: Gang, ports: tuple[int, ...]) -> None:
         """This host's code is in place; see :meth:`Runtime.ready`."""
         self._gang = gang
         members = Membership.of([self._host])
-        self._command = plan(members).host(self._host).processes[0].argv
+        self._command = preparation.plan(members).host(self._host).processes[0].argv
         self.tell("phase", name="cluster_ready")
         self.tell("host_ready", **self._where(ports))
         self._watch.start()

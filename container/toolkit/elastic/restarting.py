@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from container.contract.elastic import split_worker
 from container.contract.environment import Environment
@@ -18,7 +18,10 @@ from container.system.loop import SelectorLoop
 from container.toolkit.elastic.host import ElasticRuntime
 from container.toolkit.output import Output
 from container.toolkit.process_group import ClusterProcess, Gang
-from container.toolkit.runtime import HostSettings, Planner
+from container.toolkit.runtime import HostSettings
+
+if TYPE_CHECKING:
+    from container.toolkit.train import Preparation
 
 
 class RestartingRuntime(ElasticRuntime):
@@ -31,10 +34,10 @@ class RestartingRuntime(ElasticRuntime):
         self._imported = False
         self._unready: list[str] = []  # workers that wait for their importer
 
-    def ready(self, plan: Planner, gang: Gang, ports: tuple[int, ...]) -> None:
+    def ready(self, preparation: Preparation, gang: Gang, ports: tuple[int, ...]) -> None:
         """See :class:`ElasticRuntime`. Workers are ready when what imports for them has done so."""
         self._imported = gang.importer is None
-        super().ready(plan, gang, ports)
+        super().ready(preparation, gang, ports)
 
     def on_importer(self, message: Message) -> None:
         super().on_importer(message)

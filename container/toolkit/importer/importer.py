@@ -13,8 +13,9 @@ import json
 import os
 import select
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from container.contract import variables
 from container.contract.messages import Message
@@ -24,6 +25,9 @@ from container.system.loop import Loop
 from container.system.variables_read import is_read_at_load
 from container.toolkit.importer import client
 from container.toolkit.importer.imports import SLOW, Imports
+
+if TYPE_CHECKING:
+    from container.toolkit.process_group import GangFollower
 
 #: Variables with which Python does more, or less, than to run the script.
 _OF_PYTHON = frozenset(("PYTHONHOME", "PYTHONINSPECT", "PYTHONPROFILEIMPORTTIME", "PYTHONSAFEPATH", "PYTHONVERBOSE"))
@@ -68,7 +72,7 @@ class Importer:
         python: The ranks' interpreter.
         env: What all ranks of the host get.
         imports: What to import.
-        received: Called with what it tells, beside its operations.
+        follower: Takes what it tells, beside its operations.
         keep: How many seconds the machine's importer stays when nobody needs it.
         keep_with: The process with which it ends before that; 0 for none.
 
@@ -89,7 +93,7 @@ class Importer:
         python: str,
         env: Mapping[str, str],
         imports: Imports,
-        received: Callable[[Message], None],
+        follower: GangFollower,
         *,
         keep: float = 0.0,
         keep_with: int = 0,
@@ -116,7 +120,7 @@ class Importer:
             "keep": keep,
             "keep_with": keep_with,
         }
-        self._received = received
+        self._follower = follower
         self.pid: int | None = None
         self.root: int | None = None
         self.imported = False
@@ -189,7 +193,7 @@ class Importer:
             self._ask_again(refused=True)
         else:
             self._told = self._told or "unfit" in message
-            self._received(message)
+            self._follower.on_importer(message)
 
     def _closed(self, fresh: bool) -> None:
         self._drop()
@@ -197,7 +201,7 @@ class Importer:
             self.pid = None
         elif fresh or self._told:
             if not self._told:
-                self._received({"unfit": "the importer ended before it had imported"})
+                self._follower.on_importer({"unfit": "the importer ended before it had imported"})
             self._give_up()
         else:  # it had come to its end
             self._ask_again(refused=False)

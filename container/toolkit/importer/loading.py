@@ -6,13 +6,14 @@ import gc
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from container.system import forking
+from container.system.fork_server import ForkServer
 from container.system.importing import Importing
 from container.system.variables_read import NotingEnviron, is_read_at_load
 
@@ -33,13 +34,12 @@ class Unfit(Exception):
     """No rank can be forked from this process; the message says why."""
 
 
-def load(plan: Mapping[str, Any], tell: Callable[[dict[str, Any]], None], own: Callable[[], set[int]]) -> Given:
+def load(plan: Mapping[str, Any], server: ForkServer) -> Given:
     """Import what a plan says; what that prints is kept in standard error, a file in memory.
 
     Args:
         plan: The toolkit's request.
-        tell: Tells the toolkits something.
-        own: Returns the descriptors that are this program's.
+        server: The process that imports, which tells the toolkits.
 
     Raises:
         Unfit: a rank that is forked from here would notice.
@@ -56,13 +56,13 @@ def load(plan: Mapping[str, Any], tell: Callable[[dict[str, Any]], None], own: C
     gc.disable()  # what modules make at their import stays: collecting takes a fifth of the time
     unwatched, os.environ.__class__ = os.environ.__class__, NotingEnviron
     try:
-        with Importing(lambda name: tell({"importing": name})) as importing:
+        with Importing(lambda name: server.tell({"importing": name})) as importing:
             effects = [_run(statement) for statement in statements]
     finally:
         os.environ.__class__ = unwatched
         gc.enable()
     given = Given(plan, None if NotingEnviron.whole else NotingEnviron.seen, importing.names, effects)
-    if why := given.staleness(plan["names"]) or forking.obstacle(opened, own()):
+    if why := given.staleness(plan["names"]) or forking.obstacle(opened, server.descriptors):
         raise Unfit(why)
     return given
 

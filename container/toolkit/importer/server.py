@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
 import os
 import resource
 import select
@@ -25,7 +24,7 @@ from typing import Any, NoReturn
 
 from container.contract import variables
 from container.system import importers, inherited, machine, processes, scripts
-from container.system.fork_server import ForkServer
+from container.system.fork_server import ForkServer, send
 from container.toolkit.importer import loading
 
 #: How often it is looked whether the machine's importer is needed, in seconds, and how long the first host may take.
@@ -62,7 +61,7 @@ class _Machine(ForkServer):
     def _load(self, plan: Request) -> loading.Given:
         began = time.monotonic()
         try:
-            given = loading.load(plan, self.tell, lambda: {self._listener.fileno(), *self.peers})
+            given = loading.load(plan, self)
         except loading.Unfit as error:
             self.leave(str(error))
         except BaseException as error:  # noqa: BLE001 - whatever a module raises, the toolkits are told
@@ -74,12 +73,6 @@ class _Machine(ForkServer):
         processes.set_death_signal(0, os.getppid())  # until here it ended with the toolkit that has started it
         gc.freeze()  # or collections in ranks would write to pages that they share
         return given
-
-    def tell(self, message: Request) -> None:
-        """Tell all toolkits that wait."""
-        self.accept()
-        for sock in self.peers.values():
-            _send(sock, message)
 
     def leave(self, unfit: str = "") -> NoReturn:
         """End, and leave nothing behind; tell toolkits that wait why no rank can be forked."""
@@ -114,7 +107,7 @@ class _Machine(ForkServer):
 
     def _answer(self, sock: socket.socket, request: Request, pid: int, why: str) -> None:
         if pid < 0:
-            _send(sock, {"op": "refused"})  # for which the toolkit starts another one in this one's place
+            send(sock, {"op": "refused"})  # for which the toolkit starts another one in this one's place
         else:
             self._forked[pid] = sock
             self._holders[request["holder"]] = processes.began(request["holder"])
@@ -160,8 +153,8 @@ class _Host(ForkServer):
         self._toolkit: socket.socket = request["peer"]
         self.peers[self._toolkit.fileno()] = self._toolkit
         self._poll.register(self._toolkit, select.POLLIN)
-        _send(self._toolkit, {"imported": machine.packages, "seconds": machine.seconds})
-        _send(self._toolkit, {"op": "hosting", "pid": os.getpid()})
+        send(self._toolkit, {"imported": machine.packages, "seconds": machine.seconds})
+        send(self._toolkit, {"op": "hosting", "pid": os.getpid()})
 
     def _refusal(self, request: Request) -> str | None:
         python, script = request["argv"][:2]
@@ -171,13 +164,13 @@ class _Host(ForkServer):
 
     def _answer(self, sock: socket.socket, request: Request, pid: int, why: str) -> None:
         if pid < 0:
-            _send(self._toolkit, {"refused": why})
-            _send(sock, {"op": "refused"})
+            send(self._toolkit, {"refused": why})
+            send(sock, {"op": "refused"})
             return
         self._forked[pid] = sock
         with contextlib.suppress(OSError):
             os.setpgid(pid, pid)  # here as well: who is told of it may signal its group at once
-        _send(sock, {"op": "forked", "pid": pid})
+        send(sock, {"op": "forked", "pid": pid})
 
     def _hung_up(self, sock: socket.socket, data: bytes) -> None:
         if sock is self._toolkit:
@@ -189,12 +182,7 @@ class _Host(ForkServer):
 
     def _ended(self, pid: int, status: int, usage: resource.struct_rusage) -> None:
         if sock := self._forked.pop(pid, None):
-            _send(sock, {"op": "ended", "status": status, "max_rss_kb": usage.ru_maxrss})
-
-
-def _send(sock: socket.socket, message: Request) -> None:
-    with contextlib.suppress(OSError):  # it is gone, which is noticed when it is read
-        sock.sendall(json.dumps(message).encode() + b"\n")
+            send(sock, {"op": "ended", "status": status, "max_rss_kb": usage.ru_maxrss})
 
 
 def _serves(request: Request) -> bool:

@@ -274,7 +274,7 @@ class Words:
         self._held: list[bytes] = []
         self._inside = False
 
-    def __call__(self, pieces: list[bytes], final: bool) -> list[bytes]:
+    def shorten(self, pieces: list[bytes], final: bool) -> list[bytes]:
         """Return the pieces to print.
 
         Args:

@@ -12,6 +12,7 @@ from container.system import processes
 from container.system.loop import Loop
 from container.toolkit.importer.importer import Importer
 from container.toolkit.importer.imports import Imports
+from container.toolkit.process_group import GangFollower
 
 _HANGS_UP = """
 import json, os, signal, socket
@@ -31,7 +32,7 @@ def test_one_that_has_hung_up_and_does_not_end_is_killed_and_nobody_else(
     python.write_text(f"#!{sys.executable}\n{_HANGS_UP}")
     python.chmod(0o755)
     bystander = processes.spawn([sys.executable, "-c", "import signal; signal.pause()"], env=env)
-    importer = Importer(loop, tmp_path, tmp_path / "socket", str(python), env, Imports(), lambda message: None)
+    importer = Importer(loop, tmp_path, tmp_path / "socket", str(python), env, Imports(), GangFollower())
     pid = importer.pid
     run_until(lambda: importer.imported and importer.pid is None)
     assert importer.await_end() == []

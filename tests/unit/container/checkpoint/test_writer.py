@@ -31,8 +31,8 @@ class Disk(Target[int]):
 
 
 def put(writer: BackgroundWriter[int], job: int) -> None:
-    with writer.slot() as submit:
-        submit(job)
+    writer.make_room()
+    writer.submit(job)
 
 
 def in_thread(function, *args):  # type: ignore[no-untyped-def]
@@ -98,28 +98,6 @@ def test_an_error_wakes_whoever_waits() -> None:
     assert seen == ["job -1"]
 
 
-def test_a_snapshot_that_fails_gives_its_place_back() -> None:
-    disk = Disk()
-    disk.allowed.release(100)
-    writer = BackgroundWriter(disk)
-    for _ in range(3):
-        with pytest.raises(KeyError), writer.slot():
-            raise KeyError
-    put(writer, 1)
-    writer.close()
-    assert disk.written == [1]
-
-
-def test_waiting_can_be_bounded() -> None:
-    disk = Disk()
-    writer = BackgroundWriter(disk)
-    put(writer, 1)
-    assert not writer.wait(0.01)
-    disk.allowed.release()
-    assert writer.wait(20)
-    writer.close()
-
-
 @pytest.mark.parametrize("call", ["wait", "slot", "close"])
 def test_whoever_waits_says_so(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writers, "_PATIENCE_S", 0.01)
@@ -142,16 +120,6 @@ def test_whoever_waits_says_so(call: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert not thread.is_alive()
     writer.close()
     assert disk.written == ([1, 2] if call == "slot" else [1])
-
-
-def test_nobody_says_anything_where_the_wait_is_bounded(capfd: pytest.CaptureFixture[str]) -> None:
-    disk = Disk()
-    writer = BackgroundWriter(disk)
-    put(writer, 1)
-    assert not writer.wait(0) and not writer.wait(0.01)
-    disk.allowed.release()
-    writer.close()
-    assert not capfd.readouterr().err
 
 
 def test_found_to_be_garbage_while_it_writes() -> None:

@@ -140,8 +140,8 @@ def test_a_lost_daemon_takes_mpirun_one_line_and_other_messages_stay(size: int) 
     words, printed = daemons.Words(), []
     lines = [line.encode() for line in (*OTHER, "between\n", *LOST, *OTHER, "after\n", RULE)]
     for start in range(0, len(lines), size):
-        printed += words(lines[start : start + size], False)
-    printed += words([], True)
+        printed += words.shorten(lines[start : start + size], False)
+    printed += words.shorten([], True)
     text = b"".join(printed).decode()
     assert text == "".join((*OTHER, "between\n", "mpirun lost its daemon on algo-2.\n", *OTHER, "after\n", RULE))
     assert daemons.lost_daemon(text) == "algo-2"
@@ -150,5 +150,5 @@ def test_a_lost_daemon_takes_mpirun_one_line_and_other_messages_stay(size: int) 
 
 def test_a_message_of_mpiruns_without_an_end_is_printed() -> None:
     words = daemons.Words()
-    assert words([line.encode() for line in LOST[:3]], False) == []
-    assert words([], True) == [line.encode() for line in LOST[:3]]
+    assert words.shorten([line.encode() for line in LOST[:3]], False) == []
+    assert words.shorten([], True) == [line.encode() for line in LOST[:3]]
