@@ -301,11 +301,14 @@ def _venv_holds(options: ProvisionOptions) -> bool:
     return done is not None and done.holds(venvs.identity(options.venv), {})
 
 
+def _installed(options: ProvisionOptions) -> dict[str, str]:
+    return Installation.of_venv(options.venv).installed() if _venv_holds(options) else {}
+
+
 def _pending(options: ProvisionOptions, progress: StepProgress) -> list[_Step]:
     """The steps to do, beside making the venv."""
     stamp = Stamp.load(_stamp_file(options))
-    holds = _venv_holds(options)
-    installed = Installation.of_venv(options.venv).installed() if holds else {}
+    holds, installed = _venv_holds(options), _installed(options)
     finished = stamp.steps if stamp is not None and holds else {}
     extras = options.extras | (stamp.extras if stamp is not None and holds else frozenset())
     return [
@@ -440,7 +443,7 @@ def _fitting_tensorflow(installed: Mapping[str, str]) -> TensorFlowBuild:
 
 def _check_space(options: ProvisionOptions) -> None:
     """Refuse to start what would fill the disk in the middle; an environment that has TensorFlow is not asked."""
-    installed = Installation.of_venv(options.venv).installed() if _venv_holds(options) else {}
+    installed = _installed(options)
     tensorflow = options.tensorflow or _fitting_tensorflow(installed)
     if tensorflow.distribution in installed:
         return

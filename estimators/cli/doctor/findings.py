@@ -33,6 +33,31 @@ class ReportLine:
     text: str
     remedy: str | None = None
 
+    @classmethod
+    def ok(cls, name: str, text: str) -> ReportLine:
+        """Return a line about what is as it should be."""
+        return cls(name, Verdict.OK, text)
+
+    @classmethod
+    def info(cls, name: str, text: str, remedy: str | None = None) -> ReportLine:
+        """Return a line that is good to know."""
+        return cls(name, Verdict.INFO, text, remedy)
+
+    @classmethod
+    def warning(cls, name: str, text: str, remedy: str | None = None) -> ReportLine:
+        """Return a line about what works, perhaps not as meant."""
+        return cls(name, Verdict.WARNING, text, remedy)
+
+    @classmethod
+    def missing(cls, name: str, text: str, remedy: str | None = None) -> ReportLine:
+        """Return a line about what is wanted and cannot be used."""
+        return cls(name, Verdict.MISSING, text, remedy)
+
+    @classmethod
+    def absent(cls, name: str, text: str, remedy: str | None = None) -> ReportLine:
+        """Return a line about what is not there, and nothing asks for."""
+        return cls(name, Verdict.ABSENT, text, remedy)
+
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serialisable form."""
         return {**dataclasses.asdict(self), "state": self.state.value}
