@@ -151,7 +151,7 @@ class _Step:
     key: str
     packages: tuple[str, ...]
     run: Callable[[Installation], None] = field(compare=False)
-    there: Callable[[], bool] = field(default=lambda: True, compare=False)
+    there: bool = field(default=True, compare=False)
 
 
 def provision(options: ProvisionOptions, progress: StepProgress) -> Provisioned:
@@ -314,7 +314,7 @@ def _pending(options: ProvisionOptions, progress: StepProgress) -> list[_Step]:
     return [
         step
         for step in _steps(options, progress, installed, extras)
-        if step.name not in finished or not finished[step.name].holds(step.key, installed) or not step.there()
+        if step.name not in finished or not finished[step.name].holds(step.key, installed) or not step.there
     ]
 
 
@@ -397,7 +397,12 @@ def _steps(
         key = "|".join([horovod.VERSION, str(patches.REVISION), *built_for, asked])
         steps.append(
             _Step(
-                name="horovod", title="Horovod", key=key, packages=("horovod",), run=install_horovod, there=horovod_fits
+                name="horovod",
+                title="Horovod",
+                key=key,
+                packages=("horovod",),
+                run=install_horovod,
+                there=horovod_fits(),
             )
         )
     steps.append(
@@ -407,7 +412,7 @@ def _steps(
             key=f"{tensorflow.distribution}={installed.get(tensorflow.distribution)}|{reader.name}",
             packages=(),
             run=install_reader,
-            there=reader.exists,
+            there=reader.exists(),
         )
     )
     return steps

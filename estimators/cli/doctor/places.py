@@ -188,7 +188,9 @@ def docker_engine(environment: Mapping[str, str] = os.environ) -> ReportLine:
     try:
         engine.ask("answer", "GET", "/version", timeout=2.0)
     except EngineError as error:
-        return ReportLine.missing("Docker", str(error))
+        text, _, remedy = str(error).partition(". ")
+        return ReportLine.missing("Docker", text, remedy or "Start the engine.")
     except ValueError:
-        return ReportLine.missing("Docker", f"{engine.address} is not a container engine's socket")
+        text = f"{engine.address} is not a container engine's socket"
+        return ReportLine.missing("Docker", text, "Set DOCKER_HOST to the engine's socket.")
     return ReportLine.ok("Docker", f"running ({engine.address.removeprefix('unix://')})")
