@@ -151,7 +151,7 @@ class _Step:
     key: str
     packages: tuple[str, ...]
     run: Callable[[Installation], None] = field(compare=False)
-    there: Callable[[], bool] = field(default=lambda: True, compare=False)
+    there: bool = field(default=True, compare=False)
 
 
 def provision(options: ProvisionOptions, progress: StepProgress) -> Provisioned:
@@ -301,17 +301,20 @@ def _venv_holds(options: ProvisionOptions) -> bool:
     return done is not None and done.holds(venvs.identity(options.venv), {})
 
 
+def _installed(options: ProvisionOptions) -> dict[str, str]:
+    return Installation.of_venv(options.venv).installed() if _venv_holds(options) else {}
+
+
 def _pending(options: ProvisionOptions, progress: StepProgress) -> list[_Step]:
     """The steps to do, beside making the venv."""
     stamp = Stamp.load(_stamp_file(options))
-    holds = _venv_holds(options)
-    installed = Installation.of_venv(options.venv).installed() if holds else {}
+    holds, installed = _venv_holds(options), _installed(options)
     finished = stamp.steps if stamp is not None and holds else {}
     extras = options.extras | (stamp.extras if stamp is not None and holds else frozenset())
     return [
         step
         for step in _steps(options, progress, installed, extras)
-        if step.name not in finished or not finished[step.name].holds(step.key, installed) or not step.there()
+        if step.name not in finished or not finished[step.name].holds(step.key, installed) or not step.there
     ]
 
 
@@ -394,7 +397,12 @@ def _steps(
         key = "|".join([horovod.VERSION, str(patches.REVISION), *built_for, asked])
         steps.append(
             _Step(
-                name="horovod", title="Horovod", key=key, packages=("horovod",), run=install_horovod, there=horovod_fits
+                name="horovod",
+                title="Horovod",
+                key=key,
+                packages=("horovod",),
+                run=install_horovod,
+                there=horovod_fits(),
             )
         )
     steps.append(
@@ -404,7 +412,7 @@ def _steps(
             key=f"{tensorflow.distribution}={installed.get(tensorflow.distribution)}|{reader.name}",
             packages=(),
             run=install_reader,
-            there=reader.exists,
+            there=reader.exists(),
         )
     )
     return steps
@@ -440,7 +448,7 @@ def _fitting_tensorflow(installed: Mapping[str, str]) -> TensorFlowBuild:
 
 def _check_space(options: ProvisionOptions) -> None:
     """Refuse to start what would fill the disk in the middle; an environment that has TensorFlow is not asked."""
-    installed = Installation.of_venv(options.venv).installed() if _venv_holds(options) else {}
+    installed = _installed(options)
     tensorflow = options.tensorflow or _fitting_tensorflow(installed)
     if tensorflow.distribution in installed:
         return

@@ -48,7 +48,6 @@ _BUILD_REQUIREMENTS = (
     *RUNTIME_REQUIREMENTS,
 )
 _BYTES_PER_COMPILER = 1_500_000_000
-_NINJA_STATUS = re.compile(r"\s*\[(?P<done>\d+)/(?P<all>\d+)\] ")
 _ERROR_LINE = re.compile(r"\berror\b|^\s*FAILED:|undefined reference|CMake Error", re.IGNORECASE)
 
 #: Which frameworks Horovod is built for, as ``tensorflow,torch``. If it is not set: TensorFlow, and PyTorch where the
@@ -425,10 +424,6 @@ def _compile(
         "HOROVOD_WITH_GLOO": "1",
     }
 
-    def report(line: str) -> None:
-        if match := _NINJA_STATUS.match(line):
-            progress.detail(f"compiling {match['done']}/{match['all']}")
-
     progress.detail("configuring")
     out = build / "wheel"
     shutil.rmtree(out, ignore_errors=True)
@@ -440,7 +435,7 @@ def _compile(
         log=log,
         environment=environment,
         inherit=[lock] if installation.lock is None else [lock, installation.lock],
-        on_line=report,
+        on_line=progress.output,
     )
     wheels = sorted(out.glob("*.whl")) if finished.returncode == 0 else []
     return (wheels[0] if wheels else None), finished, log

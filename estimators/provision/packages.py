@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -111,7 +111,7 @@ class Installation:
         *,
         log: str,
         environment: Mapping[str, str] | None = None,
-        on_line: Callable[[str], None] = lambda line: None,
+        progress: Progress = SILENT,
     ) -> commands.CommandResult:
         """Run this installation's Python with the arguments; the output goes to ``state/logs/<log>.log``."""
         return commands.run(
@@ -119,7 +119,7 @@ class Installation:
             log=self.log(log),
             environment=self.environment() if environment is None else environment,
             inherit=[] if self.lock is None else [self.lock],
-            on_line=on_line,
+            on_line=progress.output,
         )
 
     def log(self, name: str) -> Path:
@@ -190,7 +190,7 @@ class Installation:
             log=self.log(log),
             environment=self.environment(**{**settings, **self.variables}),
             inherit=[] if self.lock is None else [self.lock],
-            on_line=Details(progress),
+            on_line=progress.output,
         )
         error = None
         if finished.returncode:
@@ -224,23 +224,7 @@ class Installation:
 
     def _pip(self, command: str, arguments: Sequence[str], *, log: str, progress: Progress) -> commands.CommandResult:
         argv = ["-m", "pip", command, "--progress-bar", "off", *arguments]
-        finished = self.run(argv, log=log, on_line=Details(progress))
+        finished = self.run(argv, log=log, progress=progress)
         if finished.returncode:
             raise diagnosis(finished.lines, log=self.log(log), what=f"`pip {command}` for {log}")
         return finished
-
-
-#: The lines of uv and pip that say what takes time.
-_TELLING = re.compile(r"\s*(?:Downloading|Building|Prepared|Installed|WARNING: Retrying) ")
-
-
-class Details:
-    """Shows uv's and pip's telling lines: what is being downloaded, and how long it all took."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-
-    def __call__(self, line: str) -> None:
-        """Take the next line."""
-        if _TELLING.match(line):
-            self._progress.detail(line.strip())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import threading
@@ -12,6 +13,8 @@ from typing import TextIO
 
 _TERMINAL_REFRESH_S = 0.25
 _PLAIN_REFRESH_S = 10.0
+_TELLING = re.compile(r"\s*(?:Downloading|Building|Prepared|Installed|WARNING: Retrying) ")
+_NINJA_STATUS = re.compile(r"\s*\[(\d+/\d+)\] ")
 
 
 class Progress:
@@ -22,6 +25,13 @@ class Progress:
 
     def note(self, text: str) -> None:
         """Report what the user should know."""
+
+    def output(self, line: str) -> None:
+        """Show a line of uv, pip or ninja that says what takes time."""
+        if match := _NINJA_STATUS.match(line):
+            self.detail(f"compiling {match[1]}")
+        elif _TELLING.match(line):
+            self.detail(line.strip())
 
 
 #: Ignores everything.

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-
-_PLAIN = re.compile(rb"[A-Za-z0-9._]")
+from urllib.parse import quote, unquote
 
 
 def log_stem(process: str | None) -> str:
@@ -15,10 +13,8 @@ def log_stem(process: str | None) -> str:
     """
     if process is None:
         return "toolkit"
-    stem = "".join(
-        "-" if byte == 0x20 else chr(byte) if _PLAIN.match(bytes([byte])) else f"%{byte:02X}"
-        for byte in process.encode("utf-8", "surrogateescape")
-    )
+    stem = quote(process, safe=" ", errors="surrogateescape")
+    stem = stem.replace("-", "%2D").replace("~", "%7E").replace(" ", "-")
     if stem == "toolkit" or not stem or stem.startswith("."):
         return f"%{ord(stem[0]):02X}{stem[1:]}" if stem else "%"
     return stem
@@ -30,9 +26,7 @@ def process_of(stem: str) -> str | None:
         return None
     if stem == "%":
         return ""
-    spaced = stem.replace("-", " ").encode()
-    plain = re.sub(rb"%([0-9A-F]{2})", lambda match: bytes([int(match.group(1), 16)]), spaced)
-    return plain.decode("utf-8", "surrogateescape")
+    return unquote(stem.replace("-", " "), errors="surrogateescape")
 
 
 def times_file(log_file: Path) -> Path:

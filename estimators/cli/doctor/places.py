@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import socket
 from collections.abc import Iterable, Mapping
 
 from container.system import machine as hardware
@@ -31,17 +30,14 @@ def machine(environment: Mapping[str, str]) -> tuple[ReportLine, ...]:
     low = free is not None and free < 1_000_000_000
     gpus = hardware.gpus(environment)
     return (
-        ReportLine("CPU", Verdict.INFO, f"{cores}, {hardware.cpu_model()}"),
-        ReportLine(
-            "Memory",
-            Verdict.INFO,
-            f"{format_bytes(facts.memory_available_bytes)} of {format_bytes(facts.memory_bytes)} available",
+        ReportLine.info("CPU", f"{cores}, {hardware.cpu_model()}"),
+        ReportLine.info(
+            "Memory", f"{format_bytes(facts.memory_available_bytes)} of {format_bytes(facts.memory_bytes)} available"
         ),
-        ReportLine("GPU", Verdict.INFO, ", ".join(gpus) or "none"),
+        ReportLine.info("GPU", ", ".join(gpus) or "none"),
         *(
-            ReportLine(
+            ReportLine.info(
                 "Kept",
-                Verdict.INFO,
                 f"reused by the next job: {one}",
                 "This process ends after its keep-alive period, when memory is short, or when you run "
                 "`fleetfit clean`.",
@@ -75,14 +71,14 @@ def strategies(
         "torch_distributed": (torch,),
         "elastic_torch_distributed": (torch,),
     }
-    findings = [ReportLine("none", Verdict.OK, "one process per host, any script")]
+    findings = [ReportLine.ok("none", "one process per host, any script")]
     for strategy in STRATEGIES:
         if not runnable(strategy.launcher):
-            findings.append(ReportLine(strategy.name, Verdict.ABSENT, "not available in this version"))
+            findings.append(ReportLine.absent(strategy.name, "not available in this version"))
             continue
         lacking = [need for need in needs.get(strategy.name, ()) if need.state in (Verdict.MISSING, Verdict.ABSENT)]
         if not lacking:
-            findings.append(ReportLine(strategy.name, Verdict.OK, "ready"))
+            findings.append(ReportLine.ok(strategy.name, "ready"))
             continue
         text = "; ".join(f"{need.name}: {need.text}" for need in lacking)
         if strategy.name == "mpi" and openmpi.state is not Verdict.MISSING:
@@ -107,7 +103,7 @@ def backends(environment: Mapping[str, str], found: Mapping[str, str]) -> tuple[
     engine = _containers(environment, found)
     for name in (CONTAINERS, GPU_CONTAINERS):
         if name == GPU_CONTAINERS and engine.state is Verdict.OK and not hardware.gpus(environment):
-            findings.append(ReportLine(name, Verdict.ABSENT, "there is no GPU"))
+            findings.append(ReportLine.absent(name, "there is no GPU"))
         else:
             findings.append(dataclasses.replace(engine, name=name, text=f"containers, Docker: {engine.text}"))
     findings.append(_sagemaker(environment))
@@ -126,7 +122,7 @@ def ssh_hosts() -> list[ReportLine]:
     try:
         machines = options.machines()
     except ConfigurationError as error:
-        return [ReportLine("hosts", Verdict.MISSING, str(error))]
+        return [ReportLine.missing("hosts", str(error))]
     findings = []
     for report in checking.check(options.settings(), machines) if machines else ():
         first, *_ = lines([report])
@@ -134,7 +130,7 @@ def ssh_hosts() -> list[ReportLine]:
         state = Verdict.OK if not warnings else Verdict.MISSING if report.problem else Verdict.WARNING
         text = "; ".join(warnings) or first.partition(report.machine.name)[2].strip()
         findings.append(ReportLine(report.machine.name, state, text))
-    return findings or [ReportLine("hosts", Verdict.INFO, "none; `fleetfit hosts add` adds hosts")]
+    return findings or [ReportLine.info("hosts", "none; `fleetfit hosts add` adds hosts")]
 
 
 def _asked(names: Iterable[str]) -> list[ReportLine]:
@@ -173,38 +169,28 @@ def _sagemaker(environment: Mapping[str, str]) -> ReportLine:
         session = boto3.session.Session()
         region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or session.region_name
     except BotoCoreError as error:
-        return ReportLine("ml.*", Verdict.INFO, f"Amazon SageMaker: {error}")
+        return ReportLine.info("ml.*", f"Amazon SageMaker: {error}")
     if region is None:
-        return ReportLine("ml.*", Verdict.INFO, "Amazon SageMaker: no region is configured (AWS_REGION)")
+        return ReportLine.info("ml.*", "Amazon SageMaker: no region is configured (AWS_REGION)")
     endpoint = environment.get("AWS_ENDPOINT_URL_SAGEMAKER") or environment.get("AWS_ENDPOINT_URL")
     place = f"{region}, at {endpoint}" if endpoint else region
-    return ReportLine("ml.*", Verdict.INFO, f"Amazon SageMaker in {place}; not checked with AWS")
+    return ReportLine.info("ml.*", f"Amazon SageMaker in {place}; not checked with AWS")
 
 
 def docker_engine(environment: Mapping[str, str] = os.environ) -> ReportLine:
-    """Whether a Docker-compatible engine answers, asked over its socket (``GET /_ping``)."""
-    address = environment.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
-    if not address.startswith("unix://"):
-        return ReportLine("Docker", Verdict.INFO, f"at {address}; not checked")
-    path = address.removeprefix("unix://")
-    if not os.path.exists(path):
-        text = f"no engine ({path} does not exist)"
-        remedy = "Install and start Docker, or set DOCKER_HOST to the socket of a compatible engine."
-        return ReportLine("Docker", Verdict.MISSING, text, remedy)
+    """Return whether a Docker-compatible engine answers on its socket."""
+    from estimators.backends.images.engine import ImageEngine
+    from estimators.backends.images.errors import EngineError
+
+    engine = ImageEngine(environment)
+    if not engine.address.startswith("unix://"):
+        return ReportLine.info("Docker", f"at {engine.address}; not checked")
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(2.0)
-            connection.connect(path)
-            connection.sendall(b"GET /_ping HTTP/1.0\r\n\r\n")
-            answer = connection.recv(4096)
-    except PermissionError:
-        text = f"you have no permission for {path}"
-        remedy = "Add yourself to the group docker (`sudo usermod -aG docker $USER`) and log in again."
-        return ReportLine("Docker", Verdict.MISSING, text, remedy)
-    except OSError as error:
-        text = f"{path} does not answer ({error})"
-        return ReportLine("Docker", Verdict.MISSING, text, "Start the engine.")
-    if b" 200 " not in answer.split(b"\r\n", 1)[0]:
-        text = f"{path} answers {answer[:60].decode('utf-8', 'replace')!r}"
-        return ReportLine("Docker", Verdict.MISSING, text, "Set DOCKER_HOST to the engine's socket.")
-    return ReportLine("Docker", Verdict.OK, f"running ({path})")
+        engine.ask("answer", "GET", "/version", timeout=2.0)
+    except EngineError as error:
+        text, _, remedy = str(error).partition(". ")
+        return ReportLine.missing("Docker", text, remedy or "Start the engine.")
+    except ValueError:
+        text = f"{engine.address} is not a container engine's socket"
+        return ReportLine.missing("Docker", text, "Set DOCKER_HOST to the engine's socket.")
+    return ReportLine.ok("Docker", f"running ({engine.address.removeprefix('unix://')})")

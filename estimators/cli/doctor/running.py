@@ -53,9 +53,8 @@ def horovod(python: str, framework: str, frameworks: Sequence[str]) -> ReportLin
     done = _run([python, "-c", _HOROVOD_CHECKS[framework]])
     if done is None or done.returncode != 0:
         text = "the import took too long" if done is None else _last_line(done.stderr)
-        return ReportLine(
+        return ReportLine.missing(
             "Horovod runs",
-            Verdict.MISSING,
             text,
             f"Build Horovod for this environment: `fleetfit install horovod {' '.join(frameworks)}`.",
         )
@@ -82,16 +81,13 @@ def mpirun(program: Path, python: str) -> ReportLine:
         )
         ranks = sum((folder / rank).exists() for rank in "01")
     if done is not None and done.returncode == 0 and ranks == 2:
-        return ReportLine("mpirun runs", Verdict.OK, f"2 ranks in {time.monotonic() - begin:.2f} s")
+        return ReportLine.ok("mpirun runs", f"2 ranks in {time.monotonic() - begin:.2f} s")
     if done is None:
         text = f"mpirun did not end within {_TIMEOUT_S:.0f} s"
     else:
         text = _last_line(done.stderr) or f"mpirun ended with exit code {done.returncode}"
-    return ReportLine(
-        "mpirun runs",
-        Verdict.MISSING,
-        f"{text} ({ranks} of 2 ranks started)",
-        f"To see the error, run `{program} -np 2 hostname`.",
+    return ReportLine.missing(
+        "mpirun runs", f"{text} ({ranks} of 2 ranks started)", f"To see the error, run `{program} -np 2 hostname`."
     )
 
 

@@ -15,7 +15,7 @@ import sys
 import time
 import traceback
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +161,7 @@ def _cloudpickle(folder: Path) -> Any:
     return cloudpickle
 
 
-def names_of(function: Callable[..., Any]) -> dict[str, Any]:
+def names_of(function: Any) -> dict[str, Any]:
     """Return what came with the function from the caller's ``__main__``: itself, other functions, classes."""
     found: dict[str, Any] = {}
     seen: set[int] = set()
@@ -250,7 +250,7 @@ def _portable_error(error: Exception, cloudpickle: Any) -> Any:
     except Exception:  # noqa: BLE001 - whatever the class does
         pass
     try:
-        remade = _Remade(error, cloudpickle.dumps)
+        remade = _Remade(error, cloudpickle)
         cloudpickle.loads(cloudpickle.dumps(remade))
         return remade
     except Exception:  # noqa: BLE001 - a class that cannot be made of its arguments, a group of such
@@ -260,10 +260,10 @@ def _portable_error(error: Exception, cloudpickle: Any) -> Any:
 class _Remade:
     """Stands for an exception; unpickled as one of its class, without a call of its __init__."""
 
-    def __init__(self, error: Exception, dumps: Callable[[Any], bytes]) -> None:
+    def __init__(self, error: Exception, cloudpickle: Any) -> None:
         def can_be_packed(value: Any) -> bool:
             try:
-                dumps(value)
+                cloudpickle.dumps(value)
                 return True
             except Exception:  # noqa: BLE001 - whatever its class does
                 return False

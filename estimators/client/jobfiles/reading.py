@@ -20,8 +20,6 @@ from estimators.job.errors import ConfigurationError
 
 Keys = tuple[str | int, ...]
 
-#: A job file is written by people.
-_MOST_BYTES = 1 << 20
 _MOST_NODES = 50_000  # aliases of aliases become very many
 _MOST_DEPTH = 40
 _MOST_DIGITS = 400
@@ -174,19 +172,11 @@ def read(path: str) -> Document:
 def _text(path: str) -> tuple[str, str]:
     name = "standard input" if path == "-" else path
     try:
-        if path == "-":
-            raw = sys.stdin.buffer.read(_MOST_BYTES + 1)
-        else:
-            with open(path, "rb") as file:
-                raw = file.read(_MOST_BYTES + 1)
-        if len(raw) > _MOST_BYTES:
-            raise ConfigurationError(f"{name}: the file is too large; a job file has at most {_MOST_BYTES:,} bytes.")
+        raw = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
         return raw.decode("utf-8-sig"), name
     except UnicodeDecodeError:
         raise ConfigurationError(f"{name}: the job file is not UTF-8 text.") from None
     except (OSError, ValueError) as error:
-        if isinstance(error, ConfigurationError):
-            raise
         reason = getattr(error, "strerror", None) or error
         raise ConfigurationError(f"-f {name}: the job file cannot be read: {reason}.") from None
 

@@ -14,11 +14,10 @@ from estimators.job import instances
 from estimators.job.bounds import MAX_HOSTS
 from estimators.job.errors import ConfigurationError
 from estimators.job.spot_market import SpotMarket
-from estimators.results import tables
 from estimators.results.advice import recommending
 from estimators.results.advice.calibration import Calibration
 from estimators.results.advice.model import CPU, GPU, Constants
-from estimators.results.advice.recommending import STRATEGIES, Recommendation
+from estimators.results.advice.recommending import STRATEGIES, Recommendation, Recommended
 from estimators.results.result import Result
 from estimators.results.summary import dollars_text, percent_text, time_text
 
@@ -33,7 +32,7 @@ _FEW_RUNS = 40
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class FleetRecommendation:
+class FleetRecommendation(Recommended):
     """The recommended fleet on a spot market, and the other fleets that were considered.
 
     Attributes:
@@ -52,6 +51,17 @@ class FleetRecommendation:
     def choice(self) -> Forecast:
         """The forecast for the recommended fleet."""
         return self.options[0]
+
+    @property
+    def title(self) -> str:
+        """The recommended fleet."""
+        one = self.choice
+        what = "commit" if one.elastic else "checkpoint"
+        where = f" of {self.instance_type}" if self.instance_type else ""
+        return (
+            f"{self.strategy} on {_hosts_text(one)} hosts{where}, {one.job.on_demand} of them on demand, "
+            f"a {what} every {time_text(one.job.every_s)}"
+        )
 
     @property
     def strategy(self) -> str:
@@ -89,20 +99,8 @@ class FleetRecommendation:
             )  # fmt: skip
         return found
 
-    def __str__(self) -> str:
-        width, (head, *rows) = tables.terminal_width(), self.rows()
-        reasons = tables.paragraphs(self.reasons, width, indent="  ")
-        return "\n".join([f"take {_title(self)}", *reasons, "", tables.numbers(head, rows, width)])
-
     def __repr__(self) -> str:
         return str(self)
-
-    def _repr_html_(self) -> str:
-        from estimators.results.html import render
-
-        head, *rows = self.rows()
-        title = _title(self)
-        return render("results/templates/recommendation", choice=title, reasons=self.reasons, head=head, rows=rows)
 
 
 @overload
@@ -280,16 +278,6 @@ def _strategy(one: Forecast) -> str:
 
 def _hosts_text(one: Forecast) -> str:
     return f"{one.job.least} to {one.job.most}" if one.elastic else str(one.job.most)
-
-
-def _title(found: FleetRecommendation) -> str:
-    one = found.choice
-    what = "commit" if one.elastic else "checkpoint"
-    where = f" of {found.instance_type}" if found.instance_type else ""
-    return (
-        f"{_strategy(one)} on {_hosts_text(one)} hosts{where}, {one.job.on_demand} of them on demand, "
-        f"a {what} every {time_text(one.job.every_s)}"
-    )
 
 
 def _reasons(one: Forecast, worse: Forecast, deadline: float | None, budget: float | None) -> list[str]:

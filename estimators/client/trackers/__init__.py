@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from estimators.client.trackers.base import Tracker
 
 #: What may be written for a tracker.
-NAMES = ("mlflow", "wandb", "tensorboard")
+_CALLBACKS = {"mlflow": "MLflowCallback", "wandb": "WandbCallback", "tensorboard": "TensorBoardCallback"}
+NAMES = tuple(_CALLBACKS)
 
 
 def parse(text: str) -> Tracker:
@@ -23,14 +25,6 @@ def parse(text: str) -> Tracker:
     name, _, place = text.partition("=")
     if name not in NAMES:
         raise ConfigurationError(unknown("tracker", name, NAMES))
-    if name == "mlflow":
-        from estimators.client.trackers.mlflow import MLflowCallback
-
-        return MLflowCallback(place or None)
-    if name == "wandb":
-        from estimators.client.trackers.wandb import WandbCallback
-
-        return WandbCallback(place) if place else WandbCallback()
-    from estimators.client.trackers.tensorboard import TensorBoardCallback
-
-    return TensorBoardCallback(place) if place else TensorBoardCallback()
+    module = importlib.import_module(f"estimators.client.trackers.{name}")
+    made: Tracker = getattr(module, _CALLBACKS[name])(*([place] if place else []))
+    return made

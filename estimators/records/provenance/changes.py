@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import tempfile
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -111,28 +109,18 @@ def _git(
     variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     variables |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", **(environment or {})}
     command = ["git", "-C", root, "-c", "core.fsmonitor=false", *arguments]
-    with tempfile.TemporaryFile() as errors:
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         try:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, env=variables
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, env=variables, timeout=_TIMEOUT_S
             )
         except FileNotFoundError:
             raise GitError("git is not installed") from None
-        timer = threading.Timer(_TIMEOUT_S, process.kill)
-        timer.start()
-        try:
-            with process:
-                assert process.stdout is not None
-                output = process.stdout.read(-1 if limit is None else limit + 1)
-                if limit is not None and len(output) > limit:
-                    process.kill()
-                    return output
-        finally:
-            timer.cancel()
-        if process.returncode not in allowed:
-            errors.seek(0)
-            reason = errors.read().decode("utf-8", "replace").strip() or f"exit status {process.returncode}"
-            if process.returncode == -signal.SIGKILL:
-                reason = f"it took longer than {_TIMEOUT_S:g} s"
+        except subprocess.TimeoutExpired:
+            raise GitError(f"`git {arguments[0]}`: it took longer than {_TIMEOUT_S:g} s") from None
+        output.seek(0)
+        errors.seek(0)
+        if done.returncode not in allowed:
+            reason = errors.read().decode("utf-8", "replace").strip() or f"exit status {done.returncode}"
             raise GitError(f"`git {arguments[0]}`: {reason}")
-    return output
+        return output.read(-1 if limit is None else limit + 1)

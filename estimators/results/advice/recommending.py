@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -52,8 +53,34 @@ class Candidate:
         return f"{self.strategy} on {self.hosts} × {self.processes_per_host} processes{where}"
 
 
+class Recommended(abc.ABC):
+    """What a recommendation shows: what to take, the reasons, and a table of what was considered."""
+
+    reasons: tuple[str, ...]
+
+    @property
+    @abc.abstractmethod
+    def title(self) -> str:
+        """What is recommended, in a line."""
+
+    @abc.abstractmethod
+    def rows(self) -> list[list[str]]:
+        """Return the rows of the table as texts; the first row is the heading."""
+
+    def __str__(self) -> str:
+        width, (head, *rows) = tables.terminal_width(), self.rows()
+        reasons = tables.paragraphs(self.reasons, width, indent="  ")
+        return "\n".join([f"take {self.title}", *reasons, "", tables.numbers(head, rows, width)])
+
+    def _repr_html_(self) -> str:
+        from estimators.results.html import render
+
+        head, *rows = self.rows()
+        return render("results/templates/recommendation", choice=self.title, reasons=self.reasons, head=head, rows=rows)
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
-class Recommendation:
+class Recommendation(Recommended):
     """The recommended configuration, and the other configurations that were considered.
 
     Attributes:
@@ -68,6 +95,11 @@ class Recommendation:
     def choice(self) -> Candidate:
         """The recommended configuration."""
         return self.options[0]
+
+    @property
+    def title(self) -> str:
+        """The recommended strategy and hosts."""
+        return self.choice.title
 
     @property
     def strategy(self) -> str:
@@ -103,11 +135,6 @@ class Recommendation:
             )  # fmt: skip
         return found
 
-    def __str__(self) -> str:
-        width, (head, *rows) = tables.terminal_width(), self.rows()
-        reasons = tables.paragraphs(self.reasons, width, indent="  ")
-        return "\n".join([f"take {self.choice.title}", *reasons, "", tables.numbers(head, rows, width)])
-
     def plot(self) -> Plot:
         """Return a plot with a bar for each configuration, which shows the parts of a step's time.
 
@@ -117,14 +144,6 @@ class Recommendation:
         from estimators.results.plots.advice import draw
 
         return draw(self)
-
-    def _repr_html_(self) -> str:
-        from estimators.results.html import render
-
-        head, *rows = self.rows()
-        return render(
-            "results/templates/recommendation", choice=self.choice.title, reasons=self.reasons, head=head, rows=rows
-        )
 
 
 def recommend(
@@ -197,7 +216,9 @@ def recommend(
     ]
     for bigger in bigger_hosts(instance_type, hosts * per_host, kind) if hosts > 1 else ():
         alone = Hardware(hosts=1, processes_per_host=fleet.size if kind == "gpu" else 1)
-        scaled = workload if kind == "gpu" else _joined(workload, fleet.size)
+        scaled = (
+            workload if kind == "gpu" else dataclasses.replace(workload, batch_size=workload.batch_size * fleet.size)
+        )
         options += [
             _option(name, scaled, alone, bigger.name, bigger.on_demand, assumed, None)
             for name in strategies
@@ -284,11 +305,6 @@ def _sized(model: KnownModel, compute_s: float | None, batch_size: int | None) -
             "you can pass the result of a short run of one process: recommend(job.result(), …)."
         )
     return model.workload(compute_s=compute_s, batch_size=batch_size or 1)
-
-
-def _joined(workload: Workload, processes: int) -> Workload:
-    """What several hosts compute, as one process of a host that is as large as all of them."""
-    return dataclasses.replace(workload, batch_size=workload.batch_size * processes)
 
 
 def _option(

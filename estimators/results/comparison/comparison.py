@@ -312,7 +312,7 @@ class Comparison:
         return pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable form; :meth:`from_dict` reads it."""
+        """Return a JSON-serialisable form."""
         return {
             "groups": [
                 {"name": group.name, "results": [result.to_dict() for result in group.results]}
@@ -320,24 +320,6 @@ class Comparison:
             ],
             "prices": self.prices,
         }  # fmt: skip
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Comparison:
-        """Read what :meth:`to_dict` returned.
-
-        Raises:
-            RecordError: ``values`` is not the data of a comparison.
-        """
-        from estimators.job.errors import RecordError
-
-        try:
-            groups = [
-                Group(str(group["name"]), tuple(Result.from_dict(result) for result in group["results"]))
-                for group in values["groups"]
-            ]
-        except (KeyError, TypeError) as error:
-            raise RecordError(f"this is not a comparison: {error}.") from error
-        return cls(groups, prices=values.get("prices"))
 
     def __str__(self) -> str:
         if not self.groups:

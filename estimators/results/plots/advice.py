@@ -23,18 +23,12 @@ def draw(recommendation: Recommendation) -> Plot:
         left = 0.0
         parts = (one.compute_s, one.waiting_s, one.exchange_s)
         for (name, (colour, hatch)), seconds in zip(_PARTS.items(), parts, strict=True):
-            axes.barh(
-                place, seconds * 1e3, left=left, height=0.62, color=colour, hatch=hatch, edgecolor="white",
-                linewidth=0.4, label=name if place == 0 else "_",
-            )  # fmt: skip
+            style.bar(axes, place, left, seconds * 1e3, colour, hatch, name if place == 0 else "_")
             left += seconds * 1e3
         speed = f"{one.samples_per_second:,.0f} samples/s"
         axes.text(left + longest * 0.015, place, speed, va="center", color=INK, fontsize=8)
-    axes.set_yticks(range(len(options)), [style.short(_title(option), 44) for option in options])
-    axes.set_ylim(len(options) - 0.45, -0.55)
+    style.name_rows(axes, [style.short(_title(option), 44) for option in options], "predicted time of a step (ms)")
     axes.set_xlim(0, longest * 1.28)
-    axes.grid(False, axis="y")
-    style.label(axes, x="predicted time of a step (ms)")
     style.legend(made, axes)
     return Plot(made, "Predicted steps")
 

@@ -31,19 +31,14 @@ def draw(comparison: Comparison) -> Plot:
             if not known:
                 continue
             seconds = known[len(known) // 2]
-            axes.barh(
-                place, seconds, left=left, height=0.62, color=_COLOURS[phase], hatch=_HATCHES.get(phase),
-                edgecolor="white", linewidth=0.4, label=None if phase in drawn else phase.replace("_", " "),
-            )  # fmt: skip
+            name = "_" if phase in drawn else phase.replace("_", " ")
+            style.bar(axes, place, left, seconds, _COLOURS[phase], _HATCHES.get(phase), name)
             drawn.add(phase)
             left += seconds
         if group.failed and not group.completed:
             axes.text(left, place, " failed", va="center", color=INK, fontsize=8, style="italic")
     if not drawn:
         return style.nothing("Phases", "no run has recorded its phases")
-    axes.set_yticks(range(len(groups)), [style.short(group.name) for group in groups])
-    axes.set_ylim(len(groups) - 0.45, -0.55)
-    axes.grid(False, axis="y")
-    style.label(axes, x="time (s), median of the runs")
+    style.name_rows(axes, [style.short(group.name) for group in groups], "time (s), median of the runs")
     style.legend(made, axes)
     return Plot(made, "Phases")

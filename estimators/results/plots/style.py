@@ -93,6 +93,21 @@ def nothing(title: str, text: str) -> Plot:
     return Plot(made, title, empty=True)
 
 
+def bar(axes: Axes, place: int, left: float, width: float, colour: str, hatch: str | None, name: str) -> None:
+    """Draw a part of a bar that has several parts, from ``left`` on; a name that begins with ``_`` has no legend."""
+    axes.barh(
+        place, width, left=left, height=0.62, color=colour, hatch=hatch, edgecolor="white", linewidth=0.4, label=name
+    )
+
+
+def name_rows(axes: Axes, names: Sequence[str], x: str) -> None:
+    """Name the bars of a plot, the first on top, and what their lengths are."""
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.45, -0.55)
+    axes.grid(False, axis="y")
+    label(axes, x=x)
+
+
 def say(axes: Axes, text: str) -> None:
     """Say why there is nothing to see."""
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=INK, fontsize=9, wrap=True)

@@ -29,12 +29,10 @@ def draw(comparison: Comparison) -> Plot:
             error = [[spread.median - spread.low], [spread.high - spread.median]]
             axes.errorbar(spread.median, place, xerr=error, color=INK, capsize=4, linewidth=1.4)
         axes.text(spread.high + longest * 0.015, place, _text(spread.median), va="center", color=INK, fontsize=8)
-    axes.set_yticks(range(len(groups)), [f"{style.short(g.name)} {comparison.marks(g)}".rstrip() for g in groups])
-    axes.set_ylim(len(groups) - 0.45, -0.55)
-    axes.set_xlim(0, longest * 1.14)
-    axes.grid(False, axis="y")
     several = any(spread is not None and spread.count > 1 for spread in spreads)
-    style.label(axes, x=f"{unit}{': median, lowest and highest of the runs' if several else ''}")
+    names = [f"{style.short(group.name)} {comparison.marks(group)}".rstrip() for group in groups]
+    style.name_rows(axes, names, f"{unit}{': median, lowest and highest of the runs' if several else ''}")
+    axes.set_xlim(0, longest * 1.14)
     return Plot(made, "Throughput")
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hmac
 import secrets
 import threading
-from collections.abc import Callable
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
@@ -74,10 +73,10 @@ class Gate:
     Args:
         app: What is behind it.
         access: Who may pass.
-        port: Returns the port that is served.
+        port: The port that is served.
     """
 
-    def __init__(self, app: ASGIApp, access: Access, port: Callable[[], int]) -> None:
+    def __init__(self, app: ASGIApp, access: Access, port: int) -> None:
         self._app = app
         self._access = access
         self._port = port
@@ -94,14 +93,13 @@ class Gate:
                     headers[name] = value
             await send(message)
 
-        port = self._port()
         app: ASGIApp = self._app
         headers = Headers(scope=scope)
         host = headers.get("host")
-        if host not in (f"127.0.0.1:{port}", f"localhost:{port}"):
+        if host not in (f"127.0.0.1:{self._port}", f"localhost:{self._port}"):
             app = PlainTextResponse("This page is available only on the machine that serves it.\n", 421)
         elif not scope["path"].startswith(ENTRANCE) and not self._access.admits(
-            Request(scope).cookies.get(cookie_name(port))
+            Request(scope).cookies.get(cookie_name(self._port))
         ):
             app = PlainTextResponse(
                 "Open the link that `fleetfit ui` printed. The link works once, in one browser. Start `fleetfit ui` "

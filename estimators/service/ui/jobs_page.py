@@ -6,7 +6,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -26,12 +26,8 @@ from estimators.service.ui.text import when
 ROWS = 100
 STATUSES = ("InProgress", "Completed", "Failed", "Stopping", "Stopped")
 
-ORDERS: Mapping[str, Callable[[dict[str, Any]], Any]] = {
-    "newest": lambda job: -(job["created"] or 0.0),
-    "name": lambda job: job["name"],
-    "status": lambda job: job["status"],
-    "hosts": lambda job: -job["hosts"],
-}
+#: How the list can be sorted, the newest first among equals: by a member of the summaries, and whether downwards.
+ORDERS = {"newest": ("created", True), "name": ("name", False), "status": ("status", False), "hosts": ("hosts", True)}
 
 #: Metrics of a job that are shown.
 _METRICS = 3
@@ -100,8 +96,8 @@ def html(jobs: JobList, home: Path | None, query: Mapping[str, str]) -> str:
         for job in known
         if text.lower() in job["name"].lower() and (status not in STATUSES or job["status"] == status)
     ]
-    found.sort(key=ORDERS["newest"])
-    found.sort(key=ORDERS[order])
+    for member, downwards in (ORDERS["newest"], ORDERS[order]):
+        found.sort(key=lambda job: job[member] or 0.0, reverse=downwards)
     pages = max(1, -(-len(found) // ROWS))
     number = query.get("page", "1")
     current = min(int(number), pages) if number.isascii() and number.isdecimal() and len(number) < 8 else 1

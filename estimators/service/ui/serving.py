@@ -51,10 +51,11 @@ class Page:
             ) from error
         self.port: int = self._socket.getsockname()[1]
         access = Access()
+        self._ending = threading.Event()
         self.link = f"http://{HOST}:{self.port}{ENTRANCE}{access.token}"
         self._server = uvicorn.Server(
             uvicorn.Config(
-                application(access, lambda: self.port, lambda: self._server.should_exit, home),
+                application(access, self.port, self._ending, home),
                 log_config=None,
                 access_log=False,
                 server_header=False,
@@ -73,6 +74,7 @@ class Page:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self._ending.set()
         self._server.should_exit = True
         self._thread.join()
         with contextlib.suppress(OSError):

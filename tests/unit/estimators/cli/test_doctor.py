@@ -64,7 +64,7 @@ def test_mpirun(said: tuple | None, state: Verdict, part: str) -> None:
 
 
 def test_containers_need_dockers_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = doctor.ReportLine(name="Docker", state=Verdict.OK, text="running (/run/docker.sock)")
+    engine = doctor.ReportLine.ok("Docker", "running (/run/docker.sock)")
     monkeypatch.setattr(places, "docker_engine", lambda environment: engine)
     local = finding(places.backends({}, {}), "local")
     assert local.state is Verdict.MISSING
@@ -113,12 +113,12 @@ def test_docker_engines(tmp_path: Path) -> None:
         return places.docker_engine({"DOCKER_HOST": f"unix://{path}"})
 
     assert ask(tmp_path / "none").state is Verdict.MISSING
-    Engine(tmp_path / "good", b"HTTP/1.0 200 OK\r\n\r\nOK")
+    Engine(tmp_path / "good", b"HTTP/1.0 200 OK\r\n\r\n{}")
     assert ask(tmp_path / "good").state is Verdict.OK
     Engine(tmp_path / "bad", b"HTTP/1.0 500 Oops\r\n\r\n")
     assert ask(tmp_path / "bad").state is Verdict.MISSING
     dead = socket.socket(socket.AF_UNIX)
     dead.bind(str(tmp_path / "dead"))
     dead.close()
-    assert "does not answer" in ask(tmp_path / "dead").text
+    assert "is not running" in ask(tmp_path / "dead").text
     assert places.docker_engine({"DOCKER_HOST": "tcp://h:1"}).state is Verdict.INFO

@@ -8,12 +8,12 @@ import random
 from typing import Any
 
 import pytest
+import scaling
 
 from estimators.client.simulation.fleet import meets, ranked
 from estimators.faults import SpotMarket
 from estimators.job.errors import ConfigurationError
 from estimators.planning import FleetRecommendation, Recommendation, Timings, Workload, recommend, simulate
-from estimators.results.advice import published
 from estimators.results.advice.model import Constants
 
 WORK = Workload(compute_s=0.1, gradient_bytes=4.0, batch_size=10)
@@ -88,16 +88,16 @@ class TestRecommend:
 
 
 class TestPublished:
-    @pytest.mark.parametrize("name", published.HOROVOD_EFFICIENCY)
+    @pytest.mark.parametrize("name", scaling.HOROVOD_EFFICIENCY)
     def test_horovod_s_scaling_on_128_hosts(self, name: str) -> None:
         def seconds(hosts: int, per_host: int) -> float:
             return simulate(
-                published.MODELS[name].workload(), hosts=hosts, processes_per_host=per_host, records=1e6, runs=1,
-                market=SpotMarket(), timings=STILL, constants=published.HOROVOD_CONSTANTS, bandwidth_gbps=25,
+                scaling.on_p100(name), hosts=hosts, processes_per_host=per_host, records=1e6, runs=1,
+                market=SpotMarket(), timings=STILL, constants=scaling.HOROVOD_CONSTANTS, bandwidth_gbps=25,
             ).seconds.mean  # fmt: skip
 
         efficiency = seconds(1, 1) / (512 * seconds(128, 4))
-        assert efficiency == pytest.approx(published.HOROVOD_EFFICIENCY[name], abs=0.05)
+        assert efficiency == pytest.approx(scaling.HOROVOD_EFFICIENCY[name], abs=0.05)
 
     def test_the_commit_trade_of_spot_hosts(self) -> None:
         def goodput(every: float | str) -> float:

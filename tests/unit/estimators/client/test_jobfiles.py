@@ -142,10 +142,9 @@ def test_aliases_that_grow_are_refused(tmp_path: Path) -> None:
     assert "the job file is too large" in refusal(tmp_path, "\n".join(lines))
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe", b"x" * (2 << 20)])
-def test_what_is_no_text_or_too_large_is_refused(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "job.yaml").write_bytes(content)
-    with pytest.raises(ConfigurationError, match=r"not UTF-8|too large"):
+def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigurationError, match="not UTF-8"):
         reading.read(str(tmp_path / "job.yaml"))
     for path in (str(tmp_path), str(tmp_path / "none.yaml"), "a\0b"):
         with pytest.raises(ConfigurationError, match="cannot be read"):

@@ -17,7 +17,7 @@ from estimators.provision.errors import (
     VenvUnavailable,
     diagnosis,
 )
-from estimators.provision.packages import Details, Installation
+from estimators.provision.packages import Installation
 
 LOG = Path("/logs/step.log")
 
@@ -86,7 +86,6 @@ def test_unknown_failures_keep_the_last_lines() -> None:
 
 def test_output_becomes_short_texts() -> None:
     progress = SeenProgress()
-    reader = Details(progress)
     for line in (
         "Resolved 51 packages in 6.83s",
         "Downloading pandas (11.8MiB)",
@@ -95,13 +94,15 @@ def test_output_becomes_short_texts() -> None:
         "Prepared 51 packages in 22.06s",
         "Installed 51 packages in 3.22s",
         " + pandas==3.1.1",
+        "[12/340] Building CXX object x",
     ):
-        reader(line)
+        progress.output(line)
     assert progress.seen == [
         "Downloading pandas (11.8MiB)",
         "Downloading tensorflow-cpu (258.0MiB)",
         "Prepared 51 packages in 22.06s",
         "Installed 51 packages in 3.22s",
+        "compiling 12/340",
     ]
 
 

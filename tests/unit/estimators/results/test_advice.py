@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+import scaling
 from hypothesis import given
 from hypothesis import strategies as st
 from synthetic import result
@@ -39,21 +40,21 @@ def test_a_ring_moves_what_it_must() -> None:
     assert ring_latency(fleet, plain) == pytest.approx(6e-3)
 
 
-@pytest.mark.parametrize("name", published.HOROVOD_EFFICIENCY)
+@pytest.mark.parametrize("name", scaling.HOROVOD_EFFICIENCY)
 def test_horovod_on_512_gpus_as_published(name: str) -> None:
-    found = predict("mpi", published.MODELS[name].workload(), published.HOROVOD_FLEET, published.HOROVOD_CONSTANTS)
-    assert found.efficiency == pytest.approx(published.HOROVOD_EFFICIENCY[name], abs=0.03)
+    found = predict("mpi", scaling.on_p100(name), scaling.HOROVOD_FLEET, scaling.HOROVOD_CONSTANTS)
+    assert found.efficiency == pytest.approx(scaling.HOROVOD_EFFICIENCY[name], abs=0.03)
 
 
-@pytest.mark.parametrize("name", published.SERVERS_EFFICIENCY)
+@pytest.mark.parametrize("name", scaling.SERVERS_EFFICIENCY)
 def test_parameter_servers_lose_half_of_128_gpus_as_published(name: str) -> None:
-    found = predict("parameter_server", published.MODELS[name].workload(), published.SERVERS_FLEET)
-    assert found.efficiency == pytest.approx(published.SERVERS_EFFICIENCY[name], abs=0.1)
+    found = predict("parameter_server", scaling.on_p100(name), scaling.SERVERS_FLEET)
+    assert found.efficiency == pytest.approx(scaling.SERVERS_EFFICIENCY[name], abs=0.1)
 
 
 def test_parameter_servers_fall_behind_as_hosts_grow_and_a_ring_does_not() -> None:
-    workload = published.MODELS["inception_v3"].workload()
-    fleets = [dataclasses.replace(published.HOROVOD_FLEET, hosts=hosts) for hosts in (2, 4, 8, 16, 32, 64, 128)]
+    workload = scaling.on_p100("inception_v3")
+    fleets = [dataclasses.replace(scaling.HOROVOD_FLEET, hosts=hosts) for hosts in (2, 4, 8, 16, 32, 64, 128)]
     servers = [predict("parameter_server", workload, fleet).efficiency for fleet in fleets]
     ring = [predict("mpi", workload, fleet).efficiency for fleet in fleets]
     assert servers == sorted(servers, reverse=True) and servers[-1] < 0.3
