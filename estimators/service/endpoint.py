@@ -9,6 +9,7 @@ from typing import Any
 
 from estimators.job import fleets
 from estimators.job.errors import FleetfitError
+from estimators.job.validation import LOCAL_RELAXATIONS
 from estimators.service import identity, protocol, signing
 from estimators.service.errors import ServiceError
 from estimators.service.logs import Logs
@@ -23,16 +24,6 @@ from estimators.service.tuning import TuningJobs
 Operation = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 _log = logging.getLogger(__name__)
-
-#: Members whose text local jobs may have in another form; they are checked as those of local jobs are.
-_LOCAL_FORMS = frozenset(
-    {
-        "ResourceConfig.InstanceType",
-        "InputDataConfig[].DataSource.S3DataSource.S3Uri",
-        "OutputDataConfig.S3OutputPath",
-        "CheckpointConfig.S3Uri",
-    }
-)
 
 
 def operations(training: Training, tuning: TuningJobs, logs: Logs, metrics: Metrics) -> dict[str, dict[str, Operation]]:
@@ -137,6 +128,7 @@ class Endpoint:
 
 
 def _spare(operation: str, request: Mapping[str, Any]) -> frozenset[str]:
+    """Return the members that the job may have in a form of local jobs, which they are checked for later."""
     prefix = {"CreateTrainingJob": "", "CreateHyperParameterTuningJob": "TrainingJobDefinition"}.get(operation)
     if prefix is None:
         return frozenset()
@@ -145,4 +137,4 @@ def _spare(operation: str, request: Mapping[str, Any]) -> frozenset[str]:
     asked = resources.get("InstanceType") if isinstance(resources, Mapping) else None
     if not isinstance(asked, str) or not fleets.is_own(asked):
         return frozenset()
-    return frozenset(f"{prefix}.{member}" if prefix else member for member in _LOCAL_FORMS)
+    return frozenset(f"{prefix}.{item.path}" if prefix else item.path for item in LOCAL_RELAXATIONS)
