@@ -126,9 +126,11 @@ def find(
 def _has_type(value: Any, kind: str) -> bool:
     if isinstance(value, bool):
         return kind == "boolean"
-    if not isinstance(value, _TYPES[kind][0]) or (isinstance(value, float) and not math.isfinite(value)):
+    if isinstance(value, float) and not math.isfinite(value):
         return False
-    return kind != "timestamp" or bool(0 <= value <= _LAST_TIME)
+    if kind == "timestamp":
+        return isinstance(value, int | float) and 0 <= value <= _LAST_TIME
+    return isinstance(value, _TYPES[kind][0])
 
 
 @functools.cache

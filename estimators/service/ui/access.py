@@ -11,7 +11,6 @@ from __future__ import annotations
 import hmac
 import secrets
 import threading
-from collections.abc import Callable
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
@@ -74,10 +73,10 @@ class Gate:
     Args:
         app: What is behind it.
         access: Who may pass.
-        port: Returns the port that is served.
+        port: The port that is served.
     """
 
-    def __init__(self, app: ASGIApp, access: Access, port: Callable[[], int]) -> None:
+    def __init__(self, app: ASGIApp, access: Access, port: int) -> None:
         self._app = app
         self._access = access
         self._port = port
@@ -94,7 +93,7 @@ class Gate:
                     headers[name] = value
             await send(message)
 
-        port = self._port()
+        port = self._port
         app: ASGIApp = self._app
         headers = Headers(scope=scope)
         host = headers.get("host")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -39,12 +38,12 @@ class Console:
 
     Args:
         access: Who may see it.
-        port: Returns the port that is served.
-        ending: Returns whether the server ends.
+        port: The port that is served.
+        ending: Set when the server ends.
         home: Instead of ``$FLEETFIT_HOME``.
     """
 
-    def __init__(self, access: Access, port: Callable[[], int], ending: Callable[[], bool], home: Path | None) -> None:
+    def __init__(self, access: Access, port: int, ending: threading.Event, home: Path | None) -> None:
         self._access = access
         self._port = port
         self._ending = ending
@@ -85,7 +84,7 @@ class Console:
         if cookie is None:
             raise HTTPException(403, "This link was used already. Start `fleetfit ui` again for a new link.")
         answer = RedirectResponse("/", 303)
-        answer.set_cookie(cookie_name(self._port()), cookie, httponly=True, samesite="strict")
+        answer.set_cookie(cookie_name(self._port), cookie, httponly=True, samesite="strict")
         return answer
 
     # --- many jobs ---
@@ -196,9 +195,7 @@ class Console:
         return JobRecord.open(request.path_params["name"], self._home)
 
 
-def application(
-    access: Access, port: Callable[[], int], ending: Callable[[], bool], home: Path | None = None
-) -> ASGIApp:
+def application(access: Access, port: int, ending: threading.Event, home: Path | None = None) -> ASGIApp:
     """Return the pages as an ASGI application; the arguments are those of :class:`Console`."""
     console = Console(access, port, ending, home)
     handlers = {FleetfitError: _refused, HTTPException: _refused}

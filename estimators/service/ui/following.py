@@ -6,8 +6,9 @@ import collections
 import dataclasses
 import json
 import re
+import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import anyio
@@ -148,19 +149,19 @@ class Follower:
                 yield [line.time_ns // 1_000_000, _who(line), visible(text)[:LINE_LIMIT], level]
 
 
-async def follow(record: JobRecord, wanted: Wanted, ending: Callable[[], bool]) -> AsyncIterator[str]:
+async def follow(record: JobRecord, wanted: Wanted, ending: threading.Event) -> AsyncIterator[str]:
     """Yield server-sent events until the job is over, or the server ends.
 
     Args:
         record: The job's.
         wanted: Which lines.
-        ending: Returns whether the server ends: an open page must not hold it up.
+        ending: Set when the server ends: an open page must not hold it up.
     """
     follower: Follower | None = None
     try:
         follower = await run_in_threadpool(Follower, record, wanted)
         looks = 0
-        while not follower.over and not ending():
+        while not follower.over and not ending.is_set():
             for name, data in await anyio.to_thread.run_sync(follower.look, abandon_on_cancel=True):
                 yield f"event: {name}\ndata: {json.dumps(data)}\n\n"
             looks += 1
