@@ -55,8 +55,8 @@ TUNING = ["optuna>=4.2"]
 # `simulate()` and `fleetfit simulate` of elastic jobs.
 SIMULATION = ["simpy>=4.1"]
 
-# `fleetfit ui`.
-UI = ["starlette>=0.40", "uvicorn>=0.30"]
+# `fleetfit serve`, `fleetfit s3` and `fleetfit ui`.
+SERVICE = ["starlette>=0.40", "uvicorn>=0.30"]
 
 # Functions as entry points, and the file of defaults of `@remote`.
 FUNCTIONS = ["cloudpickle>=3", "pyyaml"]
@@ -85,10 +85,10 @@ TEST = [
     *MLFLOW,
     *PLOTS,
     *RAY,
+    *SERVICE,
     *SIMULATION,
     *TENSORBOARD,
     *TUNING,
-    *UI,
     *WANDB,
     "alembic>=1.13",
     "axe-playwright-python>=0.1.8",
@@ -170,8 +170,8 @@ setup(
         "ray-tune": RAY_TUNE,
         "spark": SPARK,
         "tuning": TUNING,
+        "service": SERVICE,
         "simulation": SIMULATION,
-        "ui": UI,
         "test": TEST,
     },
     entry_points={"console_scripts": ["fleetfit = estimators.cli.main:main"]},

@@ -49,8 +49,10 @@ def add(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve."""
+    from estimators.service import packages
     from estimators.service.s3.server import S3Server
 
+    packages.check()
     folder = Path(args.folder).expanduser()
     if not folder.exists():
         raise ConfigurationError(

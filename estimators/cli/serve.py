@@ -99,6 +99,9 @@ def add(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve."""
+    from estimators.service import packages
+
+    packages.check()
     from estimators.service import profile
     from estimators.service.serving import Options, Service
     from estimators.service.translation import Local

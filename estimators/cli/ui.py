@@ -16,7 +16,7 @@ def add(subparsers: Any) -> None:
         "ui", help="show jobs in a browser",
         description="Serves pages that show the jobs of $FLEETFIT_HOME. On these pages, you can also stop, resume and "
         "resize jobs. Listens on this machine's loopback until Ctrl-C. Prints a link that works once: the link gives "
-        "the browser a cookie. Needs the extra `ui`.",
+        "the browser a cookie. Needs the extra `service`.",
     )  # fmt: skip
     command.add_argument("--port", type=parsing.port, default=0, metavar="N", help="port (default: 0, a free port)")
     command.set_defaults(run=run)
@@ -24,6 +24,9 @@ def add(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve."""
+    from estimators.service import packages
+
+    packages.check()
     from estimators.service.ui.serving import Page
 
     told = threading.Event()

@@ -43,7 +43,7 @@ examples:
 #: Extras that `fleetfit install` adds one by one. TensorFlow, whose builds must not meet, has a step of its own.
 EXTRAS = (
     "docker", "functions", "jobfiles", "mlflow", "mpi", "notebook", "plots", "ray", "ray-tune", "s3",
-    "sagemaker", "simulation", "spark", "tensorboard", "test", "torch", "tuning", "ui", "wandb",
+    "sagemaker", "service", "simulation", "spark", "tensorboard", "test", "torch", "tuning", "wandb",
 )  # fmt: skip
 INSTALLABLE = ("all", "horovod", "pipe", *EXTRAS)
 

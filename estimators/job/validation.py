@@ -9,14 +9,12 @@ that fleetfit runs itself is one table, :data:`LOCAL_RELAXATIONS`.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from container.contract.names import nearest, shown, unknown
 from container.contract.rules import passable
-from estimators.job import bounds, fleets, instances, service_model
+from estimators.job import bounds, fleets, instances, service_model, shape_check
 from estimators.job.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -26,14 +24,6 @@ if TYPE_CHECKING:
 _SHOWN = 120
 
 _PATH_MAX = 4096
-
-#: Java's character classes in the model's patterns, as Python writes them (inside of brackets).
-_JAVA_CLASSES = {
-    r"\p{Alnum}": "a-zA-Z0-9",
-    r"\p{L}": r"\w",
-    r"\p{N}": r"\w",
-    r"\p{Z}": " \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000",
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -117,8 +107,7 @@ def check_request(request: Mapping[str, Any]) -> None:
 
 def find_problems(request: Mapping[str, Any]) -> Iterator[str]:
     """Yield what is wrong with a request, one sentence each."""
-    checker = _Checker(service_model.load_shapes(), local=_is_relaxed(request))
-    found = list(checker.check(request, service_model.ROOT_SHAPE, "", ""))
+    found = list(_problems(service_model.ROOT_SHAPE, request, local=_is_relaxed(request)))
     yield from found
     if not found:
         yield from _rules(request)
@@ -126,8 +115,7 @@ def find_problems(request: Mapping[str, Any]) -> Iterator[str]:
 
 def job_name_problem(name: Any) -> str | None:
     """What is wrong with a job's name, or None."""
-    checker = _Checker(service_model.load_shapes(), local=True)
-    return next(iter(checker.check(name, "TrainingJobName", "TrainingJobName", "TrainingJobName")), None)
+    return next(_problems("TrainingJobName", name, local=True, path="TrainingJobName"), None)
 
 
 def known_instance_types() -> tuple[str, ...]:
@@ -151,116 +139,53 @@ def instance_type_problem(instance_type: Any) -> str | None:
     return f"unknown instance_type {shown(instance_type)}.{hint} Allowed: {names}{more}."
 
 
-class _Checker:
-    """Walks a value along the shapes of the model."""
-
-    def __init__(self, shapes: service_model.Shapes, *, local: bool) -> None:
-        self._shapes = shapes
-        self._relaxations = {item.path: item for item in LOCAL_RELAXATIONS} if local else {}
-
-    def check(self, value: Any, name: str, path: str, where: str) -> Iterator[str]:
-        """Yield the problems of a value.
-
-        Args:
-            value: The value.
-            name: Name of its shape.
-            path: The member without indices, for the tables.
-            where: The member with indices, for errors.
-        """
-        shape = self._shapes[name]
-        kind: str = shape["type"]
-        if not _has_type(value, kind):
-            yield f"{where or 'the request'} must be {_TYPES[kind][1]}, got {_show(value)}."
-            return
-        if kind == "structure":
-            yield from self._structure(value, shape, path, where)
-        elif kind == "list":
-            yield from _length(len(value), shape, where, "items")
-            for index, item in enumerate(value):
-                yield from self.check(item, shape["member"]["shape"], f"{path}[]", f"{where}[{index}]")
-        elif kind == "map":
-            yield from _length(len(value), shape, where, "entries")
-            for key, item in value.items():
-                yield from self.check(key, shape["key"]["shape"], f"{path} key", f"{where}: the name {_show(key)}")
-                yield from self.check(item, shape["value"]["shape"], path, f"{where}[{key!r}]")
-        elif kind == "string":
-            yield from self._string(value, shape, path, where)
-        elif kind in _NUMBERS:
-            yield from _range(value, shape, where)
-
-    def _structure(self, value: Mapping[str, Any], shape: Mapping[str, Any], path: str, where: str) -> Iterator[str]:
-        members: Mapping[str, Any] = shape["members"]
-        dot = "." if path else ""
-        for required in shape.get("required", ()):
-            if value.get(required) is None:
-                yield f"{where}{dot}{required} is missing."
-        for member, item in value.items():
-            if member not in members:
-                yield f"{where or 'the request'}: {unknown('member', member, members)}"
-            elif item is not None:
-                yield from self.check(item, members[member]["shape"], f"{path}{dot}{member}", f"{where}{dot}{member}")
-
-    def _string(self, value: str, shape: Mapping[str, Any], path: str, where: str) -> Iterator[str]:
-        relaxation = self._relaxations.get(path)
-        if relaxation is not None and relaxation.allowed(value):
-            return
-        allowed = shape.get("enum")
-        if allowed is not None:
-            if value not in allowed:
-                known = (*fleets.OWN_TYPES, *allowed) if relaxation is not None else allowed
-                yield (instance_type_problem(value) if path.endswith("InstanceType") else None) or (
-                    f"{where}: {unknown('value', value, known)}"
-                )
-            return
-        remedy = relaxation.remedy if relaxation is not None else _REMEDIES.get(path)
-        too_long = list(_length(len(value), shape, where, "characters", value, remedy))
-        yield from too_long
-        pattern = model_pattern(shape.get("pattern"))
-        if not too_long and pattern is not None and pattern.fullmatch(value) is None:
-            what = remedy or f"text that matches {shape['pattern']}"
-            yield f"{where} is {_show(value)}; allowed: {what}."
+def _problems(name: str, value: Any, *, local: bool, path: str = "") -> Iterator[str]:
+    """Yield what is wrong with a value of a shape, as far as jobs on this machine are held to it."""
+    relaxations = {item.path: item for item in LOCAL_RELAXATIONS} if local else {}
+    steps = (("member", path),) if path else ()
+    for problem in shape_check.find(service_model.load_shapes(), name, value, path, steps):
+        relaxation = relaxations.get(problem.path)
+        relaxed = relaxation is not None and isinstance(problem.value, str) and relaxation.allowed(problem.value)
+        if not relaxed and problem.what not in ("unicode", "overflow"):
+            yield _text(problem, relaxation)
 
 
-_NUMBERS = ("integer", "long", "float", "double")
-
-#: Type of the model -> types of Python, how to call them.
-_TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
-    "structure": ((Mapping,), "a structure (a dict)"),
-    "map": ((Mapping,), "a map (a dict)"),
-    "list": ((list, tuple), "a list"),
-    "string": ((str,), "a string"),
-    "boolean": ((bool,), "True or False"),
-    "integer": ((int,), "a whole number"),
-    "long": ((int,), "a whole number"),
-    "float": ((int, float), "a number"),
-    "double": ((int, float), "a number"),
-}
+_UNITS = {"list": "items", "map": "entries", "string": "characters"}
 
 
-def _has_type(value: Any, kind: str) -> bool:
-    if isinstance(value, bool):
-        return kind == "boolean"
-    return isinstance(value, _TYPES[kind][0])
+def _text(problem: shape_check.Problem, relaxation: Relaxation | None) -> str:
+    what, value, limit, kind, path, steps = problem
+    where = _where(steps)
+    remedy = relaxation.remedy if relaxation is not None else _REMEDIES.get(path)
+    if what == "type":
+        return f"{where or 'the request'} must be {limit}, got {_show(value)}."
+    if what == "missing":
+        return f"{where} is missing."
+    if what == "unknown":
+        return f"{where or 'the request'}: {unknown('member', value, limit)}"
+    if what == "enum":
+        known = (*fleets.OWN_TYPES, *limit) if relaxation is not None else limit
+        unknown_type = instance_type_problem(value) if path.endswith("InstanceType") else None
+        return unknown_type or f"{where}: {unknown('value', value, known)}"
+    if what == "pattern":
+        return f"{where} is {_show(value)}; allowed: {remedy or f'text that matches {limit}'}."
+    if what in ("small", "large"):
+        bound = f"at least {limit} is needed" if what == "small" else f"at most {limit} is allowed"
+        return f"{where} is {_show(value)}; {bound}."
+    given = f" ({_show(value)})" if kind == "string" and value else ""
+    advice = f"; {remedy}" if kind == "string" and remedy else ""
+    bound = f"at least {limit} are needed" if what == "short" else f"at most {limit} are allowed"
+    return f"{where} has {len(value)} {_UNITS[kind]}{given}; {bound}{advice}."
 
 
-def _length(
-    size: int, shape: Mapping[str, Any], where: str, unit: str, value: Any = None, remedy: str | None = None
-) -> Iterator[str]:
-    low, high = shape.get("min", 0), shape.get("max")
-    given = f" ({_show(value)})" if value else ""
-    advice = f"; {remedy}" if remedy else ""
-    if size < low:
-        yield f"{where} has {size} {unit}{given}; at least {low} are needed{advice}."
-    elif high is not None and size > high:
-        yield f"{where} has {size} {unit}{given}; at most {high} are allowed{advice}."
-
-
-def _range(value: float, shape: Mapping[str, Any], where: str) -> Iterator[str]:
-    low, high = shape.get("min"), shape.get("max")
-    if low is not None and value < low:
-        yield f"{where} is {_show(value)}; at least {low} is needed."
-    elif high is not None and value > high:
-        yield f"{where} is {_show(value)}; at most {high} is allowed."
+def _where(steps: tuple[tuple[str, Any], ...]) -> str:
+    where = ""
+    for step, name in steps:
+        if step == "member":
+            where += f".{name}" if where else name
+        else:
+            where += f": the name {_show(name)}" if step == "key" else f"[{name!r}]"
+    return where
 
 
 def _rules(request: Mapping[str, Any]) -> Iterator[str]:
@@ -299,16 +224,6 @@ def _is_relaxed(request: Mapping[str, Any]) -> bool:
     resources = request.get("ResourceConfig") if isinstance(request, Mapping) else None
     instance_type = resources.get("InstanceType") if isinstance(resources, Mapping) else None
     return isinstance(instance_type, str) and not instance_type.startswith("ml.")
-
-
-@functools.cache
-def model_pattern(text: str | None) -> re.Pattern[str] | None:
-    """Compile a pattern of the model; None when there is none."""
-    if text is None or text == ".*":
-        return None
-    for java, python in _JAVA_CLASSES.items():
-        text = text.replace(java, python)
-    return re.compile(text)
 
 
 def _show(value: Any) -> str:

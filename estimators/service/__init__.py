@@ -4,7 +4,7 @@
 here. A request goes through these modules, each of which does one thing:
 
 ============================ =========================================================================================
-:mod:`~.web`                 HTTP: bounded bodies, keep-alive
+:mod:`~.web`                 HTTP on loopback, by uvicorn
 :mod:`~.signing`             is it signed with our keys (SigV4)
 :mod:`~.protocol`            which service and operation, its parameters; and the answer's or the error's bytes
 :mod:`~.models`              botocore's service models: validation of requests, shape of answers

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import datetime
 import logging
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import anyio
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
 from estimators.job import fleets
 from estimators.job.errors import FleetfitError
-from estimators.service import identity, protocol, signing
+from estimators.job.validation import LOCAL_RELAXATIONS
+from estimators.service import identity, protocol, signing, web
 from estimators.service.errors import ServiceError
 from estimators.service.logs import Logs
 from estimators.service.metrics import Metrics
@@ -20,19 +28,12 @@ from estimators.service.signing import Headers
 from estimators.service.training import Training
 from estimators.service.tuning import TuningJobs
 
+#: The largest body, in bytes. A CreateTrainingJob with every member at its largest is some 700 kB.
+BODY_LIMIT = 2 << 20
+
 Operation = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 _log = logging.getLogger(__name__)
-
-#: Members whose text local jobs may have in another form; they are checked as those of local jobs are.
-_LOCAL_FORMS = frozenset(
-    {
-        "ResourceConfig.InstanceType",
-        "InputDataConfig[].DataSource.S3DataSource.S3Uri",
-        "OutputDataConfig.S3OutputPath",
-        "CheckpointConfig.S3Uri",
-    }
-)
 
 
 def operations(training: Training, tuning: TuningJobs, logs: Logs, metrics: Metrics) -> dict[str, dict[str, Operation]]:
@@ -66,13 +67,14 @@ def operations(training: Training, tuning: TuningJobs, logs: Logs, metrics: Metr
 
 
 class Endpoint:
-    """Answers requests; any number of threads may ask at once.
+    """Answer requests, as an ASGI application; any number of threads may ask at once.
 
     Args:
         keys: The keys that requests must be signed with.
         table: The operations, as :func:`operations` gives them.
         clock: The time in UTC.
         region: The region that it is in.
+        body_s: How long a request's body may take to come, in seconds.
     """
 
     def __init__(
@@ -81,16 +83,35 @@ class Endpoint:
         table: Mapping[str, Mapping[str, Operation]],
         clock: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.timezone.utc),
         region: str = DEFAULT_REGION,
+        body_s: float = 30.0,
     ) -> None:
         self._keys = keys
         self._table = table
         self._clock = clock
         self._region = region
+        self._body_s = body_s
         self._models = {service: Model(service, names) for service, names in table.items()}
 
-    def respond(
-        self, method: str, target: str, headers: Headers, body: bytes, admit: Callable[[], None] = lambda: None
-    ) -> Answer:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Read a request within limits of size and time, and answer it."""
+        request = Request(scope, receive)
+        target = b"?".join(part for part in (scope["raw_path"], scope["query_string"]) if part).decode("ascii")
+        try:
+            with anyio.fail_after(self._body_s):
+                body = await web.read_body(request, BODY_LIMIT)
+        except ClientDisconnect:
+            return
+        except TimeoutError:
+            answer = Answer(408, "text/plain", b"the request takes too long.", {"connection": "close"})
+        else:
+            if body is None:
+                answer = Answer(413, "text/plain", b"the body is too large.", {"connection": "close"})
+            else:
+                answer = await run_in_threadpool(self.respond, request.method, target, request.headers.items(), body)
+        about = {**answer.headers, "x-amzn-requestid": str(uuid.uuid4())}
+        await Response(answer.body, answer.status, about, answer.content_type)(scope, receive, send)
+
+    def respond(self, method: str, target: str, headers: Headers, body: bytes) -> Answer:
         """Answer a request; raises nothing.
 
         Args:
@@ -98,7 +119,6 @@ class Endpoint:
             target: What follows it in the request's first line.
             headers: The request's.
             body: The request's.
-            admit: Called when the request is seen to be signed with a key of ours, before anything is done for it.
         """
         named = {name.lower(): value for name, value in headers}
         json_version = None
@@ -107,7 +127,6 @@ class Endpoint:
         prefix = named.get("x-amz-target", "").rpartition(".")[0]
         try:
             scope = signing.verify(method, target, headers, body, self._keys, self._clock(), self._region)
-            admit()
             if method != "POST" or target.partition("?")[0] != "/":
                 raise ServiceError("UnknownOperationException", "a request must be a POST to /.", 404)
             return self._call(protocol.read_call(named, body, scope.service))
@@ -137,6 +156,7 @@ class Endpoint:
 
 
 def _spare(operation: str, request: Mapping[str, Any]) -> frozenset[str]:
+    """Return the members that the job may have in a form of local jobs, which they are checked for later."""
     prefix = {"CreateTrainingJob": "", "CreateHyperParameterTuningJob": "TrainingJobDefinition"}.get(operation)
     if prefix is None:
         return frozenset()
@@ -145,4 +165,4 @@ def _spare(operation: str, request: Mapping[str, Any]) -> frozenset[str]:
     asked = resources.get("InstanceType") if isinstance(resources, Mapping) else None
     if not isinstance(asked, str) or not fleets.is_own(asked):
         return frozenset()
-    return frozenset(f"{prefix}.{member}" if prefix else member for member in _LOCAL_FORMS)
+    return frozenset(f"{prefix}.{item.path}" if prefix else item.path for item in LOCAL_RELAXATIONS)

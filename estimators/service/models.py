@@ -5,22 +5,16 @@ Only the shapes that the endpoint's operations reach are kept.
 
 from __future__ import annotations
 
-import functools
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from estimators.job import service_model
-from estimators.job.validation import model_pattern
+from estimators.job import service_model, shape_check
 from estimators.service.errors import ServiceError, invalid, malformed
 
 Shape = Mapping[str, Any]
 
 #: How much of an offending value an error shows, in characters.
 _SHOWN = 120
-_LONGS = {"integer": 31, "long": 63}
-#: The last second that has four digits of year.
-_LAST_TIME = 253_402_300_799
 
 
 class Model:
@@ -58,7 +52,7 @@ class Model:
         self.shapes = service_model.reachable(whole["shapes"], roots)
         #: Shapes whose values are answered as they are.
         self._plain = frozenset(
-            name for name, shape in self.shapes.items() if shape["type"] in ("string", "boolean", *_LONGS)
+            name for name, shape in self.shapes.items() if shape["type"] in ("string", "boolean", "integer", "long")
         )
         #: Structures of nothing but these, such as log events, of which an answer may have ten thousand.
         self._flat = frozenset(
@@ -89,7 +83,11 @@ class Model:
         name = self._inputs[operation]
         if name is None:
             return
-        found = list(_Checker(self.shapes, spare).check(value, name, "", ""))
+        found = [
+            _text(problem)
+            for problem in shape_check.find(self.shapes, name, value)
+            if problem.path not in spare or problem.what in ("type", "unicode")
+        ]
         if found:
             errors = "error" if len(found) == 1 else "errors"
             raise invalid(f"{len(found)} validation {errors} detected: {'; '.join(found[:10])}")
@@ -128,135 +126,51 @@ class Model:
         return value
 
 
-class _Checker:
-    """Walks a value along the shapes."""
-
-    def __init__(self, shapes: Mapping[str, Shape], spare: frozenset[str]) -> None:
-        self._shapes = shapes
-        self._spare = spare
-
-    def check(self, value: Any, name: str, path: str, where: str) -> Iterator[str]:
-        """Yield what is wrong, in SageMaker's words.
-
-        Args:
-            value: The value.
-            name: The name of its shape.
-            path: The members that lead to it, without indices.
-            where: The same as SageMaker writes it: ``resourceConfig.instanceCount``.
-        """
-        shape = self._shapes[name]
-        kind: str = shape["type"]
-        if not _has_type(value, kind):
-            raise malformed(f"the value at '{where or 'the request'}' must be {_TYPES[kind][1]}.")
-        if kind == "structure":
-            yield from self._structure(value, shape, path, where)
-        elif kind == "list":
-            yield from _length(value, len(value), shape, where)
-            for number, item in enumerate(value, start=1):
-                yield from self.check(item, shape["member"]["shape"], f"{path}[]", f"{where}.{number}.member")
-        elif kind == "map":
-            yield from _length(value, len(value), shape, where)
-            for key, item in value.items():
-                yield from self.check(key, shape["key"]["shape"], f"{path} key", f"{where}.key")
-                yield from self.check(item, shape["value"]["shape"], path, f"{where}.{key[:_SHOWN]}.member")
-        elif kind == "string":
-            yield from self._string(value, shape, path, where)
-        elif kind in _LONGS:
-            if abs(value) >= 1 << _LONGS[kind]:
-                raise malformed(f"the value at '{where}' is too large for {kind}.")
-            yield from _range(value, shape, where)
-        elif kind in ("float", "double"):
-            yield from _range(value, shape, where)
-
-    def _structure(self, value: Mapping[str, Any], shape: Shape, path: str, where: str) -> Iterator[str]:
-        members: Mapping[str, Any] = shape["members"]
-        dot = "." if where else ""
-        for required in shape.get("required", ()):
-            if value.get(required) is None:
-                yield _failed(None, f"{where}{dot}{_lower(required)}", "Member must not be null")
-        for member, item in value.items():
-            if member not in members:
-                yield (
-                    f"Unknown member '{str(member)[:_SHOWN]}' at '{where or 'the request'}': this endpoint's service "
-                    "model does not have it (the model of a newer botocore may have it)"
-                )
-            elif item is not None:
-                inner = f"{path}.{member}" if path else member
-                yield from self.check(item, members[member]["shape"], inner, f"{where}{dot}{_lower(member)}")
-
-    def _string(self, value: str, shape: Shape, path: str, where: str) -> Iterator[str]:
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise malformed(f"the text at '{where}' is not valid Unicode.") from None
-        if path in self._spare:
-            return
-        if "enum" in shape:
-            if value not in shape["enum"]:
-                yield _failed(value, where, f"Member must satisfy enum value set: {_set(shape['enum'])}")
-            return
-        too_long = list(_length(value, len(value), shape, where))
-        yield from too_long
-        pattern = model_pattern(shape.get("pattern"))
-        if not too_long and pattern is not None and pattern.fullmatch(value) is None:
-            yield _failed(value, where, f"Member must satisfy regular expression pattern: {shape['pattern']}")
-
-
-_TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
-    "structure": ((Mapping,), "a structure"),
-    "map": ((Mapping,), "a map"),
-    "list": ((list, tuple), "a list"),
-    "string": ((str,), "a string"),
-    "boolean": ((bool,), "true or false"),
-    "integer": ((int,), "a whole number"),
-    "long": ((int,), "a whole number"),
-    "float": ((int, float), "a number"),
-    "double": ((int, float), "a number"),
-    "timestamp": ((int, float), "a time in seconds since the epoch"),
-    "blob": ((str,), "a string"),
+_CONSTRAINTS = {
+    "missing": "Member must not be null",
+    "short": "Member must have length greater than or equal to {}",
+    "long": "Member must have length less than or equal to {}",
+    "small": "Member must have value greater than or equal to {}",
+    "large": "Member must have value less than or equal to {}",
+    "enum": "Member must satisfy enum value set: {}",
+    "pattern": "Member must satisfy regular expression pattern: {}",
 }
 
 
-def _has_type(value: Any, kind: str) -> bool:
-    if isinstance(value, bool):
-        return kind == "boolean"
-    if isinstance(value, float) and not math.isfinite(value):
-        return False
-    if kind == "timestamp":
-        return isinstance(value, int | float) and 0 <= value <= _LAST_TIME
-    return isinstance(value, _TYPES[kind][0])
+def _text(problem: shape_check.Problem) -> str:
+    """Say what is wrong in SageMaker's words.
 
-
-def _length(value: Any, size: int, shape: Shape, where: str) -> Iterator[str]:
-    low, high = shape.get("min", 0), shape.get("max")
-    if size < low:
-        yield _failed(value, where, f"Member must have length greater than or equal to {low}")
-    elif high is not None and size > high:
-        yield _failed(value, where, f"Member must have length less than or equal to {high}")
-
-
-def _range(value: float, shape: Shape, where: str) -> Iterator[str]:
-    low, high = shape.get("min"), shape.get("max")
-    if low is not None and value < low:
-        yield _failed(value, where, f"Member must have value greater than or equal to {low}")
-    elif high is not None and value > high:
-        yield _failed(value, where, f"Member must have value less than or equal to {high}")
-
-
-def _failed(value: Any, where: str, constraint: str) -> str:
-    text = "null" if value is None else f"'{value}'"
+    Raises:
+        ServiceError: the value is of another type.
+    """
+    where = _where(problem.steps)
+    if problem.what in ("type", "unicode", "overflow"):
+        raise malformed(f"the value at '{where or 'the request'}' must be {problem.limit}.")
+    if problem.what == "unknown":
+        return (
+            f"Unknown member '{str(problem.value)[:_SHOWN]}' at '{where or 'the request'}': this endpoint's service "
+            "model does not have it (the model of a newer botocore may have it)"
+        )
+    text = "null" if problem.value is None else f"'{problem.value}'"
     shown = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
-    return f"Value {shown} at '{where}' failed to satisfy constraint: {constraint}"
+    limit = _set(problem.limit) if problem.what == "enum" else problem.limit
+    return f"Value {shown} at '{where}' failed to satisfy constraint: {_CONSTRAINTS[problem.what].format(limit)}"
+
+
+def _where(steps: tuple[tuple[str, Any], ...]) -> str:
+    """Return the place of a value as SageMaker writes it: ``tags.1.member.key``."""
+    names = {
+        "member": lambda name: f"{name[:1].lower()}{name[1:]}",
+        "item": lambda index: f"{index + 1}.member",
+        "key": lambda key: "key",
+        "entry": lambda key: f"{key[:_SHOWN]}.member",
+    }
+    return ".".join(names[step](name) for step, name in steps)
 
 
 def _set(values: Iterable[str]) -> str:
     text = ", ".join(values)
     return f"[{text}]" if len(text) <= 2000 else f"[{text[:2000]}…]"
-
-
-@functools.lru_cache(maxsize=4096)
-def _lower(member: str) -> str:
-    return member[:1].lower() + member[1:]
 
 
 def unknown_operation(model: Model | None, name: str) -> ServiceError:

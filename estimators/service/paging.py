@@ -1,12 +1,28 @@
-"""Pages of a list: the tokens that clients send back to get the next one."""
+"""Lists of jobs: which ones a client asks for, and the tokens that it sends back to get the next page."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from estimators.service.errors import invalid
+
+
+def matches(request: Mapping[str, Any], name: str, state: str | None, created: float, modified: float) -> bool:
+    """Return whether a list's request asks for a job.
+
+    Args:
+        request: The request, with bounds of times, part of a name, or a status.
+        name: The job's name.
+        state: The job's status.
+        created: When the job was created, in seconds since the epoch.
+        modified: When the job was last changed, in seconds since the epoch.
+    """
+    for what, when in (("Creation", created), ("LastModified", modified)):
+        if not request.get(f"{what}TimeAfter", when) <= when <= request.get(f"{what}TimeBefore", when):
+            return False
+    return request.get("NameContains", "") in name and request.get("StatusEquals", state) == state
 
 
 def page(found: Sequence[Any], token: str | None, most: int) -> tuple[Sequence[Any], dict[str, str]]:

@@ -47,8 +47,9 @@ class Address:
         """The default bucket."""
         return default_bucket(self.region)
 
-    def environment(self, place: EndpointFiles) -> dict[str, str]:
-        """Everything that a client must set, as variables."""
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables that AWS's clients read."""
         return {
             "AWS_ACCESS_KEY_ID": self.keys.access_key,
             "AWS_SECRET_ACCESS_KEY": self.keys.secret_key,
@@ -57,27 +58,20 @@ class Address:
             "AWS_ENDPOINT_URL": self.endpoint,
             "AWS_ENDPOINT_URL_S3": self.s3_endpoint,
             "AWS_EC2_METADATA_DISABLED": "true",
-            **{name: str(place.sdk_config_file) for name in _SDK_CONFIG},
-            "FLEETFIT_DEFAULT_BUCKET": self.bucket,
         }
+
+    def environment(self, place: EndpointFiles) -> dict[str, str]:
+        """Everything that a client must set, as variables."""
+        sdk = {name: str(place.sdk_config_file) for name in _SDK_CONFIG}
+        return {**self.variables, **sdk, "FLEETFIT_DEFAULT_BUCKET": self.bucket}
 
 
 def job_environment(base: Mapping[str, str], address: Address) -> dict[str, str]:
     """What jobs inherit: this process's environment, in which AWS is the endpoint and nothing else."""
     kept = {name: value for name, value in base.items() if not name.startswith("AWS_")}
-    ours = {
-        "AWS_ACCESS_KEY_ID": address.keys.access_key,
-        "AWS_SECRET_ACCESS_KEY": address.keys.secret_key,
-        "AWS_DEFAULT_REGION": address.region,
-        "AWS_REGION": address.region,
-        "AWS_ENDPOINT_URL": address.endpoint,
-        "AWS_ENDPOINT_URL_S3": address.s3_endpoint,
-        "AWS_EC2_METADATA_DISABLED": "true",
-        # A profile of the user's would win over some of these.
-        "AWS_CONFIG_FILE": os.devnull,
-        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
-    }
-    return {**kept, **ours}
+    # A profile of the user's would win over some of these.
+    no_profile = dict.fromkeys(("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"), os.devnull)
+    return {**kept, **address.variables, **no_profile}
 
 
 # --- the SDK's configuration ---

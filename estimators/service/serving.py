@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from container.system import locks
-from estimators.job.errors import BackendError, ConfigurationError
+from estimators.job.errors import ConfigurationError
 from estimators.service import settings, web
 from estimators.service.endpoint import Endpoint, operations
 from estimators.service.logs import Logs
@@ -24,10 +24,11 @@ from estimators.service.training import Training
 from estimators.service.translation import Local
 from estimators.service.tuning import TuningJobs
 
-HOST = "127.0.0.1"
 DEFAULT_PORT = 8666
 
 _PACE = 1.0
+#: How long the endpoint answers requests that have come before its end, in seconds.
+_GRACE_S = 30
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,12 +90,12 @@ class Service:
             raise
 
     def _start(self, options: Options, tell: Callable[[str], None]) -> None:
-        self._server = _listen(options.port, lambda *request: self._endpoint.respond(*request))
-        self._started.append(self._server.server_close)
+        listener = web.listen(options.port)
+        self._started.append(listener.close)
         self.storage = Storage(self.place, options.s3_folder or self.place.home / "s3", options.s3_port)
         self.storage.start()
         self.address = Address(
-            endpoint=f"http://{HOST}:{self._server.server_address[1]}",
+            endpoint=f"http://{web.HOST}:{listener.getsockname()[1]}",
             s3_endpoint=self.storage.endpoint,
             region=options.region,
             keys=self.keys,
@@ -106,7 +107,7 @@ class Service:
         self._started.append(self._end_storage)
         training = Training(jobs, self.queue, self.storage, options.local)
         self.tuning = TuningJobs(jobs, self.storage, options.local, self._job_environment())
-        self._endpoint = Endpoint(
+        endpoint = Endpoint(
             self.keys,
             operations(training, self.tuning, Logs(jobs, self.keys.secret_key), Metrics(jobs)),
             region=options.region,
@@ -114,8 +115,9 @@ class Service:
         self.queue.start()
         self.tuning.start()
         self._started.append(self.queue.close)
-        threading.Thread(target=self._server.serve_forever, name="http", kwargs={"poll_interval": 0.2}).start()
-        self._started.append(self._server.close)
+        server = web.Server(endpoint, listener, _GRACE_S)
+        server.start()
+        self._started.append(server.close)
         watcher = threading.Thread(target=self._watch, name="storage", daemon=True)
         watcher.start()
         self._started.append(watcher.join)
@@ -158,13 +160,4 @@ def _explained(place: EndpointFiles) -> Iterator[None]:
         raise ConfigurationError(
             f"the endpoint cannot write its files: {error.filename or place.folder}: {error.strerror or error}. "
             "Correct the cause, or set FLEETFIT_HOME to another folder."
-        ) from error
-
-
-def _listen(port: int, respond: web.Respond) -> web.Server:
-    try:
-        return web.Server((HOST, port), respond)
-    except OSError as error:
-        raise BackendError(
-            f"port {port} of {HOST} is not available: {error.strerror}. Choose another port with --port."
         ) from error

@@ -12,17 +12,14 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 from container.system import files, locks
 from estimators.job.errors import BackendError, ConfigurationError
 from estimators.records.record import JobRecord, job_names, jobs_folder
 from estimators.service.s3.keys import bucket_of
-from estimators.service.s3.web import opened
+from estimators.service.s3.web import serving
 from estimators.service.settings import EndpointFiles
 
 _ROOT = str(Path(__file__).resolve().parents[2])
@@ -159,20 +156,17 @@ def main(argv: list[str] | None = None) -> int:
     if held is None:
         print("another S3 server of this endpoint is running.", file=sys.stderr)
         return 1
-
-    def ended(number: int, frame: FrameType | None) -> NoReturn:
-        raise SystemExit(0)
-
-    signal.signal(signal.SIGTERM, ended)
     keys = place.keys()
-    server = opened(arguments.port, Path(arguments.folder), keys)
-    if server is None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # for sigtimedwait()
+    try:
+        with serving(arguments.port, Path(arguments.folder), keys) as endpoint:
+            there = {"endpoint": endpoint, "pid": os.getpid(), "folder": arguments.folder}
+            files.write_json(place.storage_file, {**there, "access_key": keys.access_key})
+            while _needed(place) and signal.sigtimedwait({signal.SIGTERM}, _PACE) is None:
+                pass
+    except BackendError as error:
+        print(error, file=sys.stderr)
         return 1
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    there = {"endpoint": server.endpoint, "pid": os.getpid(), "folder": arguments.folder}
-    files.write_json(place.storage_file, {**there, "access_key": keys.access_key})
-    while _needed(place):
-        time.sleep(_PACE)
     return 0
 
 

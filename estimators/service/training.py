@@ -18,7 +18,7 @@ from estimators.job.secrets import mask_request
 from estimators.records.record import JobRecord
 from estimators.service import settings
 from estimators.service.errors import ServiceError, invalid, not_found
-from estimators.service.paging import page
+from estimators.service.paging import matches, page
 from estimators.service.queue import Queue
 from estimators.service.records import Job, Jobs
 from estimators.service.source import bring_source
@@ -234,14 +234,7 @@ class Training:
 
 def _matches(job: Job, request: Mapping[str, Any]) -> bool:
     modified = float(job.status.get("LastModifiedTime") or 0.0)
-    for after, before, when in (
-        ("CreationTimeAfter", "CreationTimeBefore", job.created),
-        ("LastModifiedTimeAfter", "LastModifiedTimeBefore", modified),
-    ):
-        if when < request.get(after, when) or when > request.get(before, when):
-            return False
-    status = job.status.get("TrainingJobStatus")
-    return request.get("NameContains", "") in job.name and request.get("StatusEquals", status) == status
+    return matches(request, job.name, job.status.get("TrainingJobStatus"), job.created, modified)
 
 
 def check_tags(tags: Iterable[Mapping[str, str]]) -> None:

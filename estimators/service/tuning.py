@@ -12,7 +12,7 @@ from estimators.job.errors import BackendError, ConfigurationError, JobExistsErr
 from estimators.records.record import JobRecord
 from estimators.service import settings
 from estimators.service.errors import ServiceError, invalid
-from estimators.service.paging import page
+from estimators.service.paging import matches, page
 from estimators.service.records import Jobs
 from estimators.service.source import bring_source
 from estimators.service.storage import Storage
@@ -202,12 +202,5 @@ class TuningJobs:
 
 
 def _matches(status: Mapping[str, Any], request: Mapping[str, Any]) -> bool:
-    for after, before, when in (
-        ("CreationTimeAfter", "CreationTimeBefore", status["CreationTime"]),
-        ("LastModifiedTimeAfter", "LastModifiedTimeBefore", status["LastModifiedTime"]),
-    ):
-        if when < request.get(after, when) or when > request.get(before, when):
-            return False
-    state = status["HyperParameterTuningJobStatus"]
-    named = request.get("NameContains", "") in status["HyperParameterTuningJobName"]
-    return named and request.get("StatusEquals", state) == state
+    name, state = status["HyperParameterTuningJobName"], status["HyperParameterTuningJobStatus"]
+    return matches(request, name, state, status["CreationTime"], status["LastModifiedTime"])

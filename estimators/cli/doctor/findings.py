@@ -6,8 +6,6 @@ import dataclasses
 import enum
 from typing import Any
 
-from container.contract import rules
-
 
 class Verdict(enum.Enum):
     """How a finding is to be taken."""
@@ -35,8 +33,37 @@ class ReportLine:
     text: str
     remedy: str | None = None
 
+    @classmethod
+    def ok(cls, name: str, text: str) -> ReportLine:
+        """Return a line about what is as it should be."""
+        return cls(name, Verdict.OK, text)
 
-@dataclasses.dataclass(frozen=True)
+    @classmethod
+    def info(cls, name: str, text: str, remedy: str | None = None) -> ReportLine:
+        """Return a line that is good to know."""
+        return cls(name, Verdict.INFO, text, remedy)
+
+    @classmethod
+    def warning(cls, name: str, text: str, remedy: str | None = None) -> ReportLine:
+        """Return a line about what works, perhaps not as meant."""
+        return cls(name, Verdict.WARNING, text, remedy)
+
+    @classmethod
+    def missing(cls, name: str, text: str, remedy: str | None = None) -> ReportLine:
+        """Return a line about what is wanted and cannot be used."""
+        return cls(name, Verdict.MISSING, text, remedy)
+
+    @classmethod
+    def absent(cls, name: str, text: str, remedy: str | None = None) -> ReportLine:
+        """Return a line about what is not there, and nothing asks for."""
+        return cls(name, Verdict.ABSENT, text, remedy)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-serialisable form."""
+        return {**dataclasses.asdict(self), "state": self.state.value}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class DoctorReport:
     """Everything that was found.
 
@@ -61,7 +88,7 @@ class DoctorReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serialisable form."""
-        sections = {name: [rules.to_dict(finding) for finding in findings] for name, findings in self._sections()}
+        sections = {name: [finding.to_dict() for finding in findings] for name, findings in self._sections()}
         return {"healthy": self.healthy, **sections, "remarks": list(self.remarks)}
 
     def _sections(self) -> list[tuple[str, tuple[ReportLine, ...]]]:

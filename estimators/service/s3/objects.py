@@ -22,7 +22,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 from estimators.service.errors import ServiceError
 from estimators.service.s3.keys import Bucket
@@ -52,14 +52,6 @@ _NOTE_LIMIT = 3500
 _NO_ATTRIBUTES = (errno.ENOTSUP, errno.EPERM, errno.EACCES, errno.EROFS)
 #: The most of the user's metadata that S3 takes, in bytes.
 _METADATA_LIMIT = 2048
-
-
-class Body(Protocol):
-    """The content that comes with a request."""
-
-    def read(self, size: int) -> bytes:
-        """Return up to so many of the next bytes; none at the end."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,7 +147,7 @@ def _with_type(described: Described, key: str) -> Described:
     return dataclasses.replace(described, headers={"content-type": guessed, **described.headers})
 
 
-def receive(body: Body, file: BinaryIO, headers: Mapping[str, str], digest: str) -> str:
+def receive(body: BinaryIO, file: BinaryIO, headers: Mapping[str, str], digest: str) -> str:
     """Write a request's content into a file.
 
     Args:

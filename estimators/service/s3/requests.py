@@ -12,7 +12,6 @@ from typing import BinaryIO
 
 from estimators.service.errors import ServiceError
 from estimators.service.s3 import documents, objects
-from estimators.service.s3.bodies import Incoming
 from estimators.service.s3.objects import Described
 
 #: The largest document that comes with a request, in bytes: 10,000 parts, 1,000 keys.
@@ -43,7 +42,7 @@ class Request:
     key: str
     query: Mapping[str, str]
     headers: Mapping[str, str]
-    body: Incoming
+    body: BinaryIO
     digest: str
     region: str
 

@@ -15,8 +15,9 @@ from types import TracebackType
 
 from container.system import processes
 from estimators.job.errors import BackendError, ConfigurationError
-from estimators.service.s3.__main__ import KEY, SECRET
 
+#: The variables of the keys, which every user could read in argv.
+KEY, SECRET = "FLEETFIT_S3_KEY", "FLEETFIT_S3_SECRET"
 #: Requests must be signed for some region; this server takes any.
 REGION = "us-east-1"
 

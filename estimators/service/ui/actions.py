@@ -21,6 +21,7 @@ from estimators.job.fleets import capabilities
 from estimators.job.naming import base_of_name, job_name
 from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.records.record import JobRecord
+from estimators.service import web
 from estimators.service.ui import files
 from estimators.tuning import trials
 
@@ -40,11 +41,9 @@ async def read_form(request: Request) -> Form:
     Raises:
         ConfigurationError: it is too long, or no form.
     """
-    body = bytearray()
-    async for portion in request.stream():
-        body += portion
-        if len(body) > _LARGEST:
-            raise ConfigurationError(f"the form has more than {_LARGEST} bytes.")
+    body = await web.read_body(request, _LARGEST)
+    if body is None:
+        raise ConfigurationError(f"the form has more than {_LARGEST} bytes.")
     try:
         found = parse_qs(body.decode("ascii"), keep_blank_values=True, strict_parsing=bool(body), max_num_fields=100)
     except ValueError as error:

@@ -77,7 +77,7 @@ def test_what_some_commands_need_is_named_with_its_extra() -> None:
     lacking = installed.extras({}, {"PATH": "/nonexistent"})
     assert [(item.state, item.remedy) for item in lacking] == [
         (Verdict.ABSENT, f"`fleetfit install {extra}`")
-        for extra in ("plots", "s3", "tensorboard", "functions", "simulation", "tuning")
+        for extra in ("plots", "s3", "tensorboard", "functions", "service", "simulation", "tuning")
     ]
     versions = {
         "matplotlib": "3.9",
@@ -86,6 +86,7 @@ def test_what_some_commands_need_is_named_with_its_extra() -> None:
         "cloudpickle": "3.1",
         "optuna": "5.0",
         "simpy": "4.1",
+        "uvicorn": "0.30",
     }
     there = installed.extras(versions, {})
     assert {item.state for item in there} == {Verdict.OK}

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import LOCAL_REQUEST
 
-from estimators.job import service_model, validation
+from estimators.job import service_model, shape_check, validation
 from estimators.job.errors import ConfigurationError
 
 SHAPE = BotocoreSession().get_service_model("sagemaker").shape_for("CreateTrainingJobRequest")
@@ -113,7 +113,7 @@ def test_unicode_tags_pass() -> None:
 
 def test_every_pattern_of_the_model_can_be_used() -> None:
     for shape in service_model.extract_shapes().values():
-        validation.model_pattern(shape.get("pattern"))
+        shape_check.compiled(shape.get("pattern"))
 
 
 def test_instance_types_are_the_models() -> None:

@@ -11,9 +11,7 @@ import pytest
 
 from estimators.cli import serve
 from estimators.cli.main import _parse, main
-from estimators.service import serving
 from estimators.service.profile import Address
-from estimators.service.serving import Options
 from estimators.service.settings import EndpointFiles, Keys
 
 
@@ -69,11 +67,6 @@ def test_files_that_cannot_be_had_are_said(
     monkeypatch.setattr("estimators.service.settings.write_private", full)
     assert main(["serve", "--no-profile", "--port", "0", "--s3-port", "0"]) == 2
     assert "No space left on device. Correct the cause" in capsys.readouterr().err
-
-
-def test_the_endpoint_is_on_loopback() -> None:
-    assert serving.HOST == "127.0.0.1"
-    assert Options().limit == 1
 
 
 @pytest.mark.parametrize(
