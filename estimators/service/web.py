@@ -34,7 +34,9 @@ def listen(port: int) -> socket.socket:
     try:
         listener = socket.create_server((HOST, port), backlog=128)
     except OSError as error:
-        raise BackendError(f"port {port} of {HOST} is not available: {error.strerror}. Choose another port.") from error
+        raise BackendError(
+            f"port {port} of {HOST} is not available: {error.strerror}. Choose another port with --port."
+        ) from error
     # For its connections: else an answer's content waits for the acknowledgement of the headers, for 40 ms.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
