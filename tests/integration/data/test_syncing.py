@@ -169,5 +169,5 @@ def test_what_is_written_again_goes_up_and_what_is_not_there_in_the_end_is_said(
         uploader._up["b"] = _identity(os.stat(tmp_path / "b"))
         yield from ()
 
-    with pytest.raises(AgentError, match=r"'b' of .* has 4 bytes, but in .* it has 5 bytes"):
+    with pytest.raises(AgentError, match=r"'b' of .* has 4 bytes, but in .* the file has 5 bytes"):
         uploader.run(end())
