@@ -25,7 +25,7 @@ import os
 import select
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from container.agent import sources
@@ -69,9 +69,9 @@ def main(argv: Sequence[str]) -> int:
         if direction == "down":
             restore(folder, uri, host=host, tell=tell)
         elif direction == "out":
-            Sender(folder, host=host, restored=_restored()).run(_end_of_input, every)
+            Sender(folder, host=host, restored=_restored()).run(_until_end_of_input(every))
         else:
-            Uploader(folder, uri, host=host, tell=tell, what=what).run(_end_of_input, every)
+            Uploader(folder, uri, host=host, tell=tell, what=what).run(_until_end_of_input(every))
     except (AgentError, MessageError, OSError) as error:
         sys.stdout.flush()
         print(str(error).replace("\n", " "), file=sys.stderr)
@@ -183,19 +183,18 @@ class Uploader:
         self._seen: dict[str, tuple[int, int, int]] = {}
         self._warned: set[str] = set()
 
-    def run(self, ended: Callable[[float], bool], every: float = _EVERY_S) -> None:
-        """Upload until the end, then what is left.
+    def run(self, moments: Iterable[None]) -> None:
+        """Upload what there is at some moments, then what is left.
 
         Args:
-            ended: Waits so many seconds, or less, and says whether it is the end.
-            every: Seconds between two looks.
+            moments: When to look; the next is waited for.
 
         Raises:
             AgentError: something could not be uploaded in the end; it says what is where.
         """
         if self._what == _CHECKPOINTS:  # nothing else was brought down, and a size tells little of what changes
             self.mark_restored()
-        while not ended(every):
+        for _ in moments:
             failed = self.look(final=False)
             if failed and not self._warned.intersection(failed):
                 self._warned.update(failed)
@@ -430,10 +429,10 @@ def _kept(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _end_of_input(seconds: float) -> bool:
-    """Wait for the end of standard input, which whoever started us holds open while the job runs."""
-    ready, _, _ = select.select([0], [], [], seconds)
-    return bool(ready) and not os.read(0, 1024)
+def _until_end_of_input(every: float) -> Iterator[None]:
+    """Yield every so many seconds until the end of standard input, which is open while the job runs."""
+    while not select.select([0], [], [], every)[0] or os.read(0, 1024):
+        yield
 
 
 def _restored() -> dict[str, tuple[int, int]]:

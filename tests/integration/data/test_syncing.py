@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from container.contract import messages
 from container.contract.errors import AgentError
 from container.system import archive, transfer
 from container.system.saved import files_below
-from estimators.backends.hosts.checkpoints import IncomingCheckpoints
+from estimators.backends.hosts.checkpoints import Incoming
 
 
 def bring(host: Path, here: Path, restored: dict[str, tuple[int, int]]) -> None:
@@ -28,7 +29,7 @@ def bring(host: Path, here: Path, restored: dict[str, tuple[int, int]]) -> None:
         stdout=subprocess.PIPE,
         check=True,
     )
-    incoming = IncomingCheckpoints(here, "algo-1", lambda line: None)
+    incoming = Incoming(here, "algo-1", lambda line: None)
     incoming.feed(done.stdout)
     incoming.close()
 
@@ -139,7 +140,7 @@ def test_links_dot_files_and_empty_folders_are_in_s3_and_labels_come_back(
     host, other = tmp_path / "host", tmp_path / "other"
     told: list[bytes] = []
     make_links(host)
-    Uploader(host, s3.uri("ck"), host="algo-1", tell=told.append).run(lambda seconds: True)
+    Uploader(host, s3.uri("ck"), host="algo-1", tell=told.append).run(())
     assert sorted(line.partition(b"/host/")[2].split()[0] for line in told) == [b"dcp/up", b"nothing", b"outside"]
     for key in ("x", "x/", f"{tmp_path}/escaped", "../up", "e/"):  # as another program may leave them there
         s3.client.put_object(Bucket=s3.name, Key=f"ck/{key}", Body=b"" if key.endswith("/") else b"theirs")
@@ -157,16 +158,16 @@ def test_what_is_written_again_goes_up_and_what_is_not_there_in_the_end_is_said(
     restore(tmp_path, s3.uri("saved"), host="algo-1", tell=lambda line: None)
     (tmp_path / "b").write_text("5678")  # as long as it was
     uploader = Uploader(tmp_path, s3.uri("saved"), host="algo-1", tell=lambda line: None)
-    uploader.run(lambda seconds: True)
+    uploader.run(())
     assert len(faults.requests("PUT", "saved")) == 1
     assert (s3.get("saved/a"), s3.get("saved/b")) == (b"1234", b"5678")
 
-    def end(seconds: float) -> bool:
+    def end() -> Iterator[None]:
         """Another job writes there after the file has gone up."""
         s3.put("saved/b", b"other")
         until(lambda: 5 in [item.size for item in listing.listing(s3.uri("saved/"), empty=True)])
         uploader._up["b"] = _identity(os.stat(tmp_path / "b"))
-        return True
+        yield from ()
 
     with pytest.raises(AgentError, match=r"'b' of .* has 4 bytes, but in .* the file has 5 bytes"):
-        uploader.run(end)
+        uploader.run(end())
