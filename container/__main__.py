@@ -1,9 +1,9 @@
-"""``python -m container COMMAND``: the programs that run on a host.
+"""Run the programs of a host: ``python -m container COMMAND``.
 
-``train``: a host's training process. ``debug``: the entry point alone, in the foreground. ``agent``: what SageMaker's
-platform does for a host. ``rank``, ``rsh`` and ``serve`` are started by the toolkit: the wrapper around each rank,
-mpirun's remote shell, and a parameter server. ``idle``: the first process of a container between jobs. ``elastic``:
-Horovod's elastic driver, beside the job's supervisor.
+``train``: a host's training process. ``debug``: only the entry point, in the foreground. ``agent``: the tasks of
+SageMaker's platform on a host. ``rank``, ``rsh`` and ``serve`` are started by the toolkit: the wrapper around each
+rank, mpirun's remote shell, and a parameter server. ``idle``: the first process of a container between jobs.
+``elastic``: Horovod's elastic driver, beside the job's supervisor.
 
 The toolkit starts this file by its path and in isolated mode (``python -I``), so that a ``container.py`` in the
 working directory is never taken for this package.
@@ -16,12 +16,12 @@ import os
 import signal
 import sys
 
-#: Loading modules makes so many objects and no garbage, and a job's start waits for it.
+#: Loading modules creates many objects and no garbage, and the collector would delay a job's start.
 _OBJECTS = 100_000
 
 
 def main() -> int:
-    """Run the command that ``sys.argv`` names."""
+    """Run the command that ``sys.argv`` names, and return its exit code."""
     here = os.path.dirname(os.path.abspath(__file__))
     if __package__ in (None, ""):
         sys.path[:] = [os.path.dirname(here), *(path for path in sys.path if os.path.abspath(path) != here)]
@@ -32,7 +32,8 @@ def main() -> int:
 
         return rank.main(arguments)
     if command == "train":
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until its loop takes it: it has nothing to tell by a traceback
+        # until the loop handles it: there is nothing to report by a traceback
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         gc.set_threshold(_OBJECTS)
         from container.toolkit import train
 
@@ -66,7 +67,7 @@ def main() -> int:
 
 
 def leave(code: int) -> None:
-    """End the process now: taking the interpreter down would cost every job some milliseconds, for nothing."""
+    """Exit the process at once, without the interpreter's shutdown, which would take some milliseconds of every job."""
     try:
         sys.stdout.flush()
     finally:

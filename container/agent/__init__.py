@@ -1,25 +1,29 @@
-"""The host agent: what SageMaker's platform does for a host, done by local backends on the same tree.
+"""Run the host agent: the tasks of SageMaker's platform on a host, for local backends and the same file tree.
 
-It runs outside the training process (and container), so that any image that follows the container contract runs.
+The agent runs outside the training process (and container), so that any image that follows the container contract
+works.
 
-* ``agent check``: says what can be seen to be wrong with the data that standard input names.
-* ``agent prepare --base-dir DIR… --channels FILE [--everybody]``: puts the input channels into each tree; FILE is JSON,
-  ``{channel: {"uri": "/data/digits", "mode": "File"}}``. Any user may write what is there, if the last word says so.
-* ``agent collect --base-dir DIR… --output DIR``: packs what the hosts left, in the order given, into
+* ``agent check``: reads from standard input which data a job uses, and reports the errors that can be detected before
+  the job starts.
+* ``agent prepare --base-dir DIR… --channels FILE [--everybody]``: puts the input channels into each tree. FILE is JSON:
+  ``{channel: {"uri": "/data/digits", "mode": "File"}}``. With ``--everybody``, any user may write into the channels.
+* ``agent collect --base-dir DIR… --output DIR``: packs the hosts' models and outputs, in the given order, into
   ``DIR/model.tar.gz`` and ``DIR/output.tar.gz``.
-* ``agent mount --base-dir DIR… --channels FILE --mounts DIR``: channels in FastFile mode, until standard input ends.
-* ``agent sync down|up --dir DIR --uri URI …``: keeps checkpoints and a prefix of S3 in step.
+* ``agent mount --base-dir DIR… --channels FILE --mounts DIR``: mounts channels in FastFile mode, until standard input
+  ends.
+* ``agent sync down|up --dir DIR --uri URI …``: synchronises checkpoints with a prefix of S3.
 * ``agent relay --fd NUMBER --to HOST:PORT …``: lets containers reach servers on this machine's loopback.
 * ``agent divide SRC DST --shards N``: divides one large file of records into many.
 * ``agent pipe --base-dir DIR --channels FILE --host NAME …``: feeds a host's channels in Pipe mode, until SIGTERM.
-* ``agent notices --imds URL --every SECONDS``: says when a spot host is wanted back, until standard input ends.
-* ``agent host [--lifeline FD]``: stays on a host that is another machine, and does there all of this
-  (:mod:`container.agent.resident`); until the other end of a descriptor is closed, too, if one is named.
+* ``agent notices --imds URL --every SECONDS``: reports when a spot host will be interrupted, until standard input ends.
+* ``agent host [--lifeline FD]``: runs on a host on another machine, and does all of these tasks there
+  (:mod:`container.agent.resident`). If a descriptor is named, the agent stops when the descriptor's other end is
+  closed.
 
-Where a host has its files to itself, ``prepare`` is told which of how many hosts it is: ``--number I --hosts N``.
-
-Events and words go to standard output, an error is one line on standard error; the exit code is 0, 1 after an error
-of the job's (a channel that does not exist, a full disk), 2 for a wrong command line.
+If a host has its own file tree, ``prepare`` gets the host's number and the number of hosts: ``--number I --hosts N``.
+Events and messages are written to standard output. An error is written as one line to standard error. The exit code is
+0 on success; 1 after an error of the job (a channel that does not exist, a full disk); 2 if the command line is
+invalid.
 """
 
 from __future__ import annotations
@@ -102,7 +106,11 @@ def _tell(line: bytes) -> None:
 
 
 def _take_place(argv: Sequence[str]) -> tuple[list[str], tuple[int, int] | None]:
-    """Take ``--number I --hosts N`` out of ``prepare``'s words."""
+    """Remove ``--number I --hosts N`` from the arguments of ``prepare``.
+
+    Returns:
+        The remaining arguments and the pair ``(I, N)``. The pair is None if an option is missing.
+    """
     words = list(argv)
     found = []
     for option in ("--number", "--hosts"):
@@ -117,7 +125,10 @@ def _take_place(argv: Sequence[str]) -> tuple[list[str], tuple[int, int] | None]
 
 
 def _parse(argv: Sequence[str]) -> tuple[str, list[str], str]:
-    """Return the command, the base directories and the command's own option; argparse costs more than this."""
+    """Parse the command, the base directories and the value of the command's option.
+
+    The function does not use argparse, because importing argparse takes longer.
+    """
     if not argv or argv[0] not in _OPTIONS:
         raise ValueError(f"the agent has no command {argv[0] if argv else ''!r}")
     command, rest = argv[0], list(argv[1:])

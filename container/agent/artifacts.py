@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 MODEL = "model.tar.gz"
 OUTPUT = "output.tar.gz"
 
-#: gzip's fastest: weights hardly compress, and the end of a job is waited for.
+#: gzip's fastest level: weights hardly compress, and users wait for the end of a job.
 _LEVEL = 1
 _CHUNK = 1 << 20
-_NAMED = 5  # paths in one warning
+_NAMED = 5  # maximum number of paths in one warning
 
 
 @dataclasses.dataclass(frozen=True)
 class Folder:
-    """A folder of one host that goes into an archive."""
+    """A folder of one host whose content is packed into an archive."""
 
     host: str
     path: Path
@@ -41,14 +41,14 @@ class Folder:
 
 @dataclasses.dataclass(frozen=True)
 class ArchiveEntry:
-    """One path of an archive.
+    """One path in an archive.
 
     Attributes:
         name: The path in the archive.
-        path: What is there.
-        status: ``os.lstat`` of it.
-        link: Where it leads, if it is a link.
-        host: Whose it is.
+        path: The path on the host.
+        status: ``os.lstat`` of the path.
+        link: The link's target, if the path is a link.
+        host: The host that has the path.
     """
 
     name: str
@@ -61,20 +61,22 @@ class ArchiveEntry:
 def collect(base_dirs: Sequence[Path], output: str, *, tell: Tell) -> tuple[str | None, str | None]:
     """Pack the hosts' models and outputs.
 
-    Where two hosts have the same path with different content, the first host's is taken, and a warning says so.
+    If two hosts have the same path with different contents, the first host's content is packed, and a warning is
+    reported.
 
     Args:
         base_dirs: The hosts' trees, in rank order.
-        output: The place for the archives: a path or a ``file://`` URL of a folder, which is made if it does not exist,
-            or ``s3://bucket/prefix``.
-        tell: Takes progress, event lines: warnings, and at the end ``artifacts`` with the places.
+        output: The folder or the S3 prefix for the archives: a path, a ``file://`` URL or ``s3://bucket/prefix``. A
+            folder that does not exist is created.
+        tell: Receives the lines to print: progress, warnings, and at the end the event ``artifacts`` with the archives'
+            places.
 
     Returns:
-        Where ``model.tar.gz`` and ``output.tar.gz`` are; None for one that would be empty.
+        The places of ``model.tar.gz`` and ``output.tar.gz``. The place is None for an archive that would be empty.
 
     Raises:
-        AgentError: the archives cannot be written; no half-written one is left, and the message says where the files
-            are.
+        AgentError: the archives cannot be written. No incomplete archive remains. The message names the folders of the
+            unpacked files.
     """
     trees = [MLTree(base_dir) for base_dir in base_dirs]
     hosts = [host_name(tree, index) for index, tree in enumerate(trees)]
@@ -97,12 +99,12 @@ def collect(base_dirs: Sequence[Path], output: str, *, tell: Tell) -> tuple[str 
 
 
 def upload(folders: Sequence[Folder], uri: str, tell: Tell) -> str | None:
-    """Pack the union of the folders straight into an object of S3, which appears when it is whole.
+    """Pack the union of the folders directly into an object of S3. The object appears only when it is complete.
 
     Args:
-        folders: As for :func:`pack`.
-        uri: The object.
-        tell: Takes progress lines and warnings.
+        folders: The hosts' folders, as for :func:`pack`.
+        uri: The URI of the object.
+        tell: Receives progress lines and warnings.
 
     Returns:
         ``uri``, or None if there is nothing to pack.
@@ -132,12 +134,13 @@ def upload(folders: Sequence[Folder], uri: str, tell: Tell) -> str | None:
 
 
 def pack(folders: Sequence[Folder], archive: Path, tell: Tell) -> Path | None:
-    """Pack the union of the folders into one archive, which appears under its name when it is whole.
+    """Pack the union of the folders into one archive. The archive appears under its name only when it is complete.
 
     Args:
-        folders: The hosts' folders; an earlier one wins over a later one. One that does not exist counts as empty.
-        archive: The ``.tar.gz`` to write; an older one is replaced.
-        tell: Takes warnings.
+        folders: The hosts' folders. If several folders have the same path, the first folder's content is packed. A
+            folder that does not exist is treated as empty.
+        archive: The ``.tar.gz`` file to write. An existing file is replaced.
+        tell: Receives warnings.
 
     Returns:
         ``archive``, or None if there is nothing to pack.
@@ -145,7 +148,7 @@ def pack(folders: Sequence[Folder], archive: Path, tell: Tell) -> Path | None:
     Raises:
         AgentError: as for :func:`collect`.
     """
-    # Of an agent that was killed, too: a job has one that packs.
+    # This also replaces the partial file of a killed agent: a job has only one agent that packs.
     partial = archive.with_name(f".{archive.name}.partial")
     try:
         entries = union(folders, tell)
@@ -158,7 +161,7 @@ def pack(folders: Sequence[Folder], archive: Path, tell: Tell) -> Path | None:
             hold("agent.before_commit")
             os.replace(partial, archive)
         finally:
-            with contextlib.suppress(OSError):  # gone after the rename
+            with contextlib.suppress(OSError):  # already renamed
                 partial.unlink()
     except OSError as error:
         place = error.filename if isinstance(error.filename, str) and error.filename != str(partial) else archive
@@ -170,7 +173,9 @@ def pack(folders: Sequence[Folder], archive: Path, tell: Tell) -> Path | None:
 
 
 def union(folders: Sequence[Folder], tell: Tell) -> list[ArchiveEntry]:
-    """Return everything in the folders by path, sorted; where several have a path, the first folder's entry."""
+    """Return all entries of the folders, sorted by path. If several folders have the same path, return the first
+    folder's entry.
+    """
     found: dict[str, ArchiveEntry] = {}
     shadowed: dict[str, list[str]] = {}
     for folder in folders:
@@ -205,7 +210,7 @@ def union(folders: Sequence[Folder], tell: Tell) -> list[ArchiveEntry]:
 
 
 def _walk(folder: Folder, skipped: list[str]) -> Iterable[ArchiveEntry]:
-    """Yield the entries below a folder, each folder before its content."""
+    """Yield the entries below a folder. Each folder is yielded before its content."""
     root = os.path.realpath(folder.path)
     waiting = [root]
     while waiting:
@@ -258,12 +263,12 @@ def _same(first: ArchiveEntry, second: ArchiveEntry) -> bool:
 
 
 def _write(entries: Sequence[ArchiveEntry], file: Any, bar: ProgressBar | None = None) -> None:
-    """Write the archive; equal content gives equal bytes.
+    """Write the archive. Entries with equal contents result in equal bytes.
 
     Args:
-        entries: What goes into it.
-        file: A file object.
-        bar: Shows how much of the content has been packed.
+        entries: The entries of the archive.
+        file: The file object to write to.
+        bar: The progress bar to advance, or None.
     """
     import gzip
     import tarfile
@@ -293,7 +298,7 @@ def _add(tar: tarfile.TarFile, info: tarfile.TarInfo, entry: ArchiveEntry) -> No
             try:
                 tar.addfile(info, content)
             except OSError as error:
-                if error.filename is None and "unexpected end of data" in str(error):  # tarfile's words
+                if error.filename is None and "unexpected end of data" in str(error):  # tarfile's message
                     raise OSError(
                         0, "the file became shorter while it was read: a program still writes to it", entry.path
                     ) from error

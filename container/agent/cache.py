@@ -1,9 +1,10 @@
-"""The cache of downloaded S3 objects, so that the next run on the same data starts at once.
+"""Cache downloaded S3 objects, so that the next job on the same data does not download them again.
 
-An entry is named by URI, ETag and size, so what changed is another entry. It appears whole, by a rename; whoever
-downloads it holds a lock, so two jobs at once download it once. Trees get copies: scripts may write into theirs.
-
-The folder is bounded (``FLEETFIT_DATA_CACHE_BYTES``, 20 GiB): the entries that were not used for longest go first.
+The name of an entry depends on URI, ETag and size. Therefore a changed object gets another entry. A file is renamed to
+the entry's name only when the download is complete. A process holds a lock while it downloads an entry, so that two
+simultaneous jobs download the entry only once. Each host's tree gets a copy of an entry, because scripts may write into
+their channels. The size of the cache's folder is limited (``FLEETFIT_DATA_CACHE_BYTES``, 20 GiB by default). The least
+recently used entries are removed first.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from container.agent.sources.base import DataObject
 from container.contract.errors import AgentError
 from container.system.files import cache_root
 
-#: Overrides the bound.
+#: Environment variable that overrides the size limit.
 LIMIT = "FLEETFIT_DATA_CACHE_BYTES"
 
 _DEFAULT_LIMIT = 20 << 30
 _PARTIAL = ".part"
-#: Entries carry this time: one that has another was written to through a link in a job's tree.
+#: Modification time of entries: if it differs, the entry was modified through a link in a job's tree.
 _TIME_NS = 1_000_000_000 * 10**9
-#: A download that nobody continued for this long is given up, in seconds.
+#: A partial download without progress for this many seconds is removed.
 _ABANDONED_S = 7 * 86400
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -40,10 +41,10 @@ def folder() -> Path:
 
 
 def limit() -> int:
-    """Return the most bytes that are kept.
+    """Return the maximum size of the cache in bytes.
 
     Raises:
-        AgentError: the variable is not a size.
+        AgentError: the value of ``FLEETFIT_DATA_CACHE_BYTES`` is not a size.
     """
     text = os.environ.get(LIMIT, "")
     if not text:
@@ -58,11 +59,11 @@ def limit() -> int:
 
 @dataclasses.dataclass(frozen=True)
 class CacheEntry:
-    """The place of one object's content.
+    """A file in the cache for the content of one object.
 
     Attributes:
-        item: The object.
-        path: Its file; exists when it is complete.
+        item: The object that is cached.
+        path: The path of the file, which exists only when the content is complete.
     """
 
     item: DataObject
@@ -70,11 +71,13 @@ class CacheEntry:
 
     @property
     def partial(self) -> Path:
-        """The file that it is downloaded to."""
+        """Return the path of the file that the object is downloaded into."""
         return self.path.with_name(self.path.name + _PARTIAL)
 
     def complete(self) -> bool:
-        """Return whether the object is there, whole and unchanged, and mark it as used."""
+        """Return whether the entry is complete and unchanged. If so, record the current time as the time of the entry's
+        last use.
+        """
         try:
             status = self.path.stat()
         except OSError:
@@ -86,14 +89,17 @@ class CacheEntry:
         return True
 
     def finish(self) -> None:
-        """Make the partial file the entry."""
-        os.chmod(self.partial, 0o444)  # a script that opens it for writing in its tree would change it here
+        """Rename the completely downloaded file to the entry's path."""
+        os.chmod(self.partial, 0o444)  # otherwise a script could change the entry through a link in its tree
         os.utime(self.partial, ns=(time.time_ns(), _TIME_NS))
         os.replace(self.partial, self.path)
 
 
 def entry(item: DataObject, root: Path) -> CacheEntry | None:
-    """Return the entry of an object; None for one without an ETag, whose changes could not be noticed."""
+    """Return the entry of an object.
+
+    Return None for an object without an ETag, because changes of such an object cannot be detected.
+    """
     if item.identity is None:
         return None
     digest = hashlib.sha256(f"{item.uri}\n{item.identity}\n{item.size}".encode("utf-8", "surrogateescape")).hexdigest()
@@ -102,9 +108,10 @@ def entry(item: DataObject, root: Path) -> CacheEntry | None:
 
 @contextlib.contextmanager
 def partial(place: CacheEntry) -> Iterator[int | None]:
-    """Return the partial file.
+    """Open the partial file under its lock, and yield the file's descriptor. Yield None if the entry is complete.
 
-    Waits for another process that downloads it. What is in the file stays when the block ends by an error.
+    If another process is downloading the object, wait until that process has finished. If the block ends with an error,
+    the content of the partial file is kept. The next download then continues after this content.
     """
     place.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     while True:
@@ -117,7 +124,7 @@ def partial(place: CacheEntry) -> Iterator[int | None]:
                         place.partial.unlink()
                 yield None
                 return
-            if _is(file, place.partial):  # else it was renamed or removed while we waited
+            if _is(file, place.partial):  # otherwise the file was renamed or removed during the wait
                 yield file
                 return
         finally:
@@ -125,9 +132,9 @@ def partial(place: CacheEntry) -> Iterator[int | None]:
 
 
 def trim(root: Path, keep: int) -> int:
-    """Remove what was not used for longest until at most ``keep`` bytes are left; returns how many were freed.
+    """Remove the least recently used entries until at most ``keep`` bytes are left. Return the number of freed bytes.
 
-    Entries that are being downloaded are left alone.
+    Entries that are being downloaded are not removed.
     """
     found: list[tuple[int, int, str]] = []
     freed = total = 0
@@ -169,13 +176,13 @@ def _remove_abandoned(path: str) -> bool:
         os.unlink(path)
         return True
     except OSError:
-        return False  # somebody downloads it
+        return False  # another process downloads it
     finally:
         os.close(file)
 
 
 def _is(file: int, path: Path) -> bool:
-    """Return whether a descriptor refers to the file that is at the path now."""
+    """Return whether a descriptor refers to the file that now has this path."""
     try:
         here = path.stat()
     except OSError:

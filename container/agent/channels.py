@@ -1,4 +1,4 @@
-"""Put a job's data where the container contract says (``/opt/ml/input/data/<channel>``)."""
+"""Put a job's data where the container contract requires it (``/opt/ml/input/data/<channel>``)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from container.system.locations import is_s3
 
 
 def read_channels(file: Path) -> tuple[HostChannel, ...]:
-    """Read the channels' file.
+    """Read the JSON file that describes the channels.
 
     Raises:
-        AgentError: it cannot be read, or its content is not as described in :mod:`container.agent`.
+        AgentError: the file cannot be read, or its content is not as described in :mod:`container.agent`.
     """
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
@@ -44,18 +44,21 @@ def prepare(
     everybody: bool = False,
     place: tuple[int, int] | None = None,
 ) -> None:
-    """Put the channels of File mode into the hosts' trees; ``agent pipe`` serves those of Pipe mode, and
-    ``agent mount`` those of FastFile mode whose data is in S3.
+    """Put the channels of File mode into the hosts' trees.
+
+    Channels of Pipe mode are served by ``agent pipe``. Channels of FastFile mode with data in S3 are mounted by ``agent
+    mount``.
 
     Args:
-        base_dirs: The trees of all hosts of the job, in rank order.
+        base_dirs: The file trees, in the order of the hosts' ranks.
         channels: The job's channels.
-        tell: Takes progress lines and events.
-        everybody: Whether any user may write what is put there.
-        place: Where the tree is that of one host among others: its number, and how many there are.
+        tell: Receives progress lines and events.
+        everybody: Whether any user may write into the channels.
+        place: The host's number and the number of hosts, if ``base_dirs`` has only this host's tree. None if
+            ``base_dirs`` has the trees of all hosts.
 
     Raises:
-        AgentError: a channel's data cannot be read, or something of another kind is in its place.
+        AgentError: a channel's data cannot be read, or the channel's folder has content that fleetfit did not create.
     """
     trees = [MLTree(base_dir) for base_dir in base_dirs]
     names = [host_name(tree, index) for index, tree in enumerate(trees)]
@@ -67,7 +70,7 @@ def prepare(
     for channel in channels:
         places = [tree.channel(channel.name) for tree in trees]
         try:
-            # Local files are there already: FastFile mode needs no mount for them.
+            # Local files exist already: FastFile mode needs no mount for them.
             if channel.mode is InputMode.FILE or (channel.mode is InputMode.FAST_FILE and not is_s3(channel.uri)):
                 hosts = list(zip(names, places, strict=True))
                 files.prepare(channel, hosts, tell=tell, everybody=everybody, place=place)

@@ -1,6 +1,8 @@
-"""``agent divide SRC DST --shards N [--manifest]``: one large file of records becomes many of equally many records.
+"""Divide one large file of records into several files with almost equal numbers of records (``agent divide SRC DST
+--shards N [--manifest]``).
 
-Records are dealt like cards, in one pass, whatever the file's size. The parts appear when all of them are whole.
+Records are assigned to the new files in turn. The large file is read only once. The new files appear only when all of
+them are complete.
 """
 
 from __future__ import annotations
@@ -22,14 +24,18 @@ from container.system.locations import LocationError, local_path
 
 _HEAD = 4096
 _CHUNK = 4 << 20
-#: Open files, and a name with five digits.
+#: Maximum number of files: of open files, and of numbers with five digits.
 _MOST = 4096
 
 USAGE = "agent divide SRC DST --shards N [--manifest]"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run it; the exit code is 0, 1 for data that cannot be divided, 2 for a wrong command line."""
+    """Run the command.
+
+    Returns:
+        0 on success; 1 if the data cannot be divided; 2 if the command line is invalid.
+    """
     words = [word for word in argv if word != "--manifest"]
     if len(words) != 4 or words[2] != "--shards" or not words[3].isdecimal():
         print(f"usage: python -m container {USAGE}", file=sys.stderr)
@@ -44,19 +50,20 @@ def main(argv: Sequence[str]) -> int:
 
 
 def divide(source: str, target: str, shards: int, *, manifest: bool = False) -> tuple[list[int], int]:
-    """Divide a file.
+    """Divide one file of records into several files.
 
     Args:
-        source: A path, ``file://`` URL or ``s3://bucket/key`` of TFRecord, RecordIO or lines of text.
-        target: A folder; it is made if it does not exist.
-        shards: How many files to write: ``<name>-00000-of-00008<suffix>``.
-        manifest: Whether to write a manifest of them beside the folder, ``<folder>.manifest``.
+        source: The path, ``file://`` URL or ``s3://bucket/key`` of a file in the format TFRecord, RecordIO or lines of
+            text.
+        target: The folder for the new files. A folder that does not exist is created.
+        shards: Number of files to write. With 8 files, the first name is ``<name>-00000-of-00008<suffix>``.
+        manifest: Whether to write a manifest of the files to ``<folder>.manifest``, beside the folder.
 
     Returns:
-        How many records each has, and the bytes of all.
+        The number of records in each file, and the size of the source in bytes.
 
     Raises:
-        AgentError: it cannot be read, divided or written; nothing is left behind.
+        AgentError: the source cannot be read or divided, or a file cannot be written. No incomplete files remain.
     """
     if not 1 <= shards <= _MOST:
         raise AgentError(f"--shards must be from 1 to {_MOST:,}; got {shards}.")
@@ -90,7 +97,7 @@ def divide(source: str, target: str, shards: int, *, manifest: bool = False) -> 
 
 
 def _deal(item: DataObject, files: Sequence[BinaryIO]) -> list[int]:
-    """Deal an object's records to the files; how many each has got."""
+    """Assign an object's records to the files in turn. Return the number of records in each file."""
     shards = len(files)
     framing: formats.Framing | None = None
     record_format: RecordFormat | None = None
@@ -123,7 +130,7 @@ def _deal(item: DataObject, files: Sequence[BinaryIO]) -> list[int]:
             framing.last(rest, 0, len(rest))
         except FramingError as error:
             raise _damaged(item, error, number, offset) from None
-        files[number % shards].write(rest + b"\n")  # a last line without an end
+        files[number % shards].write(rest + b"\n")  # a last line without a line break
         number += 1
     return [len(range(shard, number, shards)) for shard in range(shards)]
 
@@ -135,7 +142,10 @@ def _damaged(item: DataObject, error: FramingError, number: int, offset: int) ->
 
 
 def _write_manifest(folder: Path, names: list[str]) -> None:
-    """Write the manifest beside the folder: in Pipe mode every file in the folder is part of the stream."""
+    """Write the manifest beside the folder.
+
+    The manifest is not written into the folder, because in Pipe mode all files in the folder are part of the stream.
+    """
     import json
 
     entries = [{"prefix": f"{folder.resolve()}/"}, *names]

@@ -1,4 +1,6 @@
-"""Download S3 objects into the cache: several at a time, resumed where they were cut, and verified."""
+"""Download S3 objects into the cache. Several objects are downloaded in parallel, resumed after an interruption, and
+verified.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,11 @@ from container.agent.progress import ProgressBar, size
 from container.agent.sources.base import DataObject, SourceError
 from container.contract.errors import AgentError
 
-#: Objects that are downloaded at a time. Small ones wait for the server more than for the network.
+#: Number of parallel downloads. With small objects, most of the time is spent waiting for the server.
 WORKERS = 8
 
 _CHUNK = 1 << 20
-#: Room that is left on the disk for logs, checkpoints and everybody else, in bytes.
+#: Space, in bytes, that must stay free on the disk for logs, checkpoints and other programs.
 _SPARE = 256 << 20
 _MD5 = re.compile(r"[0-9a-f]{32}")
 
@@ -29,19 +31,19 @@ _MD5 = re.compile(r"[0-9a-f]{32}")
 def download(
     items: Sequence[DataObject], root: Path, bar: ProgressBar | None = None, *, workers: int = WORKERS
 ) -> dict[str, cache.CacheEntry]:
-    """Bring objects into the cache.
+    """Download the objects that are not in the cache yet.
 
     Args:
         items: The objects.
         root: The cache's folder.
-        bar: Shows how much has come.
-        workers: How many objects at a time.
+        bar: The progress bar to advance, or None.
+        workers: Number of parallel downloads.
 
     Returns:
-        URI -> entry, each complete.
+        A dict of the complete entries by the objects' URIs.
 
     Raises:
-        SourceError: an object cannot be read, changed, or is not what its ETag says.
+        SourceError: an object cannot be read, has changed, has no ETag, or does not match its ETag.
         AgentError: the disk is full.
     """
     places: dict[str, cache.CacheEntry] = {}
@@ -66,21 +68,21 @@ def download(
             for future in concurrent.futures.as_completed(futures):
                 future.result()
         except BaseException:
-            downloads.ended.set()  # the others end at their next chunk and keep what they have
+            downloads.ended.set()  # the other downloads stop at their next chunk and keep their partial files
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return places
 
 
 class _OtherFailed(Exception):
-    """Raised when another object has failed, so that this download stops."""
+    """Raised to stop a download because the download of another object has failed."""
 
 
 class _Downloads:
-    """Several downloads, each in a thread of its own.
+    """The downloads of several objects, each in its own thread.
 
     Attributes:
-        ended: Set when one has failed, so that the others stop.
+        ended: An event that is set when a download has failed, so that the other downloads stop.
     """
 
     def __init__(self, bar: ProgressBar | None) -> None:
@@ -92,7 +94,7 @@ class _Downloads:
             self._bar.advance(count)
 
     def bring(self, place: cache.CacheEntry) -> None:
-        """Complete an entry, unless another object has failed."""
+        """Download an entry's object, unless the download of another object has failed."""
         try:
             with contextlib.suppress(_OtherFailed):
                 self._bring_checked(place)
@@ -113,7 +115,7 @@ class _Downloads:
                 if not _MD5.fullmatch(expected) or digest == expected or _is_encrypted(place.item):
                     place.finish()
                     return
-                # Start over once: what an earlier run left may be damaged, or a byte on the way.
+                # Start over once: the file of an earlier run, or the transfer, may be damaged.
                 os.ftruncate(file, 0)
                 if not last:
                     self._advance(-place.item.size)
@@ -124,7 +126,11 @@ class _Downloads:
             )
 
     def _fetch(self, item: DataObject, file: int) -> str:
-        """Complete a file, which may hold the beginning of the object already; returns its MD5."""
+        """Download the missing bytes of an object into a file that may already contain the object's beginning.
+
+        Returns:
+            The MD5 digest of the complete file, as hexadecimal digits.
+        """
         md5 = hashlib.md5(usedforsecurity=False)
         buffer = memoryview(bytearray(_CHUNK))
         have = os.fstat(file).st_size
@@ -152,7 +158,9 @@ class _Downloads:
 
 
 def _is_encrypted(item: DataObject) -> bool:
-    """Return whether the server encrypts the object with a customer's key: then its ETag is not its MD5."""
+    """Return whether the server encrypts the object with a customer's key. The ETag of such an object is not its MD5
+    digest.
+    """
     from container.agent.s3 import client
 
     bucket, key = client.split(item.uri)
@@ -161,10 +169,11 @@ def _is_encrypted(item: DataObject) -> bool:
 
 
 def _check_room(root: Path, needed: int) -> None:
-    """Refuse early what the disk cannot hold.
+    """Validate that the disk has enough space for a download. If the space is not sufficient, first remove the least
+    recently used entries of the cache.
 
     Raises:
-        AgentError: it cannot, or the cache's folder cannot be made.
+        AgentError: the disk has too little space, or the cache's folder cannot be created.
     """
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,10 +1,9 @@
-"""File mode: a channel as a folder of each host's tree, which is the host's own, as on SageMaker.
+"""Provide channels in File mode: each host's tree has its own folder, as on SageMaker.
 
-A script may write into it: what it changes are copies, of local data and of what came from S3 into the cache. Where the
-file system can, copies share their blocks with the original. A host of a ShardedByS3Key channel gets its share of the
-objects.
-
-FastFile mode of local data is links: it is read where it is.
+The folder contains copies of local files or of cached S3 objects. Therefore a script may write into the folder. If the
+file system supports shared blocks, the copies share their blocks with the originals. For a ShardedByS3Key channel, each
+host gets only some of the objects.
+In FastFile mode, local data is linked instead of copied.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from container.system.copying import clones, copy_file
 from container.system.locations import is_s3
 from container.system.removing import remove_tree
 
-#: Copies that are quicker say nothing, in seconds.
+#: Copies that take less than this time are not reported, in seconds.
 _SLOW_S = 1.0
-#: What stays free on the disk when copies are made, or as much as they are: the job has more to write.
+#: Minimum free space after copying, in bytes, because the job writes more files; for less data, the data's size.
 _SPARE = 256 << 20
 
 
@@ -41,17 +40,19 @@ def prepare(
     everybody: bool = False,
     place: tuple[int, int] | None = None,
 ) -> None:
-    """Put a channel into the hosts' trees; what an earlier attempt put there is replaced.
+    """Put a channel into the hosts' trees, and replace the files of an earlier attempt.
 
     Args:
         channel: The channel.
-        hosts: Each host's name and the channel's folder in its tree, in rank order: all hosts of the job.
-        tell: Takes progress and warnings.
-        everybody: Whether any user may write into it, as a container may run as any.
-        place: Where ``hosts`` is one host of several: its number, and how many there are.
+        hosts: Pairs of a host's name and the channel's folder in the host's tree, in the order of the hosts' ranks.
+        tell: Receives the lines of progress and warnings.
+        everybody: Whether any user may write into the channel, because a container may run as any user.
+        place: The host's number and the number of hosts, if ``hosts`` has only one of several hosts. None if ``hosts``
+            has all hosts of the job.
 
     Raises:
-        AgentError: the data cannot be read, the disk has no room for it, or something of another kind is in its place.
+        AgentError: the data cannot be read, the disk has too little space, or the channel's folder has content that
+            fleetfit did not create.
         OSError: the trees cannot be written.
     """
     whole = channel.data_type is DataType.PREFIX and channel.distribution is DataDistribution.REPLICATED
@@ -83,7 +84,7 @@ def prepare(
 
 
 def share(channel: HostChannel, items: Sequence[DataObject], hosts: int) -> list[tuple[DataObject, ...]]:
-    """Return each host's objects."""
+    """Return, for each host, the objects that the host reads."""
     if channel.distribution is DataDistribution.REPLICATED:
         return [tuple(items)] * hosts
     dealt = shuffled(items, channel.shuffle_seed, 0)
@@ -91,10 +92,11 @@ def share(channel: HostChannel, items: Sequence[DataObject], hosts: int) -> list
 
 
 def check_keys(uri: str, items: Sequence[DataObject]) -> None:
-    """Refuse keys that cannot be files beside each other in one folder.
+    """Raise an error if the objects cannot be stored as files in one folder.
 
     Raises:
-        SourceError: a key is no path, two are the same, or one is a file and a folder.
+        SourceError: a key is not a valid path, two objects have the same key, or one object's key is a folder of
+            another key.
     """
     taken: dict[str, DataObject] = {}
     for item in items:
@@ -137,7 +139,13 @@ def _bring(channel: HostChannel, items: Sequence[DataObject], host: str, tell: T
 
 @dataclasses.dataclass(frozen=True)
 class _Copy:
-    """One file that a host gets a copy of: the object, and the cache's entry of it if it was downloaded."""
+    """A file to copy to a host.
+
+    Attributes:
+        item: The object.
+        entry: The object's entry in the cache, or None for a local file.
+        target: The path of the copy.
+    """
 
     item: DataObject
     entry: cache.CacheEntry | None
@@ -155,7 +163,11 @@ def _fill(
     entries: dict[str, cache.CacheEntry],
     channel: HostChannel,
 ) -> list[_Copy]:
-    """Make a host's folder, without the files that are copied into it, which are returned."""
+    """Create a host's folder for a channel.
+
+    Returns:
+        The copies that the caller must make in the folder.
+    """
     _clear(place, channel)
     _make_folder(place)
     made = {""}
@@ -179,11 +191,11 @@ def _fill(
 def _copy_all(
     copies: Sequence[_Copy], channel: HostChannel, hosts: Sequence[tuple[str, Path]], tell: Tell, *, everybody: bool
 ) -> None:
-    """Make the copies, and say so where it takes long.
+    """Copy the files. Report the progress if copying takes long.
 
     Raises:
-        AgentError: the disk has no room for them.
-        OSError: one cannot be made.
+        AgentError: the disk has too little space for the copies.
+        OSError: a file cannot be copied.
     """
     total = sum(copy.item.size for copy in copies)
     _check_room(copies, total, channel, hosts)
@@ -196,7 +208,7 @@ def _copy_all(
         except FileNotFoundError:
             if copy.entry is None:
                 raise
-            # Another job needed the room in the cache.
+            # Another job has removed the entry from the cache, to make space.
             download([copy.item], cache.folder())
             copy_file(copy.source, copy.target, mode=mode, advance=bar.advance)
     if everybody:
@@ -235,16 +247,16 @@ def _check_room(copies: Sequence[_Copy], total: int, channel: HostChannel, hosts
 
 
 def _size_on_disk(copy: _Copy) -> int:
-    """Return the size without holes, which are not copied."""
+    """Return the number of bytes that a copy needs on the disk. Holes in a sparse file need no space."""
     return min(copy.item.size, os.stat(copy.source).st_blocks * 512)
 
 
 def fill(place: Path, items: Mapping[str, DataObject], channel: HostChannel) -> None:
-    """Make a host's folder of links to files.
+    """Create a host's folder for a channel, and fill it with links to files.
 
     Args:
         place: The folder.
-        items: The objects, by the files' paths.
+        items: The objects, by the paths of the files that the links refer to.
         channel: The channel.
     """
     _clear(place, channel)
@@ -281,17 +293,19 @@ def _make_folder(place: Path) -> None:
 
 
 def _mark(place: Path) -> Path:
-    """Mark a channel's folder as made by us, so that another attempt may replace it; the mark is outside of what
-    scripts list.
+    """Return the file that marks a channel's folder as created by fleetfit.
+
+    A later attempt of the job may replace a marked folder. The marking file is outside of the folder, so that scripts
+    do not see this file.
     """
     return place.parent.parent / ".channels" / place.name
 
 
 def _clear(place: Path, channel: HostChannel) -> None:
-    """Remove what an earlier attempt put there.
+    """Remove the channel's folder or link that an earlier attempt of the job has created.
 
     Raises:
-        AgentError: it is somebody else's.
+        AgentError: the folder was not created by fleetfit.
     """
     if place.is_symlink():
         place.unlink()

@@ -1,7 +1,8 @@
-"""``agent mount``: FastFile mode of S3. Files appear at once and are fetched when they are read, by ``rclone mount``.
+"""Mount channels in FastFile mode from S3 (``agent mount``), with ``rclone mount``.
 
-One read-only mount for each bucket; the channel's folder has a link for each of its objects, so that prefixes,
-manifests and ShardedByS3Key are as in File mode.
+The files are visible at once, and their content is fetched when a program reads them. Each bucket has one read-only
+mount. A channel's folder has a link for each of the channel's objects, so that prefixes, manifests and ShardedByS3Key
+work as in File mode.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from container.system import processes
 from container.system.locations import is_s3
 
 USAGE = "agent mount --base-dir DIR… --channels FILE --mounts DIR"
-#: In the folder of the mounts: everything is there.
+#: File in the folder of the mounts; it exists when all channels are mounted.
 READY = "ready"
 _MOUNT_TIMEOUT = 30.0
 _UNMOUNT_TIMEOUT = 5.0
 
 
 def main(argv: Sequence[str]) -> int:
-    """Mount, and unmount when standard input ends.
+    """Mount the channels, and unmount them when standard input ends.
 
     Returns:
-        0, 1 when something cannot be mounted or goes away, 2 for a wrong command line.
+        0 on success; 1 if a mount fails or is lost; 2 if the command line is invalid.
     """
     from container.agent.channels import read_channels
 
@@ -60,10 +61,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def check() -> str:
-    """Return the path of rclone, if this machine can mount.
+    """Return the path of rclone if this machine can mount S3 buckets.
 
     Raises:
-        AgentError: it cannot; the message says what to install.
+        AgentError: this machine cannot mount S3 buckets. The message names the missing programs and devices.
     """
     own = os.path.join(sysconfig.get_path("scripts"), "rclone")
     rclone = own if os.access(own, os.X_OK) else shutil.which("rclone")
@@ -83,10 +84,10 @@ def check() -> str:
 
 
 def prepare(channel: HostChannel, base_dirs: Sequence[Path], mounts: Mounts) -> None:
-    """Give each host's tree a folder of links into the mounts.
+    """Create, in each host's tree, a folder with links to the mounted objects of a channel.
 
     Raises:
-        AgentError: the data cannot be listed or mounted.
+        AgentError: the objects cannot be listed, or a bucket cannot be mounted.
     """
     try:
         items = sources.objects(channel)
@@ -98,11 +99,11 @@ def prepare(channel: HostChannel, base_dirs: Sequence[Path], mounts: Mounts) -> 
 
 
 class Mounts:
-    """Buckets that are mounted below a folder, until the block is left.
+    """S3 buckets that are mounted below a folder until the ``with`` block ends.
 
     Args:
-        folder: Where.
-        everybody: Whether any user may read them; else only this one, and not even root.
+        folder: The folder for the mounts.
+        everybody: Whether any user may read the mounts. If false, no other user may read the mounts, not even root.
     """
 
     def __init__(self, folder: Path, *, everybody: bool = False) -> None:
@@ -113,7 +114,10 @@ class Mounts:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def path(self, uri: str) -> str:
-        """Return an object's path as a file; an object that is not in S3 keeps its own."""
+        """Return the path under which an object can be read as a file. Mount the object's bucket if necessary.
+
+        For an object outside S3, return ``uri`` unchanged.
+        """
         if not is_s3(uri):
             return uri
         bucket, _, key = uri[len("s3://") :].partition("/")
@@ -122,10 +126,10 @@ class Mounts:
         return os.fspath(self._folder / bucket / key)
 
     def wait(self) -> None:
-        """Wait for the end of standard input.
+        """Wait until standard input ends.
 
         Raises:
-            AgentError: a mount went away.
+            AgentError: a mount was lost.
         """
         while not (select.select([0], [], [], 0.5)[0] and not os.read(0, 1024)):
             for bucket, pid in self._running.items():
@@ -145,7 +149,7 @@ class Mounts:
             ],
             env=_environment(),
             cwd="/",
-            death_signal=signal.SIGTERM,  # killed, it would leave a mount that nobody serves
+            death_signal=signal.SIGTERM,  # after SIGKILL, a dead mount would remain
         )
         self._running[bucket] = pid
         deadline = time.monotonic() + _MOUNT_TIMEOUT
@@ -171,7 +175,7 @@ class Mounts:
                 ended, status = os.waitpid(pid, os.WNOHANG)
                 if not ended:
                     time.sleep(0.02)
-            if status != 0:  # it has not come to unmount: it had only just mounted, or was killed
+            if status != 0:  # rclone did not unmount: it had only just mounted, or was killed
                 self._unmount(self._folder / bucket)
 
     def _unmount(self, place: Path) -> None:
@@ -181,7 +185,13 @@ class Mounts:
 
 
 def _environment() -> dict[str, str]:
-    """Return rclone's remote with boto3's endpoint and credentials, as variables: everybody can read argv."""
+    """Return boto3's endpoint and credentials as environment variables for rclone.
+
+    The credentials are not passed on the command line, because every user of the machine can read command lines.
+
+    Raises:
+        AgentError: there are no AWS credentials.
+    """
     from container.agent.s3 import client
 
     s3 = client.client()

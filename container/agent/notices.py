@@ -1,10 +1,12 @@
-"""``agent notices``: says when a spot host is wanted back, as the instance metadata service tells it.
+"""Report when a spot host will be interrupted, as the instance metadata service announces it (``agent notices``).
 
     python -m container agent notices --imds http://169.254.169.254 --every 5
 
-Each notice is a line of JSON on standard output, said once: ``{"notice": "interruption", "in_s": 118.2}`` (when the
-host goes), ``{"notice": "rebalance"}`` (that it may), and ``{"notice": "silence", "text": …}`` where nobody answers. It
-ends when its input does. The service is asked in its second version only, whose answers need a token.
+Each notice is printed once, as a line of JSON on standard output. ``{"notice": "interruption", "in_s": 118.2}`` means
+that the host will be interrupted in that many seconds. ``{"notice": "rebalance"}`` means that the host may be
+interrupted. ``{"notice": "silence", "text": …}`` means that the metadata service does not answer. The program exits
+when its standard input ends. The program uses only the second version of the metadata service (IMDSv2), which requires
+a token.
 """
 
 from __future__ import annotations
@@ -19,23 +21,23 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-#: How long a token is good for, and how long an answer may take, in seconds.
+#: How long a token is valid, and the time limit of an answer, in seconds.
 _TOKEN_S, _TIMEOUT_S = 21_600, 2.0
 _TOKEN = "/latest/api/token"
-#: The documents of a spot instance; each is not found until there is a notice.
+#: Paths about interruptions of a spot instance; each returns 404 until there is a notice.
 _INTERRUPTION = "/latest/meta-data/spot/instance-action"
 _REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
-#: After how many questions without an answer that is said.
+#: Number of requests without an answer after which the silence is reported.
 _SILENT_AFTER = 3
-#: How long before it goes a host is told that is told without a time, in seconds.
+#: How long before the interruption a notice usually arrives, in seconds; used if a notice has no valid time.
 _NOTICE_S = 120.0
 
 
 class Metadata:
-    """The instance metadata service.
+    """A client of EC2's instance metadata service.
 
     Args:
-        url: Where it is: ``http://HOST[:PORT]``.
+        url: The address of the metadata service: ``http://HOST[:PORT]``.
     """
 
     def __init__(self, url: str) -> None:
@@ -43,15 +45,15 @@ class Metadata:
         self._token = ""
 
     def read(self, path: str) -> str | None:
-        """Return a document; None where there is none.
+        """Return the text of a document. Return None if the document does not exist.
 
         Raises:
-            OSError: nobody answers, or with an error.
+            OSError: the metadata service does not answer, or answers with an error.
         """
         if not self._token:
             self._renew()
         status, text = self._ask("GET", path, {"X-aws-ec2-metadata-token": self._token})
-        if status == 401:  # the token is too old
+        if status == 401:  # the token has expired
             self._renew()
             status, text = self._ask("GET", path, {"X-aws-ec2-metadata-token": self._token})
         if status == 404:
@@ -125,10 +127,10 @@ def _seconds(action: str, now: float) -> float:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Watch until the input ends.
+    """Print notices until standard input ends.
 
     Returns:
-        0; 2 for a wrong command line.
+        0 on success; 2 if the command line is invalid.
     """
     options = dict(zip(argv[::2], argv[1::2], strict=False))
     if len(argv) % 2 or set(options) != {"--imds", "--every"}:

@@ -1,7 +1,7 @@
-"""``agent check``: find what is wrong with a job's data before anything starts, in a moment.
+"""Find errors in a job's data before the job starts (``agent check``).
 
-It is a program of the host's Python, since what it checks depends on that: boto3, credentials, endpoints. The whole of
-a large manifest, and whether each object can be read, is seen when the channel is made.
+The host's Python runs this program, because the result depends on the host's boto3, credentials and endpoints. To be
+quick, the program checks only the beginning of a large manifest, and does not check whether each object can be read.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from container.contract.channels import DataType, HostChannel, InputMode
 from container.contract.errors import AgentError, ConfigurationError
 from container.system.locations import is_s3
 
-#: So many entries of a manifest are looked at.
+#: Maximum number of a manifest's entries to check.
 _ENTRIES = 1000
 
 
 def main() -> int:
-    """Check what standard input names: ``{"channels": {…}, "writes": {argument: URI}}``.
+    """Check the data that standard input names as JSON: ``{"channels": {…}, "writes": {argument: URI}}``.
 
     Returns:
-        0; 1 with one line on standard error, which names the channel or the argument.
+        0 if the data is usable; 1 after an error. One line on standard error then names the channel or the argument.
     """
     try:
         asked = json.load(sys.stdin)
@@ -41,7 +41,7 @@ def check_channels(channels: Iterable[HostChannel]) -> None:
     """Check that each channel has data.
 
     Raises:
-        AgentError: the first that has none, or whose manifest is wrong.
+        AgentError: a channel has no data, or its manifest is invalid. The message names the first such channel.
     """
     for channel in channels:
         try:
@@ -69,10 +69,10 @@ def _check_channel(channel: HostChannel) -> None:
 
 
 def check_writes(writes: Mapping[str, Any]) -> None:
-    """Check that the buckets that will be written to are there.
+    """Check that each S3 bucket into which the job writes exists.
 
     Raises:
-        AgentError: one is not; the message names the argument.
+        AgentError: a bucket does not exist. The message names the argument.
     """
     for argument, uri in writes.items():
         from container.agent.s3 import client

@@ -1,4 +1,4 @@
-"""A progress bar of a long transfer, as a line that redraws itself in the job's log."""
+"""Show the progress of a long transfer as a bar in one line of the job's log. The line is redrawn."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import TypeAlias
 
 from container.contract import wire
 
-#: Takes the lines that the agent tells a job: progress and events.
+#: A function that receives the agent's lines for a job: progress and events.
 Tell: TypeAlias = Callable[[bytes], None]
 
-#: A transfer that is shorter shows nothing but its end, in seconds.
+#: The bar appears only after this many seconds; a shorter transfer shows only its last line.
 _FIRST_S = 0.5
 _EVERY_S = 0.5
 _BAR = 20
 
 
 class ProgressBar:
-    """A progress bar; its methods may be called by several threads.
+    """A progress bar. Several threads may call its methods.
 
     Args:
-        tell: Takes the lines.
-        host: The host that it concerns.
-        what: What is transferred: ``channel 'train'``.
-        total: Bytes.
-        first_s: After how many seconds the bar appears; default: half a second.
+        tell: Receives the lines.
+        host: The host that transfers the data.
+        what: Description of the transfer, such as ``channel 'train'``.
+        total: Size of the transfer in bytes.
+        first_s: Number of seconds after which the bar appears. If None, half a second.
     """
 
     def __init__(self, tell: Tell, host: str, what: str, total: int, *, first_s: float | None = None) -> None:
@@ -41,7 +41,9 @@ class ProgressBar:
         self._shown = False
 
     def advance(self, count: int) -> None:
-        """Count that many more bytes; a negative count when some are read again."""
+        """Add ``count`` to the number of transferred bytes. ``count`` is negative if bytes must be transferred
+        again.
+        """
         with self._lock:
             self._done += count
             now = time.monotonic()
@@ -51,18 +53,20 @@ class ProgressBar:
                 self._tell(wire.encode_piece(self._tag, f"{self._line(now)}\r".encode()))
 
     def end(self, text: str) -> None:
-        """Replace the bar by its last line, with the full bar if anything was transferred."""
+        """Replace the bar by a last line, which shows ``text``. If the transfer was not empty, the line also shows a
+        full bar.
+        """
         bar = f" {_bar(1.0)}  " if self._total else ": "
         self._tell(wire.encode_piece(self._tag, f"{self._what}{bar}{text}\n".encode()))
 
     @property
     def shown(self) -> bool:
-        """Whether the bar has appeared."""
+        """Return whether the bar has appeared."""
         return self._shown
 
     @property
     def elapsed(self) -> float:
-        """Seconds since it began."""
+        """Return the number of seconds since the transfer began."""
         return time.monotonic() - self._start
 
     def _line(self, now: float) -> str:
@@ -77,7 +81,7 @@ def _bar(share: float) -> str:
 
 
 def size(count: float) -> str:
-    """Format as ``12.3 MB``."""
+    """Format a number of bytes, such as ``12.3 MB``."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(count) < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -86,5 +90,5 @@ def size(count: float) -> str:
 
 
 def warn(tell: Tell, host: str, text: str) -> None:
-    """Tell a warning."""
+    """Report a warning as an event."""
     tell(wire.Event(kind="warning", host=host, data={"message": text}).to_line())

@@ -1,7 +1,7 @@
-"""``agent relay``: let containers reach servers that listen on this machine's loopback only.
+"""Relay connections from containers to servers that listen only on this machine's loopback (``agent relay``).
 
-A container's own loopback is another one. The listening sockets come from whoever starts this: what connects to one of
-them is connected to its server.
+A container has its own loopback interface. The caller of this program passes listening sockets, each with the address
+of a server. Each connection to a socket is relayed to the socket's server.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import sys
 from collections.abc import Sequence
 
 USAGE = "agent relay --fd NUMBER --to HOST:PORT …"
-#: Connections at once for each server; more wait.
+#: Maximum number of simultaneous connections for each server; further connections wait.
 _LIMIT = 256
 _CHUNK = 1 << 16
 
 
 def main(argv: Sequence[str]) -> int:
-    """Relay until standard input ends.
+    """Relay connections until standard input ends.
 
     Returns:
-        0; 2 for a wrong command line.
+        0 on success; 2 if the command line is invalid.
     """
     try:
         servers = _parse(argv)
@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
 async def _serve(servers: Sequence[tuple[socket.socket, str, int]]) -> None:
     loop = asyncio.get_running_loop()
     over = asyncio.Event()
-    loop.add_reader(0, over.set)  # nothing is ever sent
+    loop.add_reader(0, over.set)  # standard input has no content: it becomes readable at its end
     listening = [await asyncio.start_server(_to(host, port), sock=sock) for sock, host, port in servers]
     await over.wait()
     for server in listening:
@@ -44,11 +44,11 @@ async def _serve(servers: Sequence[tuple[socket.socket, str, int]]) -> None:
 
 
 def _to(host: str, port: int):  # type: ignore[no-untyped-def]
-    """Return the handler that relays a connection to a server."""
+    """Return a handler that relays each incoming connection to a server."""
     places = asyncio.Semaphore(_LIMIT)
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):  # the server is not there, or one of the two went away
+        with contextlib.suppress(OSError):  # the server does not exist, or one of the two connections was lost
             async with places:
                 try:
                     theirs, ours = await asyncio.open_connection(host, port)

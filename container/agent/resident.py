@@ -1,24 +1,25 @@
-"""``agent host``: what stays on a host while it has a part in a job, and does there what the supervisor asks for.
+"""Serve a supervisor's requests on a host while the host takes part in a job (``agent host``).
 
-It is started on the host, by ssh say, and speaks in frames over its standard input and output: files come and go, and
-processes run, whose output goes back in its order. It listens nowhere, and needs the standard library only. When the
-connection ends, or nothing comes over it any more, everything that it has started ends with it, and its folder goes.
-Where what holds its place on the host is not its connection, that is so also when this ends: ``--lifeline FD``, a
-connection of which it holds the other end.
+The program is started on the host, for example with ssh. It exchanges frames with the supervisor over its standard
+input and output. It transfers files, runs processes, and sends their output to the supervisor in order. The program
+does not listen on any port, and needs only the standard library. When the connection to the supervisor ends, or is
+silent for too long, the program terminates all processes that it has started, and removes the job's folder. Another
+program may reserve the host, and hold the other end of a connection whose descriptor is ``--lifeline FD``. When that
+program ends, this program also terminates its processes and removes the folder.
 
-What the supervisor says (``id`` names a transfer or a process on both ends):
+The supervisor's messages (``id`` names a transfer or a process on both sides):
 
-* ``hello``: ``root`` (the job's folder here), ``silence`` (seconds without a sign of life), ``signals`` (whether to
-  answer a signal that we get with ``signal`` and its ``number``, instead of ending); answered by ``hello`` with what
-  the host is;
+* ``hello``: ``root`` (the job's folder here), ``silence`` (time limit without a message, in seconds), ``signals``
+  (whether to report a received signal with ``signal`` and its ``number``, instead of exiting). The answer is ``hello``
+  with facts about the host;
 * ``push``: ``id``, ``target``; then ``data`` and ``end``; answered by ``done``;
 * ``pull``: ``id``, ``source``; answered by ``data`` and ``end``;
-* ``list``: ``id``, ``path``: which files are there; ``remove``: ``paths``; ``await``: ``id``, ``paths``;
-* ``listen``: ``id``, ``address``: keeps a listening socket, for the next ``run`` that wants one;
-* ``reach``: ``id``, ``address``, ``port``: whether something there can be connected to; answered by ``done``;
+* ``list``: ``id``, ``path``: list the files there; ``remove``: ``paths``; ``await``: ``id``, ``paths``;
+* ``listen``: ``id``, ``address``: open a listening socket, for the next ``run`` that needs one;
+* ``reach``: ``id``, ``address``, ``port``: try to connect to this address; answered by ``done``;
 * ``run``: ``id``, ``argv``, ``env``, ``cwd``; answered by ``started``, ``output`` and at the end ``exit``;
-* ``input``: ``id``; ``close``: ``id``, the end of its input; ``signal``: ``id``, ``number``;
-* ``abort``: ``spare``: SIGKILL to everything but some processes;
+* ``input``: ``id``; ``close``: ``id``, the end of the process's input; ``signal``: ``id``, ``number``;
+* ``abort``: ``spare``: send SIGKILL to all processes except these;
 * ``ping``, which is answered by ``pong``.
 """
 
@@ -46,25 +47,25 @@ from container.system.removing import remove_tree
 from container.system.running import ProcessEnd, Runner, RunningProcess
 from container.system.transfer import Transfers
 
-#: What both ends must agree in.
+#: Version of the protocol, which must be the same on both sides.
 PROTOCOL = 1
-#: How long what was started may take to end by itself when its inputs end, in seconds.
+#: How long processes may take to end by themselves after the end of their inputs, in seconds.
 _GRACE_S = 0.5
 _LOOK_S = 0.01
-#: How long another host may take to be connected to, in seconds.
+#: Time limit of a connection to another host, in seconds.
 _REACH_S = 3.0
 
 
 def main(argv: Sequence[str] = ()) -> int:
-    """Serve until the connection ends.
+    """Serve the supervisor's requests until the connection ends.
 
     Returns:
-        0; 2 for a wrong command line.
+        0 on success; 2 if the command line is invalid.
     """
     if argv and not (len(argv) == 2 and argv[0] == "--lifeline" and argv[1].isdecimal()):
         print(f"usage: python -m container agent host [--lifeline FD]; got {list(argv)}", file=sys.stderr)
         return 2
-    # What is printed by mistake must not get among the frames.
+    # Text that is printed by mistake must not get between the frames.
     read, write = os.dup(0), os.dup(1)
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -83,13 +84,13 @@ class _Resident:
         self._root: Path | None = None
         self._link = HostLink(loop, read, write, self)
         self._transfers = Transfers(self._link, self._background)
-        self._kept: set[int] = set()  # importers, for the next job
+        self._kept: set[int] = set()  # importers, which are kept for the next job
         self._runner = Runner(loop, os.environ, protected=self._kept, readers=self._link)
         self._running: dict[int, RunningProcess] = {}
         self._heard = time.monotonic()
         self._silence = 60.0
         self._ending = False
-        self._tells = False  # of signals
+        self._tells = False  # whether to report signals to the supervisor
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
             loop.add_signal_handler(number, functools.partial(self._signalled, number))
         if lifeline is not None:
@@ -99,7 +100,7 @@ class _Resident:
 
     @property
     def _folder(self) -> Path:
-        assert self._root is not None  # the first thing that is said
+        assert self._root is not None  # the supervisor's first message, "hello", sets it
         return self._root
 
     def run(self) -> None:
@@ -108,10 +109,10 @@ class _Resident:
         for process in self._running.values():
             process.tidy()
         self._runner.close()
-        self._transfers.close()  # else it would make folders again that are being removed
+        self._transfers.close()  # otherwise transfers would recreate folders that are being removed
         if self._root is not None:
             remove_tree(self._root, ignore_errors=True)
-            for above in list(self._root.parents)[:2]:  # the job's, when this was its last host here
+            for above in list(self._root.parents)[:2]:  # the job's folders, if this was the job's last host here
                 with contextlib.suppress(OSError):
                     above.rmdir()
 
@@ -122,18 +123,27 @@ class _Resident:
             self._end()
 
     def _lifeline_ended(self, lifeline: int) -> None:
-        """What holds our place here is gone; ours stays open until all has ended, as it waits for that."""
+        """Stop the job's processes, because the program that reserves the host has ended.
+
+        That program waits until this process closes its end of the connection. This process does so when it exits,
+        after it has stopped all other processes.
+        """
         self._loop.remove_reader(lifeline)
         self._end()
 
     def _watch(self) -> None:
-        """Whoever is silent for long is gone: a link that is cut tells nobody."""
+        """Stop the job's processes if the supervisor has been silent for too long.
+
+        The silence is measured because the operating system does not report an interrupted network connection.
+        """
         if time.monotonic() - self._heard > self._silence:
             self._end()
         self._loop.call_later(min(self._silence / 4, 5.0), self._watch)
 
     def _end(self) -> None:
-        """The supervisor is gone, or wants nothing more."""
+        """Close the connection and the processes' inputs. Stop the event loop when the processes have ended, or after a
+        short time.
+        """
         if self._ending:
             return
         self._ending = True
@@ -150,7 +160,7 @@ class _Resident:
 
         look()
 
-    # --- what is said ---
+    # --- messages ---
 
     def closed(self, reason: str) -> None:
         """See :class:`container.system.link.LinkHandler`."""
@@ -227,7 +237,11 @@ class _Resident:
         self._link.send({"op": "hello", "protocol": PROTOCOL, **facts})
 
     def _place(self, path: str) -> Path:
-        """A path below the job's folder."""
+        """Return a path below the job's folder.
+
+        Raises:
+            ValueError: the path is outside of the job's folder.
+        """
         place = Path(os.path.normpath(self._folder / path))
         if not place.is_relative_to(self._folder):
             raise ValueError(f"{path!r} is not in the job's folder")

@@ -1,4 +1,4 @@
-"""Retry with back-off: one policy for everything that goes over the network."""
+"""Define the number of retries and the waits between them, which are the same for all network requests."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import random
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Backoff:
-    """How often and how soon to retry after a transient failure.
+    """The number of attempts after transient failures, and the waits between them.
 
     Attributes:
-        attempts: How often without any progress.
-        first_s: The wait before the second attempt, in seconds; each further one is twice as long.
+        attempts: Maximum number of successive attempts that transfer no data.
+        first_s: The wait before the second attempt, in seconds. Each later wait is twice as long as the previous wait.
         longest_s: The longest wait, in seconds.
     """
 
@@ -21,12 +21,13 @@ class Backoff:
     longest_s: float = 5.0
 
     def delay(self, failures: int) -> float:
-        """Return the seconds to wait after so many failures in a row, with jitter: hosts must not all come back at
-        once.
+        """Return the number of seconds to wait after ``failures`` successive failures.
+
+        The wait is randomly shortened by up to half, so that not all hosts retry at the same time.
         """
         longest = min(self.first_s * 2.0 ** min(failures - 1, 30), self.longest_s)
         return longest * (0.5 + random.random() / 2)
 
 
-#: A quarter of a minute of a server that refuses; each attempt's own wait comes on top where it is silent.
+#: About 15 s with a server that refuses; if a server is silent, the time limit of each attempt is added.
 BACKOFF = Backoff()

@@ -1,19 +1,21 @@
-"""``agent sync``: keeps a folder of checkpoints and a prefix of S3 in step while a job runs.
+"""Synchronise a folder of checkpoints with a prefix of S3 while a job runs (``agent sync``).
 
-Of the intermediate output it brings up what is new, with ``--what``, which says what it is. ``out`` brings what is new
-to the job's supervisor, as frames on standard output: from a host that does not share the folder with it. Its standard
-input begins with a message that says which files were brought to the host before anything ran there.
+``down`` downloads the content of S3 before the job starts. ``up`` uploads new files while the job runs, and all
+remaining files when standard input ends. As on SageMaker, nothing is ever deleted in S3. With ``--what``, ``up``
+uploads other files than checkpoints, such as the intermediate output. The value of ``--what`` describes the files in
+messages. ``out`` runs on a host that does not share the folder with the job's supervisor. ``out`` sends new files to
+the supervisor, as frames on standard output. The standard input of ``out`` begins with a message that lists the files
+that were sent to the host before the job started on the host.
 
-At the start what is in S3 comes down; while the job runs new files go up; at the end (of standard input) the rest does.
-As on SageMaker, nothing is ever deleted in S3.
-
-A checkpoint of the Checkpointer's is a folder that appears by a rename: it goes up as soon as it is there, its manifest
-last, and one without a manifest does not come down. What is being staged or deleted is left alone, by its name. Any
-other file goes up when it has not changed between two looks, or at the end.
-
-A link to something in the folder is a copy in S3, which has no links; what the Checkpointer's label refers to is
-recognised by its manifest when it comes down. An empty folder is a marker there, an object whose key ends in a slash,
-which goes up at the end only: most are filled soon. ``out`` sends links, and empty folders.
+A checkpoint of the Checkpointer is a folder that appears by a rename. Such a folder is uploaded as soon as it exists.
+Its manifest is uploaded last, and a checkpoint without a manifest is not downloaded. Files that are being staged or
+deleted are recognised by their names and ignored. Any other file is uploaded when it has not changed between two
+checks, or when standard input ends.
+S3 has no links. Therefore a link to a file or folder in the folder is uploaded as a copy. If the Checkpointer's label
+referred to the copied checkpoint, the manifest in the copy identifies this checkpoint, and the download creates a link
+again. An empty folder is uploaded as a marker: an object whose key ends with a slash. Markers are uploaded only when
+standard input ends, because most empty folders are soon filled. ``out`` sends links as links and empty folders as
+folders.
 """
 
 from __future__ import annotations
@@ -43,17 +45,18 @@ USAGE = (
 
 _CHECKPOINTS = "checkpoints"
 
-#: Seconds between two looks; overrides :data:`_EVERY_S`.
+#: Environment variable with the number of seconds between two checks; overrides :data:`_EVERY_S`.
 EVERY = "FLEETFIT_CHECKPOINT_SYNC_SECONDS"
 _EVERY_S = 5.0
 _CHUNK = 1 << 20
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run ``down`` to its end, or ``up`` until standard input ends and everything is up.
+    """Run the command ``down``, ``up`` or ``out``. ``up`` and ``out`` run until standard input ends and all files are
+    transferred.
 
     Returns:
-        0, 1 when something could not be brought, 2 for a wrong command line.
+        0 on success; 1 if a file could not be transferred; 2 if the command line is invalid.
     """
     try:
         direction, folder, uri, host, every, what = _parse(argv)
@@ -80,10 +83,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def restore(folder: Path, uri: str, *, host: str, tell: Tell) -> None:
-    """Bring what is in S3 into the folder; files that are there with the same size stay.
+    """Download the content of S3 into the folder. Files that already exist with the same size are not downloaded.
 
     Raises:
-        AgentError: it cannot be read or written.
+        AgentError: an object cannot be read, or a file cannot be written.
     """
     from container.agent.s3 import listing
 
@@ -112,10 +115,10 @@ def restore(folder: Path, uri: str, *, host: str, tell: Tell) -> None:
     for item in markers:
         parts = item.key[:-1].split("/")
         if any("/".join(parts[:count]) in keys for count in range(1, len(parts) + 1)):
-            continue  # a file was there before
+            continue  # a file exists at this path
         passing = any(saved.PASSING.fullmatch(part) or part in ("", ".", "..") for part in parts)
         if not passing and not saved.CHECKPOINT.fullmatch(parts[0]) and parts[0] not in labels:
-            with contextlib.suppress(FileExistsError, NotADirectoryError):  # something else is there
+            with contextlib.suppress(FileExistsError, NotADirectoryError):  # another kind of file exists at this path
                 os.makedirs(folder / item.key, exist_ok=True)
     for label, name in labels.items():
         if not os.path.lexists(folder / label):
@@ -124,14 +127,21 @@ def restore(folder: Path, uri: str, *, host: str, tell: Tell) -> None:
     if not wanted:
         return
     bar = ProgressBar(tell, host, "restoring checkpoints", sum(item.size for item in wanted))
-    # Their manifests last: an interrupted restore leaves no folder that looks whole.
+    # Manifests come last: after an interruption, no incomplete folder looks complete.
     for item in sorted(wanted, key=lambda item: item.key.endswith(f"/{saved.MANIFEST}")):
         _fetch(item, folder / item.key, bar)
     bar.end(f"{len(wanted):,} files, {size(sum(item.size for item in wanted))} from {uri} in {bar.elapsed:.1f} s")
 
 
 def _labels(items: Sequence[DataObject]) -> dict[str, str]:
-    """Return the folders that are copies of one of the Checkpointer's: it made a link to that, a label."""
+    """Return the checkpoint that each label refers to. A label is a link in the folder of checkpoints.
+
+    S3 has no links. Therefore a label was uploaded as a copy of its checkpoint. The copy is recognised because its
+    manifest equals the checkpoint's manifest.
+
+    Returns:
+        A dict of the checkpoints' names by the labels.
+    """
     manifests = {}
     for item in items:
         top, _, rest = item.key.partition("/")
@@ -142,7 +152,9 @@ def _labels(items: Sequence[DataObject]) -> dict[str, str]:
 
 
 def _fetch(item: DataObject, target: Path, bar: ProgressBar) -> None:
-    """Bring an object, which keeps its time: what is newer was written here."""
+    """Download an object. The file gets the object's modification time, so that later changes of the file can be
+    detected.
+    """
     partial = target.with_name(f".{target.name}.partial")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -163,14 +175,14 @@ def _fetch(item: DataObject, target: Path, bar: ProgressBar) -> None:
 
 
 class Uploader:
-    """Brings new files of a folder to S3.
+    """An uploader that copies a folder's new files to S3.
 
     Args:
-        folder: The folder; it need not exist yet.
-        uri: The prefix.
-        host: For the lines that it tells.
-        tell: Takes lines.
-        what: What the files are.
+        folder: The folder, which need not exist yet.
+        uri: The prefix of the objects: ``s3://bucket/prefix``.
+        host: The host's name, for messages.
+        tell: Receives the lines of messages.
+        what: Description of the files, for messages.
     """
 
     def __init__(self, folder: Path, uri: str, *, host: str, tell: Tell, what: str = _CHECKPOINTS) -> None:
@@ -192,7 +204,8 @@ class Uploader:
         Raises:
             AgentError: something could not be uploaded in the end; it says what is where.
         """
-        if self._what == _CHECKPOINTS:  # nothing else was brought down, and a size tells little of what changes
+        # only checkpoints were downloaded, and the size of other files shows little about their changes
+        if self._what == _CHECKPOINTS:
             self.mark_restored()
         for _ in moments:
             failed = self.look(final=False)
@@ -212,10 +225,12 @@ class Uploader:
             self.compare()
 
     def compare(self) -> None:
-        """Make sure that everything is there: the next job trusts in it.
+        """Validate that S3 has all files of the folder.
+
+        The next job relies on these files.
 
         Raises:
-            AgentError: something is not there as it is here, or nobody can say.
+            AgentError: a file is missing in S3 or has another size there, or S3 cannot be listed.
         """
         from container.agent.s3 import listing
 
@@ -236,13 +251,14 @@ class Uploader:
                 )
 
     def mark_restored(self) -> None:
-        """Compare once: files that S3 has too came from there, or an earlier attempt uploaded them.
+        """Record the files of the folder that S3 already has.
 
-        Ranks may write already: a file that is newer than the object goes up, also where it has its size.
+        These files were downloaded, or an earlier attempt of the job uploaded them. Ranks may already be writing.
+        Therefore a file that is newer than its object is uploaded, even if the sizes are equal.
         """
         from container.agent.s3 import listing
 
-        with contextlib.suppress(SourceError):  # the first look tries everything then
+        with contextlib.suppress(SourceError):  # after an error, the first check uploads all files
             there = {item.key: item for item in listing.listing(self._prefix, empty=True)}
             for name, status in self._files():
                 item = there.get(name)
@@ -250,10 +266,13 @@ class Uploader:
                     self._up[name] = _identity(status)
 
     def look(self, *, final: bool) -> dict[str, Exception]:
-        """Upload what is new and complete; everything that is new if it is the last look.
+        """Upload new files that are complete.
+
+        Args:
+            final: Whether this is the last check. The last check uploads all new files.
 
         Returns:
-            What could not be uploaded, and why.
+            The error for each file that could not be uploaded, by the file's name.
         """
         failed: dict[str, Exception] = {}
         seen: dict[str, tuple[int, int, int]] = {}
@@ -263,7 +282,9 @@ class Uploader:
             whole = saved.CHECKPOINT.fullmatch(name.partition("/")[0]) is not None and "/" in name
             if self._up.get(name) == now or not (final or whole or self._is_settled(name, now)):
                 continue
-            if failed:  # the server may be away for long; and a manifest must not go up without what it lists
+            # the server may be unreachable for long; and a manifest must not be uploaded without the files that it
+            # lists
+            if failed:
                 failed[name] = next(iter(failed.values()))
                 continue
             try:
@@ -274,11 +295,13 @@ class Uploader:
         return failed
 
     def _is_settled(self, name: str, now: tuple[int, int, int]) -> bool:
-        """Whether something has not changed since the look before; an empty folder may be filled at any time."""
+        """Return whether a file has not changed since the last check. Return False for an empty folder, which may soon
+        be filled.
+        """
         return self._seen.get(name) == now and not name.endswith("/")
 
     def _upload(self, name: str) -> None:
-        """Upload a file, unless it was deleted since it was seen."""
+        """Upload a file, unless the file has been deleted in the meantime."""
         path = self._folder / name
         if name.endswith("/"):
             self._mark(name)
@@ -294,7 +317,7 @@ class Uploader:
                 self._up[name] = _identity(before)
 
     def _mark(self, name: str) -> None:
-        """Have an empty folder in S3."""
+        """Create the marker of an empty folder in S3."""
         from container.agent.s3.upload import S3Upload
 
         with S3Upload(f"{self._prefix}{name}"):
@@ -308,7 +331,7 @@ class Uploader:
                 target.write(chunk)
 
     def _files(self) -> list[tuple[str, os.stat_result]]:
-        """Return every file that may be uploaded; manifests after what they list."""
+        """Return all files that may be uploaded. A manifest comes after the files that it lists."""
         return self._walk(follow=True)
 
     def _walk(self, *, follow: bool) -> list[tuple[str, os.stat_result]]:
@@ -331,15 +354,21 @@ class Uploader:
 
 
 class Sender(Uploader):
-    """Sends new files of a folder to the job's supervisor, and says which have been deleted.
+    """A sender that copies a folder's new files to the job's supervisor, and reports deleted files.
 
-    A file is ``file`` with its name, mode and time, ``data`` with its bytes, and ``whole``; ``link`` has a name and a
-    target, ``folder`` is an empty one, ``gone`` names one that was deleted.
+    The messages are:
+
+    * ``file`` with the name, mode and modification time of a file. ``data`` with the file's bytes follows. The last
+      message is ``whole``, or ``torn`` if the file changed while it was read.
+    * ``link`` with the name and target of a link.
+    * ``folder`` with the name of an empty folder.
+    * ``gone`` with the name of a deleted file.
 
     Args:
-        folder: The folder; it need not exist yet.
-        host: For the lines that it tells.
-        restored: What came from the supervisor, as :func:`saved.files_below` has it: ranks may write already.
+        folder: The folder, which need not exist yet.
+        host: The host's name, for messages.
+        restored: The files that the supervisor sent to the host, as :func:`saved.files_below` returns them. Ranks may
+            have changed these files already.
     """
 
     def __init__(self, folder: Path, *, host: str, restored: Mapping[str, tuple[int, int]]) -> None:
@@ -348,14 +377,16 @@ class Sender(Uploader):
         self._restored = restored
 
     def mark_restored(self) -> None:
-        """Find what came from the supervisor; of that, what is not there any more has been deleted."""
+        """Record the files from the supervisor that have not changed. Files that no longer exist are later reported as
+        deleted.
+        """
         self._up = {name: (*known, 0) for name, known in self._restored.items()}
         for name, status in self._files():
             if self._restored.get(name) == saved.facts(self._folder / name, status):
                 self._up[name] = _identity(status)
 
     def look(self, *, final: bool) -> dict[str, Exception]:
-        """Send what is new and complete, and what is gone."""
+        """Send new files that are complete, and the names of deleted files. See :meth:`Uploader.look`."""
         failed = super().look(final=final)
         for name in [name for name in self._up if name not in self._seen]:
             del self._up[name]
@@ -367,7 +398,7 @@ class Sender(Uploader):
         return self._seen.get(name) == now
 
     def compare(self) -> None:
-        """Nothing: what arrives is written, or fails there."""
+        """Do nothing, because the supervisor writes the files and reports errors by itself."""
 
     def _say(self, line: bytes) -> None:
         self._out.write(encode({"op": "say"}, line))
@@ -386,7 +417,7 @@ class Sender(Uploader):
             else:
                 super()._upload(name)
                 return
-        except FileNotFoundError:  # deleted since it was seen
+        except FileNotFoundError:  # deleted since it was found
             return
         self._up[name] = _identity(before)
 
@@ -401,7 +432,10 @@ class Sender(Uploader):
 
 
 def _sorted(found: Iterable[tuple[str, os.stat_result]]) -> list[tuple[str, os.stat_result]]:
-    """Put manifests after what they list, and links to folders after those."""
+    """Sort files for the upload.
+
+    Manifests come after the files that they list. Links to folders come after these folders.
+    """
     return sorted(
         found,
         key=lambda item: (
@@ -415,7 +449,7 @@ def _sorted(found: Iterable[tuple[str, os.stat_result]]) -> list[tuple[str, os.s
 
 @contextlib.contextmanager
 def _kept(folder: Path) -> Iterator[None]:
-    """Hold a shared lock on a folder: the Checkpointer deletes no folder that is locked."""
+    """Hold a shared lock on a folder, so that the Checkpointer does not delete the folder."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
@@ -436,10 +470,10 @@ def _until_end_of_input(every: float) -> Iterator[None]:
 
 
 def _restored() -> dict[str, tuple[int, int]]:
-    """Read the message with which standard input begins: nothing else is on it.
+    """Read the only message on standard input: the files that were sent to the host.
 
     Raises:
-        MessageError: it ends before.
+        MessageError: the input ends before the message is complete.
     """
     line = bytearray()
     while not line.endswith(b"\n") and (data := os.read(0, _CHUNK)):

@@ -1,27 +1,28 @@
-"""Checkpoints that can be trusted.
+"""Save and restore checkpoints, with checksums.
 
-A :class:`Checkpointer` saves weights, optimizer state, progress and data position while a model trains, and restores
-them on every rank after whatever ended the training::
+A :class:`Checkpointer` saves weights, optimizer state, progress and data position while a model trains. After an
+interruption, it restores them on every rank::
 
     from container.checkpoint import Checkpointer
 
     checkpointer = Checkpointer(keep=3, best="val_accuracy")
-    model.fit(dataset, epochs=20, callbacks=[checkpointer.callback()])  # goes on where it was killed
+    model.fit(dataset, epochs=20, callbacks=[checkpointer.callback()])  # continues after an interruption
 
-It guarantees:
+Guarantees:
 
-* A checkpoint is whole or not there: it is staged beside its final name with a manifest of sizes and checksums,
-  brought to the disk, and renamed at once.
-* What is restored has been verified, byte by byte, in the very memory that is then used. A damaged checkpoint is
-  skipped for the one before it, and it is said which one, which file and why.
-* Once a save has been completed, no restore gives an older step, except where a newer one is damaged.
-* One process writes. A second one is refused; a killed one leaves nothing in the way.
-* The newest, the best and whatever something still refers to are not deleted.
+* A checkpoint is complete or does not exist. It is written under another name, with a manifest of sizes and checksums,
+  flushed to the disk, and then renamed atomically.
+* Restored data has been verified, byte by byte, in the same memory from which it is then used. If a checkpoint is
+  damaged, the previous one is used, and a message names the checkpoint, the file and the reason.
+* Once a save is complete, no restore returns an older step, unless the newer checkpoint is damaged.
+* Only one process can write into a folder. A second process gets an error. A killed process does not block later
+  processes.
+* The newest checkpoints, the best checkpoints and the referenced checkpoints are not deleted.
 
 The modules: ``store`` (the folder), ``manifest``, ``tensors``, ``lock``, ``writer`` (the thread), ``interval`` and
-``retention`` (pure decisions) know nothing of TensorFlow; ``state`` reads and assigns variables, ``callback`` is for
-Keras, ``publishing`` writes snapshots and ``sharing`` is about the ranks; ``checkpointer`` puts them together.
-Importing this package imports none of them.
+``retention`` (pure decisions) do not depend on TensorFlow. ``state`` reads and assigns variables, ``callback`` is the
+Keras callback, ``publishing`` writes snapshots, and ``sharing`` sends checkpoints from rank 0 to the other ranks.
+``checkpointer`` combines these modules. Importing this package imports none of them.
 """
 
 from __future__ import annotations

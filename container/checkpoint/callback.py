@@ -1,10 +1,9 @@
-"""The Keras callback.
+"""Implement the Keras callback.
 
-It is no subclass of either Keras' ``Callback``: it has the methods that both call, so that one class serves both and
-nothing of theirs is imported.
-
-It saves at the *beginning* of a batch, when as many batches are finished as the batch's number says: neither Keras
-then waits for metrics from the device, as they would at a batch's end.
+The class is not a subclass of the ``Callback`` class of tf_keras or Keras 3, but has all methods that these two
+packages call. Therefore one class works with both packages, and this module imports neither of them.
+The callback saves at the *beginning* of a batch, when the batch's number equals the number of finished batches. At a
+batch's end, both versions of Keras would wait for metrics from the device.
 """
 
 from __future__ import annotations
@@ -18,35 +17,35 @@ from container.checkpoint.errors import EpochBeginsAnew
 if TYPE_CHECKING:
     from container.checkpoint.checkpointer import Checkpointer, Restored
 
-#: What Keras calls and this has no use for.
+#: Methods that Keras calls and that this class does not need.
 _UNUSED = (
     "on_batch_begin",
     "on_batch_end",
     *(f"on_{mode}_{when}" for mode in ("test", "predict") for when in ("begin", "end", "batch_begin", "batch_end")),
 )
 
-#: Why an interrupted epoch starts over where nothing was given that could continue within it.
+#: Why an interrupted epoch starts over if there is no data source that can continue within the epoch.
 _NO_DATA = "continuing within an epoch needs callback(data=…), which was not given"
 
 
 class CheckpointCallback:
-    """Saves as a Checkpointer's interval says; restores when the training begins.
+    """A Keras callback that saves at a Checkpointer's interval, and restores when the training begins.
 
     Args:
         checkpointer: The Checkpointer.
-        data: The data source, if it can continue within an epoch.
-        metadata: To be kept with each checkpoint, or a function that gives it.
-        restore: Whether to restore.
+        data: The data source, if the data source can continue within an epoch. Otherwise None.
+        metadata: Metadata to store with each checkpoint, or a function that returns the metadata.
+        restore: Whether to restore a checkpoint when the training begins.
 
     Attributes:
-        restored: What was restored, once the training has begun.
+        restored: The restored checkpoint. None before the training begins, and if no checkpoint was restored.
     """
 
-    #: For tf_keras: nothing needs to be fetched from the device for us.
+    #: For tf_keras: this callback needs no values from the device.
     _supports_tf_logs = True
-    #: For tf_keras under a multi-worker strategy: every rank takes part.
+    #: For tf_keras under a multi-worker strategy: call this callback on every rank.
     _chief_worker_only = False
-    #: For Keras 3: what we do at a batch's end may be done by another thread, later.
+    #: For Keras 3: the methods at a batch's end may run later, in another thread.
     async_safe = True
 
     def __init__(
@@ -58,9 +57,9 @@ class CheckpointCallback:
         self._restore = restore
         self._requested = False
         self._epoch = 0
-        self._step = 0  # at the beginning of the epoch, or of what is left of it
+        self._step = 0  # finished steps at the beginning of the epoch, or of its remaining part
         self._batch = 0  # finished batches of the epoch
-        self._skip = 0  # batches of the epoch that were finished when it was resumed
+        self._skip = 0  # batches of the epoch that were already finished when the epoch was resumed
         self._last_saved: int | None = None
         self._measured = False
         self.restored: Restored | None = None
@@ -68,29 +67,33 @@ class CheckpointCallback:
         self.params: dict[str, Any] = {}
 
     def request(self) -> None:
-        """Save at the next batch, whatever the interval; may be called from a signal handler or a thread."""
+        """Request a save at the next batch, regardless of the interval.
+
+        This method may be called in a signal handler or in another thread.
+        """
         self._requested = True
 
     def finished_steps(self) -> int:
-        """Return how many steps are finished, including those before a restart; in ``on_train_batch_end``, also the
-        current one.
+        """Return the number of finished steps, including those before a restart.
+
+        During ``on_train_batch_end``, the number includes the current step.
         """
         return self._step + max(0, self._batch - self._skip)
 
-    # --- what Keras calls ---
+    # --- methods that Keras calls ---
 
     def set_params(self, params: dict[str, Any]) -> None:
-        """Keep ``fit``'s parameters."""
+        """Store ``fit``'s parameters."""
         self.params = params
 
     def set_model(self, model: Any) -> None:
-        """Keep the model."""
+        """Store the model."""
         self.model = model
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Restore, and tell ``fit`` where to go on."""
+        """Restore a checkpoint, and set the epoch and batch at which ``fit`` continues."""
         checkpointer = self._checkpointer
-        # Every rank takes the same way here, whatever it has saved: restoring and making variables need all of them.
+        # All ranks must do the same here, whatever they have saved: restoring and creating variables need all of them.
         if self._restore and not checkpointer.has_restored:
             checkpointer.restore(self.model)
         self.restored = checkpointer.take_restored()
@@ -105,13 +108,13 @@ class CheckpointCallback:
         self._measure()
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Begin a new epoch, or the rest of one."""
+        """Begin a new epoch, or the rest of an interrupted epoch."""
         self._leave_keras_alone()
         self._epoch = epoch
         self._batch = self._skip
 
     def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Save if it is time."""
+        """Save a checkpoint if a save is due."""
         finished = batch
         if not self._measured and finished > self._skip:
             self._measure()
@@ -122,11 +125,15 @@ class CheckpointCallback:
             self._save(step, epoch=self._epoch, batch=finished, wait=self._requested)
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Count. With several steps per execution the number is that of the last."""
+        """Record the number of finished batches. With several steps per execution, ``batch`` is the number of the last
+        step.
+        """
         self._batch = max(self._batch, batch + 1)
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Save if it is time, or if this may be the best."""
+        """Save a checkpoint if a save is due, if this is the last epoch, or if this checkpoint may be the best
+        checkpoint.
+        """
         self._step += self._batches_of_epoch() - self._skip
         self._skip = self._batch = 0
         self._epoch = epoch + 1
@@ -138,13 +145,14 @@ class CheckpointCallback:
         metrics = logs or {}
         rated = checkpointer.best is not None and checkpointer.best.metric in metrics
         due = checkpointer.schedule.due(self._step, finished_epoch=epoch + 1) and self._may_save()
-        # At the end Keras may put averages in the place of the weights (use_ema): we save what can be gone on from.
+        # At the end, Keras may replace the weights by averages (use_ema); save now, while the training could be
+        # continued.
         last = epoch + 1 >= int(self.params.get("epochs") or 0) or bool(getattr(self.model, "stop_training", False))
         if self._requested or rated or due or last:
             self._save(self._step, epoch=epoch + 1, batch=0, metrics=metrics, wait=self._requested)
 
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Save what is not saved yet, and wait for the disk."""
+        """Save the last step if it is not saved yet. Wait until all saved checkpoints are on the disk."""
         self._leave_keras_alone()
         checkpointer = self._checkpointer
         if checkpointer.cluster.rank != 0:
@@ -153,10 +161,10 @@ class CheckpointCallback:
             self._save(self._step, epoch=self._epoch, batch=0, metrics=logs)
         checkpointer.wait()
 
-    # --- what tf_keras asks ---
+    # --- methods that tf_keras calls ---
 
     def _implements_train_batch_hooks(self) -> bool:
-        # Under parameter servers a batch's number says how many have been scheduled, not how many are finished.
+        # Under parameter servers, a batch's number counts the scheduled batches, not the finished ones.
         strategy = getattr(self.model, "distribute_strategy", None)
         return not getattr(strategy, "_should_use_with_coordinator", False)
 
@@ -173,12 +181,13 @@ class CheckpointCallback:
         self._leave_keras_alone()
         return (self._epoch, self._skip) if self._epoch >= initial_epoch else (initial_epoch, 0)
 
-    # --- within ---
+    # --- private methods ---
 
     def _measure(self) -> None:
-        """On every rank, make the variables that a save reads, and give the schedule their size.
+        """Create, on every rank, the variables that a save reads. Tell the schedule how many bytes a save writes.
 
-        A model that gets its variables in its first step is looked at again after that.
+        Some models create their variables only in the first step. For such a model, this method is called again after
+        the first step.
         """
         size = self._checkpointer.state_bytes(self.model)
         if size is not None:
@@ -186,7 +195,7 @@ class CheckpointCallback:
             self._measured = True
 
     def _begin_data(self) -> None:
-        """Say at the beginning, and not when it is too late, that an epoch that is interrupted begins anew."""
+        """Print a warning, with the reason, if an interrupted epoch would start over after a restart."""
         begin = getattr(self._data, "training_begins", None)
         no_data = _NO_DATA if self._data is None else ""
         why = begin(self.params.get("steps")) if begin is not None else no_data
@@ -199,7 +208,7 @@ class CheckpointCallback:
             print(f"checkpoints: {text}", file=sys.stderr, flush=True)
 
     def _go_on(self, restored: Restored) -> None:
-        """Tell ``fit`` where to go on, and the data source."""
+        """Set the epoch and batch at which ``fit`` and the data source continue."""
         progress = restored.progress
         self._epoch = progress.epoch
         try:
@@ -224,9 +233,10 @@ class CheckpointCallback:
             self.model._training_state = self
 
     def _pass_over(self) -> None:
-        """Let Keras 3, which begins every epoch with its first batch, go through finished batches without training.
+        """Make Keras 3 skip the finished batches of the interrupted epoch without training.
 
-        A shorter first epoch would do as well, if Keras 3 did not take its length for that of all epochs.
+        Keras 3 starts every epoch at its first batch. A shorter first epoch is not a solution, because Keras 3 would
+        use the shorter length for all epochs.
         """
         model, train = self.model, self.model.train_function
         left = self._skip // max(1, int(getattr(model, "steps_per_execution", 1)))
@@ -243,22 +253,28 @@ class CheckpointCallback:
             model.train_function = pass_over
 
     def _leave_keras_alone(self) -> None:
-        """Let a later ``fit`` begin where it is told to."""
+        """Reset the epoch and batch that this callback has set in the model.
+
+        A later ``fit`` then starts at the ``initial_epoch`` that is passed to that call.
+        """
         if hasattr(self.model, "_initial_epoch"):
             self.model._initial_epoch = None
         elif getattr(self.model, "_training_state", None) is self:
             self.model._training_state = None
 
     def _batches_of_epoch(self) -> int:
-        """Return how many batches the ending epoch had."""
+        """Return the number of batches of the epoch that has just ended."""
         planned = self.params.get("steps")
         if not self._implements_train_batch_hooks():
             return int(planned or 0)
-        # Keras 3 counts a last execution of fewer steps as a full one.
+        # Keras 3 counts a last execution with fewer steps as a full one.
         return min(self._batch, int(planned)) if planned else self._batch
 
     def _may_save(self) -> bool:
-        """Return whether to save: an interval that the budget decides never makes the training wait for the disk."""
+        """Return whether a save may start now.
+
+        Return False if the interval is "auto" and the save would have to wait for the disk. Otherwise return True.
+        """
         return self._checkpointer.every.unit.value != "auto" or self._checkpointer.idle
 
     def _save(
@@ -283,6 +299,6 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
     pass
 
 
-_nothing._is_default = True  # type: ignore[attr-defined] # for Keras 3: there is nothing to call
+_nothing._is_default = True  # type: ignore[attr-defined] # Keras 3 then does not call the method
 for _name in _UNUSED:
     setattr(CheckpointCallback, _name, staticmethod(_nothing))

@@ -1,4 +1,4 @@
-"""The Checkpointer: saves while a model trains, restores on every rank."""
+"""Implement the Checkpointer, which saves while a model trains, and restores on every rank."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ _LEARNING_RATES = ("auto", "saved", "current")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Restored:
-    """What was restored.
+    """The result of a restore.
 
     Attributes:
-        name: The checkpoint.
-        progress: How far it was.
-        metrics: Values at that point.
-        metadata: The user's own.
-        size: The number of ranks that it was saved with.
-        rate_kept: Whether the optimizer's learning rate is the script's, and not the saved one.
-        arrays: What was saved, by file and name, when ``restore`` was given nothing to fill.
-        skipped: Newer checkpoints that are damaged, the newest first.
+        name: Name of the checkpoint.
+        progress: The training's progress at the save.
+        metrics: Values of metrics at the save.
+        metadata: The metadata that the user passed to the save.
+        size: Number of ranks of the training that saved the checkpoint.
+        rate_kept: Whether the optimizer kept the script's learning rate instead of using the saved learning rate.
+        arrays: The saved arrays by group and name, if ``restore`` was called without a model. Otherwise empty.
+        skipped: The damaged checkpoints that are newer than the restored checkpoint, the newest first.
     """
 
     name: str
@@ -61,47 +61,55 @@ class Restored:
 
     @property
     def serial(self) -> int:
-        """Its number: a checkpoint with a higher one was saved later."""
+        """Return the checkpoint's number. A checkpoint with a higher number was saved later."""
         return serial_of(self.name)
 
     @property
     def epoch(self) -> int:
-        """Finished epochs: Keras' ``initial_epoch``."""
+        """Return the number of finished epochs, to be used as Keras' ``initial_epoch``."""
         return self.progress.epoch
 
     @property
     def step(self) -> int:
-        """Finished steps over all epochs."""
+        """Return the number of finished steps over all epochs."""
         return self.progress.step
 
 
 class Checkpointer:
-    """Saves checkpoints and restores them.
+    """Save and restore checkpoints in a folder.
 
     Args:
-        directory: The folder; None for ``$SM_CHECKPOINT_DIR``, or ``/opt/ml/checkpoints`` without it.
-        keep: How many of the newest stay; None for all.
-        best: What else stays: ``"val_loss"``, ``"max f1"``, or a :class:`Best`.
-        every: When :meth:`callback` saves: a number of steps, ``"30s"``, ``"5 min"``, ``"epoch"``, ``"2 epochs"``, or
-            ``"auto"``: as often as costs no more than ``budget``.
-        asynchronous: Whether a save only takes a snapshot, and a thread writes it.
-        cluster: The cluster, as ``container.distributed.init()`` gives it; ``cluster.callbacks(checkpointer=…)`` sets
-            it. None for that of ``init()``, if it has been called by the first use, and else for a single process.
-            :class:`SingleProcess` for a script that saves and restores on one of its ranks alone.
-        budget: The share of the training time that "auto" may cost.
-        pending: How many snapshots may be in memory at once. A save that would be one more waits.
-        learning_rate: Where the optimizer's learning rate comes from at a restore: ``"saved"``, ``"current"`` (the
-            script's), or ``"auto"``: the saved one if the cluster has the size that it had then.
-        read_only: Restores while another process may be writing, and never writes.
-        lock_timeout: How long another writer, which may be ending, is waited for, in seconds.
+        directory: The folder for the checkpoints. If None, the folder is ``$SM_CHECKPOINT_DIR``, or
+            ``/opt/ml/checkpoints`` if this variable is not set.
+        keep: Number of newest checkpoints to keep. None to keep all checkpoints.
+        best: The metric that determines the best checkpoints: ``"val_loss"``, ``"max f1"``, or a :class:`Best`. The
+            best checkpoints are also kept.
+        every: The interval at which :meth:`callback` saves: a number of steps, ``"30s"``, ``"5 min"``, ``"epoch"``,
+            ``"2 epochs"``, or ``"auto"``. With ``"auto"``, saves are as frequent as ``budget`` allows.
+        asynchronous: Whether a save returns as soon as the variables are copied. A thread then writes the copy to the
+            disk. If false, a save returns only when the checkpoint is on the disk.
+        cluster: The cluster that ``container.distributed.init()`` returns. ``cluster.callbacks(checkpointer=…)`` sets
+            this value. If None, the cluster is determined when the Checkpointer is first used. If ``init()`` has been
+            called by then, the cluster of ``init()`` is used. Otherwise a single process is assumed. Pass a
+            :class:`SingleProcess` if the script saves and restores on only one of its ranks.
+        budget: The maximum fraction of the training time that saving may cost if ``every`` is "auto" (0.01 means 1 %).
+        pending: Maximum number of snapshots in memory. A save that would exceed this number waits.
+        learning_rate: The optimizer's learning rate after a restore. ``"saved"`` means the saved learning rate.
+            ``"current"`` means the script's learning rate. ``"auto"`` means the saved learning rate if the cluster has
+            the same size as at the save, and otherwise the script's learning rate.
+        read_only: Whether the Checkpointer only restores and never saves. If true, the Checkpointer can restore while
+            another process saves.
+        lock_timeout: Maximum number of seconds to wait while another process writes into the folder. That process may
+            be about to exit.
 
     Attributes:
-        every: The interval.
-        progress: That of the last restore and, on rank 0, save; None before.
-        schedule: Decides when :meth:`callback` saves.
+        every: The interval at which :meth:`callback` saves.
+        progress: The training's progress at the last restore or, on rank 0, at the last save. None before the first
+            restore or save.
+        schedule: The schedule that decides when :meth:`callback` saves.
 
     Raises:
-        ValueError: an argument makes no sense; nothing is touched before the first use.
+        ValueError: an argument is invalid. Errors of the folder are raised only at the first save or restore.
     """
 
     def __init__(
@@ -149,7 +157,7 @@ class Checkpointer:
         publisher = Publisher(self._store, self._keep, self._best, self.schedule, self._free)
         self._publisher = publisher
         self._writer = BackgroundWriter(publisher, pending=pending, where=self.directory)
-        # At the interpreter's end, and when nobody uses it any more, what is under way is finished.
+        # At the interpreter's end, or when the Checkpointer is garbage-collected, pending saves are finished.
         self._finalizer = weakref.finalize(self, _finish, self._writer)
 
     def __repr__(self) -> str:
@@ -167,14 +175,14 @@ class Checkpointer:
         except CheckpointError as unseen:  # the first error is the one to raise
             _say(f"checkpoints: {unseen}")
 
-    # --- what there is ---
+    # --- properties and references ---
 
     @property
     def cluster(self) -> SavingCluster:
-        """The cluster.
+        """Return the cluster whose ranks share the checkpoints.
 
         Raises:
-            CheckpointError: there are several ranks, and nothing says how they talk to each other.
+            CheckpointError: the job has several ranks, but no cluster through which the ranks can communicate.
         """
         if self._cluster is None:
             self._cluster = surrounding_cluster()
@@ -186,22 +194,24 @@ class Checkpointer:
 
     @property
     def directory(self) -> str:
-        """The folder."""
+        """Return the folder of the checkpoints."""
         return self._store.directory
 
     @property
     def best(self) -> Best | None:
-        """What makes a checkpoint the best one."""
+        """Return the metric that determines the best checkpoints, or None."""
         return self._best
 
     @property
     def completed(self) -> Progress | None:
-        """The progress of the last save that is on the disk; None before the first."""
+        """Return the progress of the newest checkpoint that was written completely to the disk. Return None if there is
+        none yet.
+        """
         return self._publisher.completed
 
     @property
     def idle(self) -> bool:
-        """Whether a save would not have to wait for the disk."""
+        """Return whether a save could start without waiting for the disk."""
         return self._writer.idle
 
     def checkpoints(self) -> list[str]:
@@ -209,14 +219,15 @@ class Checkpointer:
         return self._store.names()
 
     def pin(self, label: str, name: str | None = None) -> None:
-        """Keep a checkpoint until :meth:`unpin`, whatever ``keep`` says. Restore it with ``restore(which=label)``.
+        """Prevent the deletion of a checkpoint until :meth:`unpin` is called, regardless of ``keep``.
+        ``restore(which=label)`` restores the checkpoint.
 
         Args:
-            label: A name for the reference, which is a link in the folder.
-            name: The checkpoint; None for the newest.
+            label: A name for the checkpoint. A link with this name is created in the folder.
+            name: The name of the checkpoint. None for the newest checkpoint.
 
         Raises:
-            FileNotFoundError: there is no such checkpoint.
+            FileNotFoundError: there is no checkpoint of that name.
         """
         if name is None:
             self.wait()
@@ -224,7 +235,7 @@ class Checkpointer:
         self._store.pin(name, label)
 
     def unpin(self, label: str) -> None:
-        """Let a checkpoint go that :meth:`pin` kept.
+        """Remove a label that :meth:`pin` created. The checkpoint may then be deleted.
 
         Raises:
             FileNotFoundError: there is no such label.
@@ -246,29 +257,32 @@ class Checkpointer:
         optimizer: Any = None,
         wait: bool = False,
     ) -> None:
-        """Save a checkpoint. All ranks may call it; rank 0 alone reads the variables and writes.
+        """Save a checkpoint. All ranks may call this method. Only rank 0 reads the variables and writes the checkpoint.
 
         Args:
-            model: A Keras model; a PyTorch module; or a mapping of names to numpy arrays, to variables, or to what has
-                a ``state_dict``.
-            epoch: Finished epochs.
-            step: Finished steps over all epochs.
-            batch: Finished batches of the epoch under way.
-            position: Where the data source is, as JSON knows it.
-            metrics: Values at this point; what ``best`` looks at.
-            metadata: Anything that JSON knows, to be given back by a restore.
-            optimizer: The optimizer; None for the model's own.
-            wait: Whether to return only when the checkpoint is on the disk. Without ``asynchronous`` it always is.
+            model: A Keras model, a PyTorch module, or a mapping. The mapping's keys are names. The mapping's values are
+                numpy arrays, variables, or objects with a ``state_dict``.
+            epoch: Number of finished epochs.
+            step: Number of finished steps over all epochs.
+            batch: Number of finished batches of the current epoch.
+            position: Position of the data source, as a JSON value.
+            metrics: Values of metrics at this point, by name. Without a value for the metric of ``best``, this
+                checkpoint is never one of the best checkpoints.
+            metadata: Any JSON value. A restore returns this value.
+            optimizer: The optimizer. None for the optimizer that the model was compiled with.
+            wait: Whether to return only when the checkpoint is on the disk. If ``asynchronous`` is False, the method
+                always waits.
 
         Raises:
-            CheckpointWriteError: this save, or an earlier one that was under way, failed.
+            CheckpointWriteError: this save, or an earlier pending save, failed.
             CheckpointLockedError: another process writes into the folder.
-            CheckpointError: the process is one of several, and no cluster has been given.
-            TypeError: metadata, position or an array has no form in a checkpoint.
+            CheckpointError: the process is one of several ranks, and the Checkpointer has no cluster.
+            TypeError: ``metadata``, ``position`` or an array cannot be stored in a checkpoint.
         """
         began = time.monotonic()
         cluster = self.cluster
-        # All ranks: an optimizer's variables may have to be made, which is a common act under some strategies.
+        # On all ranks: this may create the optimizer's variables, which is a collective operation under some
+        # strategies.
         source = self._state_of(model, optimizer)
         groups = source.groups()
         if isinstance(cluster, Counting):
@@ -308,18 +322,18 @@ class Checkpointer:
             self.schedule.saved(step, blocked_s=time.monotonic() - began)
 
     def wait(self) -> None:
-        """Return when every save is on the disk.
+        """Wait until all saved checkpoints are on the disk.
 
         Raises:
-            CheckpointWriteError: one failed.
+            CheckpointWriteError: a save failed.
         """
         self._writer.wait()
 
     def close(self) -> None:
-        """Finish what is under way and let others write into the folder.
+        """Wait for pending saves, and release the folder so that other processes can write into it.
 
         Raises:
-            CheckpointWriteError: a save failed, and that has not been raised yet.
+            CheckpointWriteError: a save failed, and its error was not raised yet.
         """
         self._finalizer.detach()
         self._writer.close()
@@ -327,23 +341,24 @@ class Checkpointer:
     # --- restoring ---
 
     def restore(self, model: Any = None, *, optimizer: Any = None, which: str = "newest") -> Restored | None:
-        """Restore a checkpoint. All ranks must call it; all have the same afterwards.
+        """Restore a checkpoint. All ranks must call this method, and all ranks restore the same checkpoint.
 
         Args:
-            model: What to fill, as for :meth:`save`: a Keras model must be built. None to get the arrays themselves.
-            optimizer: The optimizer; None for the model's own.
-            which: ``"newest"`` (that verifies), ``"best"``, or a checkpoint's name or label.
+            model: The object to restore into, as for :meth:`save`. A Keras model must be built. If None, the arrays are
+                returned in :attr:`Restored.arrays`.
+            optimizer: The optimizer. None for the optimizer that the model was compiled with.
+            which: ``"newest"`` (the newest undamaged checkpoint), ``"best"``, or a checkpoint's name or label.
 
         Returns:
-            What was restored; None where there is no checkpoint yet.
+            The restored checkpoint, or None if there is no checkpoint yet.
 
         Raises:
             NoUsableCheckpointError: there are checkpoints, and all of them are damaged.
-            CheckpointMismatchError: the checkpoint is of another model or optimizer; nothing has been changed.
-            CheckpointVersionError: it is of a later format.
-            CheckpointError: the process is one of several, and no cluster has been given.
-            DamagedCheckpointError: the one asked for by name is damaged.
-            FileNotFoundError: there is none of that name.
+            CheckpointMismatchError: the checkpoint is of another model or optimizer. Nothing has been changed.
+            CheckpointVersionError: this version of fleetfit cannot read the checkpoint's format.
+            CheckpointError: the process is one of several ranks, and the Checkpointer has no cluster.
+            DamagedCheckpointError: the checkpoint that ``which`` names is damaged.
+            FileNotFoundError: there is no checkpoint of that name.
         """
         found = share(self.cluster, self._load(which) if self.cluster.rank == 0 else None)
         self._has_restored = True
@@ -355,7 +370,7 @@ class Checkpointer:
                 for name, content in found.files.items()
                 if name.endswith(SUFFIX)
             }
-        except tensors.TensorsError as error:  # verified, and yet: another program's
+        except tensors.TensorsError as error:  # the file matches its checksum, but another program wrote it
             raise CheckpointMismatchError(f"{self.directory}/{found.name} cannot be read: {error}") from error
         size = int(found.manifest.facts.get("size", 1))
         rate_kept = model is not None and self._fill(self._state_of(model, optimizer), found, parsed, size)
@@ -377,18 +392,21 @@ class Checkpointer:
         return restored
 
     def callback(self, *, data: Any = None, metadata: Any = None, restore: bool = True) -> Any:
-        """Return a Keras callback (for tf_keras and Keras 3) that saves as ``every`` says, and at the end.
+        """Return a Keras callback (for tf_keras and Keras 3) that saves at the interval ``every``, and at the end of
+        the training.
 
-        When the training begins it restores the newest checkpoint, unless :meth:`restore` has been called, and lets
-        ``fit`` go on with the epoch that comes next. It belongs at the end of the list of callbacks.
+        When the training begins, the callback restores the newest checkpoint, unless :meth:`restore` has been called
+        before. ``fit`` then continues with the next epoch. Put the callback at the end of the list of callbacks.
 
         Args:
-            data: The data source, if it can continue within an epoch: ``position(epoch, batch)`` gives what JSON
-                knows, and ``resume(position)`` continues there and returns whether anything of that epoch is left.
-                It may have ``training_begins(steps)``, which gets the number of steps of ``fit``'s epochs and returns
-                why it could not do so, or "". Without one, an epoch that was interrupted begins anew.
-            metadata: To be kept with each checkpoint; a function of no arguments is called for it.
-            restore: Whether to restore at all.
+            data: The data source, if the data source can continue within an epoch. The method ``position(epoch,
+                batch)`` of the data source returns a JSON value. The method ``resume(position)`` continues at that
+                position, and returns whether any batches of that epoch are left. The optional method
+                ``training_begins(steps)`` gets the number of steps in ``fit``'s epochs. ``training_begins`` returns ""
+                if the data source can continue within an epoch, and otherwise the reason. Without ``data``, an
+                interrupted epoch starts over.
+            metadata: Metadata to store with each checkpoint, or a function without arguments that returns the metadata.
+            restore: Whether to restore a checkpoint when the training begins.
         """
         from container.checkpoint.callback import CheckpointCallback
 
@@ -398,16 +416,16 @@ class Checkpointer:
 
     @property
     def has_restored(self) -> bool:
-        """Whether a restore has been tried; the same on all ranks."""
+        """Return whether :meth:`restore` has been called. The result is the same on all ranks."""
         return self._has_restored
 
     def take_restored(self) -> Restored | None:
-        """Return what was restored and no ``fit`` has resumed from yet."""
+        """Return the restored checkpoint if no ``fit`` has continued from the checkpoint yet. Otherwise return None."""
         restored, self._restored = self._restored, None
         return restored
 
     def state_bytes(self, model: Any, optimizer: Any = None) -> int | None:
-        """Return the size of what a save writes; None for a model that has no variables yet."""
+        """Return the number of bytes that a save writes. Return None for a model that has no variables yet."""
         source = self._state_of(model, optimizer)
         if isinstance(source, state.KerasState) and not source.built:
             return None
@@ -415,19 +433,19 @@ class Checkpointer:
         return sum(slot.spec.bytes for slots in groups.values() for slot in slots)
 
     def count_from(self, serial: int) -> None:
-        """Number what is saved from now on higher than ``serial``.
+        """Give the next checkpoints numbers above ``serial``.
 
-        A rank that takes over from rank 0 of another host has not seen all that was saved there, and what it saves
-        must not look older.
+        A rank that replaces rank 0 on another host has not seen all checkpoints that were saved on the previous host.
+        The checkpoints of this rank must get higher numbers, so that these checkpoints are recognised as newer.
         """
         self._store.floor = max(self._store.floor, serial)
 
-    # --- within ---
+    # --- private methods ---
 
     def _lock(self) -> None:
         if self._read_only:
             raise CheckpointError("this Checkpointer cannot write: it was made with read_only=True")
-        self._writer.check_open()  # or the folder, which closing has given to others, would be locked for good
+        self._writer.check_open()  # otherwise the folder, which close() released, would stay locked
         self._store.lock(self._lock_timeout)
 
     def _state_of(self, model: Any, optimizer: Any) -> state.Saveable:
@@ -437,7 +455,9 @@ class Checkpointer:
         return known[2]
 
     def _snapshot(self, groups: Mapping[str, list[state.ArraySlot]]) -> dict[str, tensors.Arena]:
-        """Copy everything into memory of our own, which an earlier snapshot has used if there is such."""
+        """Copy all variables into memory of the Checkpointer. If an earlier snapshot has the same layout, reuse its
+        memory.
+        """
         arenas = self._free.pop() if self._free else {}
         if {group: tuple(slot.spec for slot in slots) for group, slots in groups.items()} != {
             group: arena.specs for group, arena in arenas.items()
@@ -450,10 +470,12 @@ class Checkpointer:
         return arenas
 
     def _load(self, which: str) -> Loaded | Refusal | None:
-        """Rank 0's part of a restore; what goes wrong is for all ranks to know."""
+        """Return the checkpoint that rank 0 has read for a restore. If rank 0 cannot read a checkpoint, return the
+        error, so that all ranks receive the error.
+        """
         try:
             if not self._read_only and not self._writer.closed:
-                # No earlier process may add a checkpoint after we have chosen.
+                # After we have chosen a checkpoint, no earlier process may add one.
                 self._lock()
                 self.wait()
             if which == "newest":
@@ -475,7 +497,14 @@ class Checkpointer:
         parsed: Mapping[str, Mapping[str, np.ndarray[Any, Any]]],
         size: int,
     ) -> bool:
-        """Compare everything, then assign it; return whether the learning rate was left as it was."""
+        """Compare all variables with the checkpoint, then assign the saved values.
+
+        Returns:
+            Whether the optimizer kept its current learning rate.
+
+        Raises:
+            CheckpointMismatchError: the checkpoint is of another model or optimizer.
+        """
         loose = isinstance(target, state.KerasState)
         path = os.path.join(self.directory, found.name)
         if isinstance(target, state.KerasState) and not target.built:
@@ -526,15 +555,17 @@ class Checkpointer:
 
 
 def default_directory() -> str:
-    """Return ``$SM_CHECKPOINT_DIR``, or SageMaker's folder for checkpoints."""
+    """Return ``$SM_CHECKPOINT_DIR``. If this variable is not set, return SageMaker's folder for checkpoints."""
     return os.environ.get(variables.CHECKPOINT_DIR) or f"{layout.DEFAULT_BASE_DIR}/checkpoints"
 
 
 def _finish(writer: BackgroundWriter[Snapshot]) -> None:
-    """Write what is under way; nobody is left to raise to."""
+    """Wait for pending saves. Print an error instead of raising it, because no caller is left that could handle the
+    error.
+    """
     try:
         writer.close()
-    except Exception as error:  # noqa: BLE001 - nobody is left to raise it to
+    except Exception as error:  # noqa: BLE001 - there is no caller left to raise to
         _say(f"checkpoints: {error}")
 
 
@@ -543,10 +574,10 @@ def _say(text: str) -> None:
 
 
 def _as_json(what: str, value: Any) -> Any:
-    """Return a copy of the value as a reader will get it.
+    """Return the value in the form in which a restore will return it: encoded as JSON and decoded again.
 
     Raises:
-        TypeError: JSON has no form for it.
+        TypeError: JSON cannot represent the value.
     """
     if value is None:
         return None
@@ -557,7 +588,7 @@ def _as_json(what: str, value: Any) -> Any:
 
 
 def _number(value: Any) -> float | None:
-    """Convert a value to a number; None if it is not one."""
+    """Convert a value to a float. Return None if the value is not a number."""
     try:
         return float(value)
     except (TypeError, ValueError):

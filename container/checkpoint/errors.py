@@ -1,4 +1,4 @@
-"""Errors of checkpoints.
+"""Define the errors of checkpoints.
 
 ::
 
@@ -6,10 +6,10 @@
     ├── CheckpointLockedError      another process writes into the folder
     ├── CheckpointWriteError       a save failed; raised by the next call, and by close()
     ├── NoUsableCheckpointError    there are checkpoints, and all of them are damaged
-    ├── DamagedCheckpointError     one checkpoint, asked for by name, is damaged
-    ├── CheckpointVersionError     written by a newer version
-    └── CheckpointMismatchError    sound, but of another model or optimizer
-    EpochBeginsAnew                no failure: what a data source's resume() may answer
+    ├── DamagedCheckpointError     the checkpoint that was requested by name is damaged
+    ├── CheckpointVersionError     the checkpoint was written by a newer version
+    └── CheckpointMismatchError    the checkpoint is undamaged, but of another model or optimizer
+    EpochBeginsAnew                not a failure: a data source's resume() may raise it
 """
 
 from __future__ import annotations
@@ -23,23 +23,26 @@ class CheckpointError(Exception):
 
 
 class CheckpointLockedError(CheckpointError):
-    """Another process writes checkpoints into the same folder."""
+    """Raised if another process writes checkpoints into the same folder."""
 
 
 class CheckpointWriteError(CheckpointError):
-    """A checkpoint could not be written. Those written before are untouched."""
+    """Raised if a checkpoint could not be written. Earlier checkpoints are unchanged."""
 
 
 class CheckpointVersionError(CheckpointError):
-    """A checkpoint is of a newer format than this version reads."""
+    """Raised if a checkpoint has a format version that this version of fleetfit cannot read."""
 
 
 class CheckpointMismatchError(CheckpointError, ValueError):
-    """A checkpoint does not fit the model or optimizer that it is restored into."""
+    """Raised if a checkpoint does not match the model or optimizer that it is restored into."""
 
 
 class EpochBeginsAnew(Exception):
-    """Raised by a data source's ``resume()``: it cannot tell which records of the epoch are left, and why."""
+    """Raised by a data source's ``resume()`` if the remaining records of the epoch cannot be determined.
+
+    The message names the reason.
+    """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,9 +50,9 @@ class Skipped:
     """A checkpoint that was not restored because it is damaged.
 
     Attributes:
-        name: The checkpoint's folder.
-        file: The damaged file in it; None when it is the folder itself.
-        reason: What is wrong.
+        name: The name of the checkpoint's folder.
+        file: The name of the damaged file in that folder. None if the folder itself is damaged.
+        reason: Description of the damage.
     """
 
     name: str
@@ -62,10 +65,10 @@ class Skipped:
 
 
 class DamagedCheckpointError(CheckpointError):
-    """A checkpoint does not verify.
+    """Raised if the requested checkpoint is damaged.
 
     Attributes:
-        damage: Which file, and what is wrong with it.
+        damage: The damaged file and the reason.
     """
 
     def __init__(self, damage: Skipped) -> None:
@@ -77,10 +80,11 @@ class DamagedCheckpointError(CheckpointError):
 
 
 class NoUsableCheckpointError(CheckpointError):
-    """There are checkpoints, but none verifies.
+    """Raised if there are checkpoints, but all of them are damaged.
 
     Attributes:
-        skipped: Each of them, the newest first, with what is wrong.
+        directory: The folder of the checkpoints.
+        skipped: The damaged checkpoints, the newest first, each with the reason.
     """
 
     def __init__(self, directory: str, skipped: Sequence[Skipped]) -> None:

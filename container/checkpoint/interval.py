@@ -1,4 +1,4 @@
-"""Decide when to save: every so many steps, seconds or epochs, or as often as the budget allows."""
+"""Decide when to save: every N steps, seconds or epochs, or as often as the budget for the cost of saving allows."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from container.contract.names import unknown
 #: Share of the training time that "auto" may cost.
 BUDGET = 0.01
 
-#: "auto" saves no more often than this, in seconds.
+#: Minimum time between two saves of "auto", in seconds.
 MIN_AUTO_S = 1.0
 
-#: "auto" leaves at least this many times a write's duration between two saves.
+#: Minimum time between two saves of "auto", as a multiple of the duration of a write.
 _WRITE_SHARE = 4.0
 
-#: A guess at the rate of the first snapshot, in bytes per second, before one has been measured.
+#: Assumed rate of a snapshot, in bytes per second, before the first measurement.
 _FIRST_RATE = 0.5e9
 
 
 class Unit(enum.Enum):
-    """What an interval counts."""
+    """The unit of an interval."""
 
     STEPS = "steps"
     SECONDS = "seconds"
@@ -48,8 +48,8 @@ class Every:
     """An interval between saves.
 
     Attributes:
-        unit: What is counted.
-        amount: How many; without meaning for ``AUTO``.
+        unit: Unit of the interval.
+        amount: Number of units. The number is ignored for ``AUTO``.
     """
 
     unit: Unit
@@ -63,10 +63,11 @@ class Every:
 
     @classmethod
     def parse(cls, value: int | str | datetime.timedelta | Every) -> Every:
-        """Read ``100`` (steps), ``"100 steps"``, ``"30s"``, ``"5 min"``, ``"epoch"``, ``"2 epochs"``, ``"auto"``.
+        """Parse an interval such as ``100`` (steps), ``"100 steps"``, ``"30s"``, ``"5 min"``, ``"epoch"``, ``"2
+        epochs"`` or ``"auto"``.
 
         Raises:
-            ValueError: it is none of these.
+            ValueError: the value has another form.
         """
         if isinstance(value, Every):
             return value
@@ -90,12 +91,12 @@ class Every:
 
 
 class Schedule:
-    """Decides at each batch and epoch whether to save.
+    """A schedule that decides at each batch and epoch whether to save.
 
     Args:
         every: The interval.
-        budget: For "auto", the share of the time that saving may cost.
-        clock: Gives seconds.
+        budget: The maximum fraction of the time that saving may cost, if ``every`` is "auto".
+        clock: Returns the current time in seconds.
 
     Attributes:
         every: The interval.
@@ -115,24 +116,29 @@ class Schedule:
         self._write_s = 0.0
 
     def start(self, step: int, state_bytes: int = 0) -> None:
-        """Take note that training begins or resumes.
+        """Start the schedule when training begins or resumes.
 
         Args:
-            step: Finished steps.
-            state_bytes: Size of what is going to be saved, from which the first cost is guessed.
+            step: Number of finished steps.
+            state_bytes: Number of bytes that a save writes, or 0 if unknown. The cost of the first save is estimated
+                from this number.
         """
         self._last_step = step
         self._last_time = self._clock()
         self.expect(state_bytes)
 
     def expect(self, state_bytes: int) -> None:
-        """Guess the first cost from the size of what is going to be saved, where that is known only later."""
+        """Estimate the cost of the first save from the number of bytes that a save writes.
+
+        Call this method if the number of bytes becomes known only after :meth:`start`. If the cost is known already,
+        this method has no effect.
+        """
         if self._cost_s is None and state_bytes:
             self._cost_s = state_bytes / _FIRST_RATE
 
     @property
     def interval_s(self) -> float:
-        """The time between two saves, in seconds, where time decides."""
+        """Return the minimum time between two saves, in seconds, for an interval in seconds and for "auto"."""
         if self.every.unit is Unit.SECONDS:
             return self.every.amount
         return max(MIN_AUTO_S, (self._cost_s or 0.0) / self._budget, self._write_s * _WRITE_SHARE)
@@ -141,8 +147,8 @@ class Schedule:
         """Return whether to save now.
 
         Args:
-            step: Finished steps.
-            finished_epoch: Number of epochs finished, at an epoch's end.
+            step: Number of finished steps.
+            finished_epoch: Number of finished epochs, if the method is called at the end of an epoch. Otherwise None.
         """
         unit = self.every.unit
         if unit is Unit.STEPS:
@@ -152,11 +158,11 @@ class Schedule:
         return self._clock() - self._last_time >= self.interval_s
 
     def saved(self, step: int, *, blocked_s: float) -> None:
-        """Take note that a snapshot was taken.
+        """Record that a snapshot was taken.
 
         Args:
-            step: Finished steps.
-            blocked_s: How long the training was held up, in seconds.
+            step: Number of finished steps.
+            blocked_s: How many seconds the save has blocked the training.
         """
         self._last_step = step
         self._last_time = self._clock()
@@ -164,15 +170,16 @@ class Schedule:
         self._cost_s = max(self._cost_s or 0.0, blocked_s)
 
     def written(self, *, write_s: float, processor_s: float) -> None:
-        """Take note that the snapshot is on disk; called by the writer's thread.
+        """Record that the snapshot is on the disk. The writer's thread calls this method.
 
         Args:
-            write_s: How long that took, in seconds.
-            processor_s: The processor time of it, in seconds. It counts in full, whatever the number of processors: a
-                step that all of them share is as late as the one that was taken from it.
+            write_s: Duration of the write, in seconds.
+            processor_s: Processor time of the write, in seconds. All of this time is counted as a delay of the
+                training, even with many processors. A training step that uses all processors must wait for the
+                processor that the write has slowed down.
         """
         cost = self._blocked_s + processor_s
-        # Dearer is believed at once, cheaper only slowly.
+        # A higher cost is adopted at once, a lower one only gradually.
         known = self._cost_s if self._measured and self._cost_s is not None else cost
         self._cost_s = max(cost, (known + cost) / 2)
         self._measured = True

@@ -1,7 +1,7 @@
-"""An exclusive lock on writing into a folder of checkpoints.
+"""Lock a folder of checkpoints for exclusive writing.
 
-The kernel gives it back when its holder ends, however that happens. It is not inherited by forked children, whose
-lives may be longer (a data loader's, say).
+The kernel releases the lock when the process that holds it ends for any reason. Forked child processes, such as a data
+loader's workers, may run longer, but do not inherit the lock.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ from container.contract import variables
 
 FILE_NAME = ".lock"
 
-#: How often it is tried again, in seconds.
+#: Time between two attempts to get the lock, in seconds.
 _RETRY_S = 0.05
 
 #: Folders that this process writes into, as (process, device, inode). Record locks belong to processes: a second lock
-#: in the same one would succeed, and closing its file would free the first one's.
+#: in the same process would succeed, and closing its file would release the first lock.
 _held: set[tuple[int, int, int]] = set()
 
 
 class WriterLock:
-    """A held lock.
+    """A lock that this process holds on a folder until :meth:`release`.
 
     Args:
-        directory: The folder; it must exist.
-        timeout: How long a holder that may be ending is waited for, in seconds.
+        directory: The folder, which must exist.
+        timeout: Maximum number of seconds to wait while another process holds the lock. That process may be about to
+            exit.
 
     Raises:
-        CheckpointLockedError: another writer has it.
+        CheckpointLockedError: another process, or another Checkpointer of this process, holds the lock.
         OSError: the folder cannot be written.
     """
 
@@ -64,7 +65,7 @@ class WriterLock:
         _held.add(self._key)
 
     def release(self) -> None:
-        """Let others write."""
+        """Release the lock."""
         if self._key in _held:
             _held.discard(self._key)
             os.close(self._fd)
@@ -104,6 +105,6 @@ class WriterLock:
 
 
 def _real(directory: str) -> str:
-    """Resolve the links in a folder's path: jobs may use one path for different folders, or two paths for one."""
+    """Return a folder's path for a message. If the real path differs because of links, include the real path."""
     real = os.path.realpath(directory)
     return directory if real == directory else f"{directory}, which is {real}"

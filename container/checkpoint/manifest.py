@@ -1,6 +1,6 @@
-"""A checkpoint's manifest: what it holds, and the size and checksum of each of its files.
+"""Read and write a checkpoint's manifest: its contents, and the size and checksum of each of its files.
 
-The manifest carries a checksum of itself. Pure: bytes in, values out.
+The manifest contains a checksum of its own content. The functions are pure: they convert between bytes and values.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from container.checkpoint.errors import CheckpointVersionError
 
 FILE_NAME = "manifest.json"
 FORMAT = "fleetfit-checkpoint"
-#: Raised when an older reader could no longer make sense of what is written. The rule for ``checksum`` never changes.
+#: Increased when older readers can no longer read the format. The rule for ``checksum`` never changes.
 VERSION = 1
 
 
 class CheckpointManifestError(ValueError):
-    """The manifest is damaged or incomplete."""
+    """Raised if a manifest is damaged or incomplete."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far a training had come.
+    """The progress of a training.
 
     Attributes:
-        epoch: Finished epochs, which is the number of the epoch to go on with.
-        step: Finished steps (batches) since the beginning, over all epochs.
-        batch: Finished batches of the epoch that was under way; 0 between two epochs.
-        position: Where the data source was, as it said itself; anything that JSON can hold.
+        epoch: Number of finished epochs, which is also the number of the next epoch.
+        step: Number of finished steps (batches) since the beginning, over all epochs.
+        batch: Number of finished batches of the current epoch. 0 between two epochs.
+        position: Position of the data source, as the data source reports it. Any JSON value is possible.
     """
 
     epoch: int = 0
@@ -51,9 +51,9 @@ class FileEntry:
     """One file of a checkpoint.
 
     Attributes:
-        name: Its name in the checkpoint's folder.
-        bytes: Its size.
-        crc32: Checksum of its content, 8 hexadecimal digits.
+        name: Name of the file in the checkpoint's folder.
+        bytes: Size of the file in bytes.
+        crc32: CRC-32 checksum of the content, as 8 hexadecimal digits.
     """
 
     name: str
@@ -67,16 +67,17 @@ class FileEntry:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What a checkpoint holds.
+    """The contents of a checkpoint.
 
     Attributes:
-        serial: Its number in the folder; a later one was saved later.
-        saved_ns: When, in nanoseconds since the epoch.
-        progress: How far the training was.
-        files: Its files.
-        metrics: Values at that point, by name; what "best" is chosen by.
-        metadata: The user's own.
-        facts: What wrote it: framework, number of ranks …
+        serial: The checkpoint's number in the folder. Checkpoints with higher numbers were saved later.
+        saved_ns: Time of the save, in nanoseconds since the epoch.
+        progress: The training's progress at the save.
+        files: The files of the checkpoint.
+        metrics: Values of metrics at the save, by name. The value of the metric that determines the best checkpoints is
+            also included.
+        metadata: The metadata that the user passed to the save.
+        facts: Facts about the training that saved the checkpoint, such as the framework and the number of ranks.
     """
 
     serial: int
@@ -88,23 +89,24 @@ class Manifest:
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        """Return the file's content.
+        """Return the content of the manifest's file.
 
         Raises:
-            TypeError: metadata or position hold something that JSON does not know.
+            TypeError: ``metadata`` or the progress's ``position`` contains a value that JSON cannot represent.
         """
-        # Through JSON and back: the checksum is of what a reader will see (keys that are text, lists for tuples).
+        # Through JSON and back: the checksum must match the values that a reader gets (text keys, lists instead of
+        # tuples).
         values = json.loads(json.dumps({"format": FORMAT, "version": VERSION, **dataclasses.asdict(self)}))
         values["checksum"] = _checksum(values)
         return json.dumps(values, indent=1).encode() + b"\n"
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Manifest:
-        """Read the file's content.
+        """Parse the content of a manifest's file.
 
         Raises:
-            ManifestError: it is damaged, or something else.
-            CheckpointVersionError: it is sound, but of a later version.
+            ManifestError: the content is damaged, or is not a manifest.
+            CheckpointVersionError: the content is undamaged, but this version of fleetfit cannot read its format.
         """
         try:
             values = json.loads(content)
@@ -134,7 +136,7 @@ class Manifest:
 
     @property
     def total_bytes(self) -> int:
-        """The size of all files but the manifest."""
+        """Return the total size of all files except the manifest, in bytes."""
         return sum(entry.bytes for entry in self.files)
 
 

@@ -1,4 +1,4 @@
-"""Write snapshots as checkpoints, in the Checkpointer's thread."""
+"""Write snapshots as checkpoints. This module's code runs in the Checkpointer's thread."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from container.checkpoint.store import CheckpointContents, CheckpointStore, is_f
 from container.checkpoint.writer import Stopwatch, Target
 from container.contract import events
 
-#: The files' format; their names begin with what they hold.
+#: The suffix of the files; their names begin with the name of their group of variables.
 SUFFIX = ".safetensors"
 
 
 @dataclasses.dataclass(kw_only=True)
 class Snapshot:
-    """A snapshot on its way to the disk."""
+    """A copy of the variables that is waiting to be written to the disk."""
 
     arenas: dict[str, tensors.Arena]
     progress: Progress
@@ -32,7 +32,9 @@ class Snapshot:
 
 
 class Publisher(Target[Snapshot]):
-    """Writes snapshots: the part of a Checkpointer that its thread uses."""
+    """A target that writes a Checkpointer's snapshots to the disk. The target's methods run in the Checkpointer's
+    thread.
+    """
 
     def __init__(
         self,
@@ -50,7 +52,7 @@ class Publisher(Target[Snapshot]):
         self.completed: Progress | None = None
 
     def write(self, snapshot: Snapshot) -> None:
-        """Write one snapshot, and delete what need not stay any more."""
+        """Write one snapshot, and delete the checkpoints that need not be kept."""
         watch = Stopwatch()
         progress = snapshot.progress
         files = {group + SUFFIX: arena.buffers() for group, arena in snapshot.arenas.items()}
@@ -86,14 +88,14 @@ class Publisher(Target[Snapshot]):
         self._schedule.written(write_s=watch.wall_s, processor_s=watch.processor_s)
 
     def close(self) -> None:
-        """Let others write into the folder."""
+        """Release the folder so that other processes can write into it."""
         self._store.close()
 
     def _written(self, contents: CheckpointContents) -> tuple[str, Manifest]:
         try:
             return self._store.write(contents)
         except CheckpointWriteError as error:
-            # What need not stay goes: there may be more of it than there was, if ``keep`` is less than it was.
+            # Delete checkpoints that need not be kept: there may be some, if ``keep`` is lower than in an earlier run.
             if not is_full(error) or not self._store.prune(keep=self._keep, best=self._best):
                 raise
         return self._store.write(contents)

@@ -13,12 +13,12 @@ _TEXT = re.compile(r"(?:(?P<mode>\w+)\s+)?(?P<metric>\S+)")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Best:
-    """The metric by which a checkpoint is the best one.
+    """The metric that determines the best checkpoints.
 
     Attributes:
-        metric: The metric's name, as in Keras' logs: ``val_accuracy``.
-        mode: ``"max"`` or ``"min"``.
-        keep: How many of the best stay.
+        metric: The metric's name in Keras' logs, such as ``val_accuracy``.
+        mode: ``"max"`` if higher values are better, or ``"min"`` if lower values are better.
+        keep: Number of best checkpoints to keep.
     """
 
     metric: str
@@ -33,10 +33,10 @@ class Best:
 
     @classmethod
     def parse(cls, value: str | Best | None) -> Best | None:
-        """Read ``"val_loss"``, ``"max f1"``, a :class:`Best` or None.
+        """Parse ``"val_loss"``, ``"max f1"``, a :class:`Best` or None.
 
         Raises:
-            ValueError: it cannot be seen whether more is better, or it is something else.
+            ValueError: the value has another form, or it is not clear whether higher values of the metric are better.
         """
         if value is None or isinstance(value, Best):
             return value
@@ -58,10 +58,12 @@ class Best:
         return cls(metric=metric, mode=mode)
 
     def rank(self, metrics: Mapping[str, Mapping[str, float]]) -> list[str]:
-        """Order checkpoints by merit, the best first; of equal ones the earlier.
+        """Order checkpoints by the metric, the best checkpoint first. If checkpoints have equal values, the earlier
+        checkpoint is first.
 
         Args:
-            metrics: By checkpoint, in the order of saving. Those without a number for the metric are left out.
+            metrics: The metrics of each checkpoint, by the checkpoint's name, in the order of saving. Checkpoints
+                without a number for the metric are omitted from the result.
         """
         sign = -1.0 if self.mode == "max" else 1.0
         values = {name: found[self.metric] for name, found in metrics.items() if self.metric in found}
@@ -77,18 +79,19 @@ def doomed(
     referenced: Collection[str] = (),
     damaged: Collection[str] = (),
 ) -> list[str]:
-    """Choose the checkpoints that may go.
+    """Return the checkpoints that may be deleted.
 
     Args:
-        names: All of them, in the order of saving.
-        keep: How many of the newest stay; None for all. Damaged ones do not count.
-        best: What makes one the best, whose own stay too.
-        metrics: By checkpoint.
-        referenced: Those that something refers to.
-        damaged: Those known to be damaged. They go only when they are older than all that are kept as newest.
+        names: All checkpoints, in the order of saving.
+        keep: Number of newest undamaged checkpoints to keep. None to keep all checkpoints.
+        best: The metric that determines the best checkpoints. The best checkpoints are also kept.
+        metrics: The metrics of each checkpoint, by the checkpoint's name.
+        referenced: Checkpoints that a label refers to. Such checkpoints are kept.
+        damaged: Checkpoints that are known to be damaged. A damaged checkpoint may be deleted only if it is older than
+            the newest checkpoints that are kept.
 
     Returns:
-        Their names, the oldest first.
+        Names of the checkpoints, the oldest first.
     """
     if keep is None:
         return []

@@ -1,4 +1,4 @@
-"""Share checkpoints between ranks: rank 0 reads and writes, the others receive what it has read."""
+"""Share checkpoints between ranks. Rank 0 reads and writes; the other ranks receive the data that rank 0 has read."""
 
 from __future__ import annotations
 
@@ -14,67 +14,71 @@ from container.checkpoint.store import Loaded
 from container.contract import detection
 from container.contract.errors import DistributedError
 
-#: Arrays go from rank 0 to the others in pieces of this many bytes.
+#: Size, in bytes, of the pieces in which arrays are sent from rank 0 to the other ranks.
 _BROADCAST_PIECE = 64 << 20
 
 Value = TypeVar("Value")
 
 
 class SavingCluster(Protocol):
-    """The cluster that a Checkpointer needs. ``rank`` and ``size`` are read anew each time."""
+    """The interface of a cluster that a Checkpointer needs.
+
+    ``rank`` and ``size`` may change. Therefore the Checkpointer reads these values again each time.
+    """
 
     @property
     def rank(self) -> int:
-        """This process' number."""
+        """Return this process' rank."""
 
     @property
     def size(self) -> int:
-        """How many processes call the same methods."""
+        """Return the number of processes that call the same methods."""
 
     def broadcast_object(self, value: Value) -> Value:
-        """Return rank 0's value on all ranks; all of them call it."""
+        """Return rank 0's value on all ranks. All ranks must call this method."""
 
     def barrier(self) -> None:
-        """Wait for all ranks; all of them call it."""
+        """Wait until all ranks have called this method."""
 
 
 @runtime_checkable
 class Counting(Protocol):
-    """A cluster whose rank 0 may be another one later, on a host with other files.
+    """A cluster in which a process on another host, with other files, may become rank 0.
 
     Attributes:
-        saved: The number of the last checkpoint, wherever it was saved; the same on all ranks.
+        saved: The number of the last checkpoint that any host has saved. The number is the same on all ranks.
     """
 
     saved: int
 
 
 class SingleProcess:
-    """A cluster of one."""
+    """A cluster with a single process."""
 
     rank = 0
     size = 1
 
     def broadcast_object(self, value: Value) -> Value:
-        """Return rank 0's value on all ranks; all of them call it."""
+        """Return the value unchanged, because this process is rank 0."""
         return value
 
     def barrier(self) -> None:
-        """Wait for all ranks; all of them call it."""
+        """Return at once, because there are no other ranks."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Refusal:
-    """The reason why rank 0 could not restore."""
+    """The error that prevented rank 0 from reading a checkpoint."""
 
     error: Exception
 
 
 def surrounding_cluster() -> SavingCluster:
-    """Return the cluster of a Checkpointer that was given none.
+    """Return the default cluster of a Checkpointer.
 
     Raises:
-        CheckpointError: the environment names several ranks, which would each begin and write for themselves.
+        CheckpointError: the environment variables describe several ranks, but ``container.distributed.init()`` was not
+            called. Without a cluster, each rank would write its own checkpoints.
     """
     joined: SavingCluster | None = getattr(sys.modules.get("container.distributed"), "_cluster", None)
     if joined is not None:
@@ -94,10 +98,17 @@ def surrounding_cluster() -> SavingCluster:
 
 
 def share(cluster: SavingCluster, found: Loaded | Refusal | None) -> Loaded | None:
-    """Give every rank what rank 0 has found.
+    """Send rank 0's checkpoint to every rank. Return the checkpoint.
+
+    Args:
+        cluster: The cluster.
+        found: On rank 0, the checkpoint, the error, or None if there is no checkpoint. On the other ranks, None.
+
+    Returns:
+        The checkpoint, or None if there is no checkpoint.
 
     Raises:
-        Exception: what rank 0 was kept by.
+        Exception: the error that prevented rank 0 from reading a checkpoint.
     """
     if cluster.size > 1:
         head: Any = found

@@ -1,10 +1,12 @@
-"""The state that is saved: variables of a Keras model and its optimizer, or a mapping of arrays or variables.
+"""Read and assign the values that a checkpoint contains: the variables of a Keras model and its optimizer, or a mapping
+of arrays or variables.
 
-Nothing here imports TensorFlow: it works with the objects that it is given, of tf_keras and of Keras 3.
+This module does not import TensorFlow. The functions work with objects of tf_keras and of Keras 3.
 
-Values are matched by place, since Keras numbers its names anew in every process; shapes, and names without their
-numbers, must agree. A variable that a parameter-server strategy has cut into parts is saved as one, so that it can be
-restored under another strategy, or with another number of servers.
+A saved value and a variable are matched by their position, because the numbers in Keras' names differ between
+processes. Their shapes, and their names without the numbers, must be equal. A variable that a parameter-server strategy
+has partitioned is saved as one array, so that the variable can be restored under another strategy, or with another
+number of servers.
 """
 
 from __future__ import annotations
@@ -27,10 +29,10 @@ _NUMBER = re.compile(r"_\d+$")
 
 
 class ArraySlot(abc.ABC):
-    """A place for one array.
+    """An array that can be saved and restored.
 
     Attributes:
-        spec: Its name, type and shape.
+        spec: The name, data type and shape of the array.
     """
 
     def __init__(self, spec: Spec) -> None:
@@ -38,40 +40,44 @@ class ArraySlot(abc.ABC):
 
     @abc.abstractmethod
     def read(self) -> Array:
-        """Return its value; it may be the variable's own memory."""
+        """Return the value. The returned array may be the variable's own memory."""
 
     @abc.abstractmethod
     def assign(self, content: Array) -> None:
-        """Take a value."""
+        """Assign a value."""
 
 
 class Saveable(Protocol):
-    """Something that can be saved and restored."""
+    """The interface of values that can be saved and restored, such as a model's variables."""
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What it is, to be kept with the checkpoint."""
+        """Return facts about the values. The facts are stored in the checkpoint's manifest."""
 
     def groups(self) -> Mapping[str, list[ArraySlot]]:
-        """Return its arrays, by the file that they go into."""
+        """Return the arrays, grouped by the name of the file that stores them."""
 
     def check(self, facts: Mapping[str, Any]) -> None:
-        """Refuse a checkpoint of something else.
+        """Validate that a checkpoint contains the same kind of values.
+
+        Args:
+            facts: The facts in the checkpoint's manifest.
 
         Raises:
-            CheckpointMismatchError: it is one.
+            CheckpointMismatchError: the checkpoint contains another kind of values.
         """
 
 
 def state_of(model: Any, optimizer: Any = None) -> Saveable:
-    """Return what can be saved of a model.
+    """Return an object for saving and restoring a model.
 
     Args:
-        model: A Keras model, a mapping of names to arrays or variables, or a state of one's own.
-        optimizer: The optimizer; None for the model's own, if it has been compiled with one.
+        model: A Keras model, a mapping from names to arrays or variables, or an object with :class:`Saveable`'s
+            methods.
+        optimizer: The optimizer. None for the optimizer that the model was compiled with, if any.
 
     Raises:
-        TypeError: it is none of these.
+        TypeError: ``model`` is none of these objects.
     """
     if isinstance(model, Mapping):
         if optimizer is not None:
@@ -90,10 +96,11 @@ def state_of(model: Any, optimizer: Any = None) -> Saveable:
 
 
 class ArrayState:
-    """A mapping of names to numpy arrays, which are filled in place, or to variables.
+    """The values of a mapping of names to variables or numpy arrays. A restore changes the arrays in place.
 
     Args:
-        arrays: The mapping. A numpy scalar or number in it can be saved, and is replaced when restored.
+        arrays: The mapping. The mapping may also contain numbers and numpy scalars. A restore replaces these values in
+            the mapping.
     """
 
     def __init__(self, arrays: Mapping[str, Any]) -> None:
@@ -101,7 +108,7 @@ class ArrayState:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """See :class:`Saveable`."""
+        """Return no facts, because a checkpoint of arrays needs none (see :class:`Saveable`)."""
         return {}
 
     def groups(self) -> Mapping[str, list[ArraySlot]]:
@@ -114,11 +121,11 @@ class ArrayState:
         }
 
     def check(self, facts: Mapping[str, Any]) -> None:
-        """See :class:`Saveable`."""
+        """Accept every checkpoint (see :class:`Saveable`)."""
 
 
 class _ArraySlot(ArraySlot):
-    """A numpy array of a mapping, or a number."""
+    """A numpy array or a number in a mapping."""
 
     def __init__(self, arrays: Mapping[str, Any], name: str) -> None:
         self._arrays = arrays
@@ -142,11 +149,11 @@ class _ArraySlot(ArraySlot):
 
 
 class KerasState:
-    """A Keras model's variables, and its optimizer's.
+    """The variables of a Keras model and of its optimizer.
 
     Args:
         model: A built model of tf_keras or Keras 3.
-        optimizer: The optimizer; None for the model's own.
+        optimizer: The optimizer. None for the optimizer that the model was compiled with.
     """
 
     def __init__(self, model: Any, optimizer: Any = None) -> None:
@@ -163,19 +170,21 @@ class KerasState:
 
     @property
     def built(self) -> bool:
-        """Whether the model has its variables. A subclassed one may get them only when it is first called."""
+        """Return whether the model has created its variables. A subclassed model may create its variables only when it
+        is first called.
+        """
         return bool(getattr(self._model, "built", True) and self._model.weights)
 
     @property
     def unbuilt(self) -> str:
-        """What is to be said while it has none."""
+        """Return the error message for a model without variables."""
         return (
             f"model {self._model.name!r} has no variables yet, so nothing can be saved or restored. Begin the model "
             "with an Input of known shape, or call it with a batch first: model(inputs)."
         )
 
     def groups(self) -> Mapping[str, list[ArraySlot]]:
-        """See :class:`Saveable`.
+        """Return the variables (see :class:`Saveable`).
 
         Raises:
             CheckpointMismatchError: the model has no variables yet.
@@ -187,7 +196,7 @@ class KerasState:
         if self._optimizer is not None:
             variables["optimizer"] = self._optimizer_variables()
         key = tuple(id(variable) for group in variables.values() for variable in group)
-        if key != self._key:  # finding out about variables takes longer than finding them
+        if key != self._key:  # analysing the variables takes longer than finding them
             self._groups = {
                 group: [_VariableSlot(f"{index}/{name}", parts) for index, (name, parts) in enumerate(_joined(found))]
                 for group, found in variables.items()
@@ -196,7 +205,7 @@ class KerasState:
         return self._groups
 
     def check(self, facts: Mapping[str, Any]) -> None:
-        """See :class:`Saveable`."""
+        """Validate that the checkpoint was saved with the same version of Keras (see :class:`Saveable`)."""
         saved = facts.get("keras")
         if saved != self._keras:
             raise CheckpointMismatchError(
@@ -205,14 +214,16 @@ class KerasState:
             )
 
     def _generators(self) -> list[Any]:
-        """Return the states of Keras 3's random generators."""
+        """Return the variables with the states of Keras 3's random generators."""
         if self._keras != "keras 3":
             return []
         known = {id(variable) for variable in (*self._model.weights, *self._model.metrics_variables)}
         return [variable for variable in self._model.variables if id(variable) not in known]
 
     def _optimizer_variables(self) -> list[Any]:
-        """Return the optimizer's variables, and make those now that it would make at the first step."""
+        """Return the optimizer's variables. Create the variables that the optimizer would otherwise create only in the
+        first step.
+        """
         optimizer = self._optimizer
         trainable = self._model.trainable_variables
         if hasattr(optimizer, "_create_all_weights"):  # tf_keras' legacy optimizers
@@ -226,23 +237,24 @@ class KerasState:
                 optimizer.build(trainable)
         found = optimizer.variables
         found = list(found() if callable(found) and not isinstance(found, list) else found)
-        rate = getattr(optimizer, "learning_rate", None)  # tf_keras does not count it among the variables
+        rate = getattr(optimizer, "learning_rate", None)  # tf_keras does not include it in the variables
         if hasattr(rate, "assign") and all(rate is not variable for variable in found):
             found.append(rate)
         return found
 
 
 def compare(group: str, slots: Iterable[ArraySlot], saved: Mapping[str, Array], *, loose: bool) -> None:
-    """Refuse arrays that are not those of the slots.
+    """Validate that saved arrays match the slots.
 
     Args:
-        group: What they are, for messages.
-        slots: The places.
-        saved: The arrays, by saved name, in their order.
-        loose: Whether they are matched by place, as a Keras model's are, or by name.
+        group: Name of the group of arrays, for messages.
+        slots: The slots to restore into.
+        saved: The saved arrays by their names, in the order of saving.
+        loose: Whether to match arrays and slots by position, as for a Keras model. If false, arrays and slots are
+            matched by name.
 
     Raises:
-        CheckpointMismatchError: they differ; the message says where first.
+        CheckpointMismatchError: the arrays do not match the slots. The message names the first difference.
     """
     slots = list(slots)
     if not loose and set(saved) != {slot.spec.name for slot in slots}:
@@ -270,15 +282,15 @@ def compare(group: str, slots: Iterable[ArraySlot], saved: Mapping[str, Array], 
 
 
 def is_learning_rate(name: str) -> bool:
-    """Return whether an optimizer's variable of this name is its learning rate."""
+    """Return whether the optimizer's variable with this name is the learning rate."""
     return _bare("optimizer", name).endswith("learning_rate")
 
 
 def _same(group: str, ours: str, theirs: str) -> bool:
     """Return whether two names can belong to the same variable."""
     one, other = _bare(group, ours), _bare(group, theirs)
-    # An outer name is there or not: tf_keras has the optimizer's in front of variables that are made within a training
-    # step, Keras 3 has that of an optimizer around this one.
+    # An outer name may be missing: tf_keras adds the optimizer's name to variables that are created within a training
+    # step; Keras 3 adds the name of an optimizer that wraps this one.
     return one == other or (group == "optimizer" and (one.endswith(f"/{other}") or other.endswith(f"/{one}")))
 
 
@@ -287,24 +299,26 @@ def _text(spec: Spec) -> str:
 
 
 def _bare(group: str, name: str) -> str:
-    """Strip from a name what differs between processes, strategies and optimizers' own names.
+    """Remove the parts of a variable's name that differ between processes, strategies and optimizers' names.
 
-    ``3/sequential_1/dense_2/kernel`` and ``3/sequential/dense/kernel`` are the same variable.
+    For example, ``3/sequential_1/dense_2/kernel`` and ``3/sequential/dense/kernel`` are names of the same variable.
     """
     parts = [_NUMBER.sub("", part) for part in name.removesuffix(":0").split("/")[1:]]
     if group == "optimizer":
-        parts = [_INNER_NUMBER.sub("", part) for part in parts]  # Keras 3 joins a variable's path by "_"
+        parts = [_INNER_NUMBER.sub("", part) for part in parts]  # Keras 3 joins the parts of a variable's path with "_"
         if len(parts) == 2:
             parts = parts[1:]  # Keras 3: the optimizer's name
         elif parts:
-            parts[0] = parts[0].removeprefix("Distributed")  # Horovod's name for it
+            parts[0] = parts[0].removeprefix("Distributed")  # Horovod's prefix of the name
     return "/".join(parts)
 
 
 def _joined(variables: Iterable[Any]) -> list[tuple[str, list[Any]]]:
-    """Return the variables by name, the parts of a partitioned one together."""
+    """Return pairs of a name and the variables with this name. The parts of a partitioned variable have the
+    same name.
+    """
     found: list[tuple[str, list[Any]]] = []
-    # Models list the parts, optimizers what holds them together (TensorFlow's ShardedVariable).
+    # Models list the parts, optimizers list the object that holds the parts (TensorFlow's ShardedVariable).
     for variable in (part for whole in variables for part in getattr(whole, "variables", [whole])):
         name = str(getattr(variable, "path", None) or variable.name)
         match = _PART.fullmatch(name)
@@ -316,7 +330,7 @@ def _joined(variables: Iterable[Any]) -> list[tuple[str, list[Any]]]:
 
 
 class _VariableSlot(ArraySlot):
-    """A variable, or the parts of one that was partitioned along its first axis."""
+    """A slot for a variable, or for the parts of a variable that was partitioned along its first axis."""
 
     def __init__(self, name: str, parts: list[Any]) -> None:
         shapes = [tuple(int(size) for size in part.shape) for part in parts]
@@ -336,11 +350,12 @@ class _VariableSlot(ArraySlot):
 
 
 def _value(variable: Any) -> Array:
-    """Read a variable's value without the other processes of the cluster.
+    """Return a variable's value without involving other processes of the cluster.
 
-    Reading one of a multi-worker strategy in the usual way can be a collective operation, which rank 0 alone must not
-    begin. This process' own copies say the same; those that only each replica updates (moving averages) are averaged
-    over this process' replicas.
+    Under a multi-worker strategy, the usual way to read a variable can be a collective operation. Rank 0 must not start
+    such an operation alone. This process' own copies of the variable have the same value. Some variables, such as
+    moving averages, have a copy for each replica, which only that replica updates. The value of such a variable is the
+    mean or the sum of the copies of this process' replicas, depending on the variable.
     """
     copies = getattr(variable, "values", None)
     if not isinstance(copies, tuple) or not copies:
@@ -359,7 +374,7 @@ def _dtype_name(variable: Any) -> str:
 
 
 def _keras_of(model: Any) -> str | None:
-    """Return ``"tf_keras"`` or ``"keras 3"``; None for something else."""
+    """Return the package that a model belongs to: ``"tf_keras"`` or ``"keras 3"``. Return None for any other object."""
     import sys
 
     for kind in type(model).__mro__:

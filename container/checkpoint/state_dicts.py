@@ -1,7 +1,8 @@
-"""PyTorch's objects with a ``state_dict``, as arrays and as a description that JSON can hold.
+"""Convert PyTorch's objects with a ``state_dict`` to arrays and to a description in JSON.
 
-Nothing here imports torch: it works with the objects that it is given. Tensors become arrays of the checkpoint's files,
-by their path in the ``state_dict``; everything around them goes into the manifest.
+This module does not import torch, because the functions work with objects that torch has already created. Tensors are
+stored as arrays in the checkpoint's files. The name of an array is the tensor's path in the ``state_dict``. All other
+values are stored in the manifest.
 """
 
 from __future__ import annotations
@@ -17,26 +18,26 @@ from container.checkpoint.errors import CheckpointMismatchError
 from container.checkpoint.state import Array, ArraySlot, Saveable
 from container.checkpoint.tensors import Spec
 
-#: torch's types that numpy does not have -> those of numpy with as many bytes, in which they are kept.
+#: torch's types that numpy does not have -> numpy's types of the same size, in which they are stored.
 _KEPT_AS = {"bfloat16": "int16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 _PLAIN = (bool, int, float, str, type(None))
 
 
 def has_state(value: Any) -> bool:
-    """Return whether an object can be saved and restored by its ``state_dict``."""
+    """Return whether an object can be saved and restored through its ``state_dict``."""
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
 
 
 def state_of(model: Any, optimizer: Any = None) -> Saveable:
-    """Return what can be saved of a model of any framework.
+    """Return an object for saving and restoring a model. The model may be of any framework.
 
     Args:
-        model: A PyTorch module, a mapping of names to what has a ``state_dict``, or what
-            :func:`container.checkpoint.state.state_of` takes.
-        optimizer: The optimizer; None for a Keras model's own.
+        model: A PyTorch module, a mapping from names to objects with a ``state_dict``, or a model for
+            :func:`container.checkpoint.state.state_of`.
+        optimizer: The optimizer. None for the optimizer that a Keras model was compiled with.
 
     Raises:
-        TypeError: it is none of these.
+        TypeError: ``model`` is none of these objects.
     """
     more = {"optimizer": optimizer} if optimizer is not None else {}
     if isinstance(model, Mapping) and any(has_state(value) for value in model.values()):
@@ -47,10 +48,10 @@ def state_of(model: Any, optimizer: Any = None) -> Saveable:
 
 
 class StateDicts:
-    """Objects with a ``state_dict``: modules, optimizers, schedulers, loaders.
+    """The values of objects with a ``state_dict``, such as modules, optimizers, schedulers and loaders.
 
     Args:
-        objects: Name -> object. The names are those of the checkpoint's files.
+        objects: The objects by their names. The names are also the names of the checkpoint's files.
     """
 
     def __init__(self, objects: Mapping[str, Any]) -> None:
@@ -67,17 +68,19 @@ class StateDicts:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """See :class:`container.checkpoint.state.Saveable`; of the last :meth:`groups`."""
+        """Return the description of all values that the last call of :meth:`groups` has created (see
+        :class:`container.checkpoint.state.Saveable`).
+        """
         return {"state_dicts": self._described}
 
     def groups(self) -> Mapping[str, list[ArraySlot]]:
-        """See :class:`container.checkpoint.state.Saveable`.
+        """Return the tensors (see :class:`container.checkpoint.state.Saveable`).
 
         Raises:
-            TypeError: something has no form in a checkpoint.
+            TypeError: a value cannot be stored in a checkpoint.
         """
         found: dict[str, list[ArraySlot]] = {}
-        # A new mapping each time: a snapshot that is still being written keeps the facts of its own moment.
+        # A new mapping each time: a snapshot that is still being written keeps the facts of its own time.
         self._described = {}
         for name, value in self._objects.items():
             slots: dict[str, ArraySlot] = {}
@@ -86,7 +89,9 @@ class StateDicts:
         return found
 
     def check(self, facts: Mapping[str, Any]) -> None:
-        """See :class:`container.checkpoint.state.Saveable`."""
+        """Validate that the checkpoint has objects of the same names (see
+        :class:`container.checkpoint.state.Saveable`).
+        """
         saved = facts.get("state_dicts")
         if not isinstance(saved, dict):
             raise CheckpointMismatchError("the checkpoint does not hold PyTorch's state_dicts.")
@@ -97,18 +102,19 @@ class StateDicts:
             )
 
     def fill(self, facts: Mapping[str, Any], arrays: Mapping[str, Mapping[str, Array]], *, keep_rate: bool) -> bool:
-        """Have each object load its state.
+        """Load the saved ``state_dict`` of each object.
 
         Args:
-            facts: The manifest's.
-            arrays: By file and name.
-            keep_rate: Whether optimizers keep the learning rates that they have.
+            facts: The facts in the checkpoint's manifest.
+            arrays: The saved arrays, by the object's name and the array's name.
+            keep_rate: Whether optimizers keep their current learning rates.
 
         Returns:
             Whether a learning rate was kept.
 
         Raises:
-            CheckpointMismatchError: a module is another one; nothing has been changed if it is the first.
+            CheckpointMismatchError: an object does not match the checkpoint. If a module's names or shapes differ, no
+                object has been changed.
         """
         kept = False
         states = {
@@ -130,12 +136,19 @@ class StateDicts:
 
 
 def _unwrapped(value: Any) -> Any:
-    """Return the module within a ``DistributedDataParallel``, so that it can be restored without one."""
+    """Return the module in a ``DistributedDataParallel``. Return any other object unchanged.
+
+    Therefore a checkpoint can also be restored into a module without such a wrapper.
+    """
     return value.module if type(value).__name__ == "DistributedDataParallel" else value
 
 
 def _compare(name: str, ours: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
-    """Refuse a module's state that is another one's, before anything is changed."""
+    """Validate that a saved ``state_dict`` has the names and shapes of a module's ``state_dict``.
+
+    Raises:
+        CheckpointMismatchError: names or shapes differ.
+    """
     lacking, beyond = sorted(set(ours) - set(saved)), sorted(set(saved) - set(ours))
     if lacking or beyond:
         parts = [
@@ -153,7 +166,7 @@ def _compare(name: str, ours: Mapping[str, Any], saved: Mapping[str, Any]) -> No
 
 
 def _described(value: Any, path: str, slots: dict[str, ArraySlot]) -> Any:
-    """Describe a value, with its tensors put into the slots."""
+    """Return the description of a value in JSON, and add the value's tensors to ``slots``."""
     if hasattr(value, "detach"):
         return _describe_tensor(value, path, slots)
     if isinstance(value, Mapping):
@@ -176,7 +189,7 @@ def _items(value: Mapping[Any, Any], path: str) -> list[tuple[Any, Any]]:
 
 
 class _TensorSlot(ArraySlot):
-    """A tensor of a state_dict."""
+    """A slot for a tensor of a ``state_dict``."""
 
     def __init__(self, tensor: Any, spec: Spec) -> None:
         super().__init__(spec)
@@ -188,7 +201,7 @@ class _TensorSlot(ArraySlot):
             whole = whole.view(getattr(sys.modules["torch"], self.spec.dtype))
         return np.asarray(whole.numpy())
 
-    def assign(self, content: Array) -> None:  # nobody calls this: load_state_dict() takes the whole
+    def assign(self, content: Array) -> None:  # never called: load_state_dict() loads the whole state
         raise NotImplementedError("state_dicts are loaded as a whole")
 
 
@@ -204,7 +217,7 @@ def _describe_tensor(tensor: Any, path: str, slots: dict[str, ArraySlot]) -> Any
 
 
 def _restored(description: Any, arrays: Mapping[str, Array]) -> Any:
-    """Make the value again."""
+    """Rebuild a value from its description and the saved arrays."""
     torch = sys.modules["torch"]
     match description:
         case {"tensor": path, "dtype": kind}:

@@ -1,18 +1,18 @@
-"""A folder of checkpoints.
+"""Store checkpoints in a folder.
 
 ::
 
-    checkpoint-00000042-step-1200/    a whole checkpoint: manifest.json and the files that it lists
-    .staging-…/                       one that is being written; what a killed writer left goes with the next one
-    .trash-…/                         one that is being deleted
-    .lock                             held by the writer
-    my-label -> checkpoint-…          a link is a reference: what it leads to is not deleted
+    checkpoint-00000042-step-1200/    a complete checkpoint: manifest.json and the files that it lists
+    .staging-…/                       a checkpoint that is being written; the next writer deletes a killed writer's
+    .trash-…/                         a checkpoint that is being deleted
+    .lock                             the lock that the writer holds
+    my-label -> checkpoint-…          a reference (a link): the checkpoint that it refers to is not deleted
 
-Guarantees: a folder with a checkpoint's name is whole, whenever its writer or the machine dies: every byte is on the
-disk before the rename, and the rename is on the disk before :meth:`CheckpointStore.write` returns. Readers need no
-lock; what they read is not deleted under them.
+A folder with a checkpoint's name is complete, even if its writer or the machine fails at any time. All files are on the
+disk before the rename, and the rename is on the disk before :meth:`CheckpointStore.write` returns. Readers need not
+acquire the writer's lock. A checkpoint is not deleted while it is being read.
 
-Framework-agnostic, standard library and numpy only.
+This module works with any framework, and imports only numpy and the standard library.
 """
 
 from __future__ import annotations
@@ -50,30 +50,30 @@ _LABEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 _STAGING = ".staging-"
 _TRASH = ".trash-"
 
-#: Written and verified in pieces of this many bytes: large enough to be fast, small enough to stay in the cache
+#: Size of the pieces in which files are written, in bytes: large enough to be fast, small enough to stay in the cache
 #: between the checksum and the write.
 _PIECE = 1 << 20
 
-#: A manifest beyond this is not read.
+#: Maximum size of a manifest in bytes; a larger one is not read.
 _MANIFEST_LIMIT = 256 << 20
 
-#: Errors of a disk, or a user's share of one, that is full.
+#: Errors when the disk, or the user's quota, is full.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
-#: How often the newest checkpoint may vanish between listing and reading.
+#: How often a checkpoint may vanish between listing and reading before the search fails.
 _RESCANS = 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointContents:
-    """What is to be written.
+    """The contents of a checkpoint that is to be written.
 
     Attributes:
-        progress: How far the training was.
-        files: The content of each file, in pieces.
-        metrics: Values at that point.
-        metadata: The user's own, as JSON knows it.
-        facts: What writes it.
+        progress: The training's progress at the save.
+        files: The content of each file, as a sequence of buffers, by the file's name.
+        metrics: Values of metrics at the save, by name.
+        metadata: The metadata that the user passed to the save, as a JSON value.
+        facts: Facts about the training that saves the checkpoint.
     """
 
     progress: Progress
@@ -88,10 +88,11 @@ class Loaded:
     """A verified checkpoint in memory.
 
     Attributes:
-        name: Its folder's name.
-        manifest: What it holds.
-        files: The bytes of each file (uint8), as they were when they were verified.
-        skipped: Newer ones that are damaged, the newest first.
+        name: Name of the checkpoint's folder.
+        manifest: The checkpoint's manifest.
+        files: The bytes of each file, as an array of uint8, by the file's name. The array is the memory in which the
+            bytes were verified.
+        skipped: The damaged checkpoints that are newer than this checkpoint, the newest first.
     """
 
     name: str
@@ -101,17 +102,17 @@ class Loaded:
 
 
 class CheckpointStore:
-    """A folder of checkpoints, to read, and, after :meth:`lock`, to write.
+    """A folder of checkpoints. Call :meth:`lock` before writing. Reading needs no lock.
 
     Args:
-        directory: The folder. It need not exist for reading.
+        directory: The folder. The folder need not exist if checkpoints are only read.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory = os.path.abspath(os.path.expanduser(os.fspath(directory)))
         self._lock: WriterLock | None = None
         self._serial = 0
-        #: How many checkpoints there are known to have been, wherever they are.
+        #: Number of the last known checkpoint, even if other hosts have saved it.
         self.floor = 0
         self._metrics: dict[str, Mapping[str, float]] = {}
         self._damaged: set[str] = set()
@@ -119,12 +120,16 @@ class CheckpointStore:
     # --- reading ---
 
     def names(self) -> list[str]:
-        """Return the checkpoints' names in the order of saving, including damaged ones."""
-        # A file or a link of such a name is none of ours.
+        """Return the names of all checkpoints, including damaged checkpoints, in the order of saving."""
+        # Files and links with such a name are not checkpoints.
         return [name for name, is_folder in self._named() if is_folder]
 
     def _named(self) -> list[tuple[str, bool]]:
-        """Return everything with a checkpoint's name in the order of saving, and whether it is a folder."""
+        """Return all entries of the folder that are named like a checkpoint, in the order of saving.
+
+        Returns:
+            Pairs: the name, and whether the entry is a folder.
+        """
         try:
             with os.scandir(self.directory) as entries:
                 found = [
@@ -137,11 +142,11 @@ class CheckpointStore:
         return sorted(found, key=lambda pair: (serial_of(pair[0]), pair[0]))
 
     def manifest(self, name: str) -> Manifest:
-        """Read a checkpoint's manifest; its files are not looked at.
+        """Read only the manifest of a checkpoint.
 
         Raises:
             DamagedCheckpointError: the manifest is damaged.
-            FileNotFoundError: there is no such checkpoint.
+            FileNotFoundError: there is no checkpoint of that name.
         """
         with self._reading(name) as folder:
             return self._manifest(name, folder)
@@ -150,12 +155,12 @@ class CheckpointStore:
         """Read one checkpoint and verify it.
 
         Args:
-            name: Its folder's name, or a label.
+            name: Name of the checkpoint's folder, or a label.
 
         Raises:
-            DamagedCheckpointError: it is damaged; the error names the file.
-            FileNotFoundError: there is no such checkpoint.
-            CheckpointVersionError: it is of a later format.
+            DamagedCheckpointError: the checkpoint is damaged. The error names the damaged file.
+            FileNotFoundError: there is no checkpoint of that name.
+            CheckpointVersionError: this version of fleetfit cannot read the checkpoint's format.
         """
         name = self.resolve(name)
         with self._reading(name) as folder:
@@ -164,24 +169,27 @@ class CheckpointStore:
         return Loaded(name=name, manifest=manifest, files=files)
 
     def read_newest(self) -> Loaded | None:
-        """Read the newest checkpoint that verifies; None when there is no checkpoint at all.
+        """Read the newest undamaged checkpoint. Return None if there are no checkpoints.
 
         Raises:
-            NoUsableCheckpointError: there are some, and all are damaged.
-            CheckpointVersionError: the newest that is whole is of a later format.
+            NoUsableCheckpointError: there are checkpoints, and all of them are damaged.
+            CheckpointVersionError: this version of fleetfit cannot read the format of the newest undamaged checkpoint.
         """
         return self._first(lambda: (name for name, _ in reversed(self._named())))
 
     def read_best(self, best: retention.Best) -> Loaded | None:
-        """Read the best checkpoint that verifies; None when none has the metric.
+        """Read the best undamaged checkpoint. Return None if no checkpoint has the metric.
 
         Raises:
-            NoUsableCheckpointError: there are some, and all are damaged.
+            NoUsableCheckpointError: there are checkpoints with the metric, and all of them are damaged.
         """
         return self._first(lambda: iter(best.rank(self.metrics())))
 
     def metrics(self) -> dict[str, Mapping[str, float]]:
-        """Return the metrics of each checkpoint whose manifest is whole, in the order of saving."""
+        """Return the metrics of each checkpoint by the checkpoint's name, in the order of saving.
+
+        Checkpoints whose manifest is damaged are omitted.
+        """
         found = {}
         for name in self.names():
             if name not in self._metrics:
@@ -196,7 +204,7 @@ class CheckpointStore:
         """Return the checkpoint that a name or a label refers to.
 
         Raises:
-            FileNotFoundError: neither exists.
+            FileNotFoundError: there is no checkpoint and no label of that name.
         """
         path = os.path.join(self.directory, name)
         target = os.path.basename(os.path.realpath(path)) if os.path.islink(path) else name
@@ -208,7 +216,11 @@ class CheckpointStore:
     # --- references ---
 
     def references(self) -> dict[str, str]:
-        """Return the checkpoint that each label (a link in the folder) refers to."""
+        """Return the name of the entry that each label refers to. A label is a link in the folder of checkpoints.
+
+        Returns:
+            A dict of the entries' names by the labels.
+        """
         found = {}
         with contextlib.suppress(FileNotFoundError), os.scandir(self.directory) as entries:
             for entry in entries:
@@ -219,15 +231,16 @@ class CheckpointStore:
         return found
 
     def pin(self, name: str, label: str) -> None:
-        """Make a label refer to a checkpoint, so that it is kept; any process may.
+        """Create a label that refers to a checkpoint, so that the checkpoint is not deleted. Any process may call this
+        method.
 
         Args:
-            name: The checkpoint, or another label of it.
-            label: What the reference is called. One of that name is moved.
+            name: The name of the checkpoint, or another label of the checkpoint.
+            label: The label. A label that already exists is changed to refer to this checkpoint.
 
         Raises:
-            ValueError: the label is none.
-            FileNotFoundError: there is no such checkpoint.
+            ValueError: the label is not valid.
+            FileNotFoundError: there is no checkpoint of that name.
         """
         if not _LABEL.fullmatch(label) or _NAME.fullmatch(label):
             raise ValueError(
@@ -238,16 +251,16 @@ class CheckpointStore:
             raise ValueError(f"label {label!r} cannot be used: {path} exists and is not a link.")
         name = self.resolve(name)
         aside = os.path.join(self.directory, f".{label}.{os.urandom(4).hex()}")
-        with self._reading(name):  # it is not deleted meanwhile
+        with self._reading(name):  # meanwhile the checkpoint cannot be deleted
             os.symlink(name, aside)
             os.rename(aside, path)
         _sync(self.directory)
 
     def unpin(self, label: str) -> None:
-        """Take a reference away.
+        """Remove a label.
 
         Raises:
-            FileNotFoundError: there is none of that name.
+            FileNotFoundError: there is no such label.
         """
         path = os.path.join(self.directory, label)
         if label not in self.references():
@@ -258,14 +271,16 @@ class CheckpointStore:
     # --- writing ---
 
     def lock(self, timeout: float = 5.0) -> None:
-        """Become the folder's writer, make the folder where it is missing, and clear what a killed writer left.
+        """Acquire the folder's writer lock. Create the folder if it is missing. Delete incomplete files of a killed
+        writer.
 
         Args:
-            timeout: How long another writer, which may be ending, is waited for, in seconds.
+            timeout: Maximum number of seconds to wait while another process writes into the folder. That process may be
+                about to exit.
 
         Raises:
-            CheckpointLockedError: another process writes there.
-            CheckpointWriteError: the folder cannot be made or written.
+            CheckpointLockedError: another process writes into the folder.
+            CheckpointWriteError: the folder cannot be created or written.
         """
         if self._lock is not None:
             return
@@ -284,26 +299,27 @@ class CheckpointStore:
         for entry in entries:
             if entry.startswith((_STAGING, _TRASH)):
                 shutil.rmtree(os.path.join(self.directory, entry), ignore_errors=True)
-        # Also past the names of what is no checkpoint, onto which no folder can be renamed.
+        # Count names of files and links too: a folder cannot be renamed to their names.
         self._serial = max((serial_of(name) for name in entries if _NAME.fullmatch(name)), default=0)
 
     def close(self) -> None:
-        """Stop being the writer."""
+        """Release the writer lock."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
 
     def write(self, contents: CheckpointContents) -> tuple[str, Manifest]:
-        """Write a checkpoint, and return when it will survive the machine's sudden end.
+        """Write a checkpoint. When this method has returned, a sudden failure of the machine cannot destroy the
+        checkpoint.
 
         Args:
-            contents: What it holds.
+            contents: The contents of the checkpoint.
 
         Returns:
-            Its name and manifest.
+            The checkpoint's name and manifest.
 
         Raises:
-            CheckpointWriteError: it cannot be written; nothing of it stays.
+            CheckpointWriteError: the checkpoint cannot be written. No incomplete files remain.
         """
         if self._lock is None:
             raise CheckpointError("lock() the store before writing")
@@ -340,14 +356,14 @@ class CheckpointStore:
         return name, manifest
 
     def prune(self, *, keep: int | None, best: retention.Best | None = None) -> list[str]:
-        """Delete what need not stay, and return the names.
+        """Delete checkpoints that need not be kept, and return their names.
 
         Args:
-            keep: How many of the newest stay; None for all.
-            best: What else stays.
+            keep: Number of newest undamaged checkpoints to keep. None to keep all checkpoints.
+            best: The metric that determines the best checkpoints. The best checkpoints are also kept.
 
         Raises:
-            CheckpointWriteError: something cannot be deleted.
+            CheckpointWriteError: a checkpoint cannot be deleted.
         """
         if self._lock is None:
             raise CheckpointError("lock() the store before pruning")
@@ -369,12 +385,16 @@ class CheckpointStore:
             ) from error
 
     def _delete(self, name: str) -> bool:
-        """Delete a checkpoint, unless somebody reads or has just pinned it."""
+        """Delete a checkpoint, unless another process is reading the checkpoint or has just pinned it.
+
+        Returns:
+            Whether the checkpoint was deleted.
+        """
         path = os.path.join(self.directory, name)
         try:
             folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
-            return False  # the user was faster
+            return False  # the user has deleted it
         try:
             if not _flock(folder, fcntl.LOCK_EX) or name in self.references().values():
                 return False
@@ -384,7 +404,7 @@ class CheckpointStore:
             os.close(folder)
         self._metrics.pop(name, None)
         self._damaged.discard(name)
-        shutil.rmtree(trash, ignore_errors=True)  # what is left of it goes with the next writer
+        shutil.rmtree(trash, ignore_errors=True)  # the next writer deletes the rest
         return True
 
     def _explain(self, name: str, error: OSError, contents: CheckpointContents) -> str:
@@ -405,7 +425,7 @@ class CheckpointStore:
         return f"{text}. Earlier checkpoints are untouched."
 
     def _bytes_beside_newest(self) -> int:
-        """Return the size of the checkpoints that keep=1 would delete."""
+        """Return the total size, in bytes, of the checkpoints that would be deleted with ``keep=1``."""
         names, metrics = self.names(), self.metrics()
         damaged = {name for name in names if name in self._damaged or name not in metrics}
         pinned = set(self.references().values())
@@ -418,7 +438,13 @@ class CheckpointStore:
     # --- reading and verifying ---
 
     def _first(self, candidates: Any) -> Loaded | None:
-        """Return the first candidate that verifies; start again when one vanishes, as there is a newer one then."""
+        """Return the first undamaged checkpoint among the candidates. Return None if there are no candidates.
+
+        If a candidate vanishes meanwhile, start again, because a newer checkpoint exists in this case.
+
+        Raises:
+            NoUsableCheckpointError: there are candidates, and all of them are damaged.
+        """
         for _ in range(_RESCANS):
             skipped: list[Skipped] = []
             try:
@@ -441,7 +467,9 @@ class CheckpointStore:
         raise CheckpointError(f"the checkpoints in {self.directory} are deleted faster than they can be read")
 
     def _no_folder(self, name: str) -> str | None:
-        """Return why an entry with a checkpoint's name is not one; None for a folder."""
+        """Return None if the entry with a checkpoint's name is a folder. Otherwise return why the entry is not a
+        checkpoint.
+        """
         path = os.path.join(self.directory, name)
         mode = os.lstat(path).st_mode
         if stat.S_ISDIR(mode):
@@ -455,16 +483,16 @@ class CheckpointStore:
 
     @contextlib.contextmanager
     def _reading(self, name: str) -> Iterator[int]:
-        """Open a checkpoint's folder and keep it from being deleted.
+        """Open a checkpoint's folder, and prevent the folder's deletion while it is open.
 
         Raises:
-            FileNotFoundError: there is none, or it is just being deleted.
+            FileNotFoundError: the folder does not exist, or is being deleted.
         """
         path = os.path.join(self.directory, name)
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            # A lock on the folder itself; a writer that deletes it takes an exclusive one. File systems without such
-            # locks leave the reader to notice that files have gone.
+            # A shared lock on the folder itself; a writer that deletes the folder takes an exclusive lock. On file
+            # systems without such locks, the reader notices only that files have vanished.
             if not _flock(folder, fcntl.LOCK_SH) or os.fstat(folder).st_ino != os.stat(path).st_ino:
                 raise FileNotFoundError(errno.ENOENT, "it is being deleted", path)
             yield folder
@@ -473,7 +501,7 @@ class CheckpointStore:
 
     @contextlib.contextmanager
     def _opened(self, name: str, folder: int, file: str) -> Iterator[tuple[int, int]]:
-        """Open a file of a checkpoint: yields its descriptor and its size."""
+        """Open a file of a checkpoint, and yield the file's descriptor and size."""
         try:
             fd = _open_to_read(file, folder)
         except FileNotFoundError:
@@ -514,10 +542,10 @@ class CheckpointStore:
         return content
 
     def _check_not_deleted(self, name: str, folder: int) -> None:
-        """Tell a checkpoint that lacks a file from one that is just being deleted.
+        """Check whether a checkpoint lacks a file only because the checkpoint is being deleted.
 
         Raises:
-            FileNotFoundError: it is being deleted.
+            FileNotFoundError: the checkpoint is being deleted.
         """
         path = os.path.join(self.directory, name)
         if os.fstat(folder).st_ino != os.stat(path).st_ino:
@@ -525,7 +553,7 @@ class CheckpointStore:
 
 
 def is_full(error: CheckpointWriteError) -> bool:
-    """Return whether a checkpoint could not be written because the disk, or the user's share of it, is full."""
+    """Return whether a checkpoint could not be written because the disk is full or the user's disk quota is used up."""
     return isinstance(error.__cause__, OSError) and error.__cause__.errno in _FULL
 
 
@@ -534,39 +562,40 @@ def _damaged(name: str, file: str, reason: str) -> DamagedCheckpointError:
 
 
 def _room(sizes: Sequence[int], *, free: int, block: int) -> str:
-    """Return the message about a full disk.
-
-    Args:
-        sizes: The bytes of each file of a checkpoint, without its manifest.
-        free: The bytes that are free without them.
-        block: What a file system gives space in.
-    """
+    """Return a message with the number of free bytes and the number of needed bytes."""
     needed = _needed(sizes, block)
     text = f"{free:,} bytes are free, and at least {needed:,} are needed, counted in blocks of {block:,}"
     return text if free < needed else f"{text}; a quota, a reserve or another program may have taken the rest"
 
 
 def _needed(sizes: Sequence[int], block: int) -> int:
-    """Return the bytes that a checkpoint with files of these sizes takes, with at least a block each for manifest and
-    folder.
+    """Return how many bytes on the disk a checkpoint with files of these sizes needs.
+
+    The manifest and the folder are counted as one block each.
     """
     return sum(-(-size // block) * block for size in sizes) + 2 * block
 
 
 def serial_of(name: str) -> int:
-    """Return the number in a checkpoint's name."""
+    """Return the serial number in a checkpoint's name."""
     match = _NAME.fullmatch(name)
     assert match is not None
     return int(match[1])
 
 
 def _open_to_read(name: str, folder: int) -> int:
-    """Open a file of a checkpoint. What is a FIFO there must not wait for somebody who writes it."""
+    """Open a file of a checkpoint for reading. If the file is a FIFO, do not wait until another process opens
+    the FIFO.
+    """
     return os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
 
 
 def _write_file(folder: str, name: str, pieces: Sequence[memoryview]) -> tuple[int, str]:
-    """Write a new file and bring it to the disk; returns its size and checksum."""
+    """Write a new file, and flush it to the disk.
+
+    Returns:
+        The file's size in bytes, and its CRC-32 checksum as 8 hexadecimal digits.
+    """
     path = os.path.join(folder, name)
     crc32 = size = 0
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -591,7 +620,7 @@ def _write_all(fd: int, data: memoryview) -> None:
 
 
 def _read_whole(fd: int, size: int) -> np.ndarray[Any, Any]:
-    """Read up to ``size`` bytes; fewer when the file ends before."""
+    """Read up to ``size`` bytes. Return fewer bytes if the file is shorter."""
     content = np.empty(size, np.uint8)
     view = content.data
     done = 0
@@ -604,7 +633,7 @@ def _read_whole(fd: int, size: int) -> np.ndarray[Any, Any]:
 
 
 def _sync(folder: str) -> None:
-    """Bring a folder's entries to the disk, where its file system has such a thing."""
+    """Flush a folder's entries to the disk, if the file system supports flushing folders."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -616,7 +645,12 @@ def _sync(folder: str) -> None:
 
 
 def _flock(fd: int, operation: int) -> bool:
-    """Try to lock an open folder; False when somebody else has it. Without such locks, everybody gets it."""
+    """Try to lock an open folder without waiting.
+
+    Returns:
+        False if another process holds the lock. True if the lock was acquired, and also if the file system has no
+        locks.
+    """
     try:
         fcntl.flock(fd, operation | fcntl.LOCK_NB)
     except BlockingIOError:

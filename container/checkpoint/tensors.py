@@ -1,7 +1,7 @@
-"""Arrays of numpy in one block of memory, which is also a file's content, in the safetensors format.
+"""Store numpy arrays in one block of memory, which is also a file's content, in the safetensors format.
 
-The format is open (a header of JSON, then the raw arrays, back to back) and read by many libraries; a checkpoint's
-``model.safetensors`` can be used without fleetfit.
+The format is open: a header in JSON, followed by the raw arrays without gaps. Many libraries can read this format.
+Therefore a checkpoint's ``model.safetensors`` can be used without fleetfit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from container.checkpoint.errors import CheckpointError
 
-#: numpy's names of the types that the format has.
+#: numpy's names of the format's types.
 _CODES = {
     "bool": "BOOL",
     "uint8": "U8",
@@ -39,22 +39,22 @@ _CODES = {
 }
 _NAMES = {code: name for name, code in _CODES.items()}
 _LENGTH = struct.Struct("<Q")
-#: Longer headers are refused, as the format's own library does.
+#: Maximum size of a header in bytes; longer headers are refused, as by the format's own library.
 _HEADER_LIMIT = 100_000_000
 
 
 class TensorsError(ValueError):
-    """The file of arrays is damaged or incomplete."""
+    """Raised if a file of arrays is damaged or incomplete."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """An array without its values.
+    """The name, data type and shape of an array.
 
     Attributes:
-        name: Unique in its file.
-        dtype: numpy's name of the type, ``bfloat16`` included.
-        shape: The shape.
+        name: Name of the array, unique in its file.
+        dtype: The name of the data type: one of numpy's names, ``bfloat16``, ``float8_e4m3fn`` or ``float8_e5m2``.
+        shape: Shape of the array.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Spec:
 
     @property
     def bytes(self) -> int:
-        """The size of the values."""
+        """Return the total size of the array's values in bytes."""
         size = dtype_of(self.dtype).itemsize
         for dimension in self.shape:
             size *= dimension
@@ -71,19 +71,19 @@ class Spec:
 
 
 class Arena:
-    """Memory for a set of arrays, used again for every snapshot of them.
+    """A block of memory for a set of arrays. The block is reused for later snapshots of these arrays.
 
-    First use of fresh memory costs many times the copying itself.
+    Reuse saves time: the first write to newly allocated memory takes many times as long as the copying itself.
 
     Args:
-        specs: The arrays.
+        specs: The name, data type and shape of each array.
 
     Attributes:
-        specs: The arrays.
-        views: The arrays by name, in the arena's memory.
+        specs: The name, data type and shape of each array.
+        views: numpy arrays that refer to the block of memory, by name.
 
     Raises:
-        CheckpointError: a type has no form in the file.
+        CheckpointError: the file format does not support the data type of an array, or two arrays have the same name.
     """
 
     def __init__(self, specs: Sequence[Spec]) -> None:
@@ -93,7 +93,7 @@ class Arena:
                 raise CheckpointError(
                     f"{spec.name}: arrays of type {spec.dtype} cannot be saved. Allowed: {', '.join(_CODES)}."
                 )
-        # Back to back and yet aligned: the widest types first.
+        # Without gaps and yet aligned: the widest types first.
         order = sorted(self.specs, key=lambda spec: -dtype_of(spec.dtype).itemsize)
         offsets: dict[str, int] = {}
         end = 0
@@ -113,25 +113,25 @@ class Arena:
 
     @property
     def bytes(self) -> int:
-        """The size of the file."""
+        """Return the size of the file in bytes."""
         return len(self._header) + self._memory.nbytes
 
     def buffers(self) -> list[memoryview]:
-        """Return the file's content as buffers."""
+        """Return the file's content as a list of buffers: the header and the arrays."""
         return [memoryview(self._header), self._memory.data]
 
 
 def parse(content: np.ndarray[Any, Any]) -> dict[str, np.ndarray[Any, Any]]:
-    """Read a file's content.
+    """Parse the content of a safetensors file.
 
     Args:
-        content: Its bytes (uint8).
+        content: The file's bytes (uint8).
 
     Returns:
-        The arrays by name; they share the content's memory.
+        The arrays by name. The arrays refer to the memory of ``content``.
 
     Raises:
-        TensorsError: it is not such a file.
+        TensorsError: the content is not that of a safetensors file.
     """
     if content.size < _LENGTH.size:
         raise TensorsError("it ends within its header")
@@ -153,7 +153,10 @@ def parse(content: np.ndarray[Any, Any]) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """Return the dtype of that name; those beyond numpy's own come from ml_dtypes, which TensorFlow brings."""
+    """Return the numpy dtype with a name.
+
+    Data types that numpy does not have are defined by the package ml_dtypes, which is installed with TensorFlow.
+    """
     try:
         return np.dtype(name)
     except TypeError:
@@ -164,9 +167,9 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 
 def _fresh_memory(size: int) -> np.ndarray[Any, Any]:
-    """Allocate that many bytes, in huge pages where possible: the first snapshot then meets fewer page faults."""
+    """Allocate ``size`` bytes. Use huge pages if possible, so that the first snapshot causes fewer page faults."""
     memory = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):  # a kernel without them
+    with contextlib.suppress(OSError):  # a kernel without huge pages
         memory.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(memory, np.uint8, size)
 

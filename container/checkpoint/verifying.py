@@ -1,6 +1,7 @@
-"""Verify the checkpoints of a folder for somebody else than their training, and say so as JSON lines.
+"""Verify the checkpoints of a folder, and print the results as JSON lines for another program.
 
-``main([DIR])`` prints a line for each checkpoint, the oldest first: ``name``, and ``damage``: what is wrong, or null.
+``main([DIR])`` prints a line for each checkpoint, the oldest first. A line has the fields ``name`` and ``damage``. The
+field ``damage`` is a description of the damage, or null.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from container.checkpoint.store import CheckpointStore
 
 
 def verify(directory: str) -> Iterator[tuple[str, str | None]]:
-    """Yield each checkpoint's name and what is wrong with it; None where every byte is as it was saved.
+    """Yield each checkpoint's name with a description of its damage. The description is None if the checkpoint is
+    undamaged.
 
     Args:
         directory: The folder of the checkpoints.
@@ -23,7 +25,7 @@ def verify(directory: str) -> Iterator[tuple[str, str | None]]:
         try:
             store.read(name)
         except FileNotFoundError:
-            continue  # the training has deleted it, as there are newer ones
+            continue  # the training has deleted the checkpoint, because there are newer ones
         except (CheckpointError, OSError) as error:
             yield name, str(error)
         else:
@@ -31,7 +33,11 @@ def verify(directory: str) -> Iterator[tuple[str, str | None]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print what :func:`verify` yields of the folder that is named."""
+    """Print a JSON line with the name and the damage of each checkpoint in the given folder.
+
+    Returns:
+        0, even if checkpoints are damaged.
+    """
     (directory,) = arguments
     for name, damage in verify(directory):
         print(json.dumps({"name": name, "damage": damage}), flush=True)

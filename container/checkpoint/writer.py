@@ -1,7 +1,7 @@
-"""A thread that writes while the training goes on, with a bounded number of snapshots under way.
+"""Write snapshots in a thread while the training continues. The number of pending snapshots is limited.
 
-Whoever wants to hand over more waits: a slow disk slows the training down rather than filling the memory. What goes
-wrong in the thread is raised by the next call that the training makes.
+A caller with one more snapshot has to wait. Therefore a slow disk slows the training down, but does not fill the
+memory. If the thread fails, the training's next call raises the error.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from typing import Generic, TypeVar
 
 Job = TypeVar("Job")
 
-#: Whoever waits says so each time that so many seconds have passed. A slow disk is no error.
+#: A waiting caller prints a message each time this number of seconds has passed. A slow disk is not an error.
 _PATIENCE_S = 60.0
 
 
 class Target(abc.ABC, Generic[Job]):
-    """What jobs are written into."""
+    """The interface of an object that writes jobs, such as snapshots, to their destination."""
 
     @abc.abstractmethod
     def write(self, job: Job) -> None:
-        """Write one job; called in the thread."""
+        """Write one job. The writer's thread calls this method."""
 
     def close(self) -> None:
-        """Let go of what writing needs; called when all is written, whether or not it could be."""
+        """Release the resources for writing. This method is called after the last job, even if a job failed."""
 
 
 class BackgroundWriter(Generic[Job]):
-    """Writes jobs one after the other.
+    """A writer that writes jobs one after the other in a thread.
 
     Args:
-        target: Takes the jobs.
-        pending: How many jobs may be under way, the one being written included.
-        where: What is written into, for messages.
+        target: The object that writes the jobs to their destination.
+        pending: Maximum number of pending jobs, including the job that is being written.
+        where: Name of the destination, for messages.
     """
 
     def __init__(self, target: Target[Job], *, pending: int = 1, where: str = "the disk") -> None:
@@ -51,16 +51,16 @@ class BackgroundWriter(Generic[Job]):
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
-        self._closes_target = False  # the thread does
+        self._closes_target = False  # whether the thread closes the target
 
     @property
     def idle(self) -> bool:
-        """Whether a job would be taken without waiting."""
+        """Return whether a new job would be accepted without waiting."""
         return self._under_way < self._pending
 
     @property
     def closed(self) -> bool:
-        """Whether it takes no more jobs."""
+        """Return whether the writer is closed and accepts no more jobs."""
         return self._closed
 
     def check_open(self) -> None:
@@ -101,10 +101,10 @@ class BackgroundWriter(Generic[Job]):
             self._raise()
 
     def close(self) -> None:
-        """Write what is under way, end the thread, and close the target.
+        """Write the pending jobs, stop the thread, and close the target.
 
         Raises:
-            Exception: what a job failed with, if it has not been raised yet.
+            Exception: the error of a job, if it has not been raised yet.
         """
         with self._changed:
             if self._closed:
@@ -113,7 +113,8 @@ class BackgroundWriter(Generic[Job]):
             self._changed.notify_all()
             thread = self._thread
             if thread is threading.current_thread():
-                # Whoever used us was found to be garbage while we wrote: nobody may wait here.
+                # The garbage collector ran in this thread and found our user: waiting here would be waiting for
+                # ourselves.
                 self._closes_target = True
                 return
         try:
@@ -168,7 +169,7 @@ class BackgroundWriter(Generic[Job]):
 
 
 class Stopwatch:
-    """Wall-clock and processor time of the calling thread, in seconds."""
+    """A stopwatch for the wall-clock time and the processor time of the calling thread, in seconds."""
 
     def __init__(self) -> None:
         self._wall = time.monotonic()
@@ -176,10 +177,10 @@ class Stopwatch:
 
     @property
     def wall_s(self) -> float:
-        """Since it was made."""
+        """Return the wall-clock time since the stopwatch was created, in seconds."""
         return time.monotonic() - self._wall
 
     @property
     def processor_s(self) -> float:
-        """Since it was made."""
+        """Return the processor time since the stopwatch was created, in seconds."""
         return time.thread_time() - self._processor

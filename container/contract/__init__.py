@@ -1,5 +1,6 @@
-"""What the two sides of a job share: file layout, hyperparameter codec, strategies, memberships, plans, wire lines.
+"""Define the contract between the two sides of a job: file layout, hyperparameter codec, strategies, memberships,
+plans, and the messages between processes.
 
-Everything here is pure: frozen dataclasses and functions over them, standard library only. ``estimators`` (the user's
-side) and ``container`` (a host's side) meet in this package and nowhere else.
+The package consists of frozen dataclasses and pure functions, and imports only the standard library. It is the only
+package that both ``estimators`` (the user's side) and ``container`` (a host's side) import.
 """

@@ -1,4 +1,4 @@
-"""A job's input channels as values: what a backend tells the host agent about each."""
+"""Define a job's input channels as values: the settings of each channel that a backend sends to the host agent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_ATTRIBUTES = 16  # SageMaker's limit of AttributeNames
 
 
 class InputMode(enum.Enum):
-    """How a script reads a channel."""
+    """The way in which a script reads a channel."""
 
     FILE = "File"
     PIPE = "Pipe"
@@ -24,13 +24,14 @@ class InputMode(enum.Enum):
 
 
 class Channel(str):
-    """A channel as an argument of a function: the path that ``SM_CHANNEL_<NAME>`` has.
+    """A channel as an argument of a job's function. The value is the path in ``SM_CHANNEL_<NAME>``.
 
-    A Channel is a ``str``: ``open()``, ``os.path`` and ``Path()`` accept it. In Pipe mode, the names of the FIFOs begin
-    with this path; :class:`container.pipe_dataset.PipeModeDataset` needs the channel's :attr:`name`.
+    A Channel is a ``str``. Therefore ``open()``, ``os.path`` and ``Path()`` accept a Channel. In Pipe mode, the paths
+    of the FIFOs begin with the channel's path. Pass the channel's :attr:`name` to
+    :class:`container.pipe_dataset.PipeModeDataset`.
 
     Args:
-        path: The path.
+        path: The path of the channel's folder.
         name: The channel's name.
     """
 
@@ -46,7 +47,7 @@ class Channel(str):
 
 
 class DataType(enum.Enum):
-    """How a channel's URI is to be read (SageMaker's S3DataType)."""
+    """The kind of data that a channel's URI refers to (SageMaker's S3DataType)."""
 
     PREFIX = "S3Prefix"
     MANIFEST = "ManifestFile"
@@ -54,21 +55,21 @@ class DataType(enum.Enum):
 
 
 class DataDistribution(enum.Enum):
-    """How a channel is distributed over the hosts (SageMaker's S3DataDistributionType)."""
+    """The way in which a channel's objects are distributed over the hosts (SageMaker's S3DataDistributionType)."""
 
     REPLICATED = "FullyReplicated"
     SHARDED = "ShardedByS3Key"
 
 
 class Compression(enum.Enum):
-    """How the objects are packed."""
+    """The compression of a channel's objects."""
 
     NONE = "None"
     GZIP = "Gzip"
 
 
 class RecordWrapping(enum.Enum):
-    """What is put around each object in the stream."""
+    """The format in which each object is wrapped in the stream of a channel."""
 
     NONE = "None"
     RECORDIO = "RecordIO"
@@ -117,7 +118,10 @@ class HostChannel:
             raise ConfigurationError(f"channel {self.name!r}: {problem}")
 
     def _problem(self) -> str | None:
-        """Return which settings exclude each other; the rules are SageMaker's."""
+        """Return an error message if two settings exclude each other. Otherwise return None.
+
+        The rules are SageMaker's.
+        """
         augmented = self.data_type is DataType.AUGMENTED_MANIFEST
         if self.mode is not InputMode.PIPE:
             if self.compression is not Compression.NONE:
@@ -168,7 +172,7 @@ class HostChannel:
         return made
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable form without the name and without values at their default."""
+        """Return a JSON-serialisable dict of the settings. The name and settings with default values are omitted."""
         values = rules.to_dict(self)
         for field in dataclasses.fields(self):
             if field.name == "name" or (field.name != "mode" and getattr(self, field.name) == field.default):

@@ -1,4 +1,4 @@
-"""Which cluster this process was started in, from its environment alone. Pure."""
+"""Detect the cluster that this process belongs to, only from the process's environment variables. Pure."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from container.contract.strategies import (
     strategy_from_hyperparameters,
 )
 
-#: What Open MPI, MPICH and horovodrun tell the processes they start: size, rank, local rank, local size.
+#: Variables that Open MPI, MPICH and horovodrun set for the processes they start: size, rank, local rank, local size.
 _STARTERS = (
     ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("HOROVOD_SIZE", "HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
     ("PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
 )
 
-#: The tasks of TF_CONFIG that :func:`detect` takes.
+#: The task types of TF_CONFIG that :func:`detect` accepts.
 TASK_TYPES = ("chief", "worker", "ps")
 
 
 class ClusterKind(enum.Enum):
-    """How the processes were made one cluster. The values are the strategies' names."""
+    """The kind of cluster that the processes form. The values are the names of the strategies."""
 
     NONE = "none"
     HOROVOD = MPI.name
@@ -50,20 +50,23 @@ class ClusterKind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """What a process's environment says about its cluster.
+    """The cluster of a process, as described by the process's environment variables.
 
     Attributes:
         kind: The kind of cluster.
-        strategy: The job's strategy with its options; its defaults where the job does not tell.
+        strategy: The job's strategy with its options. Options that the job does not set have their default values. None
+            if the process is not distributed.
         host: This host's name.
-        rank: The process's number from 0. On workers of a cluster with parameter servers, the worker's.
-        size: How many ranks there are. With parameter servers, the workers.
-        local_rank: The rank on its host, from 0.
-        local_size: How many ranks its host has.
-        machine_rank: The rank on its machine, which several hosts of the cluster may share.
-        machine_size: How many ranks its machine has.
-        task: The type of its TF_CONFIG task; empty without one.
-        addresses: ``cluster`` of TF_CONFIG: task type -> ``address:port``.
+        rank: The process's rank, from 0. In a cluster with parameter servers, the index of the process's task.
+        size: Number of ranks. In a cluster with parameter servers, the number of workers.
+        local_rank: The process's number among the ranks of its host, from 0.
+        local_size: Number of ranks on this host.
+        machine_rank: The process's number among the ranks of its machine, from 0. Several hosts of the cluster may
+            share a machine.
+        machine_size: Number of ranks on this machine.
+        task: The type of the process's task in TF_CONFIG. Empty without TF_CONFIG.
+        addresses: The addresses (``address:port``) of the tasks of each type, by the task type, as in ``cluster`` of
+            TF_CONFIG.
     """
 
     kind: ClusterKind = ClusterKind.NONE
@@ -80,11 +83,11 @@ class Surroundings:
 
 
 def detect(environ: Mapping[str, str]) -> Surroundings:
-    """Read the cluster from a process's environment.
+    """Determine the cluster from a process's environment variables.
 
     Raises:
         DistributedError: the variables contradict each other, or cannot be read.
-        RefusedError: a cluster in which this API has no place.
+        RefusedError: ``container.distributed`` does not support the cluster.
     """
     strategy = _strategy(environ)
     host = environ.get("SM_CURRENT_HOST") or socket.gethostname()
@@ -113,7 +116,7 @@ def detect(environ: Mapping[str, str]) -> Surroundings:
     if config:
         return _from_tf_config(environ, config, strategy, host)
     if isinstance(strategy, ParameterServer) and not strategy.coordinated and len(_hosts(environ)) == 1:
-        return Surroundings(host=host)  # SageMaker's cluster of one host is none
+        return Surroundings(host=host)  # a cluster of one host with SageMaker's parameter servers is not distributed
     if strategy is not None:
         raise DistributedError(
             f"the job's strategy is {strategy.name}, but TF_CONFIG is not set, so this process would train alone. "
@@ -123,10 +126,12 @@ def detect(environ: Mapping[str, str]) -> Surroundings:
 
 
 def detect_server(environ: Mapping[str, str]) -> Surroundings:
-    """Read the cluster of a process that only serves; in SageMaker's, the chief is called master.
+    """Determine the cluster of a process that only runs a parameter server.
+
+    SageMaker's clusters name the chief "master".
 
     Raises:
-        DistributedError: TF_CONFIG cannot be read, or names no task that serves.
+        DistributedError: TF_CONFIG cannot be read, or does not assign a parameter server's task to this process.
     """
     config = _tf_config(environ)
     if "master" not in (config.get("cluster") or {}):
@@ -161,7 +166,7 @@ def _strategy(environ: Mapping[str, str]) -> Distribution | None:
 
 
 def _hosts(environ: Mapping[str, str]) -> list[Any]:
-    """Return the hosts in ``SM_HOSTS``; empty where it is not set."""
+    """Return the hosts in ``SM_HOSTS``. Return an empty list if the variable is not set or cannot be read."""
     try:
         found = json.loads(environ.get("SM_HOSTS") or "[]")
     except ValueError:
@@ -170,7 +175,7 @@ def _hosts(environ: Mapping[str, str]) -> list[Any]:
 
 
 def _tf_config(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return TF_CONFIG, or an empty dict when it describes no cluster."""
+    """Return the content of TF_CONFIG. Return an empty dict if TF_CONFIG does not describe a cluster."""
     text = environ.get("TF_CONFIG")
     if not text:
         return {}
@@ -204,8 +209,9 @@ def _started_by_mpirun(
 
 
 def _elastic(environ: Mapping[str, str], strategy: Distribution, host: str) -> Surroundings:
-    """Describe a worker of Horovod's elastic driver. Each of our slots is a host to Horovod, so local ranks are counted
-    here.
+    """Return the cluster of a worker that Horovod's elastic driver has started.
+
+    Horovod regards each slot as a host of its own. Therefore local ranks are read from fleetfit's own variables.
     """
     if environ.get("HOROVOD_ELASTIC") != "1" or not environ.get("HOROVOD_SIZE"):
         raise DistributedError(
@@ -267,7 +273,7 @@ def _from_tf_config(
 ) -> Surroundings:
     addresses, task, index = _tasks(config)
     if "master" in addresses and "chief" not in addresses:
-        # SageMaker's cluster: its master coordinates where a script wants a chief.
+        # SageMaker's clusters name the coordinating task "master"; scripts expect "chief".
         addresses = {"chief" if name == "master" else name: found for name, found in addresses.items()}
         task = "chief" if task == "master" else task
     if task == "evaluator":
@@ -289,7 +295,7 @@ def _from_tf_config(
 
 
 def _tasks(config: Mapping[str, Any]) -> tuple[dict[str, tuple[str, ...]], str, int]:
-    """Return the cluster that TF_CONFIG describes, and this process's task type and index in it."""
+    """Return the cluster that TF_CONFIG describes, and this process's task type and task index in the cluster."""
     for task, of in config["cluster"].items():
         if not isinstance(of, list) or not of or not all(isinstance(address, str) for address in of):
             raise DistributedError(
@@ -321,7 +327,7 @@ def _collective(
     rank = index if task == "chief" else index + len(addresses.get("chief", ()))
     per_host = strategy.ranks_per_host
     if environ.get(variables.SHARED_MACHINE) == "1":
-        # Every host has the machine's address; ranks are numbered host by host.
+        # All hosts have the address of this one machine; ranks are numbered host by host.
         here = list(range(len(ranks)))
         local = [other for other in here if other // per_host == rank // per_host]
     else:

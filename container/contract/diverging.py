@@ -1,4 +1,4 @@
-"""Recognise a diverged training by its metrics: values that are NaN, and losses that are infinite. Pure."""
+"""Detect from a training's metrics that the training has diverged: a metric is NaN, or a loss is infinite. Pure."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from typing import Any
 
 from container.contract.failures import Cause, Failure
 
-#: A metric is a loss by one of these words in its name.
+#: A metric is a loss if its name contains one of these words.
 _LOSSES = re.compile(r"loss|cost|objective|perplexity|entropy|(?<![a-z])(?:nll|ppl|elbo|[rn]?mse|mae)(?![a-z])")
-#: These are infinite at times without anything being wrong: the best loss so far before the first, a scale.
+#: These may be infinite in a healthy training: the best loss so far before the first epoch, a loss scale.
 _INFINITE = re.compile(r"(?<![a-z])(?:best|min|max|lowest|scale)(?![a-z])")
 
-#: What says where in the training a value is from: names of values that are reported beside it.
+#: Names of values, reported together with a metric, that locate the metric in the training.
 PLACES = ("epoch", "step")
 
 
 def has_diverged(name: str, value: Any) -> bool:
-    """Return whether a metric's value shows divergence: NaN for any metric, infinity for a loss."""
+    """Return whether a metric's value shows that the training has diverged.
+
+    NaN shows divergence for any metric. Infinity shows divergence only for a loss.
+    """
     if not isinstance(value, float) or math.isfinite(value):
         return False
     spelled = name.lower().replace("_", " ")
@@ -27,14 +30,14 @@ def has_diverged(name: str, value: Any) -> bool:
 
 
 def describe(name: str, value: float, *, rank: int | None, process: str = "", place: Mapping[str, Any]) -> str:
-    """Say it in a sentence.
+    """Return a sentence that describes the diverged metric.
 
     Args:
         name: The metric's name.
-        value: Its value.
-        rank: Who reported it.
-        process: Who that is where it has no rank.
-        place: Where in the training, as far as it is known: ``{"epoch": 3}``.
+        value: The metric's value.
+        rank: The rank that reported the metric. None if the process has no rank.
+        process: Name of the process that reported the metric. The name is used only if ``rank`` is None.
+        place: The epoch and the step of the metric, such as ``{"epoch": 3}``. Unknown values are omitted.
     """
     who = f"rank {rank}" if rank is not None else process or "the script"
     when = ", ".join(f"{word} {place[word]:g}" for word in PLACES if isinstance(place.get(word), int | float))

@@ -1,7 +1,8 @@
-"""Durations as a histogram with buckets of equal relative width; histograms of epochs and ranks can be added.
+"""Store durations in a histogram with buckets of equal relative width. Histograms of several epochs and ranks can be
+added.
 
-A duration falls into the bucket ``floor(20 · log2(seconds))``: buckets are 3.5 % wide, so a quantile is off by at most
-1.8 %. A training of any length has some hundred buckets at most.
+A duration belongs to the bucket ``floor(20 · log2(seconds))``. A bucket's upper limit is 3.5 % above its lower limit.
+Therefore a quantile is off by at most 1.8 %. Even a long training has only some hundred buckets.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 _PER_DOUBLING = 20
-#: Below this, in seconds, all durations are one.
+#: Shorter durations, in seconds, are counted as this one.
 _SHORTEST = 1e-6
 
 
@@ -19,9 +20,9 @@ class Durations:
     """A distribution of durations.
 
     Attributes:
-        count: How many.
-        total_s: Their sum in seconds.
-        longest_s: The longest, in seconds; 0 for none.
+        count: Number of durations.
+        total_s: Sum of the durations in seconds.
+        longest_s: The longest duration in seconds. 0 if there are no durations.
     """
 
     def __init__(self) -> None:
@@ -37,7 +38,7 @@ class Durations:
         return f"Durations({self.count}, median {median * 1e3:.3g} ms, longest {self.longest_s * 1e3:.3g} ms)"
 
     def add(self, seconds: float, count: int = 1) -> None:
-        """Take ``count`` durations of ``seconds`` each."""
+        """Add ``count`` durations of ``seconds`` each."""
         if count <= 0:
             return
         bucket = math.floor(_PER_DOUBLING * math.log2(max(seconds, _SHORTEST)))
@@ -47,10 +48,10 @@ class Durations:
         self.longest_s = max(self.longest_s, seconds)
 
     def quantile(self, share: float) -> float | None:
-        """Return the duration that this share of them does not exceed, in seconds; None if there are none.
+        """Return a quantile of the durations, in seconds. Return None if there are no durations.
 
         Args:
-            share: From 0 to 1.
+            share: The fraction of the durations that do not exceed the quantile, from 0 to 1 (0.5 for the median).
         """
         if not self.count:
             return None
@@ -63,18 +64,20 @@ class Durations:
 
     @property
     def mean_s(self) -> float | None:
-        """The mean in seconds; None for none."""
+        """Return the mean duration in seconds. Return None if there are no durations."""
         return self.total_s / self.count if self.count else None
 
     def bars(self) -> list[tuple[float, float, int]]:
-        """Return ``(from, to, count)`` for each non-empty bucket, in seconds, in order."""
+        """Return ``(lower limit, upper limit, count)`` for each non-empty bucket, in ascending order. The limits are in
+        seconds.
+        """
         return [
             (2.0 ** (bucket / _PER_DOUBLING), 2.0 ** ((bucket + 1) / _PER_DOUBLING), self._buckets[bucket])
             for bucket in sorted(self._buckets)
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable form."""
+        """Return the histogram as a JSON-serialisable dict."""
         return {
             "count": self.count,
             "total_s": round(self.total_s, 6),
@@ -84,10 +87,10 @@ class Durations:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Durations:
-        """Read what :meth:`to_dict` gave.
+        """Create a histogram from the result of :meth:`to_dict`.
 
         Raises:
-            ValueError: it is something else.
+            ValueError: ``values`` is not a result of :meth:`to_dict`.
         """
         found = cls()
         try:
@@ -101,7 +104,7 @@ class Durations:
 
     @classmethod
     def sum(cls, many: Iterable[Durations]) -> Durations:
-        """Add them all up."""
+        """Return a histogram of the durations of all given histograms."""
         found = cls()
         for one in many:
             found.count += one.count

@@ -1,7 +1,7 @@
-"""A host's view of its job: what the configuration files and the machine say, as one value.
+"""Define a host's description of its job: the contents of the configuration files and facts about the host's machine.
 
 The ``SM_*`` variables follow SageMaker's training toolkit (``environment.py``, ``to_env_vars``), so that a script
-written for it runs unchanged.
+written for that toolkit runs unchanged.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ STRING_LIMIT = 131071
 
 _DEFAULT_GROUP = "homogeneousCluster"
 
-#: What SageMaker's toolkit says where no instance type is known.
+#: SageMaker's toolkit uses this name if the instance type is unknown.
 _NO_INSTANCE_TYPE = "local"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What a plan needs to know of the machine that a host is on.
+    """The facts about a host's machine that determine which processes are started, and how.
 
     Attributes:
-        python: The interpreter that runs the user's scripts and our wrappers.
-        cpus: Cores that this process may use.
-        gpus: Devices that are visible.
-        mpirun: Path of mpirun, or None where there is none.
-        mpi_major: Major version of that OpenMPI, 4 or 5.
+        python: The Python interpreter that runs the user's scripts and fleetfit's wrappers.
+        cpus: Number of cores that this process may use.
+        gpus: Number of visible GPUs.
+        mpirun: Path of mpirun, or None if mpirun is not installed.
+        mpi_major: Major version of the Open MPI that ``mpirun`` belongs to, 4 or 5.
         shared: Whether several hosts of the cluster are processes on this one machine.
-        hosts_here: How many hosts of the cluster share the cores, each with its own network (containers).
-        network: The network that the hosts share, as ``172.18.0.0/16``, where it can be seen.
+        hosts_here: Number of hosts of the cluster that are containers on this machine, and therefore share its cores.
+        network: The network that the hosts share, such as ``172.18.0.0/16``. None if the network cannot be determined.
         container_package: The folder of the ``container`` package.
     """
 
@@ -56,22 +56,24 @@ class Machine:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Environment:
-    """One host's job, read from its configuration files.
+    """A job as one host knows it from the host's configuration files.
 
     Attributes:
         tree: The host's file tree.
-        machine: What it runs on.
+        machine: Facts about the host's machine.
         job_name: The training job's name.
         current_host: This host's name.
         hosts: All hosts' names, in rank order (``algo-2`` before ``algo-10``).
-        hyperparameters: The user's own, decoded.
-        framework_parameters: The reserved ones that are not the toolkit's: strategies, ``fleetfit_*``.
-        toolkit_parameters: ``sagemaker_program``, ``sagemaker_submit_directory`` …
-        resource_config: ``resourceconfig.json`` as it is.
-        input_data_config: ``inputdataconfig.json`` as it is.
-        attempt: Number of this start of the job, from 0.
-        user_environment: The variables that the user asked for (CreateTrainingJob's ``Environment``).
-        addresses: Where the hosts reach each other, if not at their names.
+        hyperparameters: The user's own hyperparameters, decoded.
+        framework_parameters: The reserved hyperparameters that do not configure the toolkit, such as those of
+            strategies and those named ``fleetfit_*``.
+        toolkit_parameters: The reserved hyperparameters that configure the toolkit, such as ``sagemaker_program`` and
+            ``sagemaker_submit_directory``.
+        resource_config: The content of ``resourceconfig.json``.
+        input_data_config: The content of ``inputdataconfig.json``.
+        attempt: The number of this attempt of the job, from 0.
+        user_environment: The environment variables that the user set (CreateTrainingJob's ``Environment``).
+        addresses: The addresses of hosts that cannot be reached under their names, by the hosts' names.
     """
 
     tree: MLTree
@@ -103,9 +105,10 @@ class Environment:
         addresses: Mapping[str, str] | None = None,
         shared_checkpoints: str | None = None,
     ) -> Environment:
-        """Build it from the contents of the three configuration files.
+        """Create an environment from the contents of the three configuration files.
 
-        ``/opt/ml`` in hyperparameters is replaced by ``base_dir``: see :func:`container.contract.layout.rebased`.
+        In hyperparameters, paths below ``/opt/ml`` are replaced by paths below ``base_dir`` (see
+        :func:`container.contract.layout.rebased`).
 
         Raises:
             ValueError: the files contradict each other.
@@ -149,15 +152,15 @@ class Environment:
 
     @property
     def strategy(self) -> Distribution | None:
-        """The distribution strategy, or None."""
+        """Return the job's distribution strategy. Return None if the job is not distributed."""
         return strategy_from_hyperparameters(self.framework_parameters)
 
     @property
     def program(self) -> str:
-        """The entry point: ``train.py``, ``train.sh``, or a module's name.
+        """Return the entry point: ``train.py``, ``train.sh``, or a module's name.
 
         Raises:
-            ValueError: the job names none.
+            ValueError: the job names no entry point.
         """
         program = self.toolkit_parameters.get(codec.PROGRAM)
         if not program:
@@ -169,38 +172,42 @@ class Environment:
 
     @property
     def master(self) -> str:
-        """The first host, which coordinates."""
+        """Return the name of the first host, which coordinates the other hosts."""
         return self.hosts[0]
 
     @property
     def is_master(self) -> bool:
-        """Whether this host coordinates."""
+        """Return whether this host coordinates the other hosts."""
         return self.current_host == self.master
 
     @property
     def network_interface(self) -> str:
-        """The interface that the platform names for traffic between hosts."""
+        """Return the name of the network interface for traffic between hosts, as ``resourceconfig.json`` names it."""
         return str(self.resource_config.get("network_interface_name") or "eth0")
 
     @property
     def reserves_ports(self) -> bool:
-        """Whether others may use the same ports on a host: those of other hosts, or of other jobs."""
+        """Return whether other hosts or other jobs may use ports of this host's machine, so that ports must be
+        reserved.
+        """
         return self.machine.shared or bool(self.addresses)
 
     def to_cmd_args(self) -> list[str]:
-        """Return the script's arguments: the user's hyperparameters, and what they are followed by."""
+        """Return the script's arguments: the user's hyperparameters, followed by the job's additional arguments."""
         arguments = self.framework_parameters.get(codec.ARGUMENTS) or ()
         return codec.to_cmd_args(self.hyperparameters, [str(word) for word in arguments])
 
     def for_host(self, host: str) -> Environment:
-        """Return the same job as another host sees it (the paths are this host's)."""
+        """Return a description of the same job for another host. The paths remain those of this host."""
         resource_config = {**self.resource_config, "current_host": host}
         return dataclasses.replace(self, current_host=host, resource_config=resource_config)
 
     def to_env_vars(self) -> dict[str, str]:
-        """Return SageMaker's variables of this host's processes, without ``PYTHONPATH`` and what TensorFlow needs.
+        """Return the environment variables that SageMaker sets for a host's processes.
 
-        They are ``SM_*``, and those that the training toolkit sets for itself: its scripts read them as well.
+        The result contains the variables ``SM_*``. The result also contains the variables that SageMaker's training
+        toolkit sets for itself, because scripts for this toolkit also read these variables. ``PYTHONPATH`` and
+        TensorFlow's variables are not included.
 
         Raises:
             ValueError: a value is too long for a process's environment.
@@ -225,12 +232,14 @@ class Environment:
                     "Put the large values into a file of a channel."
                 )
         if len(env["SM_TRAINING_ENV"]) + len("SM_TRAINING_ENV=") > STRING_LIMIT:
-            del env["SM_TRAINING_ENV"]  # it repeats what the others say
+            del env["SM_TRAINING_ENV"]  # this variable only repeats the other variables
         return env
 
     @property
     def _region(self) -> str:
-        """The AWS region that the user's variables name, if they do."""
+        """Return the AWS region that the user's environment variables name. Return "" if these variables name no
+        region.
+        """
         given = (self.user_environment.get(name) for name in ("AWS_REGION", "AWS_DEFAULT_REGION"))
         return next(filter(None, given), "")
 
@@ -283,7 +292,7 @@ class Environment:
         training = [host for item in groups if item.get("instance_group_name") in distributed for host in item["hosts"]]
         return {
             **kept,
-            # What SageMaker's toolkit says of libraries and machines of AWS's that nobody else has.
+            # SageMaker's toolkit reports AWS's own libraries and machines here; fleetfit has none of them.
             "is_modelparallel_enabled": None,
             "is_smddprun_installed": False,
             "is_smddpmprun_installed": False,
@@ -302,11 +311,11 @@ def read_json_file(path: Path, default: Any = None) -> Any:
     """Read one of the configuration files.
 
     Args:
-        path: The file.
-        default: What to return when it does not exist; None makes that an error.
+        path: The path of the file.
+        default: The value to return if the file does not exist. If None, a missing file is an error.
 
     Raises:
-        ValueError: it is missing (without a default) or is not JSON; the message names it.
+        ValueError: the file is not JSON, or is missing and ``default`` is None. The message names the file.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -321,7 +330,9 @@ def read_json_file(path: Path, default: Any = None) -> Any:
 
 
 def host_name(tree: MLTree, index: int) -> str:
-    """Return the host's own name, as its configuration says it; without one, its place in the order is its name."""
+    """Return this host's name from its configuration. Return ``algo-<index + 1>`` if the configuration does not name
+    the host.
+    """
     try:
         name = read_json_file(tree.resource_config_file, {}).get("current_host")
     except (OSError, ValueError, AttributeError):
@@ -330,6 +341,6 @@ def host_name(tree: MLTree, index: int) -> str:
 
 
 def hosts_here(environ: Mapping[str, str]) -> int:
-    """Return how many hosts of the cluster share this machine's cores as containers."""
+    """Return the number of hosts of the cluster that are containers on this machine, and therefore share its cores."""
     text = environ.get(variables.HOSTS_HERE) or "1"
     return max(1, int(text)) if text.isdecimal() else 1

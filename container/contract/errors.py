@@ -1,31 +1,38 @@
-"""Errors that both sides of a job raise; :mod:`estimators.job.errors` has the rest of the tree."""
+"""Define the errors that both ``estimators`` and ``container`` raise. Other errors are in
+:mod:`estimators.job.errors`.
+"""
 
 from __future__ import annotations
 
 
 class FleetfitError(Exception):
-    """Base class of the errors that fleetfit raises on purpose."""
+    """Base class of the errors that fleetfit raises intentionally."""
 
 
 class ConfigurationError(FleetfitError, ValueError):
-    """An argument, a file or a request is wrong; nothing has been started."""
+    """Raised if an argument, a file or a request is invalid. Nothing has been started."""
 
 
 class OptionError(ConfigurationError, TypeError):
-    """An option does not exist, was not given by its name, or has the wrong type."""
+    """Raised if an option does not exist, was not passed by its name, or has the wrong type."""
 
 
 class AgentError(Exception):
-    """The host agent cannot do something that the job needs; the message is one line with the remedy."""
+    """Raised if the host agent cannot do something that the job needs. The message is one line, and names the
+    remedy.
+    """
 
 
 class DistributedError(RuntimeError):
-    """The processes cannot train together; the message says why and what to do."""
+    """Raised if the processes cannot train together. The message names the reason and the remedy."""
 
 
 class WeightsDifferError(DistributedError):
-    """The ranks' weights differ, although a synchronous strategy keeps them equal."""
+    """Raised if the ranks' weights differ although a synchronous strategy should keep them equal."""
 
 
 class RefusedError(DistributedError):
-    """The request does not work with this strategy or this Keras, and would have failed silently."""
+    """Raised if a request does not work with this strategy or this version of Keras.
+
+    Without this error, the request would fail without any message.
+    """

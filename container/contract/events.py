@@ -1,9 +1,11 @@
 """Report events (metrics, checkpoints, phases) to the toolkit from within a training process.
 
-A rank inherits a pipe to its host's toolkit, which adds the host, rank, attempt and generation, and passes the event
-on to the job's record. Without such a pipe (on SageMaker under another toolkit, or alone) nothing is written.
+A rank inherits a pipe to its host's toolkit. The toolkit adds the host, rank, attempt and generation to an event, and
+sends the event to the job's record. A process without such a pipe writes nothing. There is no pipe if the script runs
+under another toolkit on SageMaker, or without a toolkit.
 
-Telling never disturbs the training: nothing is raised, and a toolkit that takes nothing is waited for once, shortly.
+Reporting does not disturb the training. No error is raised. If the toolkit stops reading, the first event waits for at
+most ``WAIT_S`` seconds. Later events are dropped at once.
 """
 
 from __future__ import annotations
@@ -18,30 +20,31 @@ from typing import Any
 
 from container.contract import variables
 
-#: A longer line, in bytes, is replaced by one that says how long it was.
+#: Maximum size of a line in bytes. A longer line is replaced by a line with its size.
 LINE_LIMIT = 60_000
 
-#: How long the toolkit may take nothing before the event is dropped, in seconds. Later ones are then not waited for
-#: until it takes something again.
+#: How long to wait, in seconds, until the toolkit reads; then the event is dropped. Later events do not wait until the
+#: toolkit has read again.
 WAIT_S = 2.0
 
-#: This process's rank, where the toolkit cannot know it: elastic ranks change.
+#: This process's rank, if the toolkit cannot know the rank: elastic ranks change.
 rank: int | None = None
 
 _lock = threading.Lock()
-_patient = True  # whether the toolkit took the last line
-_torn = False  # whether the last line was cut: the next one begins on a fresh line
+_patient = True  # whether the toolkit accepted the last line
+_torn = False  # whether the last line was cut; then the next line begins with a line break
 
 
 def emit(kind: str, **data: Any) -> bool:
     """Write one event.
 
     Args:
-        kind: What happened: ``metric``, ``checkpoint``, ``phase`` …
-        data: More about it. What JSON has no form for (a numpy scalar, a path) is written as its value or text.
+        kind: The kind of event, such as ``metric``, ``checkpoint`` or ``phase``.
+        data: The data of the event. A numpy scalar is written as a number. Any other value without a JSON form, such as
+            a path, is written as its text.
 
     Returns:
-        Whether the toolkit has it.
+        Whether the event was written completely.
     """
     target = os.environ.get(variables.EVENTS)
     if not target:
@@ -57,7 +60,7 @@ def emit(kind: str, **data: Any) -> bool:
             finally:
                 os.close(fd)
     except (OSError, ValueError, TypeError, RecursionError):
-        return False  # the toolkit is gone, or there is no saying it: neither is the script's concern
+        return False  # the toolkit has ended, or the event cannot be written: the script must not fail for that
 
 
 def _line(kind: str, data: dict[str, Any]) -> bytes:
@@ -73,7 +76,7 @@ def _encode(event: dict[str, Any]) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value that JSON does not know to one that it does."""
+    """Convert a value without a JSON form to a value that JSON can represent."""
     item = getattr(value, "item", None)
     if callable(item) and getattr(value, "size", 1) == 1:
         plain = item()
@@ -83,13 +86,14 @@ def _plain(value: Any) -> Any:
 
 
 def _open(target: str) -> int | None:
-    """Open the pipe anew, so that its being non-blocking is nobody else's affair.
+    """Open the inherited pipe again in non-blocking mode. The mode of the inherited descriptor is not changed, because
+    other code also uses it.
 
     Args:
-        target: ``fd:inode`` of the inherited pipe.
+        target: The descriptor and the inode of the inherited pipe, as ``fd:inode``.
 
     Returns:
-        A descriptor, or None when the number is something else's by now.
+        The new descriptor. None if the inherited descriptor now refers to another file.
     """
     number, _, inode = target.partition(":")
     fd = os.open(f"/proc/self/fd/{int(number)}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -101,7 +105,10 @@ def _open(target: str) -> int | None:
 
 
 def _write(fd: int, line: bytes) -> bool:
-    """Write the whole line. Up to PIPE_BUF bytes the kernel keeps it in one piece beside other processes' lines."""
+    """Write the whole line, and return whether the line was written completely.
+
+    The kernel does not mix the bytes of lines from several processes if a line has at most PIPE_BUF bytes.
+    """
     global _patient, _torn
     if _torn:
         line = b"\n" + line

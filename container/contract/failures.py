@@ -1,4 +1,4 @@
-"""Why a job failed, as data that reads the same on every backend."""
+"""Describe why a job failed, as data that has the same form on every backend."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ class Cause(enum.Enum):
     """The kind of a failure."""
 
     PROCESS = "process"  # a process of the cluster ended with an error or was killed
-    HOST_LOST = "host_lost"  # a host's toolkit or its connection went away
+    HOST_LOST = "host_lost"  # the connection to a host was lost, or the host's toolkit ended
     LAUNCH = "launch"  # something could not be started
-    PORT_TAKEN = "port_taken"  # a server found its port taken: another attempt, with other ports, may do
+    PORT_TAKEN = "port_taken"  # a server's port was in use: another attempt, with other ports, may succeed
     TIMEOUT = "timeout"  # a wait reached its deadline
     CONFIGURATION = "configuration"  # the job's files or arguments are wrong
-    UNSOUND = "unsound"  # it ran, and what it makes is not what it is taken for; the user asked to fail for that
+    # the job ran, but its result is wrong (undistributed or diverged), and the user chose to fail then
+    UNSOUND = "unsound"
     INTERNAL = "internal"  # a fault of fleetfit itself
 
 
@@ -34,17 +35,18 @@ class Failure:
 
     Attributes:
         cause: The kind of failure.
-        message: What happened, in one or more sentences.
-        host: The host that failed; None if no host did.
-        process: Name of the process that failed (``rank 3``, ``mpirun``); None if no process did.
-        rank: The rank that failed; None if no rank did.
-        exit_code: The exit status, if the process exited.
-        signal: The number of the signal that killed the process, if a signal did.
-        traceback: The user's traceback, if there was one.
-        log_tail: The last lines that the process printed, if there was no traceback.
-        places: If no rank made progress: where each rank was, in one line for each rank.
-        hints: What the user can do about the failure.
-        attempts: How the earlier attempts of the job ended, in one line for each attempt.
+        message: A description of the failure in one or more sentences.
+        host: The host where the failure occurred, or None.
+        process: Name of the process that failed, such as ``rank 3`` or ``mpirun``. None if no process failed.
+        rank: The rank that failed, or None.
+        exit_code: The exit code of the process, or None if the process did not exit.
+        signal: The number of the signal that killed the process, or None.
+        traceback: The traceback of the script's exception, or None.
+        log_tail: The last lines that the process printed, or None. These lines are used if there is no traceback.
+        places: The position of each rank in the code, if the job failed because no rank made progress. Otherwise None.
+            Each line describes one rank.
+        hints: Sentences that tell the user how to avoid the failure.
+        attempts: The outcomes of the job's earlier attempts, in one line for each attempt.
     """
 
     cause: Cause
@@ -61,24 +63,25 @@ class Failure:
     attempts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Make all text such as can be written."""
+        """Replace characters in the failure's texts that cannot be encoded as UTF-8."""
         for field in dataclasses.fields(self):
             object.__setattr__(self, field.name, writable(getattr(self, field.name)))
 
     def summary(self) -> str:
-        """Return where the failure happened and what happened, in one line."""
+        """Return the host, the process and the message of the failure in one line."""
         place = ", ".join(part for part in (self.host, self.process) if part)
         return f"{place}: {self.message}" if place else self.message
 
     def detail(self) -> str:
-        """Return the earlier attempts and the traceback.
+        """Return the outcomes of the earlier attempts, followed by the traceback.
 
-        Without a traceback, return where the ranks were, and the last lines that the process printed.
+        Without a traceback, return the outcomes, followed by the ranks' positions and the last lines that the process
+        printed.
         """
         return "\n\n".join(text for text in (self.earlier(), self._last_words()) if text)
 
     def earlier(self) -> str:
-        """Return a heading and how the earlier attempts ended; an empty text if there were none."""
+        """Return the outcomes of the earlier attempts under a heading. Return "" if there were no earlier attempts."""
         return "\n".join(("earlier attempts:", *(f"  {line}" for line in self.attempts))) if self.attempts else ""
 
     def _last_words(self) -> str:
@@ -90,12 +93,12 @@ class Failure:
     def reason(self, limit: int = REASON_LIMIT) -> str:
         """Return the text for ``FailureReason`` and ``/opt/ml/output/failure``.
 
-        The text begins with the summary, and ends with the end of the traceback. If ``limit`` characters are too few,
-        the middle is cut, because the last line of a traceback names the exception.
+        The text begins with the summary, and ends with the last lines of the traceback. If the text has more than
+        ``limit`` characters, the middle is removed, because the last line of a traceback names the exception.
         """
         text = sentence(self.summary())
         if self.attempts:
-            # They are the reason too; of many, the last ones.
+            # Earlier attempts are part of the reason; if there are many, the last ones are kept.
             earlier = self.earlier()
             text += "\n\n" + (earlier if len(earlier) <= limit // 2 else "…" + earlier[-(limit // 2 - 1) :])
         detail = self._last_words().strip()
@@ -108,7 +111,7 @@ class Failure:
         return text[:limit]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable form; :meth:`from_dict` reads it back."""
+        """Return the failure as a JSON-serialisable dict, which :meth:`from_dict` can read."""
         values = dataclasses.asdict(self)
         values["cause"] = self.cause.value
         values["hints"] = list(self.hints)
@@ -117,7 +120,9 @@ class Failure:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Failure:
-        """Read what :meth:`to_dict` wrote. Keys that only a later version knows are ignored."""
+        """Create a failure from the result of :meth:`to_dict`. Unknown keys, which a later version may have written,
+        are ignored.
+        """
         known = {field.name for field in dataclasses.fields(cls)}
         kept = {name: value for name, value in values.items() if name in known}
         kept["cause"] = Cause(kept.get("cause", Cause.INTERNAL.value))
@@ -134,10 +139,11 @@ def no_progress(limit: float, places: Iterable[str], missing: Mapping[int, str],
     """Return the failure of a job that makes no progress.
 
     Args:
-        limit: For how many seconds.
-        places: Where each process is, a line for each.
-        missing: By rank, the tensors for which Horovod says that the others wait.
-        host: Who says so.
+        limit: Number of seconds in which no rank made progress.
+        places: The position of each process in the code, in one line for each process.
+        missing: The names of the tensors that a rank has not submitted and other ranks wait for, by the rank. Horovod
+            reports these names.
+        host: The host that reports the failure.
     """
     stalls = (
         f"Horovod waits for rank {rank}, which has not submitted {tensors}."
@@ -158,12 +164,14 @@ def no_progress(limit: float, places: Iterable[str], missing: Mapping[int, str],
 
 
 def unanswered(host: str) -> str:
-    """Return the line for a host that does not report where its processes are."""
+    """Return the line to print for a host that does not report the positions of its processes."""
     return f"{host}: the host's training process did not answer (it is stopped, or the machine is overloaded)"
 
 
 def signal_name(number: int) -> str:
-    """Return a signal's name: ``SIGKILL`` for 9, ``signal 64`` for a number without a name."""
+    """Return a signal's name, such as ``SIGKILL`` for 9. Return a text such as ``signal 64`` for a number without a
+    name.
+    """
     try:
         return signals.Signals(number).name
     except ValueError:
@@ -171,7 +179,7 @@ def signal_name(number: int) -> str:
 
 
 def describe_end(exit_code: int | None, signal: int | None) -> str:
-    """Say how a process ended: ``exited with code 3``, ``was killed by SIGKILL``."""
+    """Return a text that says how a process ended, such as ``exited with code 3`` or ``was killed by SIGKILL``."""
     if signal is not None:
         return f"was killed by {signal_name(signal)}"
     return f"exited with code {exit_code}"

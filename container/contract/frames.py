@@ -1,7 +1,8 @@
-"""Frames between a job's supervisor and its hosts' agents: a message (:mod:`.messages`), and bytes behind it. Pure.
+"""Encode and decode the frames between a job's supervisor and its hosts' agents. Pure.
 
-``size`` says how many bytes follow a message's line. What is printed on a host and what is copied to it and from it
-travels as such bytes, beside small messages that must not wait for them.
+A frame is a message (:mod:`.messages`), followed by bytes. The message's field ``size`` is the number of these bytes. A
+host's output and copied files are sent in small frames, so that other messages need not wait until a large file is
+sent.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from typing import Any
 from container.contract import messages
 from container.contract.messages import Message, MessageError
 
-#: The longest line, and the most bytes behind one. A peer cannot fill the other's memory.
+#: Limits of a line and of the bytes that follow it. With these limits, a peer cannot fill the other's memory.
 LINE_LIMIT = 8 << 20
 BODY_LIMIT = 1 << 20
 
 
 def encode(message: Mapping[str, Any], body: bytes = b"") -> bytes:
-    """Return a frame's bytes.
+    """Encode a message and the bytes that follow the message as a frame.
 
     Raises:
-        MessageError: it is too long.
+        MessageError: the message is too long, or there are too many bytes.
     """
     if len(body) > BODY_LIMIT:
         raise MessageError(f"{len(body)} bytes are over a frame's limit of {BODY_LIMIT}")
@@ -29,7 +30,7 @@ def encode(message: Mapping[str, Any], body: bytes = b"") -> bytes:
 
 
 class FrameDecoder:
-    """Finds the frames in what arrives, in whatever pieces that comes."""
+    """A decoder that finds the frames in received data. The data may be received in blocks of any size."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -38,10 +39,10 @@ class FrameDecoder:
         self._size = 0
 
     def feed(self, data: bytes) -> Iterator[tuple[Message, bytes]]:
-        """Take a piece and yield each frame that is whole with it, as the message and its bytes.
+        """Add a block of received data. Yield each frame that is now complete, as its message and its bytes.
 
         Raises:
-            MessageError: what arrived is no frame; nothing behind it can be read.
+            MessageError: the data is not a frame. The decoder cannot continue after this error.
         """
         self._buffer += data
         while True:

@@ -1,4 +1,4 @@
-"""Hints at the remedy for a failure, from a process's output and what is known of its job. Pure."""
+"""Derive hints for the user from a failed process's output and from facts about its job. Pure."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from container.contract.names import cut, nearest
 
 _LEGACY = "TF_USE_LEGACY_KERAS"
 
-#: At most so many hints are taken from what a process said.
+#: Maximum number of hints from a process's output.
 _MOST = 2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Situation:
-    """What hints need to know about a job.
+    """The facts about a job that hints depend on.
 
     Attributes:
-        channels: Names of its channels.
-        strategy: Name of its strategy; None for none.
-        environment: The variables that the user set.
-        base_dir: The host's folder, ``/opt/ml`` in a container.
-        elsewhere: Whether the host is another machine than the one that the job was started on.
+        channels: Names of the job's channels.
+        strategy: Name of the job's strategy. None if the job is not distributed.
+        environment: The environment variables that the user set.
+        base_dir: The root of the host's file tree, which is ``/opt/ml`` in a container.
+        elsewhere: Whether the host's machine is not the machine on which the user started the job.
         code: The folder of the script.
         ours: Files and folders of fleetfit's own Python code.
     """
@@ -42,7 +42,7 @@ class Situation:
 
     @classmethod
     def of(cls, environment: Environment) -> Situation:
-        """Return what a host knows about its job."""
+        """Return the facts about a host's job."""
         strategy, code = environment.strategy, environment.tree.code
         ours = [f"{package}/"] if (package := environment.machine.container_package) else []
         if (code / FUNCTION_FOLDER).is_dir():
@@ -65,7 +65,7 @@ OWN_PATHS = (
     "by paths below the host's folder."
 )
 
-#: What a Python exception says -> hint.
+#: Pattern in a Python exception -> hint.
 _RAISED: tuple[tuple[str, str], ...] = (
     (
         r"module 'horovod\.torch' has no attribute|Extension horovod\.torch has not been built",
@@ -83,7 +83,7 @@ _RAISED: tuple[tuple[str, str], ...] = (
     ),
 )
 
-#: What is said anywhere at the end of the output -> hint.
+#: Pattern anywhere in the end of the output -> hint.
 _SAID: tuple[tuple[str, str], ...] = (
     (
         r"(?:host|hostname|addresses of|for) [('\"]?algo-\d+\b[^\n]{0,80}"
@@ -102,7 +102,7 @@ _SAID: tuple[tuple[str, str], ...] = (
     ),
 )
 
-#: What scripts of Keras 2 run into under Keras 3. The first is Horovod's documented example; the last two are those of
+#: Errors of Keras 2 scripts under Keras 3. The first is from Horovod's documented example; the last two are from
 #: TensorFlow's tutorial on MultiWorkerMirroredStrategy.
 _KERAS_2 = (
     r"unexpected keyword argument 'experimental_run_tf_function'",
@@ -130,14 +130,15 @@ _SIGNALS = {
 def hints(
     text: str, killed_by: int | None = None, *, traceback: str | None = None, situation: Situation | None = None
 ) -> tuple[str, ...]:
-    """Tell the user what to do.
+    """Return hints that tell the user how to avoid the failure.
 
     Args:
-        text: The end of what the process printed.
-        killed_by: The signal that killed it, if one did.
-        traceback: The traceback of the exception that ended it. What Python says is looked for in there: the output
-            may have exceptions that the script took.
-        situation: What the job gave the process.
+        text: The end of the process's output.
+        killed_by: The number of the signal that killed the process, or None.
+        traceback: The traceback of the exception that ended the process, or None. If there is a traceback, Python's
+            exceptions are searched for only in the traceback. The output may also contain exceptions that the script
+            has handled.
+        situation: Facts about the process's job.
     """
     raised = traceback or text
     found = _of_exception(raised, situation or Situation())
@@ -158,18 +159,18 @@ def hints(
 
 
 def install(module: str) -> str:
-    """Return the hint for a missing module."""
+    """Return the hint for a Python module that is not installed."""
     return f"add {module} to a requirements.txt in source_dir, or install it."
 
 
 def missing_module(hint: str) -> str | None:
-    """Return the module of a hint that :func:`install` made; None for another hint."""
+    """Return the name of the module if the hint was created by :func:`install`. Return None for any other hint."""
     match = re.fullmatch(re.escape(install("@")).replace("@", r"([\w.]+)"), hint)
     return match[1] if match is not None else None
 
 
 def _of_exception(raised: str, situation: Situation) -> list[str]:
-    """Return at most one hint for an exception."""
+    """Return a list of one hint for an exception. Return an empty list if no hint is known."""
     for pattern, hint in _RAISED:
         match = re.search(pattern, raised)
         if match is not None:
@@ -191,13 +192,16 @@ def _of_exception(raised: str, situation: Situation) -> list[str]:
 
 
 def _of_argparse(text: str) -> str | None:
-    """Return the hint for what argparse says of a script's arguments."""
+    """Return the hint for an error message of argparse about the script's arguments.
+
+    Return None if the output contains no such message.
+    """
     match = re.search(r"unrecognized arguments: (.*)", text)
     if match is not None:
         words = match[1].split()
         options = [word.partition("=")[0] for word in words if re.match(r"-[^\d.]", word)]
         if not options and not {"True", "False", "1", "0", "true", "false"}.issuperset(words):
-            return None  # whatever the script was given beside hyperparameters
+            return None  # the words are not options: the script got them from somewhere else than hyperparameters
         if not options:
             return (
                 "a hyperparameter is passed with its value, but an option with store_true takes no value. To switch "
@@ -212,7 +216,7 @@ def _of_argparse(text: str) -> str | None:
     if match is not None:
         try:
             words = [match[1], *map(str, ast.literal_eval(match[2]))]
-        except (ValueError, SyntaxError):  # it was cut
+        except (ValueError, SyntaxError):  # the output was cut inside the list
             words = [match[1], "…"]
         return (
             f"a list is passed as one argument. For nargs='+', give arguments={cut(str(words), 200)} in place of the "
@@ -253,7 +257,7 @@ def _disk(situation: Situation) -> str:
 
 
 def _channel(variable: str, situation: Situation) -> str:
-    """Recognise a script that asks for a channel which the job does not have."""
+    """Return the hint for a script that reads the environment variable of a missing channel."""
     channels = {f"SM_CHANNEL_{name.upper()}": name for name in situation.channels}
     wanted = variable.removeprefix("SM_CHANNEL_").lower()
     if not channels:
@@ -266,7 +270,7 @@ def _channel(variable: str, situation: Situation) -> str:
 
 
 def _tf_config(situation: Situation) -> str:
-    """Recognise a script that asks for the cluster of TensorFlow's own strategies."""
+    """Return the hint for a script that reads TF_CONFIG. Only TensorFlow's own strategies set this variable."""
     strategy = situation.strategy
     having = f"the job's strategy is {strategy}" if strategy is not None else "the job has no strategy"
     return (
@@ -276,7 +280,7 @@ def _tf_config(situation: Situation) -> str:
 
 
 def _keras(situation: Situation) -> str:
-    """Recognise a script for Keras 2 that runs under Keras 3."""
+    """Return the hint for a script that is written for Keras 2, but runs under Keras 3."""
     if situation.environment.get(_LEGACY) == "1":
         return (
             f"the script is written for Keras 2. With {_LEGACY}=1, tf.keras is Keras 2, but `import keras` is still "

@@ -1,8 +1,8 @@
-"""The hyperparameter codec: typed values <-> the strings of a CreateTrainingJob request.
+"""Encode hyperparameters as the strings of a CreateTrainingJob request, and decode them.
 
-As in the SageMaker SDK 2.x (``estimator.py``, ``_json_encode_hyperparameters``) every value of a script travels as JSON
-text, so that its type survives; an image that brings its own entry point gets ``str()`` of it (``_TrainingJob``). The
-host's side decodes leniently, as the training toolkit does: what is not JSON is a string.
+As in the SageMaker SDK 2.x (``estimator.py``, ``_json_encode_hyperparameters``), every value for a script is encoded as
+JSON text, so that the host can restore the value's type. For an image with its own entry point, a value is encoded with
+``str()`` (``_TrainingJob``). As in SageMaker's training toolkit, the host decodes a text that is not JSON as a string.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 from container.contract.names import shown
 from container.contract.rules import passable
 
-#: How deep a value may be nested.
+#: Maximum nesting depth of a value.
 MAX_DEPTH = 64
-#: The largest whole number, in bits: what has more digits is passed as a text.
+#: The largest whole number, in bits; larger numbers must be passed as strings.
 _MAX_BITS = 1024
 
 #: Hyperparameters with these prefixes are the platform's, not the user's.
@@ -27,7 +27,7 @@ RESERVED_PREFIXES = ("sagemaker_", "fleetfit_")
 
 PROGRAM = "sagemaker_program"
 SUBMIT_DIRECTORY = "sagemaker_submit_directory"
-#: The variables by which an image or a job names its entry point and its code where no hyperparameter does (training
+#: The variables by which an image or a job names its entry point and its code if no hyperparameter names them (training
 #: toolkit, ``params.py``: USER_PROGRAM_ENV, SUBMIT_DIR_ENV).
 PROGRAM_VARIABLE = "SAGEMAKER_PROGRAM"
 SUBMIT_DIRECTORY_VARIABLE = "SAGEMAKER_SUBMIT_DIRECTORY"
@@ -38,17 +38,17 @@ REGION = "sagemaker_region"
 S3_OUTPUT = "sagemaker_s3_output"
 ENABLE_METRICS = "sagemaker_enable_cloudwatch_metrics"
 MODEL_DIR = "model_dir"
-#: Seconds without a sign of life of any rank after which a job fails, with every rank's stack.
+#: If no rank prints or reports anything for this many seconds, the job fails, and every rank's stack is logged.
 HANG_TIMEOUT = "fleetfit_hang_timeout"
-#: "fail" where a job fails whose ranks have nothing to do with each other; without it they are warned of.
+#: "fail": a job fails if its ranks do not communicate with each other. Default: the user is only warned.
 ON_UNDISTRIBUTED = "fleetfit_on_undistributed"
-#: "fail" where the toolkit ends a job that reports a loss that is not a number; without it nothing is done about it.
+#: "fail": the toolkit stops a job that reports a NaN metric or an infinite loss. Default: the job continues.
 ON_NAN = "fleetfit_on_nan"
-#: Words that the script gets behind its hyperparameters, as they are.
+#: Arguments that the script gets unchanged, after its hyperparameters.
 ARGUMENTS = "fleetfit_arguments"
 
-#: ``sagemaker_*`` names that are the toolkit's own; every other reserved one is a "framework parameter"
-#: (training toolkit, ``params.py``: SAGEMAKER_HYPERPARAMETERS).
+#: ``sagemaker_*`` names that belong to the toolkit; every other reserved name is a "framework parameter" (training
+#: toolkit, ``params.py``: SAGEMAKER_HYPERPARAMETERS).
 TOOLKIT_PARAMETERS = frozenset(
     {
         PROGRAM,
@@ -68,11 +68,11 @@ def encode_value(name: str, value: Any) -> str:
     """Encode one value as JSON text.
 
     Args:
-        name: The hyperparameter's name, for the error.
+        name: The hyperparameter's name, for the error message.
         value: A JSON value (str, int, float, bool, None, list, dict) or a numpy scalar.
 
     Raises:
-        ValueError: the value has no JSON form that reads back equal, or cannot be put into a process's arguments.
+        ValueError: the value cannot be encoded as JSON without loss, or cannot be an argument of a process.
     """
     value = _scalar(value)
     _check(name, value)
@@ -80,14 +80,15 @@ def encode_value(name: str, value: Any) -> str:
 
 
 def plain_value(name: str, value: Any) -> str:
-    """Encode one value for an image that brings its own entry point: ``str()``, as the SageMaker SDK 2.x does there.
+    """Encode one value for an image with its own entry point. The value is encoded with ``str()``, as in the SageMaker
+    SDK 2.x.
 
     Args:
-        name: The hyperparameter's name, for the error.
-        value: As for :func:`encode_value`; a number may also be infinite or none.
+        name: The hyperparameter's name, for the error message.
+        value: A value as for :func:`encode_value`. A number may also be infinite or NaN.
 
     Raises:
-        ValueError: the value is of another type, or cannot be put into a process's arguments.
+        ValueError: the value is of another type, or cannot be an argument of a process.
     """
     value = _scalar(value)
     if not isinstance(value, float):
@@ -96,12 +97,15 @@ def plain_value(name: str, value: Any) -> str:
 
 
 def encode(hyperparameters: Mapping[str, Any]) -> dict[str, str]:
-    """Encode all values; see :func:`encode_value`."""
+    """Encode all values. See :func:`encode_value`."""
     return {str(name): encode_value(str(name), value) for name, value in hyperparameters.items()}
 
 
 def decode_value(text: Any) -> Any:
-    """Decode one value as the training toolkit does: JSON if it is JSON, else the value itself."""
+    """Decode one value as SageMaker's training toolkit does.
+
+    A JSON text is decoded to its value. Any other value is returned unchanged.
+    """
     if not isinstance(text, str):
         return text
     try:
@@ -111,35 +115,40 @@ def decode_value(text: Any) -> Any:
 
 
 def decode(hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Decode all values; see :func:`decode_value`."""
+    """Decode all values. See :func:`decode_value`."""
     return {name: decode_value(value) for name, value in hyperparameters.items()}
 
 
 def program(hyperparameters: Mapping[str, Any], environment: Mapping[str, str]) -> str | None:
-    """Return the entry point: from the variable, as in the training toolkit (``environment.py``), or the
+    """Return the job's entry point, or None if the job names no entry point.
+
+    As in SageMaker's training toolkit (``environment.py``), the environment variable takes precedence over the
     hyperparameter.
 
     Args:
-        hyperparameters: Decoded or not.
-        environment: The job's variables.
+        hyperparameters: The hyperparameters, encoded or decoded.
+        environment: The job's environment variables.
     """
     value = environment.get(PROGRAM_VARIABLE) or decode_value(hyperparameters.get(PROGRAM))
     return str(value) if value else None
 
 
 def submit_directory(hyperparameters: Mapping[str, Any], environment: Mapping[str, str]) -> str | None:
-    """Return where the code is, from the hyperparameter or the variable; None where it is in the image."""
+    """Return the location of the code. The hyperparameter takes precedence over the environment variable.
+
+    Return None if neither the hyperparameter nor the variable is set. In this case, the code is in the image.
+    """
     value = decode_value(hyperparameters.get(SUBMIT_DIRECTORY)) or environment.get(SUBMIT_DIRECTORY_VARIABLE)
     return str(value) if value else None
 
 
 def is_reserved(name: str) -> bool:
-    """Return whether the name belongs to the platform rather than to the user's script."""
+    """Return whether a hyperparameter is reserved for SageMaker or fleetfit, so that the script does not get it."""
     return name in TOOLKIT_PARAMETERS or name.startswith(RESERVED_PREFIXES)
 
 
 def _scalar(value: Any) -> Any:
-    """Convert a numpy scalar to a Python number."""
+    """Convert a numpy scalar to a Python value. Return any other value unchanged."""
     is_one = hasattr(value, "item") and not isinstance(value, str | bytes) and getattr(value, "shape", None) == ()
     return value.item() if is_one else value
 
@@ -175,17 +184,20 @@ def _check(name: str, value: Any, depth: int = 0) -> None:
         )
 
 
-# --- as sagemaker-training-toolkit hands them to the script (``mapping.py``: ``to_cmd_args``, ``to_env_vars``) ---
+# --- in the form in which sagemaker-training-toolkit passes values (``mapping.py``: ``to_cmd_args``, ``to_env_vars``)
+# ---
 
 
 def to_cmd_args(hyperparameters: Mapping[str, Any], arguments: Sequence[str] = ()) -> list[str]:
     """Convert ``{"batch-size": 25, "v": True}`` to ``["--batch-size", "25", "-v", "True"]``, sorted by name.
 
-    A one-letter name gets one dash, and an empty one none; a dict becomes ``k=v,k=v``; None becomes an empty string.
+    A name of one letter gets one dash, and an empty name gets no dash. A dict becomes ``k=v,k=v``. None becomes an
+    empty string.
 
     Args:
-        hyperparameters: By their names.
-        arguments: What follows them as it is. A hyperparameter that is named in there is not passed twice.
+        hyperparameters: The values by the hyperparameters' names.
+        arguments: Arguments to append unchanged. If these arguments also set a hyperparameter, the hyperparameter is
+            omitted.
     """
     named = values_in(arguments)
     args: list[str] = []
@@ -197,14 +209,18 @@ def to_cmd_args(hyperparameters: Mapping[str, Any], arguments: Sequence[str] = (
 
 
 def option_of(name: str) -> str:
-    """Return the option by which a script gets a hyperparameter."""
+    """Return the option that passes a hyperparameter to a script."""
     return f"--{name}" if len(name) > 1 else f"-{name}" if name else ""
 
 
 def values_in(arguments: Sequence[str]) -> dict[str, str]:
-    """Return what may be options among a script's arguments, each with what it is given at last.
+    """Return the words among a script's arguments that may be options. Each word is returned with its last value.
 
-    ``--lr 1``, ``--lr=1`` and ``--lr`` have ``--lr``, with 1, 1 and an empty text. What follows ``--`` is no option.
+    ``--lr 1`` and ``--lr=1`` set the option ``--lr`` to ``1``. ``--lr`` without a value sets this option to an empty
+    text. Words after ``--`` are not options.
+
+    Returns:
+        The values by the options.
     """
     found = {}
     own = list(itertools.takewhile(lambda word: word != "--", arguments))
@@ -216,7 +232,10 @@ def values_in(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def conflict(hyperparameters: Mapping[str, Any], arguments: Sequence[str]) -> str | None:
-    """Say which hyperparameter has another value in the arguments, which the script gets in its place; None if none."""
+    """Return an error message if the arguments and the hyperparameters set the same option to different values.
+
+    Return None if there is no conflict.
+    """
     given = values_in(arguments)
     for name, value in hyperparameters.items():
         option = option_of(name)
@@ -228,7 +247,8 @@ def conflict(hyperparameters: Mapping[str, Any], arguments: Sequence[str]) -> st
 def to_env_vars(values: Mapping[str, Any]) -> dict[str, str]:
     """Convert ``{"model_dir": "/m", "hps": {…}}`` to ``{"SM_MODEL_DIR": "/m", "SM_HPS": "{…}"}``.
 
-    Strings stay as they are, None becomes an empty string, everything else compact ASCII JSON with sorted keys.
+    A string is not changed. None becomes an empty string. Every other value becomes compact ASCII JSON with sorted
+    keys.
     """
     return {f"SM_{str(name).upper()}": _variable(value) for name, value in values.items()}
 
@@ -239,7 +259,7 @@ def _argument(value: Any) -> str:
     if isinstance(value, Mapping):
         return ",".join(f"{key}={item}" for key, item in sorted(value.items()))
     if isinstance(value, float) and value < 0 and math.isfinite(value):
-        return f"{Decimal(repr(float(value))):f}"  # to argparse -1e-05 is an option, and -0.00001 is not
+        return f"{Decimal(repr(float(value))):f}"  # argparse reads -1e-05 as an option, but -0.00001 as a number
     return str(value)
 
 

@@ -1,4 +1,4 @@
-"""The file tree that SageMaker gives a training container, rooted at ``SAGEMAKER_BASE_DIR``.
+"""Define the file tree that SageMaker creates in a training container, rooted at ``SAGEMAKER_BASE_DIR``.
 
 Source: "How Amazon SageMaker Provides Training Information" (AWS documentation) and the training toolkit's
 ``environment.py``.
@@ -13,12 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-#: Where SageMaker puts the tree. A backend that cannot use it (processes on one machine) sets ``SAGEMAKER_BASE_DIR``.
+#: SageMaker's root of the tree. A backend that cannot use it (processes on one machine) sets ``SAGEMAKER_BASE_DIR``.
 DEFAULT_BASE_DIR = "/opt/ml"
-#: That as a path of its own, or the beginning of one: also in a list of paths, a command, or a URI.
+#: DEFAULT_BASE_DIR as a path of its own, or as the beginning of a path: also in a list of paths, a command, or a URI.
 _BASE_DIR = re.compile(r"(?:(?<![\w./-])|(?<=file://))/opt/ml(?![\w.-])(/checkpoints(?![\w.-]))?")
 
-#: The channel by which a job's code and our toolkit come where they cannot come otherwise; scripts do not see it.
+#: The channel that carries a job's code and our toolkit if nothing else can carry them; scripts do not see this
+#: channel.
 CODE_CHANNEL = "fleetfit"
 
 #: The folder beside the program of a job whose entry point is a function.
@@ -26,14 +27,14 @@ FUNCTION_FOLDER = "fleetfit_function"
 
 
 def rebased(value: Any, tree: MLTree) -> Any:
-    """Return a JSON value whose texts name a host's own paths in place of those below ``/opt/ml``.
+    """Return a JSON value in which paths below ``/opt/ml`` are replaced by paths below the root of the host's tree.
 
-    Where the tree is somewhere else (processes on one machine), SageMaker's documented paths would not exist, or be
-    another job's.
+    Hosts that are processes on one machine do not use ``/opt/ml``. There, SageMaker's documented paths would not exist,
+    or would belong to another job.
 
     Args:
-        value: What the user gave.
-        tree: The host's.
+        value: A JSON value that the user has set.
+        tree: The host's file tree.
     """
     if isinstance(value, str):
         return _BASE_DIR.sub(lambda found: tree.real_checkpoints if found[1] else str(tree.base), value)
@@ -45,19 +46,22 @@ def rebased(value: Any, tree: MLTree) -> Any:
 
 
 def success_text(attempt: int) -> str:
-    """Return what our toolkit writes into :attr:`MLTree.success_file` as its last act; neither a script nor an earlier
-    attempt can have written it.
+    """Return the text that fleetfit's toolkit writes into :attr:`MLTree.success_file` just before the toolkit exits.
+
+    The text contains the number of the attempt. Therefore a file of a script or of an earlier attempt is not mistaken
+    for this file.
     """
     return f"fleetfit: attempt {attempt} went well\n"
 
 
 @dataclasses.dataclass(frozen=True)
 class MLTree:
-    """The paths of one host's ``/opt/ml``.
+    """The paths in one host's file tree, which has the same form as SageMaker's ``/opt/ml``.
 
     Attributes:
-        base: Its root.
-        shared_checkpoints: The folder that hosts share, where the tree is only planned and has no link to it yet.
+        base: The root of the tree.
+        shared_checkpoints: The checkpoint folder that the hosts share, if the tree does not exist yet. Otherwise None,
+            because an existing tree has a link to the shared folder.
     """
 
     base: Path
@@ -65,85 +69,102 @@ class MLTree:
 
     @property
     def code(self) -> Path:
-        """The user's code, extracted; the working directory of the entry point."""
+        """Return the folder of the user's extracted code, which is the working directory of the entry point."""
         return self.base / "code"
 
     @property
     def input(self) -> Path:
-        """Everything that the platform gives to the job."""
+        """Return the folder that contains everything the platform provides to the job."""
         return self.base / "input"
 
     @property
     def config(self) -> Path:
-        """The configuration files."""
+        """Return the folder of the configuration files."""
         return self.input / "config"
 
     @property
     def hyperparameters_file(self) -> Path:
-        """``{name: string}``, the strings being JSON where the client was the SageMaker SDK 2.x or fleetfit."""
+        """Return the path of the file with ``{name: string}``.
+
+        The strings are JSON texts if the client is the SageMaker SDK 2.x or fleetfit.
+        """
         return self.config / "hyperparameters.json"
 
     @property
     def resource_config_file(self) -> Path:
-        """``current_host``, ``hosts``, ``network_interface_name``, instance groups."""
+        """Return the path of the file with ``current_host``, ``hosts``, ``network_interface_name`` and the instance
+        groups.
+        """
         return self.config / "resourceconfig.json"
 
     @property
     def input_data_config_file(self) -> Path:
-        """``{channel: {TrainingInputMode, S3DistributionType, RecordWrapperType, ContentType}}``."""
+        """Return the path of the file with the settings of the channels.
+
+        The file contains ``{channel: {TrainingInputMode, S3DistributionType, RecordWrapperType, ContentType}}``.
+        """
         return self.config / "inputdataconfig.json"
 
     @property
     def data(self) -> Path:
-        """The folder of the channels."""
+        """Return the folder that contains the channels' folders."""
         return self.input / "data"
 
     def channel(self, name: str) -> Path:
-        """Return a channel's folder in File mode; in Pipe mode this path plus ``_<epoch>`` is the FIFO."""
+        """Return the path of a channel's folder in File mode.
+
+        In Pipe mode, the path of an epoch's FIFO is this path followed by ``_<epoch>``.
+        """
         return self.data / name
 
     @property
     def model(self) -> Path:
-        """What ends up in ``model.tar.gz``."""
+        """Return the folder that is packed into ``model.tar.gz``."""
         return self.base / "model"
 
     @property
     def output(self) -> Path:
-        """Outcome files and the extra outputs."""
+        """Return the folder of the files ``failure`` and ``success`` and of the additional outputs."""
         return self.base / "output"
 
     @property
     def output_data(self) -> Path:
-        """What ends up in ``output.tar.gz``."""
+        """Return the folder that is packed into ``output.tar.gz``."""
         return self.output / "data"
 
     @property
     def output_intermediate(self) -> Path:
-        """Outputs that are uploaded while the job runs."""
+        """Return the folder of outputs that are uploaded while the job runs."""
         return self.output / "intermediate"
 
     @property
     def failure_file(self) -> Path:
-        """Why the job failed; SageMaker shows its first 1,024 characters."""
+        """Return the path of the file with the reason for the job's failure. SageMaker shows the first 1,024
+        characters.
+        """
         return self.output / "failure"
 
     @property
     def success_file(self) -> Path:
-        """Written when the host's share ended well."""
+        """Return the path of the file that the toolkit writes when the job has succeeded on this host."""
         return self.output / "success"
 
     @property
     def checkpoints(self) -> Path:
-        """Synchronised with ``checkpoint_s3_uri`` while the job runs."""
+        """Return the folder that is synchronised with ``checkpoint_s3_uri`` while the job runs."""
         return self.base / "checkpoints"
 
     @property
     def real_checkpoints(self) -> str:
-        """That folder itself: hosts that share it have a link to it in their trees, which no script can remove."""
+        """Return the real path of the checkpoint folder.
+
+        If hosts share the folder, each host's tree has a link to the folder. A script that removes the link does not
+        remove the shared folder.
+        """
         return self.shared_checkpoints or os.path.realpath(self.checkpoints)
 
     def directories(self) -> tuple[Path, ...]:
-        """Every folder that must exist before the training process starts."""
+        """Return every folder that must exist before the training process starts."""
         return (
             self.code,
             self.config,

@@ -1,4 +1,4 @@
-"""Who is in the cluster, numbered by generation."""
+"""Describe the hosts of the cluster in each generation. A generation is the time between two changes of the hosts."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ class ClusterHost:
     """One host of the cluster.
 
     Attributes:
-        name: The host's name in the job, ``algo-1`` ... ``algo-N``; never reused within a job.
-        slots: How many ranks it takes.
-        address: Where the other hosts reach it: a name that resolves, or an IP address. Default: the name.
-        ports: Ports that are reserved for it, where hosts share a machine; elsewhere they are fixed.
+        name: The host's name in the job: ``algo-1`` to ``algo-N``. A name is not used again for another host of the
+            job.
+        slots: Number of ranks that run on the host.
+        address: The address under which other hosts connect to this host. An IP address or a host name that can be
+            resolved is possible. If None, ``name`` is used.
+        ports: The ports that are reserved for the host, if hosts share a machine. Otherwise empty, and fixed ports are
+            used.
     """
 
     name: str
@@ -29,13 +32,13 @@ class ClusterHost:
 
     @property
     def reach(self) -> str:
-        """The address that other hosts connect to."""
+        """Return the address that other hosts connect to."""
         return self.address or self.name
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Membership:
-    """The hosts of a cluster at one generation, in rank order."""
+    """The hosts of a cluster in one generation, in rank order."""
 
     hosts: tuple[ClusterHost, ...]
     generation: int = 0
@@ -49,32 +52,36 @@ class Membership:
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
-        """The hosts' names in rank order."""
+        """Return the hosts' names in rank order."""
         return tuple(host.name for host in self.hosts)
 
     @property
     def master(self) -> ClusterHost:
-        """The host that coordinates: the first one."""
+        """Return the first host. This host coordinates the other hosts."""
         return self.hosts[0]
 
     @functools.cached_property
     def size(self) -> int:
-        """The number of ranks."""
+        """Return the number of ranks."""
         return sum(host.slots for host in self.hosts)
 
     def ranks(self) -> list[tuple[int, ClusterHost, int]]:
-        """Yield every rank as ``(rank, host, local rank)``, host by host ("by slot")."""
+        """Return every rank as ``(rank, host, local rank)``. The ranks of one host are consecutive (mpirun's "by
+        slot").
+        """
         placed = [(host, local_rank) for host in self.hosts for local_rank in range(host.slots)]
         return [(rank, host, local_rank) for rank, (host, local_rank) in enumerate(placed)]
 
     @classmethod
     def of(cls, names: list[str] | tuple[str, ...], *, slots: int = 1, generation: int = 0) -> Membership:
-        """Make a membership of equal hosts, in natural order (``algo-2`` before ``algo-10``)."""
+        """Create a membership of hosts with the same number of slots, in natural order (``algo-2`` before
+        ``algo-10``).
+        """
         ordered = sorted(names, key=natural_key)
         return cls(hosts=tuple(ClusterHost(name=name, slots=slots) for name in ordered), generation=generation)
 
 
 def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
-    """Return a sort key that orders numbers in names by value: ``algo-2`` before ``algo-10``."""
+    """Return a sort key that compares the numbers in names by value, so that ``algo-2`` precedes ``algo-10``."""
     parts = re.split(r"(\d+)", name)
     return tuple((1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts)

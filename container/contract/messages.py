@@ -1,16 +1,18 @@
-"""Messages between processes: JSON objects, one a line. Every connection of a job speaks so. Pure.
+"""Encode and decode the messages between processes: JSON objects, one for each line. All connections of a job use these
+messages. Pure.
 
-What a message asks for or says is its ``op``; the rest is its two sides' business. A line is bounded, so that no peer
-can fill the other's memory. JSON escapes line breaks, so a line is a message whatever its texts hold.
+A message's field ``op`` names the message's operation. The sender and the receiver define the other fields. The size of
+a line is limited, so that no sender can fill the receiver's memory. JSON escapes line breaks. Therefore a line is
+always one message.
 """
 
 from __future__ import annotations
 
-# What json.dumps calls. The wrapper around each rank has only to write, and json itself imports re, which takes 3 ms.
+# json.dumps calls this module. The wrapper around each rank only writes, and json itself imports re, which takes 3 ms.
 from _json import encode_basestring_ascii, make_encoder
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # every rank's wrapper imports this module, for which typing would take longer than all the rest
+if TYPE_CHECKING:  # every rank's wrapper imports this module; importing typing would take longer than everything else
     from collections.abc import Mapping
     from typing import Any
 
@@ -18,14 +20,14 @@ if TYPE_CHECKING:  # every rank's wrapper imports this module, for which typing 
 else:
     Message = dict
 
-#: The longest line in bytes, without its end. A failure with its traceback is some kilobytes.
+#: Maximum size of a line in bytes, without its line break. A failure with its traceback has some kilobytes.
 LIMIT = 1 << 20
-#: What messages have that ask for something or say something.
+#: The field that names a message's operation.
 OPERATION = "op"
 
 
 class MessageError(ValueError):
-    """What was received is no message, or one is too long to be sent."""
+    """Raised if received data is not a message, or if a message is too long to send."""
 
 
 def _refuse(value: object) -> None:
@@ -36,10 +38,10 @@ _json_of = make_encoder(None, _refuse, encode_basestring_ascii, None, ":", ",", 
 
 
 def encode(message: Mapping[str, Any], limit: int = LIMIT) -> bytes:
-    """Return a message's line.
+    """Encode a message as a line.
 
     Raises:
-        MessageError: it is longer than ``limit`` bytes.
+        MessageError: the message is longer than ``limit`` bytes.
     """
     line = "".join(_json_of(message, 0)).encode()
     if len(line) > limit:
@@ -48,14 +50,15 @@ def encode(message: Mapping[str, Any], limit: int = LIMIT) -> bytes:
 
 
 def decode(line: bytes, key: str | None = OPERATION) -> Message:
-    """Return the message that a line is.
+    """Decode the message in a line.
 
     Args:
-        line: The line, without its end.
-        key: What every message has, a text; None for nothing.
+        line: The line, without its line break.
+        key: The name of the field that every message must have, with a text as its value. If None, no field is
+            required.
 
     Raises:
-        MessageError: it is none.
+        MessageError: the line is not a message, or lacks the field.
     """
     import json
 
@@ -71,33 +74,34 @@ def decode(line: bytes, key: str | None = OPERATION) -> Message:
 
 
 def _no_message(line: bytes) -> str:
-    return f"a line of {len(line)} bytes is not a JSON object"  # which may hold a secret, so it is not shown
+    return f"a line of {len(line)} bytes is not a JSON object"  # the line may contain a secret, so it is not shown
 
 
 class Decoder:
-    """Finds the messages in what arrives, in whatever pieces that comes.
+    """A decoder that finds the messages in received data. The data may be received in blocks of any size.
 
     Args:
-        limit: The longest line in bytes.
-        key: What every message has, a text; None for nothing.
+        limit: Maximum size of a line in bytes.
+        key: The name of the field that every message must have, with a text as its value. If None, no field is
+            required.
     """
 
     def __init__(self, limit: int = LIMIT, *, key: str | None = OPERATION) -> None:
         self._limit = limit
         self._key = key
         self._buffer = bytearray()
-        self._searched = 0  # bytes at the front of the buffer that hold no line's end
-        self._skipping = False  # the rest of a line that was too long
+        self._searched = 0  # number of bytes at the front of the buffer that contain no line break
+        self._skipping = False  # whether to skip the rest of a line that was too long
 
     def feed(self, data: bytes) -> None:
-        """Take a piece."""
+        """Add a block of received data."""
         self._buffer += data
 
     def take(self) -> Message | None:
-        """Return the next message that is whole; None while there is none.
+        """Return the next complete message. Return None if no message is complete yet.
 
         Raises:
-            MessageError: a line is no message, or too long; it is left out, and the next call goes on behind it.
+            MessageError: a line is not a message, or is too long. The next call continues after this line.
         """
         while (end := self._buffer.find(b"\n", self._searched)) >= 0:
             line = bytes(self._buffer[:end])

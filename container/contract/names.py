@@ -1,4 +1,6 @@
-"""Helpers for errors that name the offending value, what is allowed, and the nearest match."""
+"""Build error messages that contain the invalid value, the allowed values, and the allowed value that is most
+similar.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +8,21 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-#: The flag of code that has ``**kwargs``.
+#: Flag of a code object whose function has ``**kwargs``.
 _TAKES_ANY = 0x08
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-#: Marks where a text was cut, for readers and for those who hide secrets: what is left of one stands beside it.
+#: Mark at which a text was cut. Readers see the cut, and code that hides secrets knows that a cut secret may stand
+#: there.
 CUT = "…"
-#: How much of an offending value an error shows, in characters.
+#: Maximum number of characters of an offending value in an error message.
 _SHOWN = 300
 
 
 def nearest(value: str, allowed: Iterable[str]) -> str | None:
-    """Return the allowed name most like ``value``, or None when nothing is close."""
-    import difflib  # a job that starts needs no guesses, only its milliseconds
+    """Return the allowed name that is most similar to ``value``. Return None if no allowed name is similar."""
+    # imported here because a job that starts without an error does not need it, and importing takes time
+    import difflib
 
     names = list(allowed)
     by_lower = {name.lower(): name for name in names}
@@ -27,33 +31,36 @@ def nearest(value: str, allowed: Iterable[str]) -> str | None:
 
 
 def shown(value: Any) -> str:
-    """Return ``repr(value)`` for an error: cut to a few lines, and never an error of its own.
+    """Return ``repr(value)`` for an error message, cut to a few lines. This function never raises an error.
 
-    What is nested too deep, holds a number of thousands of digits, or has a ``__repr__`` that raises is shown by its
-    type.
+    If ``repr(value)`` raises an error, return a text with the type instead. This happens if the value is nested too
+    deeply, contains a number of thousands of digits, or has a ``__repr__`` that raises an error.
     """
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001 - of a class of the user's, whatever it raises
+    except Exception:  # noqa: BLE001 - the class is the user's: its repr() may raise anything
         return f"a value of type {type(value).__name__}"
     return cut(text, _SHOWN)
 
 
 def cut(text: str, size: int) -> str:
-    """Return the first characters of a text, and a mark where it was cut."""
+    """Return a text unchanged if it has at most ``size`` characters. Otherwise return its first ``size`` characters and
+    a mark.
+    """
     return text if len(text) <= size else text[:size] + CUT
 
 
 def unknown(what: str, value: object, allowed: Iterable[str]) -> str:
-    """Build the message for an unknown name: the value, the nearest match, and everything that is allowed.
+    """Build the error message for an unknown name. The message contains the name, the most similar allowed name, and
+    all allowed names.
 
     Args:
-        what: What kind of name it is, e.g. ``"distribution"``.
-        value: What the user gave.
-        allowed: Every name that would have been taken, in the order in which to show them.
+        what: The kind of name, such as ``"distribution"``.
+        value: The unknown name.
+        allowed: All allowed names, in the order in which to show them.
 
     Returns:
-        One line, without a trailing full stop inside the list.
+        The message, as one line.
     """
     names = list(allowed)
     guess = nearest(value, names) if isinstance(value, str) and len(value) <= _SHOWN else None
@@ -64,14 +71,16 @@ def unknown(what: str, value: object, allowed: Iterable[str]) -> str:
 def suggesting(
     title: str, advice: Callable[[str, Any], str] = lambda name, value: ""
 ) -> Callable[[_Function], _Function]:
-    """Decorate a function to refuse unknown keyword arguments with the nearest name.
+    """Return a decorator that improves the error for an unknown keyword argument. The error message suggests the most
+    similar name.
 
     Args:
-        title: The function's name in the message.
-        advice: Returns a sentence for an unknown name and its value that has no nearest name; "" for none.
+        title: The function's name in the error message.
+        advice: Called with an unknown name and its value if no allowed name is similar. Returns a sentence to append to
+            the message, or "".
 
     Returns:
-        The decorator. The function raises a TypeError, as Python itself would.
+        The decorator. The decorated function raises a TypeError for an unknown keyword argument, as Python itself does.
     """
 
     def decorate(function: _Function) -> _Function:

@@ -1,14 +1,15 @@
-"""The layout of Pipe mode on a host: FIFOs, the files beside them, and who owns them.
+"""Define the layout of Pipe mode on a host: FIFOs, the files beside the FIFOs, and which rank reads which FIFO.
 
-SageMaker has ``/opt/ml/input/data/<channel>_<epoch>``, one FIFO for each epoch, read by one process. Where a host has
-several ranks, each has FIFOs of its own in ``/opt/ml/input/data/.rank-<local rank>``, with a disjoint share of a
-channel that is ShardedByS3Key, and everything of one that is FullyReplicated.
+On SageMaker, one process reads one FIFO for each epoch: ``/opt/ml/input/data/<channel>_<epoch>``. If a host has several
+ranks, each rank has its own FIFOs in ``/opt/ml/input/data/.rank-<local rank>``. From a FullyReplicated channel, each
+rank gets all records. From a ShardedByS3Key channel, each rank gets different records.
 
-Which epoch of the channel is written into a FIFO is its number, unless the reader has left word of another one before
-it opened it (:func:`ask`): an elastic training reads an epoch again to deal out what is left of it.
+By default, the FIFO with number *n* gets epoch *n* of the channel. Before a reader opens the FIFO, the reader can
+request another epoch (:func:`ask`). For example, an elastic training reads an epoch again to distribute the remaining
+records over other ranks.
 
-Beside a FIFO the host agent notes which object begins where in the stream (the *notes*: a line of JSON for each), so
-that the reader can name the object of a record that is damaged. On SageMaker there are none.
+Beside each FIFO, the host agent writes *notes*: lines of JSON with the offset at which each object begins in the
+stream. With the notes, the reader can name the object that contains a damaged record. On SageMaker, there are no notes.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from pathlib import Path
 
 from container.contract import messages
 
-#: What follows a host's FIFO folder where several ranks read.
+#: Name of the folder, below the host's FIFO folder, that contains one rank's FIFOs.
 _RANK_FOLDER = re.compile(r"\.rank-(\d+)")
-#: What a FIFO may hold, in bytes: the kernel's usual limit for everybody.
+#: Capacity of a FIFO in bytes: the kernel's usual limit for unprivileged users.
 _SIZE = 1 << 20
 
 
@@ -34,14 +35,14 @@ def folder(data: Path, local_rank: int, ranks: int) -> Path:
 
     Args:
         data: The host's data folder, ``/opt/ml/input/data``.
-        local_rank: The rank on the host.
-        ranks: How many ranks the host has.
+        local_rank: The rank's number on the host.
+        ranks: Number of ranks on the host.
     """
     return data / f".rank-{local_rank}" if ranks > 1 else data
 
 
 def rank_of(place: Path) -> int | None:
-    """Return the local rank that a folder belongs to; None for the host's own."""
+    """Return the local rank that a folder of FIFOs belongs to. Return None for the folder that belongs to the host."""
     found = _RANK_FOLDER.fullmatch(place.name)
     return int(found[1]) if found else None
 
@@ -57,10 +58,11 @@ def notes_file(place: Path, channel: str, epoch: int) -> Path:
 
 
 def widen(file: int) -> bool:
-    """Let a FIFO hold more, so that neither end waits for the other one at every turn.
+    """Increase the capacity of a FIFO, so that writer and reader wait for each other less often.
 
     Returns:
-        Whether it does: a user may have so many of them.
+        Whether the capacity was increased. The kernel does not increase the capacity if the user's pipes would exceed
+        the kernel's limit.
     """
     with contextlib.suppress(OSError):
         return fcntl.fcntl(file, fcntl.F_SETPIPE_SZ, _SIZE) >= _SIZE
@@ -68,7 +70,10 @@ def widen(file: int) -> bool:
 
 
 def state_folder(base: Path, local_rank: int | None) -> Path:
-    """Return where a reader keeps its count of epochs, in the host's tree; with several ranks, each has its own."""
+    """Return the folder, in the host's tree, of the files in which a reader stores its number of epochs.
+
+    If the host has several ranks, each rank has its own folder.
+    """
     folder = base / "pipe_state"
     return folder if local_rank is None else folder / f"rank-{local_rank}"
 
@@ -78,44 +83,54 @@ def _wish(state: Path, channel: str, number: int) -> Path:
 
 
 def ask(state: Path, channel: str, number: int, epoch: int) -> None:
-    """Leave word that a FIFO shall have this epoch; before it is opened.
+    """Request an epoch for a FIFO. The reader calls this function before the reader opens the FIFO.
 
     Args:
         state: The reader's :func:`state_folder`.
-        channel: The channel.
-        number: The FIFO's.
-        epoch: The epoch, from 0.
+        channel: The channel's name.
+        number: Number of the FIFO.
+        epoch: The number of the requested epoch, from 0.
     """
     state.mkdir(parents=True, exist_ok=True)
     staged = _wish(state, channel, number).with_suffix(".part")
     staged.write_text(str(epoch), encoding="ascii")
-    os.chmod(staged, 0o644)  # the agent may be another user
+    os.chmod(staged, 0o644)  # the agent may run as another user
     os.rename(staged, _wish(state, channel, number))
 
 
 def take_asked(state: Path, channel: str, number: int) -> int:
-    """Return the epoch for the next FIFO: the one that its reader has asked for (the request is then removed), or else
-    its number.
+    """Return the number of the epoch to write into a FIFO. Remove the reader's request for that FIFO, if there is one.
+
+    If the reader has requested an epoch with :func:`ask`, return that epoch. Otherwise return the number of the FIFO.
     """
     wish = _wish(state, channel, number)
     try:
-        os.stat(wish)  # most have none, and the reader waits
+        os.stat(wish)  # most FIFOs have no request; stat() is fast, and the reader waits
     except FileNotFoundError:
         return number
     epoch = int(wish.read_text(encoding="ascii"))
-    with contextlib.suppress(OSError):  # of another user: whoever asks again replaces it
+    with contextlib.suppress(OSError):  # the file may belong to another user; a new request replaces it
         wish.unlink()
     return epoch
 
 
 def newest(place: Path, channel: str) -> int | None:
-    """Return the number of the channel's last FIFO, which waits for its reader; None if there is none yet."""
+    """Return the number of the channel's newest FIFO, which the reader has not opened yet. Return None if there is no
+    FIFO yet.
+    """
     found = [entry.name.removeprefix(f"{channel}_") for entry in place.glob(f"{channel}_*")]
     return max((int(number) for number in found if number.isdecimal()), default=None)
 
 
 def clear(place: Path, channel: str, *, but_first: bool = False) -> None:
-    """Remove a channel's FIFOs and notes, of an earlier attempt for one; ``but_first`` leaves the FIFO of epoch 0."""
+    """Remove the FIFOs of a channel, and the notes beside the FIFOs. The FIFOs and notes may be from an earlier
+    attempt.
+
+    Args:
+        place: The folder of the FIFOs.
+        channel: The channel's name.
+        but_first: Whether to keep the FIFO of epoch 0.
+    """
     first = fifo(place, channel, 0)
     entries: list[os.DirEntry[str]] = []
     with contextlib.suppress(OSError):
@@ -125,23 +140,27 @@ def clear(place: Path, channel: str, *, but_first: bool = False) -> None:
             continue
         name = entry.name.removeprefix(".").removesuffix(".notes").removesuffix(".fifo")
         if name.startswith(f"{channel}_") and name[len(channel) + 1 :].isdecimal():
-            with contextlib.suppress(OSError):  # somebody may have removed this one meanwhile; the others must go
+            # another process may have removed this file meanwhile; continue with the others
+            with contextlib.suppress(OSError):
                 os.unlink(entry.path)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Note:
-    """An object begins in the stream, the stream is whole, or the agent has failed.
+    """A note about a stream. A note reports that an object begins, that the stream is complete, or that the agent has
+    failed.
 
     Attributes:
-        at: The offset in the stream.
-        uri: The object; empty for the others.
-        plain: Whether the object's bytes follow as they are, so that offsets can be computed.
-        records: How many records the stream had before it, where the agent knows.
-        first: Which of the object's records comes first, from 0.
-        step: How many of its records follow each other from one to the next in the stream.
-        done: Whether the stream is whole. One that ends without this note was cut off.
-        error: What has failed.
+        at: The offset in the stream, in bytes, that the note refers to.
+        uri: The URI of the object that begins. Empty if the note reports something else.
+        plain: Whether the stream contains the object's bytes unchanged, so that offsets in the object can be computed.
+        records: Number of records in the stream before the object. None if the agent does not count records.
+        first: The position, within the object, of the object's first record that is in the stream. Positions are
+            counted in records, from 0.
+        step: The distance, within the object, between two successive records in the stream. 1 means that the stream has
+            all records from ``first`` on.
+        done: Whether the stream is complete. A stream that ends without such a note was cut off.
+        error: The error message of the agent. Empty if the agent has not failed.
     """
 
     at: int
@@ -154,13 +173,13 @@ class Note:
     error: str = ""
 
     def to_line(self) -> bytes:
-        """Return the note as one line."""
+        """Encode the note as one line."""
         values = {name: value for name, value in dataclasses.asdict(self).items() if value is not None and value != ""}
         return messages.encode(values)
 
 
 def read_notes(content: bytes) -> list[Note]:
-    """Read what the agent has written so far, without an unfinished line."""
+    """Parse the notes that the agent has written so far. An unfinished last line is ignored."""
     found: list[Note] = []
     for line in content.split(b"\n")[:-1]:
         values = messages.decode(line, key=None)
@@ -170,11 +189,12 @@ def read_notes(content: bytes) -> list[Note]:
 
 
 def library_file(prefix: Path, source: Path) -> Path:
-    """Return where an environment has the compiled reader; it need not be there.
+    """Return the path of the compiled C++ reader in a Python environment. The file need not exist.
 
     Args:
-        prefix: The environment, ``sys.prefix``.
-        source: Its source. Another version of it has another name: what is there fits who asks, or is not found.
+        prefix: The root folder of the environment (``sys.prefix``).
+        source: The source file of the reader. The returned path depends on the source file's content, so that a reader
+            of another version is never used.
     """
     import hashlib
 

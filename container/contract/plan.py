@@ -1,4 +1,4 @@
-"""What would be started, as data."""
+"""Describe the processes that a job starts, as data."""
 
 from __future__ import annotations
 
@@ -16,28 +16,29 @@ if TYPE_CHECKING:
 
 
 class Role(enum.Enum):
-    """What a process is for."""
+    """The purpose of a process in the job."""
 
     RANK = "rank"  # runs the user's script and counts as a worker
-    SERVER = "server"  # serves the ranks (a parameter server) and is ended when they are done
+    SERVER = "server"  # serves the ranks (a parameter server); is stopped when the ranks have ended
     LAUNCHER = "launcher"  # starts ranks: mpirun
 
 
 class StartedBy(enum.Enum):
-    """Who starts a process on its host."""
+    """The program that starts a process on its host."""
 
     TOOLKIT = "toolkit"
     MPIRUN = "mpirun"
 
 
 class Deferred(Mapping[str, str]):
-    """Variables that are made when they are first looked at.
+    """A mapping of environment variables that is computed at the first access.
 
-    Those of a host name all hosts, and those of a TensorFlow rank all ranks: together they grow with the square of the
-    cluster, while a toolkit looks at its own host's alone, and a summary at those of a few.
+    A host's variables name all hosts, and the variables of a TensorFlow rank name all ranks. The variables of all hosts
+    together would need memory that grows with the square of the number of hosts. But a toolkit reads only the variables
+    of its own host.
 
     Args:
-        make: Makes them.
+        make: Computes the variables.
     """
 
     def __init__(self, make: Callable[[], Mapping[str, str]]) -> None:
@@ -67,14 +68,15 @@ class ProcessPlan:
     """One process of the cluster.
 
     Attributes:
-        name: How logs and errors call it: ``rank 0``, ``worker``, ``ps``, ``mpirun``.
-        host: The host it runs on.
-        role: What it is for.
+        name: The name of the process in logs and error messages, such as ``rank 0``, ``worker``, ``ps`` or ``mpirun``.
+        host: The host that the process runs on.
+        role: The purpose of the process.
         argv: The command, without the rank wrapper.
-        environment: Variables on top of the host's own (:attr:`HostPlan.environment`).
-        rank: The global rank, from 0; None for servers and launchers.
-        local_rank: The rank on its host, from 0.
-        started_by: Who starts it.
+        environment: The environment variables of the process in addition to those of its host
+            (:attr:`HostPlan.environment`).
+        rank: The global rank, from 0. None for servers and launchers.
+        local_rank: The rank's number on its host, from 0. None for servers and launchers.
+        started_by: The program that starts the process.
     """
 
     name: str
@@ -89,7 +91,7 @@ class ProcessPlan:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HostPlan:
-    """One host: the environment that all its processes share, and the processes."""
+    """The plan of one host: the processes on the host, and the environment variables that all these processes get."""
 
     name: str
     environment: Mapping[str, str]
@@ -98,16 +100,17 @@ class HostPlan:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The whole cluster.
+    """The plan of the whole cluster.
 
     Attributes:
-        strategy: Name of the distribution strategy, ``none`` without one.
-        membership: Who is in it.
-        hosts: What each host runs, in rank order.
-        has_servers: Whether ranks may be servers too: the job is over when every rank has ended, or does nothing but
-            serve, which is then ended; otherwise it is over when every rank has ended.
-        warnings: What the user should know before it runs.
-        notes: What the plan shows of how it runs.
+        strategy: Name of the distribution strategy, or ``none``.
+        membership: The hosts of the cluster.
+        hosts: The plan of each host, in rank order.
+        has_servers: Whether ranks may also be parameter servers. If False, the job is complete when every rank has
+            exited. If True, the job is complete when every rank has exited or is only a parameter server. The remaining
+            servers are then stopped.
+        warnings: Warnings to show to the user before the job starts.
+        notes: Remarks about the execution, which are shown together with the plan.
     """
 
     strategy: str
@@ -129,16 +132,16 @@ class Plan:
         warnings: tuple[str, ...] = (),
         notes: tuple[str, ...] = (),
     ) -> Plan:
-        """Plan these processes, each on its host and in the order given.
+        """Create a plan of processes. The processes of a host keep the given order.
 
         Args:
-            environment: Makes each host's own.
-            membership: Who is in the cluster.
-            processes: All of them.
-            variables: What every host has beside its own.
-            has_servers: See above, as the rest.
-            warnings: Likewise.
-            notes: Likewise.
+            environment: The description of the job, from which each host's environment variables are computed.
+            membership: The hosts of the cluster.
+            processes: The processes of all hosts.
+            variables: Additional environment variables for every host.
+            has_servers: Whether ranks may also be parameter servers, as for :class:`Plan`.
+            warnings: Warnings to show to the user before the job starts.
+            notes: Remarks about the execution.
 
         Raises:
             ValueError: a value is too long for a process's environment.
@@ -150,7 +153,8 @@ class Plan:
         def variables_of(name: str) -> dict[str, str]:
             return {**environment.for_host(name).to_env_vars(), **(variables or {})}
 
-        # All are made when they are looked at, but for the longest: what is too long is refused now.
+        # Variables are computed at first access, except those of the host with the longest name: too long values are
+        # refused now.
         longest = max(membership.names, key=len)
         made = {longest: variables_of(longest)}
         return cls(
@@ -170,23 +174,23 @@ class Plan:
         )
 
     def host(self, name: str) -> HostPlan:
-        """Return one host's part."""
+        """Return the plan of one host."""
         return next(host for host in self.hosts if host.name == name)
 
     @property
     def processes(self) -> tuple[ProcessPlan, ...]:
-        """Every process, host by host."""
+        """Return all processes, host by host."""
         return tuple(process for host in self.hosts for process in host.processes)
 
     @property
     def ranks(self) -> tuple[ProcessPlan, ...]:
-        """The processes that run the user's script, in rank order."""
+        """Return the processes that run the user's script, in rank order."""
         ranks = [process for process in self.processes if process.role is Role.RANK]
         return tuple(sorted(ranks, key=lambda process: process.rank if process.rank is not None else -1))
 
     @property
     def mpirun(self) -> tuple[str, ...] | None:
-        """The mpirun command line, or None for a strategy without one."""
+        """Return the mpirun command line. Return None if the strategy does not use mpirun."""
         return next((p.argv for p in self.processes if p.role is Role.LAUNCHER), None)
 
 
@@ -201,11 +205,11 @@ def rank_processes(
     """Plan the process of each rank, in rank order.
 
     Args:
-        membership: The hosts and their slots.
-        argv: The user's entry point.
-        variables: What a rank has in its environment beside its host's.
-        started_by: Who starts them.
-        name: What one is called, of its ``rank`` and its ``local_rank``.
+        membership: The hosts and the number of slots of each host.
+        argv: The command that runs the user's entry point.
+        variables: Returns the environment variables of a rank in addition to those of its host.
+        started_by: The program that starts the processes.
+        name: Format of a process's name, with the fields ``rank`` and ``local_rank``.
     """
     return [
         ProcessPlan(
@@ -223,5 +227,7 @@ def rank_processes(
 
 
 def shell_line(argv: tuple[str, ...] | list[str]) -> str:
-    """Show an argv list as a line that a POSIX shell would read back as that list (for people; nothing runs it)."""
+    """Return an argv list as the line that a user would type in a POSIX shell. The line is only shown, and never
+    executed.
+    """
     return shlex.join(argv)

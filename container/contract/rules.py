@@ -32,11 +32,11 @@ _WEEK = 7 * 86_400
 
 
 class UnknownOptionError(ConfigurationError):
-    """There is no option of that name."""
+    """Raised if there is no option of that name."""
 
 
 def option(rule: Rule, default: Any = None, **more: Any) -> Any:
-    """Return a dataclass's field that has a rule.
+    """Return a dataclass field that has a rule.
 
     Args:
         rule: The rule.
@@ -101,11 +101,11 @@ def read(kind: type, given: Mapping[str, Any], *, what: str = "backend option", 
     Args:
         kind: The dataclass.
         given: The options, by name.
-        what: What they are called where one is not known.
-        known: Other names that the caller has taken care of.
+        what: The word for such options in the message about an unknown one.
+        known: Further names, which the caller handles.
 
     Raises:
-        ConfigurationError: an unknown option, or a value that makes no sense.
+        ConfigurationError: an option is unknown, or a value is invalid.
     """
     rules = {field.name: field.metadata["rule"] for field in dataclasses.fields(kind) if "rule" in field.metadata}
     for name in given:
@@ -121,7 +121,7 @@ def read(kind: type, given: Mapping[str, Any], *, what: str = "backend option", 
 
 
 def refuse(where: str, must_be: str, value: Any, remedy: str = "") -> ConfigurationError:
-    """Return the refusal of a value."""
+    """Return the error for an invalid value."""
     return ConfigurationError(f"{where} must be {must_be}, got {shown(value)}.{remedy and f' {remedy}.'}")
 
 
@@ -151,11 +151,11 @@ def passable(where: str, value: str, most: int = _MAX_TEXT) -> str:
 
 
 def text(form: str | None = None, what: str = "") -> Rule:
-    """Return the rule for a text that is not empty.
+    """Return the rule for a string that is not empty.
 
     Args:
-        form: The regular expression that it matches as a whole; None: any.
-        what: What it is not where it does not: "subnet such as 'subnet-1'".
+        form: The regular expression that must match the whole string; None: any string.
+        what: The end of the message "<value> is …", for example "not the name of a subnet".
     """
 
     def rule(where: str, value: Any) -> str:
@@ -189,12 +189,12 @@ def path(where: str, value: Any) -> str:
     return value
 
 
-#: The interpreter on hosts that are other machines.
+#: The rule for the interpreter on hosts that are other machines.
 interpreter = text(r"/.*", "not the absolute path of an interpreter on the hosts")
 
 
 def one_of(*allowed: str) -> Rule:
-    """Return the rule for one of some texts."""
+    """Return the rule for one of several strings."""
 
     def rule(where: str, value: Any) -> str:
         if value not in allowed:

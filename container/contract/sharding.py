@@ -1,4 +1,4 @@
-"""Deal objects to hosts and shuffle their order, as pure functions."""
+"""Distribute objects over hosts and shuffle their order, with pure functions."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ _UNEVEN = 1.5
 
 
 def deal(items: Sequence[T], hosts: int, host: int) -> tuple[T, ...]:
-    """Return one host's share of a channel that is ShardedByS3Key.
+    """Return one host's objects of a ShardedByS3Key channel.
 
-    The items are dealt like cards, in their order: host *h* of *n* gets items *h*, *h+n*, *h+2n* … So every item has
-    exactly one host, and the hosts' counts differ by one at most. SageMaker does not document its own rule beyond
-    that; nothing may rely on which host has which object.
+    The objects are assigned to the hosts in turn. Host *h* of *n* hosts gets the objects *h*, *h+n*, *h+2n* and so on.
+    So every object is assigned to exactly one host, and the hosts' numbers of objects differ by at most one. SageMaker
+    documents only these two facts about its own rule. Therefore scripts must not rely on the assignment of a certain
+    object to a certain host.
 
     Args:
-        items: All objects, in an order that every host agrees on.
-        hosts: How many hosts there are.
-        host: Which one it is, from 0.
+        items: All objects, in the same order on every host.
+        hosts: Number of hosts.
+        host: Number of the host, from 0.
 
     Raises:
-        ValueError: there is no such host.
+        ValueError: there is no host with this number.
     """
     if not 0 <= host < hosts:
         raise ValueError(f"host {host} of {hosts}: hosts are numbered from 0.")
@@ -33,14 +34,18 @@ def deal(items: Sequence[T], hosts: int, host: int) -> tuple[T, ...]:
 
 
 def shuffled_order(count: int, seed: int, epoch: int) -> list[int]:
-    """Return the order of ``count`` items in one epoch, a function of seed and epoch alone.
+    """Return the order of ``count`` items in one epoch. The order depends only on ``count``, ``seed`` and ``epoch``.
 
-    It is the same on every host, with every version of Python, and does not depend on what the items are.
+    The order is the same on every host and with every version of Python. The order does not depend on the items
+    themselves.
 
     Args:
-        count: How many items there are.
-        seed: ShuffleConfig's seed.
-        epoch: The epoch, from 0.
+        count: Number of items.
+        seed: The seed of SageMaker's ShuffleConfig.
+        epoch: Number of the epoch, from 0.
+
+    Returns:
+        The items' indices.
     """
     start = hashlib.blake2b(f"{seed}:{epoch}:".encode(), digest_size=16)
 
@@ -53,18 +58,20 @@ def shuffled_order(count: int, seed: int, epoch: int) -> list[int]:
 
 
 def shuffled(items: Sequence[T], seed: int | None, epoch: int) -> tuple[T, ...]:
-    """Return the items in the order of an epoch; as they are without a seed."""
+    """Return the items in their shuffled order of an epoch. If ``seed`` is None, return the items in their
+    given order.
+    """
     if seed is None:
         return tuple(items)
     return tuple(items[index] for index in shuffled_order(len(items), seed, epoch))
 
 
 def imbalance(shares: Sequence[int], what: str = "bytes") -> str | None:
-    """Return a warning about uneven shares; None when they are even enough.
+    """Return a warning if the hosts' amounts of data are uneven. Return None if the amounts are sufficiently even.
 
     Args:
-        shares: What each host has to read.
-        what: The unit of the shares.
+        shares: The amount of data that each host has to read.
+        what: The unit of these amounts.
     """
     if len(shares) < 2 or not any(shares):
         return None

@@ -1,7 +1,8 @@
-"""Distribution strategies: typed, as SageMaker's dicts, and as the hyperparameters that containers read.
+"""Define distribution strategies. Convert strategies to hyperparameters. Parse strategies from SageMaker's dicts and
+from hyperparameters.
 
-The dict keys and the ``sagemaker_*`` hyperparameters are those of the SageMaker SDK 2.x
-(``estimator.py``, ``_distribution_configuration``); what it has no name for travels as ``fleetfit_*``.
+The dict keys and the ``sagemaker_*`` hyperparameters are those of the SageMaker SDK 2.x (``estimator.py``,
+``_distribution_configuration``). Settings that the SageMaker SDK does not have are named ``fleetfit_*``.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from container.contract.errors import ConfigurationError, OptionError
 from container.contract.names import shown, unknown
 from container.contract.rules import option
 
-#: Processes of a host: no machine has as many cores for training, let alone GPUs.
+#: Maximum number of processes per host: no machine has as many cores for training, let alone GPUs.
 MAX_PROCESSES_PER_HOST = 1024
-#: Hosts, workers, resets: more than any cluster has.
+#: Maximum number of hosts, workers or resets: more than any cluster has.
 _MOST = 1_000_000
-#: Seconds, milliseconds, MiB.
+#: Maximum number of seconds, milliseconds or MiB.
 _MOST_AMOUNT = 1_000_000_000
 _MOST_BYTES = 1 << 40
 _COUNT = rules.whole(1, _MOST)
@@ -30,7 +31,7 @@ _COUNT_OR_0 = rules.whole(0, _MOST)
 _PROCESSES = rules.whole(1, MAX_PROCESSES_PER_HOST)
 _AMOUNT = rules.number(0, _MOST_AMOUNT)
 
-#: What there is instead of the options of TensorFlow 1's strategies.
+#: Replacement for TensorFlow 1's options that set a number of GPUs.
 _NUM_GPUS = (
     "each process has one GPU. Set processes_per_host=… of MPI() or CollectiveAllReduce() to the number of GPUs of a "
     "host"
@@ -38,15 +39,16 @@ _NUM_GPUS = (
 
 
 class Distribution:
-    """Base of the strategies. Subclasses are frozen dataclasses that check their options.
+    """Base class of the strategies. Subclasses are frozen dataclasses that validate their options.
 
     Attributes:
-        name: The strategy's name in tables and errors.
+        name: The strategy's name in tables and error messages.
         key: The strategy's key in SageMaker's ``distribution`` dict.
         launcher: Name of the launcher that starts the strategy.
-        aliases: Other accepted keys of the dict.
-        synchronous: Whether all ranks make each step together.
-        all_reduce: Whether the ranks sum their gradients among themselves; a host may then have several ranks.
+        aliases: Other keys of the dict that are also accepted.
+        synchronous: Whether all ranks do each training step together.
+        all_reduce: Whether the ranks reduce their gradients with an all-reduce operation. If true, a host may have
+            several ranks.
         frameworks: The frameworks whose scripts the strategy can distribute.
     """
 
@@ -60,16 +62,18 @@ class Distribution:
     #: Field -> hyperparameter.
     parameters: ClassVar[Mapping[str, str]] = {}
     enabled_parameter: ClassVar[str]
-    #: Hyperparameters by which SageMaker's other forms enable it.
+    #: Hyperparameters of SageMaker's other forms that also enable the strategy.
     also_enabled_by: ClassVar[tuple[str, ...]] = ()
-    #: Field -> what a dict or a job's hyperparameters mean that leave it out, where that is not the field's default:
-    #: they are SageMaker's forms, and mean what SageMaker makes of them.
+    #: Field -> value if SageMaker's dict or the job's hyperparameters do not contain the field, for fields where this
+    #: differs from the field's default: these forms are SageMaker's, and have SageMaker's defaults.
     left_out: ClassVar[Mapping[str, Any]] = {}
-    #: Options of TensorFlow 1's time, which articles still name -> what there is today.
+    #: Options from TensorFlow 1 that articles still mention -> their replacement today.
     former: ClassVar[Mapping[str, str]] = {}
 
     def __new__(cls, *args: Any, **options: Any) -> Any:
-        """Refuse what is no option, in words; the rest is the dataclass's."""
+        """Create the strategy's object. Raise a helpful error for unknown options before the dataclass assigns the
+        options.
+        """
         if args:
             raise OptionError(f"{cls.__name__}(…) takes its options by name; got {args[0]!r} without a name.")
         for name in options:
@@ -78,11 +82,12 @@ class Distribution:
 
     @classmethod
     def check_option(cls, what: str, name: Any, more: tuple[str, ...] = ()) -> None:
-        """Refuse an unknown option. For an option of TensorFlow 1, say what to use today.
+        """Raise an error if an option is unknown. For an option of TensorFlow 1, the message names the current
+        replacement.
 
         Args:
-            what: What errors call the option.
-            name: The option.
+            what: The name of this kind of option in error messages.
+            name: The name of the option.
             more: Names that are allowed in addition to the strategy's own options.
 
         Raises:
@@ -108,16 +113,20 @@ class Distribution:
 
     @property
     def ranks_per_host(self) -> int:
-        """The number of ranks on each host."""
+        """Return the number of ranks on each host."""
         return int(getattr(self, "processes_per_host", 1))
 
     @property
     def fewest_hosts(self) -> int | None:
-        """The minimum number of hosts with which an attempt may begin; None: all hosts of the job."""
+        """Return the minimum number of hosts with which an attempt may begin. Return None if all hosts of the job are
+        needed.
+        """
         return None
 
     def to_hyperparameters(self) -> dict[str, Any]:
-        """Return the hyperparameters that tell a container about the strategy, without unset options."""
+        """Return the hyperparameters that describe the strategy for a container. Options that are not set are
+        omitted.
+        """
         values: dict[str, Any] = {self.enabled_parameter: True}
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
@@ -128,7 +137,9 @@ class Distribution:
         return values
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Return SageMaker's dict form, without options that have their default value."""
+        """Return the strategy in the form of SageMaker's ``distribution`` dict. Options with their default values are
+        omitted.
+        """
         options = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)  # type: ignore[arg-type]
@@ -139,16 +150,17 @@ class Distribution:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class ParameterServer(Distribution):
-    """TensorFlow parameter servers: workers update, asynchronously, variables that ``ps`` processes hold.
+    """TensorFlow's strategy with parameter servers. Processes named ``ps`` store the variables, and workers update the
+    variables asynchronously.
 
-    ``ParameterServer()`` starts the cluster of TensorFlow 2. SageMaker's dict, ``{"parameter_server": {"enabled":
-    True}}``, starts SageMaker's cluster, which is ``ParameterServer(cluster_spec="sagemaker")``.
+    ``ParameterServer()`` starts the cluster of TensorFlow 2. SageMaker's dict ``{"parameter_server": {"enabled":
+    True}}`` is equal to ``ParameterServer(cluster_spec="sagemaker")``, and starts SageMaker's cluster.
 
     Attributes:
-        script_on: Where the script runs. ``"all"``: on the chief and on every worker, as in TensorFlow's guide;
-            ``"chief"``: only on the chief, for scripts that only coordinate. ``"chief"`` needs
+        script_on: The processes that run the script. ``"all"`` means the chief and every worker, as in TensorFlow's
+            guide. ``"chief"`` means only the chief, for scripts that only coordinate the workers. ``"chief"`` requires
             ``cluster_spec="coordinator"``.
-        cluster_spec: Which cluster to start.
+        cluster_spec: The cluster to start.
             ``"coordinator"``: the cluster of TensorFlow 2. Every host has a ``ps`` and a ``worker``; algo-1 also has
             the ``chief``, which schedules the workers' steps.
             ``"sagemaker"``: the cluster of SageMaker's TensorFlow container. The script runs once on each host, as
@@ -182,21 +194,25 @@ class ParameterServer(Distribution):
 
     @property
     def coordinated(self) -> bool:
-        """Whether this is the cluster of TensorFlow 2, which has a chief in addition to the workers."""
+        """Return whether the strategy starts the cluster of TensorFlow 2, which has a chief in addition to the
+        workers.
+        """
         return self.cluster_spec == "coordinator"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class MPI(Distribution):
-    """Horovod's ring all-reduce, or any MPI program. One ``mpirun`` starts ``processes_per_host`` ranks on every host.
+    """The strategy for Horovod's ring all-reduce, or for any MPI program. One ``mpirun`` starts ``processes_per_host``
+    ranks on every host.
 
     Attributes:
-        processes_per_host: Ranks on each host.
-        custom_mpi_options: More options for mpirun, quoted as for a shell. They override fleetfit's defaults.
-        fusion_threshold_mb: Horovod's tensor fusion buffer in MiB (``HOROVOD_FUSION_THRESHOLD``).
+        processes_per_host: Number of ranks on each host.
+        custom_mpi_options: Additional options for mpirun, quoted as for a shell. These options override fleetfit's
+            defaults.
+        fusion_threshold_mb: The size of Horovod's tensor fusion buffer in MiB (``HOROVOD_FUSION_THRESHOLD``).
         cycle_time_ms: Horovod's cycle time in milliseconds (``HOROVOD_CYCLE_TIME``).
-        hierarchical_allreduce: Horovod's hierarchical all-reduce (``HOROVOD_HIERARCHICAL_ALLREDUCE``).
-        autotune: Horovod's autotuning (``HOROVOD_AUTOTUNE``).
+        hierarchical_allreduce: Whether to use Horovod's hierarchical all-reduce (``HOROVOD_HIERARCHICAL_ALLREDUCE``).
+        autotune: Whether to use Horovod's autotuning (``HOROVOD_AUTOTUNE``).
     """
 
     processes_per_host: int = option(_PROCESSES, 1)
@@ -240,13 +256,13 @@ class MPI(Distribution):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class CollectiveAllReduce(Distribution):
-    """TensorFlow's ``MultiWorkerMirroredStrategy``: every rank runs the script and gets its own TF_CONFIG.
+    """The strategy for TensorFlow's ``MultiWorkerMirroredStrategy``. Every rank runs the script with its own TF_CONFIG.
 
     Attributes:
-        processes_per_host: Ranks on each host.
-        communication: ``"ring"``, ``"nccl"`` or ``"auto"``.
-        bytes_per_pack: Maximum size of a pack of gradients, in bytes; 0 lets TensorFlow choose.
-        timeout_seconds: Maximum duration of a collective operation, which then fails; None: no limit.
+        processes_per_host: Number of ranks on each host.
+        communication: The implementation of collective operations: ``"ring"``, ``"nccl"`` or ``"auto"``.
+        bytes_per_pack: Maximum size, in bytes, of a pack of gradients. With 0, TensorFlow chooses the size.
+        timeout_seconds: Number of seconds after which a collective operation fails. None for no limit.
     """
 
     processes_per_host: int = option(_PROCESSES, 1)
@@ -284,12 +300,14 @@ class CollectiveAllReduce(Distribution):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Mirrored(Distribution):
-    """TensorFlow's ``MirroredStrategy``: one host and one process, with a copy of the model on each device.
+    """The strategy for TensorFlow's ``MirroredStrategy``. One process on one host has a copy of the model on each
+    device.
 
     Attributes:
-        devices: Number of GPUs to use; None: all GPUs of the host. On a host without GPUs: number of virtual devices
-            that share the CPU, to try a script; None: one.
-        communication: How gradients are summed: ``"nccl"``, ``"hierarchical_copy"``, ``"one_device"``, or ``"auto"``.
+        devices: Number of GPUs to use, or None for all GPUs of the host. On a host without GPUs, the number of virtual
+            devices that share the CPU, or None for one device. Several virtual devices are useful for testing a script.
+        communication: The algorithm that sums gradients: ``"nccl"``, ``"hierarchical_copy"``, ``"one_device"`` or
+            ``"auto"``.
     """
 
     devices: int | None = option(_COUNT)
@@ -313,7 +331,7 @@ class Mirrored(Distribution):
     }
 
     def one_host_only(self, hosts: int) -> str:
-        """Return the error for a job with more than one host."""
+        """Return the error message for a job with more than one host."""
         return (
             f"Mirrored() is for one host, and uses all devices of that host. Got instance_count={hosts}. For several "
             "hosts, use CollectiveAllReduce(), or MPI() for Horovod."
@@ -322,13 +340,14 @@ class Mirrored(Distribution):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class TorchDistributed(Distribution):
-    """PyTorch's ``torch.distributed``: every rank runs the script with the environment variables that torchrun sets.
+    """The strategy for PyTorch's ``torch.distributed``. Every rank runs the script with the environment variables that
+    torchrun sets.
 
-    The ranks find each other when the script calls ``torch.distributed.init_process_group()``. This is for
-    DistributedDataParallel, FSDP, and the libraries that use them.
+    The ranks connect to each other when the script calls ``torch.distributed.init_process_group()``. The strategy is
+    meant for DistributedDataParallel, for FSDP, and for libraries that use DistributedDataParallel or FSDP.
 
     Attributes:
-        processes_per_host: Ranks on each host, as with torchrun's ``--nproc-per-node``.
+        processes_per_host: Number of ranks on each host, as with torchrun's ``--nproc-per-node``.
     """
 
     processes_per_host: int = option(_PROCESSES, 1)
@@ -344,7 +363,7 @@ class TorchDistributed(Distribution):
     parameters: ClassVar[Mapping[str, str]] = {"processes_per_host": "fleetfit_torch_processes_per_host"}
 
 
-#: In a hyperparameter: the caller tells which hosts there are.
+#: Value of the discovery hyperparameter if the caller discovers the hosts.
 DISCOVERED_BY_CALLER = "@caller"
 
 
@@ -358,33 +377,37 @@ def _discovery(where: str, value: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Elastic(Distribution):
-    """Base of the strategies that can gain and lose hosts while they train. They start with ``instance_count`` hosts.
+    """Base class of the strategies whose jobs can gain and lose hosts during the training. A job starts with
+    ``instance_count`` hosts.
 
     Attributes:
-        processes_per_host: Workers on each host.
-        discovery: Source of the list of available hosts: the path of an executable script that prints a line ``host``
-            or ``host:slots`` for each host (as Horovod's ``--host-discovery-script``), the path of a file with such
-            lines, or a function without arguments that returns a list of names, or a dict from names to slots. A
-            function works only while the calling process lives.
-        slots: Slots of a host whose line has no number of slots; None: ``processes_per_host``.
-        spares: Number of additional hosts that are kept ready, and join at once when hosts are added or lost.
+        processes_per_host: Number of workers on each host.
+        discovery: The source of the list of available hosts, in one of three forms. The first form is the path of an
+            executable script that prints a line ``host`` or ``host:slots`` for each host (as for Horovod's
+            ``--host-discovery-script``). The second form is the path of a file with such lines. The third form is a
+            function without arguments. The function returns a list of names, or a dict that maps names to numbers of
+            slots. A function works only while the process that started the job is running.
+        slots: Number of slots of a host whose line does not contain the number. If None, ``processes_per_host`` is
+            used.
+        spares: Number of additional hosts that are kept ready. These hosts join at once when hosts are added or lost.
         min_hosts: Minimum number of hosts. With fewer hosts, the training waits for up to ``elastic_timeout`` seconds.
-        max_hosts: Maximum number of hosts; None: ``instance_count``.
-        workers: Number of workers at the start. The training waits for these for up to ``elastic_timeout`` seconds.
-            None: the workers of ``instance_count`` hosts.
-        min_workers: Minimum number of workers; overrides ``min_hosts``.
-        max_workers: Maximum number of workers; overrides ``max_hosts``.
-        reset_limit: How often the workers may repeat the rendezvous before the job fails; None: no limit.
-        cooldown: ``(shortest, longest)`` time in seconds for which a host is excluded after a worker on it failed. The
-            time doubles with each failure of the host.
-        exclusion: Your own rule for this exclusion: a class, as ``path/of/file.py:Name`` or ``package.module:Name``.
-            The class takes no arguments. Its method ``failed(host, now)`` returns the time until which the host is
-            excluded. Both times are seconds of a monotonic clock
-            (``estimators.supervisor.elastic.policy.ExclusionPolicy``).
-        elastic_timeout: How many seconds a training with too few workers waits for more workers.
-        max_join: Maximum number of hosts that join at once; None: no limit.
-        max_leave: Maximum number of hosts that leave at once on request; None: no limit.
-        grow_every: Minimum time between two increases, in seconds.
+        max_hosts: Maximum number of hosts. If None, ``instance_count`` is used.
+        workers: Number of workers at the start. The training waits for up to ``elastic_timeout`` seconds until this
+            number of workers is available. If None, the number is ``instance_count`` times ``processes_per_host``.
+        min_workers: Minimum number of workers. This option overrides ``min_hosts``.
+        max_workers: Maximum number of workers. This option overrides ``max_hosts``.
+        reset_limit: Maximum number of times that the workers repeat the rendezvous. If this number is exceeded, the job
+            fails. None for no limit.
+        cooldown: The shortest and the longest time, in seconds, for which a host is excluded after a worker on the host
+            has failed. The time doubles with each failure on the host.
+        exclusion: A class with another rule for the exclusion of hosts, as ``path/of/file.py:Name`` or
+            ``package.module:Name``. The constructor of the class is called without arguments. The method ``failed(host,
+            now)`` of the class returns the time until which the host is excluded. ``now`` and the returned time are
+            seconds of a monotonic clock (see ``estimators.supervisor.elastic.policy.ExclusionPolicy``).
+        elastic_timeout: Maximum number of seconds that a training with too few workers waits for more workers.
+        max_join: Maximum number of hosts that join at the same time. None for no limit.
+        max_leave: Maximum number of hosts that are removed at the same time on request. None for no limit.
+        grow_every: Minimum time, in seconds, between two increases of the number of hosts.
     """
 
     processes_per_host: int = option(_PROCESSES, 1)
@@ -407,7 +430,7 @@ class Elastic(Distribution):
     spares: int = option(_COUNT_OR_0, 0)
 
     all_reduce: ClassVar[bool] = True
-    #: Whether every worker begins anew, from its last checkpoint, when a member is lost or another one joins.
+    #: Whether all workers restart from their last checkpoint when a worker is lost or joins.
     restarts: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -429,7 +452,11 @@ class Elastic(Distribution):
             )
 
     def to_hyperparameters(self) -> dict[str, Any]:
-        """See :class:`Distribution`. A function stays with the caller, whose working directory a path starts from."""
+        """Return the hyperparameters, as :class:`Distribution` does.
+
+        A discovery function is not transferred, because it runs in the calling process. Paths are made absolute,
+        because they are relative to the calling process's working directory.
+        """
         values = super().to_hyperparameters()
         if callable(self.discovery):
             values[self.parameters["discovery"]] = DISCOVERED_BY_CALLER
@@ -441,28 +468,28 @@ class Elastic(Distribution):
 
     @property
     def fewest_hosts(self) -> int:
-        """With how many hosts an attempt may still begin."""
+        """Return the minimum number of hosts with which an attempt may begin."""
         return self.min_hosts
 
     @property
     def least_workers(self) -> int:
-        """The workers below which the training waits for others."""
+        """Return the minimum number of workers. With fewer workers, the training waits for more workers."""
         return self.min_workers or self.min_hosts * self.processes_per_host
 
     def planned_workers(self, instance_count: int) -> int:
-        """Return the workers that the job is planned for: what its batch size and its learning rate are meant for."""
+        """Return the number of workers for which the user has chosen the job's batch size and learning rate."""
         return self.workers or instance_count * self.processes_per_host
 
     def first_workers(self, instance_count: int) -> int:
-        """Return the workers that it starts with."""
+        """Return the number of workers that the training starts with."""
         return max(self.least_workers, min(self.planned_workers(instance_count), self.most_workers(instance_count)))
 
     def most_hosts(self, instance_count: int) -> int:
-        """Return the hosts above which it does not grow."""
+        """Return the maximum number of hosts."""
         return self.max_hosts if self.max_hosts is not None else max(instance_count, self.min_hosts)
 
     def most_workers(self, instance_count: int) -> int:
-        """Return the workers above which it does not grow."""
+        """Return the maximum number of workers."""
         return self.max_workers or self.most_hosts(instance_count) * self.processes_per_host
 
 
@@ -472,13 +499,15 @@ _ELASTIC = {field.name: f"fleetfit_elastic_{field.name}" for field in dataclasse
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class ElasticHorovod(Elastic):
-    """Elastic Horovod: hosts can join and leave during the training. Starts with ``instance_count`` hosts.
+    """The strategy for elastic Horovod: hosts can join and leave during the training. A job starts with
+    ``instance_count`` hosts.
 
-    Has the options of every elastic strategy (:class:`Elastic`), and one more:
+    In addition to the options of every elastic strategy (:class:`Elastic`), this class has one option.
 
     Attributes:
-        warm: If True, a new worker runs the script up to ``hvd.init()`` before it joins; meanwhile, the other workers
-            train. If False, a new worker starts when it has its rank, as with horovodrun.
+        warm: If True, a new worker runs the script up to ``hvd.init()`` before the worker joins. The other workers
+            train during this time. If False, a new worker is started only when the worker's rank is known, as with
+            horovodrun.
     """
 
     warm: bool = option(rules.boolean, True)
@@ -493,14 +522,17 @@ class ElasticHorovod(Elastic):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class ElasticTorchDistributed(Elastic):
-    """``torch.distributed`` with hosts that can join and leave. Each change restarts all ranks, as under torchrun.
+    """The strategy for ``torch.distributed`` with hosts that can join and leave. After each change of the hosts, all
+    ranks are restarted, as with torchrun.
 
-    The scripts are those for torchrun: they load their last checkpoint at the start. The job survives the loss of any
-    host, also of the first one. Has the options of every elastic strategy (:class:`Elastic`), and one more:
+    As for torchrun, a script must load its last checkpoint when it starts. The job continues after the loss of any
+    host, even of the first host. In addition to the options of every elastic strategy (:class:`Elastic`), this class
+    has one option.
 
     Attributes:
-        max_restarts: How many failures of the script are followed by a restart of all ranks, as torchrun's
-            ``--max-restarts``. After one more failure, the job fails. Lost, added and removed hosts do not count.
+        max_restarts: Maximum number of restarts of all ranks after failures of the script, as for torchrun's
+            ``--max-restarts``. After one more failure, the job fails. Restarts because of lost, added or removed hosts
+            are not counted.
     """
 
     max_restarts: int = option(_COUNT_OR_0, 3)
@@ -519,7 +551,7 @@ STRATEGIES: tuple[type[Distribution], ...] = (
     *(TorchDistributed, ElasticTorchDistributed),
 )
 
-for _strategy in STRATEGIES:  # what help() and editors show: __new__ would say less
+for _strategy in STRATEGIES:  # help() and editors show this signature; that of __new__ would name no options
     _of_init = inspect.signature(_strategy.__init__)
     _strategy.__signature__ = _of_init.replace(parameters=list(_of_init.parameters.values())[1:])  # type: ignore[attr-defined]
 
@@ -533,16 +565,16 @@ _REFUSED = {
     "instance_groups": "heterogeneous clusters are not supported yet",
 }
 
-#: A framework's name -> what people call it, and the strategies for its scripts.
+#: A framework's name -> its usual spelling.
 FRAMEWORKS = {"tensorflow": "TensorFlow", "torch": "PyTorch"}
 
 
 def framework_problem(strategy: Distribution | None, framework: str | None) -> str | None:
-    """Return why a strategy cannot distribute a framework's scripts; None if it can.
+    """Return an error message if a strategy cannot distribute a framework's scripts. Return None if the strategy can.
 
     Args:
         strategy: The strategy, or None.
-        framework: One of :data:`FRAMEWORKS`; None where it is not known.
+        framework: The name of the framework, which is a key of :data:`FRAMEWORKS`. None if unknown.
     """
     if strategy is None or framework is None or framework in strategy.frameworks:
         return None
@@ -554,17 +586,18 @@ def framework_problem(strategy: Distribution | None, framework: str | None) -> s
 
 
 def parse_distribution(value: Any) -> Distribution | None:
-    """Read the ``distribution`` argument: a strategy, SageMaker's dict, or None for no distribution.
+    """Convert the ``distribution`` argument of an estimator to a strategy.
 
     Args:
-        value: A :class:`Distribution`, ``{"mpi": {"enabled": True, …}}`` or None. ``{"mpi": {"enabled": False}}``
-            is none, as in the SageMaker SDK.
+        value: A :class:`Distribution`, SageMaker's dict (``{"mpi": {"enabled": True, …}}``), or None.
 
     Returns:
-        The strategy, or None.
+        The strategy. None if ``value`` is None, or if all strategies in the dict are disabled (``{"mpi": {"enabled":
+        False}}``).
 
     Raises:
-        ConfigurationError: an unknown key, two strategies, or options out of range; neither a strategy nor a dict.
+        ConfigurationError: a key is unknown, two strategies are enabled, or an option is out of range. Also raised if
+            ``value`` is neither a strategy nor a dict.
     """
     if value is None or isinstance(value, Distribution):
         return value
@@ -593,10 +626,11 @@ def parse_distribution(value: Any) -> Distribution | None:
 
 
 def strategy_from_hyperparameters(hyperparameters: Mapping[str, Any]) -> Distribution | None:
-    """Read back what :meth:`Distribution.to_hyperparameters` rendered, or what the SageMaker SDK 2.x sends.
+    """Read a strategy from hyperparameters that :meth:`Distribution.to_hyperparameters` or the SageMaker SDK 2.x has
+    created.
 
     Args:
-        hyperparameters: Decoded values.
+        hyperparameters: The decoded values of the hyperparameters, by name.
 
     Raises:
         ConfigurationError: two strategies are enabled, or an option is out of range.

@@ -1,4 +1,4 @@
-"""Texts for people: such as can be written, and end as sentences do."""
+"""Convert texts for people so that they can be written as UTF-8 and end like sentences."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 def writable(value: Any) -> Any:
     """Return a JSON value whose texts can be written as UTF-8.
 
-    Bytes that are no UTF-8, of a file's name for example, come as half characters in Python's texts, and through JSON
-    as well; whatever is written with them raises. They become ``?``.
+    Python represents bytes that are not UTF-8, for example in a file's name, as surrogate characters. JSON preserves
+    these characters. Writing a text with surrogate characters raises an error. This function replaces each surrogate
+    character by ``?``.
     """
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-8", "replace").decode()
@@ -22,7 +23,7 @@ def writable(value: Any) -> Any:
 
 
 def sentence(text: str) -> str:
-    """Return a text that ends in one full stop, or as it is where it ends otherwise than words do."""
+    """Return a text with a full stop at the end. A text that ends with another mark, such as ``?``, is not changed."""
     text = text.rstrip()
     if text.endswith("..") and not text.endswith("..."):
         text = text[:-1]

@@ -1,17 +1,17 @@
-"""The lines that a host's toolkit prints: the ranks' output, prefixed, and events.
+"""Encode and decode the lines that a host's toolkit prints: the ranks' output with a prefix, and events.
 
-One stream carries both, so that logs, timelines, metrics and reasons travel the same way on every backend, CloudWatch
-included. A line is one of
+Output and events are written to one stream, so that logs, timelines, metrics and failure reasons are transferred in the
+same way on every backend, including CloudWatch. A line has one of these forms:
 
-* ``[algo-1:rank 0] text`` - a piece of a process's output up to and with its terminator (``\\n``, ``\\r`` or
-  ``\\r\\n``, which ends the printed line too);
-* ``[algo-1:rank 0]+text`` - a piece without a terminator of its own (the process ended, or the piece is one part of a
-  very long line): the ``\\n`` that ends the printed line is not part of the output;
-* ``[algo-1] text`` - the toolkit's own words;
+* ``[algo-1:rank 0] text`` - a piece of a process's output up to and including its terminator (``\\n``, ``\\r`` or
+  ``\\r\\n``), which also ends the printed line;
+* ``[algo-1:rank 0]+text`` - a piece without its own terminator, because the process ended, or because the piece is one
+  part of a very long line. The ``\\n`` that ends the printed line is not part of the output;
+* ``[algo-1] text`` - the toolkit's own output;
 * ``fleetfit-event {json}`` - an :class:`Event`;
-* ``fleetfit-alive`` - a sign of life, on local backends only.
+* ``fleetfit-alive`` - a heartbeat, on local backends only.
 
-A script cannot forge any of them, since everything it prints gets a prefix. Bytes pass through unchanged.
+A script cannot forge any of these lines, because everything that it prints gets a prefix. Bytes are not changed.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from typing import Any
 
 EVENT_MARK = b"fleetfit-event "
 
-#: A toolkit on a local backend prints this every now and then; it is not kept.
+#: A toolkit on a local backend prints this line regularly; the line is not kept in logs.
 HEARTBEAT = b"fleetfit-alive\n"
 
-#: A piece of output is cut when it grows beyond this many bytes without a terminator, to bound memory.
+#: A piece of output without a terminator is cut at this many bytes, to limit the memory.
 PIECE_LIMIT = 8 << 20
-#: The longest printed line in bytes: such a piece, its prefix, and a newline.
+#: Maximum size of a printed line in bytes: a piece of maximum size, its prefix, and a newline.
 LINE_LIMIT = PIECE_LIMIT + 4096
 
-#: Kinds of events about a job that may hang: a rank makes progress; where each rank is.
+#: Kinds of events about a job that may hang: a rank made progress; the position of each rank.
 PROGRESS, STACKS = "progress", "stacks"
-#: A toolkit got SIGTERM.
+#: Kind of the event that the toolkit received SIGTERM.
 TERMINATED = "terminated"
-#: What the supervisor must know and nobody reads later.
+#: Kinds of events that only the supervisor needs; they are not recorded.
 UNRECORDED = (PROGRESS, TERMINATED)
 
 _PREFIX = re.compile(rb"\[([A-Za-z0-9._-]+)(?::([^\]\[]{1,64}))?\]([ +])")
@@ -45,17 +45,17 @@ _TERMINATOR = re.compile(rb"\r\n|\n|\r")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Event:
-    """Something that happened, on one host.
+    """An event on one host.
 
     Attributes:
-        kind: ``phase``, ``importer``, ``metric``, ``process_started``, ``process_ended``, ``exception``, ``failure``,
-            ``checkpoint``, ``warning``, ``resources`` …
-        host: The host that says so.
-        time_ns: When, in nanoseconds since the epoch, by that host's clock.
-        rank: The rank it concerns, if any.
-        attempt: Which start of the job, from 0.
-        generation: Which membership, from 0.
-        data: What else there is to say, by kind.
+        kind: The kind of event, such as ``phase``, ``importer``, ``metric``, ``process_started``, ``process_ended``,
+            ``exception``, ``failure``, ``checkpoint``, ``warning`` or ``resources``.
+        host: The host that reports the event.
+        time_ns: Time of the event by the host's clock, in nanoseconds since 1970.
+        rank: The rank that the event is about, or None.
+        attempt: Number of the job's attempt, from 0.
+        generation: Number of the cluster's generation (see :mod:`container.contract.membership`), from 0.
+        data: The other data of the event. The keys depend on the kind of event.
     """
 
     kind: str
@@ -67,19 +67,20 @@ class Event:
     data: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object of the event."""
+        """Return the event as a JSON-serialisable dict."""
         return dataclasses.asdict(self)
 
     def to_line(self) -> bytes:
-        """Return the marked line, with its newline."""
+        """Encode the event as a line that begins with :data:`EVENT_MARK` and ends with a newline."""
         return EVENT_MARK + json.dumps(self.to_dict(), separators=(",", ":")).encode() + b"\n"
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Event:
-        """Read the JSON object of an event; unknown keys of a later version are left out.
+        """Create an event from the result of :meth:`to_dict`. Unknown keys, which a later version may have written, are
+        ignored.
 
         Raises:
-            ValueError: it is not an event.
+            ValueError: ``values`` does not describe an event.
         """
         if not isinstance(values, dict) or not isinstance(values.get("kind"), str):
             raise ValueError(f"not an event: {values!r}")
@@ -89,12 +90,12 @@ class Event:
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """A piece of a process's output, with its own terminator if it has one.
+    """A piece of a process's output: a line with its terminator, or a part of a line without a terminator.
 
     Attributes:
-        host: The host that printed it.
-        process: ``rank 3``, ``ps`` …; None for the toolkit's own words.
-        data: The bytes, unchanged, with the terminator.
+        host: The host that printed the output.
+        process: The name of the process, such as ``rank 3`` or ``ps``. None for the toolkit's own output.
+        data: The unchanged bytes of the output, including the terminator.
     """
 
     host: str
@@ -103,42 +104,45 @@ class Piece:
 
     @property
     def rank(self) -> int | None:
-        """The rank, when the process is one."""
+        """Return the number of the rank. Return None if the process is not a rank."""
         return rank_of(self.process)
 
 
 def rank_of(process: str | None) -> int | None:
-    """Return ``3`` for ``rank 3``, None for anything else."""
+    """Return the number of the rank in a process's name, such as 3 for ``rank 3``. Return None for any other name."""
     if process is not None and process.startswith("rank ") and process[5:].isdecimal():
         return int(process[5:])
     return None
 
 
 def prefix(host: str, process: str | None) -> str:
-    """Return the tag in front of a line, without the space: ``[algo-1:rank 0]``."""
+    """Return the prefix of a printed line, such as ``[algo-1:rank 0]``, without the character that follows the
+    prefix.
+    """
     return f"[{host}:{process}]" if process is not None else f"[{host}]"
 
 
 def split_pieces(buffer: bytearray, *, final: bool = False, limit: int = PIECE_LIMIT) -> list[bytes]:
-    """Take the whole pieces off the front of ``buffer``.
+    """Remove the complete pieces from the beginning of ``buffer``, and return them.
 
     Args:
-        buffer: What has been read of one process and not been printed; what is left stays in it.
-        final: Whether nothing will follow, so that an unterminated rest is a piece too.
-        limit: Pieces longer than this many bytes are cut.
+        buffer: The output of one process that was read, but not printed yet. An incomplete piece remains in the buffer.
+        final: Whether the output has ended. If true, remaining bytes without a terminator are also a piece.
+        limit: Maximum size of a piece in bytes. A longer piece is divided.
 
     Returns:
-        The pieces, each with its terminator, but for cut ones and the rest at the end.
+        The pieces, including their terminators. The parts of a divided piece, and the remaining bytes at the end, have
+        no terminator.
     """
     pieces: list[bytes] = []
     start = 0
     size = len(buffer)
-    # One long line comes in many reads: looking for a byte is a hundred times faster than the pattern.
+    # A long line arrives in many reads: searching for a byte is a hundred times faster than the pattern.
     terminated = buffer.find(b"\n") >= 0 or buffer.find(b"\r") >= 0
     for match in _TERMINATOR.finditer(buffer) if terminated else ():
         end = match.end()
         if match.group() == b"\r" and end == size and not final:
-            break  # "\r\n" may have been cut in two: wait for the next byte
+            break  # "\r\n" may have been split: wait for the next byte
         while end - start > limit:
             pieces.append(bytes(buffer[start : start + limit]))
             start += limit
@@ -155,21 +159,26 @@ def split_pieces(buffer: bytearray, *, final: bool = False, limit: int = PIECE_L
 
 
 def encode_piece(tag: bytes, piece: bytes) -> bytes:
-    """Return the printed line for a piece; ``tag`` is the encoded :func:`prefix`."""
+    """Encode a piece as a printed line.
+
+    Args:
+        tag: The prefix of the line (see :func:`prefix`), as bytes.
+        piece: The piece.
+    """
     if piece.endswith((b"\n", b"\r")):
         return tag + b" " + piece
     return tag + b"+" + piece + b"\n"
 
 
 def decode_line(line: bytes) -> Piece | Event | bytes:
-    """Read back one printed line.
+    """Decode one printed line.
 
     Args:
-        line: The line with its terminator, as :func:`split_pieces` gives it.
+        line: The line with its terminator, as :func:`split_pieces` returns it.
 
     Returns:
-        A piece of output, an event, or the line itself when it is neither (another program's words: an image without
-        our toolkit prints such lines).
+        A piece of output or an event. Any other line is returned unchanged, because a program in an image without
+        fleetfit's toolkit prints lines without a prefix.
     """
     if line.startswith(EVENT_MARK):
         try:

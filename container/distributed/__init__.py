@@ -1,4 +1,4 @@
-"""For training scripts: one API over every strategy, and over none.
+"""Provide one API for training scripts, for every strategy and for training without a strategy.
 
 ::
 
@@ -16,7 +16,8 @@
     )
     cluster.export(model)
 
-It is thin: what Horovod and TensorFlow do, they do. What works with which Keras:
+The API is only a thin layer above Horovod and TensorFlow. The table shows the supported strategies and versions of
+Keras:
 
 =======================  =========================================  ==========================================
 strategy                 tf_keras (``TF_USE_LEGACY_KERAS=1``)       Keras 3
@@ -51,12 +52,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Cluster", "DistributedError", "RefusedError", "TorchCluster", "WeightsDifferError", "init", "vectorized"]
 
-#: How long :func:`init` waits for the other processes, in seconds.
+#: How many seconds :func:`init` waits for the other processes.
 RENDEZVOUS_TIMEOUT = 300.0
 
 _cluster: Any = None
 
-#: Strategies of TensorFlow's alone.
+#: Strategies that only TensorFlow has.
 _TENSORFLOWS = (
     detection.ClusterKind.COLLECTIVE,
     detection.ClusterKind.MIRRORED,
@@ -73,25 +74,26 @@ def init(*, timeout: float = ..., framework: Literal["torch"]) -> TorchCluster: 
 
 
 def init(*, timeout: float = RENDEZVOUS_TIMEOUT, framework: str | None = None) -> Any:
-    """Join the cluster that this process was started in; call it before anything else uses TensorFlow.
+    """Join the cluster that this process belongs to. Call this function before any other code uses TensorFlow.
 
-    The cluster is found from the environment: the job's strategy (``SM_FRAMEWORK_PARAMS``), ``TF_CONFIG``, and what
-    mpirun or horovodrun tell the processes they start. Without any of these the script trains in one process.
-
-    A worker of a cluster with parameter servers serves in here until the chief has finished, and then ends the script.
+    The cluster is detected from environment variables: the job's strategy (``SM_FRAMEWORK_PARAMS``), ``TF_CONFIG``, and
+    the variables that mpirun or horovodrun set for their processes. If none of these variables is set, the script
+    trains in one process. In a worker of a cluster with parameter servers, this function executes the chief's steps
+    until the chief has finished. Then this function exits the process.
 
     Args:
-        timeout: Seconds to wait for the other processes.
-        framework: ``"tensorflow"`` or ``"torch"``. None: that of the job's strategy; where it does not tell, PyTorch if
-            the script has imported torch and not TensorFlow.
+        timeout: Maximum number of seconds to wait for the other processes.
+        framework: ``"tensorflow"`` or ``"torch"``. If None, the framework of the job's strategy is used. If the
+            strategy supports both frameworks, PyTorch is used for a script that has imported torch but not TensorFlow.
+            For any other script, TensorFlow is used.
 
     Returns:
-        The cluster; the same one when it is called again.
+        The cluster. Later calls return the same object.
 
     Raises:
-        DistributedError: the environment contradicts itself, a library is missing, or processes did not answer; the
-            message says which, and the remedy.
-        SystemExit: with 0, on workers of a cluster with parameter servers, when the chief has finished.
+        DistributedError: the environment variables contradict each other, a library is missing, or processes did not
+            answer. The message names the cause and the remedy.
+        SystemExit: in a worker of a cluster with parameter servers, when the chief has finished. The exit code is 0.
     """
     global _cluster
     if framework not in (None, "tensorflow", "torch"):
@@ -108,12 +110,14 @@ def init(*, timeout: float = RENDEZVOUS_TIMEOUT, framework: str | None = None) -
 
 
 def _framework() -> str:
-    """Return the framework of the job's strategy, or of the script."""
+    """Return the framework of the job's strategy. If the strategy supports both frameworks, return the script's
+    framework.
+    """
     import os
 
     try:
         kind = detection.detect(os.environ).kind
-    except DistributedError:  # a worker of an elastic job learns its rank as it joins; what is wrong is said there
+    except DistributedError:  # an elastic worker learns its rank when it joins; joining reports any real error
         return "tensorflow"
     if kind is detection.ClusterKind.TORCH:
         return "torch"

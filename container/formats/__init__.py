@@ -1,8 +1,8 @@
-"""The record formats of streams: TFRecord, RecordIO and lines of text, found piece by piece.
+"""Find the records in streams of TFRecord, RecordIO or lines of text. A stream is processed in blocks.
 
-A *framing* looks at a buffer that holds a part of a stream and says where records end in it. It never copies, so that
-whoever feeds or reads a stream moves bytes in large pieces and still knows every record. What it cannot accept is a
-:class:`FramingError`, with the place of the record that is at fault.
+A *framing* finds the ends of records in a buffer that contains a block of a stream. A framing does not copy data.
+Therefore writers and readers of a stream can transfer large blocks and still know where each record ends. If bytes are
+not a valid record, a framing raises a :class:`FramingError` with their position.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Buffer", "Framing", "FramingError", "RecordError", "RecordFormat", "
 
 
 class RecordFormat(enum.Enum):
-    """A record format, by the name that ``PipeModeDataset`` knows it by."""
+    """A record format. The values are the names that ``PipeModeDataset`` uses for the formats."""
 
     TFRECORD = "TFRecord"
     RECORDIO = "RecordIO"
@@ -23,7 +23,7 @@ class RecordFormat(enum.Enum):
 
 
 def framing(record_format: RecordFormat) -> Framing:
-    """A framing for one stream."""
+    """Return a new framing for one stream."""
     from container.formats import recordio, textline, tfrecord
 
     kinds: dict[RecordFormat, type[Framing]] = {
@@ -35,10 +35,10 @@ def framing(record_format: RecordFormat) -> Framing:
 
 
 def recognise(head: bytes) -> RecordFormat | None:
-    """The format of an object, from its first bytes; None for what is in none of them (pictures, for example).
+    """Determine the format of an object from its first bytes. Return None for any other format, such as an image.
 
     Args:
-        head: At least its first 4,096 bytes, or all of a shorter one.
+        head: At least the first 4,096 bytes of the object. If the object is shorter, all of its bytes.
     """
     from container.formats import recordio, tfrecord
 

@@ -1,21 +1,21 @@
-"""What all framings have in common."""
+"""Define the types that all framings share."""
 
 from __future__ import annotations
 
 import mmap
 from typing import Protocol, TypeAlias
 
-#: What a framing looks into: something whose slices are ``bytes``.
+#: The buffer that a framing reads: an object whose slices are ``bytes``.
 Buffer: TypeAlias = "bytes | mmap.mmap"
 
 
 class FramingError(ValueError):
-    """What is in a buffer is no record of the format.
+    """Raised if a part of a buffer is not a valid record of the format.
 
     Attributes:
-        position: Where in the buffer the record begins.
-        count: How many whole records came before it in the same call.
-        cause: What is wrong with it.
+        position: Position in the buffer at which the invalid record begins.
+        count: Number of complete records that the same call has found before the invalid record.
+        cause: Description of the fault.
     """
 
     def __init__(self, position: int, count: int, cause: str) -> None:
@@ -26,12 +26,13 @@ class FramingError(ValueError):
 
 
 class RecordError(Exception):
-    """A record of a channel's object is damaged; one line that names object, offset and record number.
+    """Raised if a record of a channel's object is damaged. The message is one line with the object, the offset and the
+    record's number.
 
     Attributes:
-        uri: The object.
-        offset: The byte of the object at which the record begins; None if unknown.
-        record: Its number in the object, from 1; None if unknown.
+        uri: The URI of the object.
+        offset: The offset in the object, in bytes, at which the record begins. None if unknown.
+        record: The record's number in the object, from 1. None if unknown.
     """
 
     def __init__(self, channel: str, uri: str, cause: str, *, offset: int | None, record: int | None) -> None:
@@ -44,33 +45,40 @@ class RecordError(Exception):
 
 
 class Framing(Protocol):
-    """Finds the ends of records. It remembers nothing of a stream: each call begins where a record begins."""
+    """The interface of a framing, which finds the ends of records.
+
+    A framing does not remember its position in a stream. In each call, the data must begin where a record begins.
+    """
 
     def hop(self, data: Buffer, start: int, end: int, ends: list[int] | None = None) -> tuple[int, int]:
-        """Go from record to record.
+        """Find the complete records in a buffer.
 
         Args:
             data: The buffer.
-            start: Where in it a record begins.
-            end: How far it is filled.
-            ends: Takes the end of each whole record, if it is given.
+            start: Position at which a record begins.
+            end: Position at which the filled part of the buffer ends.
+            ends: A list to which the end of each complete record is appended, or None.
 
         Returns:
-            The end of the last whole record (``start`` if there is none), and how many whole records there are.
+            The end of the last complete record (``start`` if there is none), and the number of complete records.
 
         Raises:
-            FramingError: something there is no record. ``ends`` has got those before it.
+            FramingError: a part of the buffer is not a valid record. ``ends`` contains the ends of the records before
+                this part.
         """
 
     def needed(self, data: Buffer, start: int, end: int) -> int:
-        """How many bytes the record at ``start``, which is not whole, has at least."""
+        """Return the minimum size, in bytes, of the complete record that begins at ``start``. The buffer contains only
+        a part of this record.
+        """
 
     def last(self, data: Buffer, start: int, end: int) -> int:
-        """The stream ends at ``end``, and what begins at ``start`` has no end of its own: where it ends.
+        """Return the end of the last record, which begins at ``start``. The stream ends at ``end``, and the record
+        lacks a terminator.
 
         Raises:
-            FramingError: it is cut off.
+            FramingError: the record is incomplete.
         """
 
     def payload(self, data: Buffer, start: int, end: int) -> bytes:
-        """The content of one whole record."""
+        """Return the content of one complete record."""

@@ -1,4 +1,4 @@
-"""``tf.train.Example``, as TensorFlow writes its records, without TensorFlow or Protobuf.
+"""Decode and encode ``tf.train.Example``, the usual content of TFRecords, without TensorFlow or Protobuf.
 
 Source: tensorflow/core/example/example.proto, feature.proto. An Example has one field, Features, a map from names to a
 list of bytes, of 32-bit floats or of 64-bit integers.
@@ -16,13 +16,13 @@ _VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
 
 
 def decode(record: bytes) -> dict[str, Feature]:
-    """Return an Example's features.
+    """Return the features of an Example by their names.
 
     Args:
         record: The content of a record, without its framing.
 
     Raises:
-        ValueError: it is not an Example.
+        ValueError: the record is not an Example.
     """
     try:
         return {
@@ -36,10 +36,10 @@ def decode(record: bytes) -> dict[str, Feature]:
 
 
 def encode(features: Mapping[str, Feature | Sequence[float] | Sequence[int]]) -> bytes:
-    """Return an Example of features, whose names are in alphabetical order: the same bytes each time.
+    """Encode features as an Example. The names are sorted, so that equal features result in equal bytes.
 
     Raises:
-        TypeError: a list holds something else than bytes, floats or integers.
+        TypeError: a list contains a value that is not bytes, a float or an integer, or mixes bytes with numbers.
     """
     entries = b"".join(
         _field(1, _field(1, name.encode()) + _field(2, _feature(name, features[name]))) for name in sorted(features)
@@ -65,7 +65,13 @@ def _entry(entry: bytes) -> tuple[str, Feature]:
 
 
 def _fields(data: bytes, wanted: int | None = None) -> Iterator[tuple[int, bytes]]:
-    """Yield a message's fields by number; numbers that are not packed as the bytes that they would be if they were."""
+    """Yield the number and the content of each field of a message. A field with a single number has the same form as a
+    field with packed numbers.
+
+    Args:
+        data: The encoded message.
+        wanted: The number of the fields to yield. None for all fields.
+    """
     position = 0
     while position < len(data):
         tag, position = _varint(data, position)

@@ -1,4 +1,4 @@
-"""Gzip streams of one or more members, decoded piece by piece."""
+"""Decompress gzip streams of one or more members in blocks."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ _CHUNK = 1 << 20
 
 
 class GzipError(ValueError):
-    """The data is not gzip's, damaged, or cut off; the message says which."""
+    """Raised if data is not in gzip format, is damaged, or is cut off. The message says which of these is the case."""
 
 
 class PackedSource(Protocol):
-    """Where the packed bytes come from."""
+    """The source of the compressed bytes."""
 
     def read(self, size: int) -> bytes:
-        """Up to ``size`` bytes; none at the end."""
+        """Return up to ``size`` bytes. Return no bytes at the end."""
 
 
 class Gunzip:
-    """Reads what a gzip stream holds.
+    """A reader of the decompressed content of a gzip stream.
 
     Args:
-        source: The packed bytes.
+        source: The source of the compressed bytes.
 
     Attributes:
-        packed: How many packed bytes were taken from the source.
+        packed: Number of compressed bytes that were read from the source.
     """
 
     def __init__(self, source: PackedSource) -> None:
         self._source = source
         self._member = zlib.decompressobj(_GZIP)
-        self._begun = False  # the member has had a byte
-        self._any = False  # any member has ended
+        self._begun = False  # whether the member has got any bytes
+        self._any = False  # whether any member has ended
         self._rest = b""
         self.packed = 0
 
     def read(self, size: int) -> bytes:
-        """Up to ``size`` bytes; none at the end.
+        """Return up to ``size`` decompressed bytes. Return no bytes at the end.
 
         Raises:
-            GzipError: what is packed is damaged.
+            GzipError: the compressed data is not in gzip format, is damaged, or is cut off.
         """
         while True:
             if self._member.eof:
-                # Another member may follow; so may zeros, which some tapes and tools add.
+                # Another member may follow, or zeros, which some tapes and tools append.
                 self._rest = self._member.unused_data
                 self._member = zlib.decompressobj(_GZIP)
                 self._begun, self._any = False, True

@@ -1,8 +1,10 @@
-"""RecordIO, as SageMaker's Pipe mode has it: ``magic (4 bytes) | flag (3 bits) and length (29 bits) | data | padding``.
+"""Read and write the format RecordIO as SageMaker's Pipe mode uses it.
 
-A record may have several parts: flag 1 begins one, 2 continues, 3 ends it; 0 is a record of one part. Each part is
-padded to a multiple of four bytes. Parts are simply joined, as SageMaker's reader does; MXNet's writer, which takes
-the magic number out of the data where it divides, is not followed.
+The format is ``magic (4 bytes) | flag (3 bits) and length (29 bits) | data | padding``. A record may have several
+parts. The flag is 1 for the first part, 2 for a middle part, and 3 for the last part. It is 0 for the only part of a
+record. Each part is padded to a multiple of four bytes. As in SageMaker's reader, the parts of a record are joined
+without any bytes in between. MXNet's writer uses another rule: it divides the data at magic numbers, and removes these
+numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from container.formats.base import Buffer, FramingError
 
 MAGIC = 0xCED7230A
 HEADER_SIZE = 8
-#: The most bytes of a part.
+#: Maximum size of a part's data in bytes.
 PART_LIMIT = (1 << 29) - 1
 
 _MAGIC_BYTES = struct.pack("<I", MAGIC)
@@ -23,15 +25,15 @@ _REMEMBERED = 1 << 16
 
 
 def is_header(head: bytes) -> bool:
-    """Whether a record can begin so."""
+    """Return whether bytes can be the header of the first part of a record."""
     return len(head) == HEADER_SIZE and head[:4] == _MAGIC_BYTES and head[7] >> 5 in (_WHOLE, _BEGINS)
 
 
 def header(length: int, flag: int = _WHOLE) -> bytes:
-    """The header of a part with ``length`` bytes of data.
+    """Return the header of a part with ``length`` bytes of data.
 
     Raises:
-        ValueError: a part cannot be that long.
+        ValueError: the length exceeds the maximum of a part.
     """
     if not 0 <= length <= PART_LIMIT:
         raise ValueError(f"a part of a RecordIO record has at most {PART_LIMIT:,} bytes; got {length:,}.")
@@ -39,12 +41,16 @@ def header(length: int, flag: int = _WHOLE) -> bytes:
 
 
 def padding(length: int) -> bytes:
-    """What follows data of ``length`` bytes."""
+    """Return the padding that follows ``length`` bytes of data."""
     return bytes(-length % 4)
 
 
 def parts(length: int, limit: int = PART_LIMIT) -> Iterator[tuple[bytes, int, bytes]]:
-    """The parts of a record with ``length`` bytes of data: header, bytes of data, padding."""
+    """Yield three values for each part of a record with ``length`` bytes of data.
+
+    Yields:
+        The header, the number of bytes of data in the part, and the padding.
+    """
     limit -= limit % 4  # so that only the last part has padding
     left, first = length, True
     while True:
@@ -58,11 +64,11 @@ def parts(length: int, limit: int = PART_LIMIT) -> Iterator[tuple[bytes, int, by
 
 
 def encode(data: bytes, limit: int = PART_LIMIT) -> bytes:
-    """One record.
+    """Encode one record.
 
     Args:
-        data: Its content.
-        limit: The most bytes of a part.
+        data: The content of the record.
+        limit: Maximum size of a part's data in bytes.
     """
     pieces, place = [], 0
     for head, size, pad in parts(len(data), limit):
@@ -72,13 +78,13 @@ def encode(data: bytes, limit: int = PART_LIMIT) -> bytes:
 
 
 class RecordIOFraming:
-    """See :class:`container.formats.base.Framing`."""
+    """The framing of RecordIO. See :class:`container.formats.base.Framing`."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, tuple[int, int]] = {}  # checked headers -> size with everything around it, flag
+        self._known: dict[bytes, tuple[int, int]] = {}  # validated headers -> total size of the part, flag
 
     def hop(self, data: Buffer, start: int, end: int, ends: list[int] | None = None) -> tuple[int, int]:
-        """See :class:`container.formats.base.Framing`."""
+        """Find the ends of complete RecordIO records (see :class:`container.formats.base.Framing`)."""
         begin = position = start
         count = 0
         within = False
@@ -100,7 +106,7 @@ class RecordIOFraming:
         return begin, count
 
     def needed(self, data: Buffer, start: int, end: int) -> int:
-        """See :class:`container.formats.base.Framing`."""
+        """Return the minimum size, in bytes, of the complete RecordIO record that begins at ``start``."""
         position = start
         while position + HEADER_SIZE <= end:
             size, flag = self._learn(data[position : position + HEADER_SIZE], start, 0)
@@ -110,13 +116,17 @@ class RecordIOFraming:
         return position + HEADER_SIZE - start
 
     def last(self, data: Buffer, start: int, end: int) -> int:
-        """See :class:`container.formats.base.Framing`."""
+        """Raise an error for an incomplete record at the end of the stream.
+
+        Raises:
+            FramingError: always, because a complete RecordIO record needs no terminator.
+        """
         raise FramingError(
             start, 0, f"it is cut off: it has {end - start:,} of at least {self.needed(data, start, end):,} bytes"
         )
 
     def payload(self, data: Buffer, start: int, end: int) -> bytes:
-        """See :class:`container.formats.base.Framing`."""
+        """Return the content of one complete RecordIO record. The parts of the record are joined."""
         (word,) = struct.unpack_from("<I", data, start + 4)
         length = word & PART_LIMIT
         if word >> 29 == _WHOLE:

@@ -1,4 +1,7 @@
-r"""Lines of text, each ended by ``\n``; the last one may lack it. Empty lines are records; ``\r`` is part of a line."""
+r"""Find the ends of lines of text. Each line is terminated by ``\n``, which the last line may lack.
+
+Empty lines are records. A ``\r`` is a part of its line.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,10 @@ END = b"\n"
 
 
 class TextLineFraming:
-    """See :class:`container.formats.base.Framing`."""
+    """The framing of lines of text. See :class:`container.formats.base.Framing`."""
 
     def hop(self, data: Buffer, start: int, end: int, ends: list[int] | None = None) -> tuple[int, int]:
-        """See :class:`container.formats.base.Framing`."""
+        """Find the ends of complete lines (see :class:`container.formats.base.Framing`)."""
         last = data.rfind(END, start, end) + 1
         if last <= start:
             return start, 0
@@ -26,13 +29,13 @@ class TextLineFraming:
         return last, len(ends) - before
 
     def needed(self, data: Buffer, start: int, end: int) -> int:
-        """See :class:`container.formats.base.Framing`."""
+        """Return the minimum size, in bytes, of the complete line that begins at ``start``."""
         return end - start + 1
 
     def last(self, data: Buffer, start: int, end: int) -> int:
-        """See :class:`container.formats.base.Framing`. The last line needs no end."""
+        """Return ``end``, because the last line may lack a terminator (see :class:`container.formats.base.Framing`)."""
         return end
 
     def payload(self, data: Buffer, start: int, end: int) -> bytes:
-        """See :class:`container.formats.base.Framing`."""
+        """Return one complete line without its terminator."""
         return data[start : end - 1] if data[end - 1 : end] == END else data[start:end]

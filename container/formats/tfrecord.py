@@ -1,6 +1,7 @@
-"""TFRecord: ``length (8 bytes) | masked crc32c of length (4) | data | masked crc32c of data (4)``.
+"""Read and write TFRecord: ``length (8 bytes) | masked crc32c of length (4) | data | masked crc32c of data (4)``.
 
-The header's checksum is checked for every record. The data's is not: TensorFlow's own reader does it, in native code.
+The checksum of the length is verified for every record. The checksum of the data is not verified, because TensorFlow's
+own reader verifies it in native code.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ _FOOTER_SIZE = 4
 _AROUND = HEADER_SIZE + _FOOTER_SIZE
 
 _MASK_DELTA = 0xA282EAD8
-_POLYNOMIAL = 0x82F63B78  # Castagnoli's, bits reversed
+_POLYNOMIAL = 0x82F63B78  # Castagnoli's polynomial, bits reversed
 
-#: How many different lengths are remembered; a dataset rarely has more.
+#: Maximum number of lengths whose headers are cached; a dataset rarely has more.
 _REMEMBERED = 1 << 16
-#: After this many records of one length in a row, the rest is compared as a whole.
+#: After this many records of the same length in a row, the following headers are compared all at once.
 _ROW = 16
 
 
@@ -37,7 +38,10 @@ _TABLE = _make_table()
 
 
 def crc32c(data: bytes) -> int:
-    """CRC-32C; meant for a few bytes, or for one record when something is wrong with it."""
+    """Return the CRC-32C checksum of the data.
+
+    This slow function is meant for a few bytes, or for a single record that may be damaged.
+    """
     crc = 0xFFFFFFFF
     table = _TABLE
     for byte in data:
@@ -46,34 +50,34 @@ def crc32c(data: bytes) -> int:
 
 
 def masked_crc32c(data: bytes) -> int:
-    """The checksum as the format has it."""
+    """Return the masked CRC-32C checksum that the format TFRecord uses."""
     crc = crc32c(data)
     return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
 
 
 def header(length: int) -> bytes:
-    """The header of a record with ``length`` bytes of data."""
+    """Return the header of a record with ``length`` bytes of data."""
     packed = struct.pack("<Q", length)
     return packed + struct.pack("<I", masked_crc32c(packed))
 
 
 def is_header(head: bytes) -> bool:
-    """Whether a TFRecord can begin so."""
+    """Return whether bytes can be the header of a TFRecord."""
     return len(head) == HEADER_SIZE and struct.unpack_from("<I", head, 8)[0] == masked_crc32c(head[:8])
 
 
 def encode(data: bytes) -> bytes:
-    """One record; slow, for tests and small things."""
+    """Encode one record. The function is slow, and is meant for tests and small amounts of data."""
     return header(len(data)) + data + struct.pack("<I", masked_crc32c(data))
 
 
 def content(record: bytes) -> bytes:
-    """The data of a whole record."""
+    """Return the data of a complete record."""
     return record[HEADER_SIZE:-_FOOTER_SIZE]
 
 
 def is_whole(record: bytes) -> bool:
-    """Whether a record's data is what its checksum says; slow."""
+    """Return whether a record's data matches its checksum. The function is slow."""
     return bool(struct.unpack("<I", record[-_FOOTER_SIZE:])[0] == masked_crc32c(content(record)))
 
 
@@ -81,10 +85,11 @@ def read(path: str | os.PathLike[str]) -> Iterator[bytes]:
     """Yield the contents of a file's records.
 
     Args:
-        path: The file.
+        path: The path of the file.
 
     Raises:
-        ValueError: it holds something else than whole TFRecords; the message says where.
+        ValueError: the file does not consist of complete TFRecords. The message names the position of the first invalid
+            record.
     """
     with open(path, "rb") as file:
         position = 0
@@ -100,15 +105,15 @@ def read(path: str | os.PathLike[str]) -> Iterator[bytes]:
 
 
 class TFRecordFraming:
-    """See :class:`container.formats.base.Framing`."""
+    """The framing of TFRecord. See :class:`container.formats.base.Framing`."""
 
     def __init__(self) -> None:
-        # Headers that were checked -> the record's size with everything around it. One look into a dict for each
-        # record is several times faster than unpacking and checking.
+        # Validated headers -> total size of the record. One lookup in a dict per record is several times faster than
+        # unpacking and validating the header.
         self._known: dict[bytes, int] = {}
 
     def hop(self, data: Buffer, start: int, end: int, ends: list[int] | None = None) -> tuple[int, int]:
-        """See :class:`container.formats.base.Framing`."""
+        """Find the ends of complete TFRecords (see :class:`container.formats.base.Framing`)."""
         known = self._known
         position, count, row, before = start, 0, 0, 0
         while position + HEADER_SIZE <= end:
@@ -134,21 +139,25 @@ class TFRecordFraming:
         return position, count
 
     def needed(self, data: Buffer, start: int, end: int) -> int:
-        """See :class:`container.formats.base.Framing`."""
+        """Return the minimum size, in bytes, of the complete TFRecord that begins at ``start``."""
         head = data[start : start + HEADER_SIZE]
         if end - start < HEADER_SIZE:
             return HEADER_SIZE
         return self._known.get(head) or self._learn(head, start, 0)
 
     def last(self, data: Buffer, start: int, end: int) -> int:
-        """See :class:`container.formats.base.Framing`."""
+        """Raise an error for an incomplete record at the end of the stream.
+
+        Raises:
+            FramingError: always, because a complete TFRecord needs no terminator.
+        """
         there, wanted = end - start, self.needed(data, start, end)
         raise FramingError(
             start, 0, f"it is cut off: it has {there:,} of {'at least ' * (there < HEADER_SIZE)}{wanted:,} bytes"
         )
 
     def payload(self, data: Buffer, start: int, end: int) -> bytes:
-        """See :class:`container.formats.base.Framing`."""
+        """Return the content of one complete TFRecord. The checksum of the content is not verified."""
         return data[start + HEADER_SIZE : end - _FOOTER_SIZE]
 
     def _learn(self, head: bytes, position: int, count: int) -> int:
@@ -164,9 +173,17 @@ class TFRecordFraming:
 
 
 def _equal(data: Buffer, start: int, end: int, head: bytes, size: int) -> int:
-    """How many whole records from ``start`` on have this same header, each ``size`` bytes after the one before.
+    """Return the number of successive complete records at ``start`` that have the same header as the given one.
 
-    Slices with a step are made in C: byte by byte of the header, over all records at once.
+    The function is fast because it uses slices with a step. Each slice compares one byte of the header in all records
+    at once.
+
+    Args:
+        data: The buffer.
+        start: Position of the first record.
+        end: Position at which the filled part of the buffer ends.
+        head: The header to compare with.
+        size: Size of each record in bytes.
     """
     whole = (end - start) // size
     for place in range(HEADER_SIZE):

@@ -1,33 +1,33 @@
-"""Notices hyperparameters that a script's argparse takes for something else, or drops, without a word.
+"""Detect hyperparameters that a script's argparse silently misinterprets or drops.
 
-``sitecustomize`` beside it imports this, and wraps argparse's parser with it when the script imports argparse. A parser
-says so itself where it takes all arguments (``parse_args()``); ``parse_known_args()``, which SageMaker's examples use,
-leaves the rest over, and ``type=bool`` takes any text for True.
-
-It keeps to what Python 3.6 knows, and a fault in here never becomes the script's.
+``sitecustomize`` in this folder imports this module, and uses it to wrap argparse's parser when the script imports
+argparse. A parser that accepts only its own arguments (``parse_args()``) reports errors itself. But
+``parse_known_args()``, which SageMaker's examples use, ignores unknown arguments, and ``type=bool`` reads any text as
+True. The code works with Python 3.6, and an error in this module never reaches the script.
 """
 
 import os
 import sys
 
 _FALSE = ("false", "no", "off", "0", "none")
-#: From where on two names are taken for one: ``--epoch`` and ``--epochs``, but not ``--model_dir`` and ``--model_dim``.
+#: Minimum similarity of two names for a suggestion: ``--epoch`` and ``--epochs``, but not ``--model_dir`` and
+#: ``--model_dim``.
 _ALIKE = 0.92
 
 
 def wrap(argparse, tell):  # type: ignore[no-untyped-def]
-    """Have the parsers of scripts look at what became of the job's arguments.
+    """Make the script's parsers check the results for the job's arguments.
 
     Args:
         argparse: The module.
-        tell: Called with each text that the user should know.
+        tell: Called with each warning for the user.
     """
     import atexit
     import functools
 
     parse = argparse.ArgumentParser.parse_known_args
     said = set()
-    waiting = {}  # type: ignore[var-annotated]  # what a parser has left over, which another one may take
+    waiting = {}  # type: ignore[var-annotated]  # warnings about arguments that a later parser may still accept
 
     def say(text):  # type: ignore[no-untyped-def]
         if text not in said:
@@ -49,7 +49,7 @@ def wrap(argparse, tell):  # type: ignore[no-untyped-def]
                         waiting[name] = text
                     else:
                         say(text)
-        except Exception:  # noqa: BLE001 - the script must go on as it would have
+        except Exception:  # noqa: BLE001 - an error here must not affect the script
             pass
         return found
 
@@ -62,13 +62,14 @@ def wrap(argparse, tell):  # type: ignore[no-untyped-def]
 
 
 def remarks(parser, arguments, values, rest):  # type: ignore[no-untyped-def]
-    """Yield what the user should know: a text, and the option that it is about if another parser may take that.
+    """Yield warnings for the user. Each comes with its option if another parser may still accept the option, otherwise
+    "".
 
     Args:
-        parser: The script's.
-        arguments: What it was given.
-        values: What it made of them, by their names.
-        rest: What it left over.
+        parser: The script's parser.
+        arguments: The parser's arguments.
+        values: The parsed values by name.
+        rest: The arguments that the parser did not know.
     """
     options = parser._option_string_actions
     job = os.environ.get("SM_USER_ARGS", "")
@@ -103,7 +104,7 @@ def remarks(parser, arguments, values, rest):  # type: ignore[no-untyped-def]
 
 
 def _near(name, options):  # type: ignore[no-untyped-def]
-    """The option that was meant: the same but for dashes, underlines and capitals, or nearly the same."""
+    """Return the option that was probably meant: equal except for dashes, underscores and case, or very similar."""
     options = [option for option in options if option.startswith("--") and len(option) > 3]
     if not name.startswith("--"):
         return None

@@ -1,44 +1,43 @@
-"""Notes whether a Python process of a training job joins the others, and whether they exchange anything.
+"""Detect whether a Python process of a training job joins the other processes, and whether they exchange data.
 
-``sitecustomize`` beside it imports this under strategies that are meant to distribute. It wraps the few functions by
-which a process joins a cluster, and those that exchange something, when their libraries are imported; each is told the
-toolkit once, and what is known in all at the process's end. What cannot be known is said to be unknown: the toolkit
-then says nothing. :mod:`container.toolkit.evidence` reads what is told here.
-
-It keeps to what Python 3.6 knows, and a fault in here never becomes the script's.
+``sitecustomize`` in this folder imports this module if the job's strategy distributes the training. The module wraps
+the few functions with which a process joins a cluster or exchanges data, when their libraries are imported. It reports
+each kind of joining once to the toolkit, and a summary at the end of the process. If the facts cannot be known, it
+reports them as unknown, and the toolkit does not warn. :mod:`container.toolkit.evidence` evaluates the reports. The
+code works with Python 3.6, and an error in this module never reaches the script.
 """
 
 import atexit
 import os
 import sys
 
-#: Programs that only tell of the machine: what TensorFlow starts at its import, and Python's platform and ctypes.util.
-#: A process that started any other may have left the joining to it.
+#: Programs that only report facts about the machine; TensorFlow's import and Python's platform and ctypes.util start
+#: them. If a process starts any other program, that program may have joined in its place.
 _QUERIES = frozenset(("uname", "ldconfig", "gcc", "cc", "ld", "objdump", "nvidia-smi"))
 
-#: Libraries that connect processes in ways of their own, which nothing here would notice.
+#: Libraries that connect processes in other ways, which this module does not detect.
 _OTHERS = frozenset(
     ("bagua", "byteps", "dask", "distributed", "hivemind", "mxnet", "paddle", "pyspark", "ray", "smdistributed", "zmq")
 )
 
-#: Operations of Horovod that exchange something. Those of groups have these names in theirs.
+#: Parts of the names of Horovod's operations that exchange data; the names of grouped operations contain them too.
 _HOROVOD_EXCHANGES = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter")
 _TENSORFLOW_EXCHANGES = ("all_reduce", "all_gather", "all_to_all")
 
 
 class Evidence:
-    """What is known of this process.
+    """The facts about this process.
 
     Args:
-        tell: Called with what is to be told the toolkit, as a dict.
+        tell: Called with each report to the toolkit, as a dict.
 
     Attributes:
-        joined: By what it joined others.
-        exchanges: Whose exchanges can be counted -> how many were made, or put into a graph.
-        optimizers: How many optimizers (or tapes) of Horovod's were made that are to reduce gradients.
-        reduced: Whether one of them was asked to.
-        stepped: Whether an optimizer of Keras 3's has changed a model, as those of Horovod's do without reducing.
-        unknown: Why this process's part cannot be told; empty if it can.
+        joined: The ways in which the process has joined others.
+        exchanges: Library whose exchanges can be counted -> number of exchanges, or of their operations in graphs.
+        optimizers: Number of Horovod's optimizers (or tapes) that were created and should reduce gradients.
+        reduced: Whether one of them has reduced gradients.
+        stepped: Whether an optimizer of Keras 3 has changed a model; under Keras 3, Horovod's do so without reducing.
+        unknown: Why the facts about this process cannot be known; empty if they can.
     """
 
     def __init__(self, tell):  # type: ignore[no-untyped-def]
@@ -53,46 +52,46 @@ class Evidence:
         self._counters = []
 
     def open(self):  # type: ignore[no-untyped-def]
-        """Say that this process is being looked at."""
+        """Report that this process is being observed."""
         self._tell({"pid": self._pid, "opened": True})
-        atexit.register(self.close)  # the first to be registered is the last to be called
+        atexit.register(self.close)  # atexit calls the function that was registered first last
 
     def go_on(self):  # type: ignore[no-untyped-def]
-        """Be looked at as this process, a fork of the one that was told so."""
+        """Report that this fork is being observed; the report of the forking process does not apply to it."""
         self._pid = os.getpid()
         self._tell({"pid": self._pid, "opened": True})
         if self.unknown:
             self._tell({"pid": self._pid, "unknown": self.unknown})
 
     def join(self, how):  # type: ignore[no-untyped-def]
-        """It joined others; told at once, since a process may end without any farewell."""
+        """Record and report that the process joined others; at once, because a process may exit without atexit."""
         if how not in self.joined:
             self.joined.append(how)
             self._tell({"pid": os.getpid(), "joined": how})
 
     def counts(self, library):  # type: ignore[no-untyped-def]
-        """From now on its exchanges are counted."""
+        """Count the exchanges of a library from now on."""
         self.exchanges.setdefault(library, 0)
 
     def exchange(self, library):  # type: ignore[no-untyped-def]
-        """It exchanged something."""
+        """Count an exchange."""
         self.exchanges[library] = self.exchanges.get(library, 0) + 1
 
     def count_at_end(self, count):  # type: ignore[no-untyped-def]
-        """Call something at the process's end that counts what it exchanged."""
+        """Register a function that counts exchanges at the end of the process."""
         self._counters.append(count)
 
     def doubt(self, why):  # type: ignore[no-untyped-def]
-        """Nothing can be told of this process any more."""
+        """Record and report that the facts about this process cannot be known any more."""
         if not self.unknown:
             self.unknown = why
             self._tell({"pid": os.getpid(), "unknown": why})
 
     def close(self):  # type: ignore[no-untyped-def]
-        """Tell all that is known."""
+        """Report all facts at the end of the process."""
         try:
             if os.getpid() != self._pid and not self.joined:
-                return  # a forked child, which the toolkit does not wait for
+                return  # a forked child, for which the toolkit does not wait
             if not self.joined:
                 self._look_around()
             for count in self._counters:
@@ -107,17 +106,17 @@ class Evidence:
                     "stepped": self.stepped,
                 }
             )
-        except Exception:  # noqa: BLE001 - the script must end as it would have
+        except Exception:  # noqa: BLE001 - an error here must not affect the script's end
             pass
 
     def _look_around(self):  # type: ignore[no-untyped-def]
-        """Whether there are signs that it joined by what is not looked for."""
+        """Look for signs that the process joined others in a way that is not observed."""
         others = sorted(_OTHERS.intersection(sys.modules))
         if others:
             self.doubt("it uses " + others[0])
         if "multiprocessing.popen_spawn_posix" in sys.modules or "multiprocessing.popen_forkserver" in sys.modules:
             self.doubt("it started processes of its own")
-        # A library may have called MPI_Init. With mpi4py and Horovod it is known how many processes there are.
+        # A library may have called MPI_Init. With mpi4py and Horovod, the number of processes is known.
         known = "mpi4py.MPI" in sys.modules or "horovod.common.basics" in sys.modules
         if not known and _started_by_mpi() and _mpi_is_initialized():
             self.join("MPI_Init")
@@ -142,11 +141,11 @@ def _mpi_is_initialized():  # type: ignore[no-untyped-def]
     return False
 
 
-# --- what is looked for ---
+# --- observed functions ---
 
 
 def _wrap(owner, name, before=None, after=None):  # type: ignore[no-untyped-def]
-    """Call something before a function, or after it has returned.
+    """Wrap a function so that other functions are called before it, or after it has returned.
 
     Raises:
         AttributeError: there is no such function.
@@ -164,14 +163,14 @@ def _wrap(owner, name, before=None, after=None):  # type: ignore[no-untyped-def]
             _quietly(after, args, kwargs)
         return result
 
-    wrapped.autograph_info__ = None  # type: ignore[attr-defined]  # TensorFlow is not to rewrite it
+    wrapped.autograph_info__ = None  # type: ignore[attr-defined]  # TensorFlow must not rewrite it
     setattr(owner, name, wrapped)
 
 
 def _quietly(act, args, kwargs):  # type: ignore[no-untyped-def]
-    try:  # noqa: SIM105 - contextlib is not imported at this point of a start
+    try:  # noqa: SIM105 - contextlib is not imported this early
         act(*args, **kwargs)
-    except Exception:  # noqa: BLE001 - the script must go on as it would have
+    except Exception:  # noqa: BLE001 - an error here must not affect the script
         pass
 
 
@@ -266,7 +265,7 @@ def _tensorflow_session(module, evidence):  # type: ignore[no-untyped-def]
 
 
 def _multi_worker_mirrored(module, evidence):  # type: ignore[no-untyped-def]
-    # Other strategies exchange by other operations: only this one's can be counted.
+    # Other strategies use other operations to exchange data: only this strategy's can be counted.
     _wrap(module.CollectiveAllReduceStrategy, "__init__", after=lambda *args, **kwargs: evidence.counts("TensorFlow"))
 
 
@@ -290,7 +289,8 @@ def _torch(module, evidence):  # type: ignore[no-untyped-def]
             evidence.counts("torch")
 
     def look(*args, **kwargs):  # type: ignore[no-untyped-def]
-        # DistributedDataParallel exchanges gradients below Python: the groups themselves count their collectives.
+        # DistributedDataParallel exchanges gradients below Python; the process groups themselves count their
+        # collectives.
         try:
             if "torch" in evidence.exchanges and any(_torch_collectives(group) for group in module._world.pg_map):
                 evidence.exchange("torch")
@@ -303,7 +303,7 @@ def _torch(module, evidence):  # type: ignore[no-untyped-def]
 
 
 def _torch_collectives(group):  # type: ignore[no-untyped-def]
-    """How many collectives a process group has made, on all kinds of devices."""
+    """Return how many collective operations a process group has made, on all kinds of devices."""
     backends = [group._get_backend(device) for device in group._device_types]
     return sum(backend._get_sequence_number_for_group() for backend in backends)
 
@@ -316,7 +316,7 @@ def _jax(module, evidence):  # type: ignore[no-untyped-def]
     _wrap(module.State, "initialize", after=started)
 
 
-#: Module -> what to do when it has been imported.
+#: Module -> function to call after its import.
 _LOOKED_FOR = {
     "horovod.common.basics": _horovod,
     "horovod.tensorflow.mpi_ops": _horovod_of_tensorflow,
@@ -335,16 +335,16 @@ _LOOKED_FOR = {
 
 
 class _Finder:
-    """Has each of the modules looked at when it has been loaded; stands first in ``sys.meta_path``."""
+    """A finder that calls a function after the import of each observed module; the first one in ``sys.meta_path``."""
 
     def __init__(self, evidence):  # type: ignore[no-untyped-def]
         self._evidence = evidence
 
     def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
-        act = _LOOKED_FOR.get(name)  # whoever only asks whether there is such a module will import it later
+        act = _LOOKED_FOR.get(name)  # a caller that only asks for the module's existence will import it later
         if act is None:
             return None
-        # The finders behind this one, whichever they are: mpi4py has one of its own.
+        # Ask all finders behind this one: mpi4py has its own finder.
         finders = sys.meta_path[sys.meta_path.index(self) + 1 :]
         for finder in finders:
             find = getattr(finder, "find_spec", None)
@@ -363,11 +363,11 @@ class _Finder:
                 load(module)
                 try:
                     act(module, evidence)
-                except Exception:  # noqa: BLE001 - another version, which has not what is looked for
+                except Exception:  # noqa: BLE001 - another version of the library, without the observed function
                     evidence.doubt(module.__name__ + " is a version that fleetfit does not know")
 
             spec.loader.exec_module = exec_module
-        except Exception:  # noqa: BLE001 - the script must import as it would have
+        except Exception:  # noqa: BLE001 - an error here must not affect the import
             evidence.doubt(spec.name + " cannot be inspected")
 
 
@@ -383,7 +383,7 @@ def _watch_programs(evidence):  # type: ignore[no-untyped-def]
         if event in ("subprocess.Popen", "os.posix_spawn", "os.exec", "os.system") and not evidence.unknown:
             try:
                 name = os.path.basename(os.fsdecode(args[0])) if event == "subprocess.Popen" else ""
-            except Exception:  # noqa: BLE001 - the script must go on as it would have
+            except Exception:  # noqa: BLE001 - an error here must not affect the script
                 name = ""
             if name not in _QUERIES:
                 evidence.doubt("it started another program")
@@ -392,13 +392,13 @@ def _watch_programs(evidence):  # type: ignore[no-untyped-def]
 
 
 def watch(tell):  # type: ignore[no-untyped-def]
-    """Begin to look at this process.
+    """Start to observe this process.
 
     Args:
-        tell: Called with what is to be told the toolkit, as a dict.
+        tell: Called with each report to the toolkit, as a dict.
 
     Returns:
-        What is known of it.
+        The facts about the process, which are updated.
     """
     evidence = Evidence(tell)
     evidence.open()

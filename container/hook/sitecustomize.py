@@ -1,17 +1,16 @@
-"""Reports an uncaught exception to the toolkit, in a Python process of a training job.
+"""Report an uncaught exception to the toolkit, in a Python process of a training job.
 
-What else is told of such a process is beside this file: whether it joins the others (``_fleetfit_evidence``), and what
-became of its arguments (``_fleetfit_arguments``).
+Other modules in this folder report whether the process joins the others (``_fleetfit_evidence``), and how its arguments
+were interpreted (``_fleetfit_arguments``).
 
-The toolkit puts this folder first on ``PYTHONPATH`` of every rank, so that Python's own ``site`` module imports this
-file when the interpreter starts: the script needs no decorator. It takes its folder out of the path again, hands over
-to the ``sitecustomize`` that would have been imported without it, and adds a ``sys.excepthook`` that writes one event
-line before it calls the hook that was there. It gives modules for those of SageMaker's that are not installed.
+The toolkit puts this folder first into ``PYTHONPATH`` of every rank, so that Python's own ``site`` module imports this
+file when the interpreter starts: the script needs no decorator. This module then removes its folder from the path,
+imports the ``sitecustomize`` that would otherwise have been imported, and adds a ``sys.excepthook`` that writes one
+event line before it calls the previous hook. It also provides replacements for SageMaker's modules that are not
+installed. Any Python that a shell script starts imports this file as well: therefore the code works with Python 3.6.
 
-Whatever Python a shell script starts imports this as well: it keeps to what Python 3.6 knows.
-
-A fault in here must never become the script's: what cannot be reported is not, and the toolkit falls back on what the
-process printed.
+An error in this module must never reach the script: an exception that cannot be reported is not reported, and the
+toolkit uses the process's output instead.
 """
 
 import os
@@ -24,8 +23,8 @@ _EVIDENCE = "FLEETFIT_EVIDENCE"  # container.contract.variables.EVIDENCE
 _PLACE_FD = "FLEETFIT_PLACE_FD"  # container.contract.variables.PLACE_FD
 _IMPORTER = "FLEETFIT_IMPORTER"  # container.contract.variables.IMPORTER
 _LINE_LIMIT = 60_000  # bytes
-_MESSAGE_LIMIT = 1_000  # characters of its beginning, and of its end: TensorFlow says there what went wrong
-_WRITE_TIMEOUT_MS = 2_000  # how long the toolkit may take nothing before the rest is dropped
+_MESSAGE_LIMIT = 1_000  # number of characters at its beginning, and at its end, where TensorFlow names the cause
+_WRITE_TIMEOUT_MS = 2_000  # how long to wait for the toolkit to read, before the rest is dropped
 
 
 def _leave_the_path() -> None:
@@ -44,7 +43,7 @@ def _leave_the_path() -> None:
 
 
 class _LateTarget:
-    """``fd:inode`` of the pipe for events, in a process that gets it after its imports: a fork of the importer's."""
+    """``fd:inode`` of the pipe for events, in a process that gets it after its imports: a fork of the importer."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -54,7 +53,7 @@ class _LateTarget:
 
 
 def _install(target: str) -> None:
-    """Put a reporting hook in front of the current ``sys.excepthook``.
+    """Install a ``sys.excepthook`` that reports the exception and then calls the previous hook.
 
     Args:
         target: ``fd:inode`` of the pipe.
@@ -65,7 +64,7 @@ def _install(target: str) -> None:
         try:
             if _is_uncaught(sys._getframe()) and not issubclass(kind, (KeyboardInterrupt, SystemExit)):
                 _report(target, kind, value, trace)
-        except BaseException:  # noqa: BLE001 - the script must end as it would have, whatever is wrong here
+        except BaseException:  # noqa: BLE001 - an error here must not affect the script's end
             pass
         previous(kind, value, trace)
 
@@ -73,13 +72,13 @@ def _install(target: str) -> None:
 
 
 def _is_uncaught(frame) -> bool:  # type: ignore[no-untyped-def]
-    """Whether the interpreter itself called the hook, be it through a hook of the script's that chains to ours.
+    """Return whether the interpreter itself called the hook, possibly through a hook of the script that calls ours.
 
     Args:
         frame: The hook's own frame.
     """
     if hasattr(sys, "ps1"):
-        return False  # a prompt goes on after an exception
+        return False  # an interactive prompt continues after an exception
     if frame.f_back is None:
         return True
     while frame.f_back is not None:
@@ -98,16 +97,16 @@ def _send(target: str, line: bytes) -> None:
 
     number, _, inode = target.partition(":")
     if not number:
-        return  # the importer itself
+        return  # this is the importer itself
     fd = int(number)
     status = os.fstat(fd)
     if status.st_ino != int(inode) or not stat.S_ISFIFO(status.st_mode):
-        return  # the script closed it, and the number is something else's by now
+        return  # the script has closed the pipe, and another file now has this number
     _write(fd, line)
 
 
 def _line(kind, value, trace) -> bytes:  # type: ignore[no-untyped-def]
-    """The event, at most :data:`_LINE_LIMIT` bytes: the end of the traceback is what is kept."""
+    """Return the event line, of at most :data:`_LINE_LIMIT` bytes; a long traceback is cut at its beginning."""
     import json
     import traceback
 
@@ -116,7 +115,7 @@ def _line(kind, value, trace) -> bytes:  # type: ignore[no-untyped-def]
         name = f"{kind.__module__}.{name}"
     try:
         message = str(value)
-    except Exception:  # noqa: BLE001 - a __str__ of the script's may raise anything
+    except Exception:  # noqa: BLE001 - the script's __str__ may raise anything
         message = "<its message cannot be printed>"
     if len(message) > 2 * _MESSAGE_LIMIT:
         message = f"{message[:_MESSAGE_LIMIT]}…{message[-_MESSAGE_LIMIT:]}"
@@ -128,11 +127,11 @@ def _line(kind, value, trace) -> bytes:  # type: ignore[no-untyped-def]
         line = json.dumps({"kind": "exception", "data": data}, separators=(",", ":")).encode() + b"\n"
         if len(line) <= _LINE_LIMIT or room == 0:
             return line
-        room = room * 3 // 4  # escapes make the line longer than the text, by how much depends on the text
+        room = room * 3 // 4  # escapes make the line longer than the text, to an extent that depends on the text
 
 
 def _write(fd: int, line: bytes) -> None:
-    """Write the whole line; up to PIPE_BUF bytes the kernel keeps it in one piece beside other writers' lines."""
+    """Write the whole line. The kernel does not mix lines of up to PIPE_BUF bytes with other writers' lines."""
     while line:
         try:
             line = line[os.write(fd, line) :]
@@ -146,19 +145,19 @@ def _write(fd: int, line: bytes) -> None:
 
 
 def _dump_stacks_on(number: int) -> None:
-    """Print every thread's stack when the signal comes: the toolkit sends it to the ranks of a job that hangs."""
+    """Print every thread's stack on this signal, which the toolkit sends to the ranks of a job that hangs."""
     import faulthandler
 
-    try:  # noqa: SIM105 - contextlib is not imported at this point of a start
+    try:  # noqa: SIM105 - contextlib is not imported this early
         faulthandler.register(number, file=2, all_threads=True, chain=False)
     except (ValueError, RuntimeError, OSError):
-        pass  # no such signal here, or no standard error
+        pass  # this system has no such signal, or standard error is closed
 
 
 class _Imports:
-    """Tells the toolkit now and then that modules are being imported, which under load may take long in silence.
+    """Report at intervals that modules are being imported, which may take long without output on a busy machine.
 
-    It stands first in ``sys.meta_path``, finds nothing, and counts each name once: what is tried again and again is no
+    The object is first in ``sys.meta_path``, finds nothing, and counts each name once: repeated attempts are not
     progress.
     """
 
@@ -175,12 +174,12 @@ class _Imports:
                 if now >= self._next:
                     self._next = now + 1.0
                     _send(self._target, b'{"kind":"importing"}\n')
-        except Exception:  # noqa: BLE001 - the script must import as it would have, whatever is wrong here
+        except Exception:  # noqa: BLE001 - an error here must not affect the import
             pass
 
 
 def _json(value) -> str:  # type: ignore[no-untyped-def]
-    """The value as JSON. The script's folder is in the path, and a module ``json`` in it is not to be imported."""
+    """Return the value as JSON, without importing ``json``: a ``json`` in the script's folder would be imported."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, (int, float)):
@@ -195,28 +194,28 @@ def _json(value) -> str:  # type: ignore[no-untyped-def]
 
 
 def _evidence_watch():  # type: ignore[no-untyped-def]
-    """``_fleetfit_evidence.watch``, while this folder is in the path."""
+    """Return ``_fleetfit_evidence.watch``, imported while this folder is in the path; None after an error."""
     try:
         from _fleetfit_evidence import watch  # type: ignore[import-not-found]
-    except Exception:  # noqa: BLE001 - it is not looked at then
+    except Exception:  # noqa: BLE001 - then the process is not observed
         return None
     return watch
 
 
 def _arguments_watch():  # type: ignore[no-untyped-def]
-    """``_fleetfit_arguments.wrap``, while this folder is in the path."""
+    """Return ``_fleetfit_arguments.wrap``, imported while this folder is in the path; None after an error."""
     try:
         from _fleetfit_arguments import wrap  # type: ignore[import-not-found]
-    except Exception:  # noqa: BLE001 - it is not looked at then
+    except Exception:  # noqa: BLE001 - then the arguments are not checked
         return None
     del sys.modules["_fleetfit_arguments"]
     return wrap
 
 
 class _Arguments:
-    """Has what becomes of the script's arguments looked at, from where it imports argparse.
+    """Check how the script's arguments are interpreted, from the import of argparse on.
 
-    It stands in ``sys.meta_path`` until then.
+    The object is in ``sys.meta_path`` until then.
 
     Args:
         wrap: Wraps the module.
@@ -234,9 +233,9 @@ class _Arguments:
         return _spec_with(name, path, target, self.wrap)
 
     def wrap(self, module) -> None:  # type: ignore[no-untyped-def]
-        try:  # noqa: SIM105 - contextlib is not imported at this point of a start
+        try:  # noqa: SIM105 - contextlib is not imported this early
             self._wrap(module, self._tell)
-        except Exception:  # noqa: BLE001 - it may be a module of the script's
+        except Exception:  # noqa: BLE001 - the module may be the script's own
             pass
 
     def _tell(self, text: str) -> None:
@@ -244,28 +243,28 @@ class _Arguments:
 
 
 def _watch_evidence(watch, target: str):  # type: ignore[no-untyped-def]
-    """Tell the toolkit whether this process joins the others of a job that is to be distributed."""
+    """Report to the toolkit whether this process joins the others of a job that should be distributed."""
 
     def tell(data):  # type: ignore[no-untyped-def]
-        try:  # noqa: SIM105 - contextlib is not imported at this point of a start
+        try:  # noqa: SIM105 - contextlib is not imported this early
             _send(target, _json({"kind": "evidence", "data": data}).encode() + b"\n")
-        except Exception:  # noqa: BLE001 - the toolkit is gone, say: the script must go on as it would have
+        except Exception:  # noqa: BLE001 - an error here (the toolkit may have ended) must not affect the script
             pass
 
     try:
         return watch(tell)
-    except Exception:  # noqa: BLE001 - it is not looked at then
+    except Exception:  # noqa: BLE001 - then the process is not observed
         return None
 
 
 class _Place:
-    """Lets an elastic worker wait for its place where the script first calls ``hvd.init()``.
+    """Make an elastic worker wait for its rank at the script's first call of ``hvd.init()``.
 
-    By then the script has imported all that it needs; the others go on training until it is able to join them. It
-    stands in ``sys.meta_path`` until Horovod is imported.
+    By then the script has imported everything; the other workers train until this worker is able to join them. The
+    object is in ``sys.meta_path`` until Horovod is imported.
 
     Args:
-        fd: Where the rest of the environment comes as a line of JSON: the rank, and where to meet.
+        fd: Descriptor from which to read the rest of the environment, as a line of JSON: rank and rendezvous address.
         target: ``fd:inode`` of the pipe for events.
     """
 
@@ -298,16 +297,16 @@ class _Place:
                 _hang_up(self._sockets)
 
         basics.init, basics.shutdown = meet, part
-        # To Horovod each worker is a host of its own; scripts choose devices by the slot of the real one.
+        # To Horovod, each worker is a separate host; scripts choose devices by the rank on the real host.
         for name, variable in (("local_rank", "FLEETFIT_LOCAL_RANK"), ("local_size", "FLEETFIT_LOCAL_SIZE")):
             setattr(basics, name, _from_environment(getattr(basics, name), variable))
 
     def is_at(self, fd: int) -> None:
-        """The rest of the environment comes here."""
+        """Set the descriptor from which to read the rest of the environment."""
         self._fd = fd
 
     def wait(self) -> None:
-        """Say that this worker is ready, and wait for its place; the process ends where there will be none."""
+        """Report that this worker is ready, and wait for its rank; exit if the worker gets no rank."""
         if self._fd < 0:
             return
         import json
@@ -325,10 +324,10 @@ _SERVERS = "tensorflow.python.training.server_lib"
 
 
 class _Servers:
-    """Tells the toolkit when the script itself waits in ``tf.distribute.Server.join()``, which never returns.
+    """Report that the script itself waits in ``tf.distribute.Server.join()``, which never returns.
 
-    Such a script is a server, and is ended when the scripts that train have ended. It stands in ``sys.meta_path`` until
-    TensorFlow's servers are imported.
+    Such a script is a server, and is stopped when the scripts that train have ended. The object is in ``sys.meta_path``
+    until TensorFlow's servers are imported.
 
     Args:
         target: ``fd:inode`` of the pipe for events.
@@ -344,7 +343,7 @@ class _Servers:
         return _spec_with(name, path, target, lambda module: self.wrap(module.Server))
 
     def wrap(self, server) -> None:  # type: ignore[no-untyped-def]
-        """Have its ``join()`` say that it serves."""
+        """Wrap the ``join()`` of TensorFlow's servers so that it reports its call."""
         import functools
 
         join = server.join
@@ -355,7 +354,7 @@ class _Servers:
             import threading
 
             if threading.current_thread() is threading.main_thread():
-                # The script must serve as it would have, whatever is wrong here.
+                # An error here must not affect the script.
                 with contextlib.suppress(Exception):
                     _send(self._target, b'{"kind":"serving","data":{"pid":%d}}\n' % os.getpid())
             return join(*args, **kwargs)
@@ -363,7 +362,7 @@ class _Servers:
         server.join = join_and_say_so
 
 
-#: SageMaker's modules that there are stand-ins for, and what these have.
+#: SageMaker's modules for which there are replacements -> the submodules of the replacement.
 _STAND_INS = {
     "sagemaker_tensorflow": (),
     "sagemaker_containers": ("sagemaker_containers.beta", "sagemaker_containers.beta.framework"),
@@ -372,12 +371,13 @@ _STAND_INS = {
 
 
 class _StandIns:
-    """Gives modules of ours where a script imports SageMaker's, and there are none (``container/standins``).
+    """Provide our replacements (``container/standins``) if a script imports SageMaker's modules and they are not
+    installed.
 
-    It stands last in ``sys.meta_path``: whatever is installed, or lies beside the script, is found before.
+    The object is last in ``sys.meta_path``: modules that are installed, or are beside the script, are found first.
 
     Args:
-        folder: Where ours are.
+        folder: The folder of the replacements.
     """
 
     def __init__(self, folder: str) -> None:
@@ -404,13 +404,13 @@ class _StandIns:
 
 
 class _Spawning:
-    """Lets the processes that multiprocessing spawns, which import the script without this hook, find the stand-ins.
+    """Make processes that multiprocessing spawns, which import the script without this hook, find the replacements.
 
-    Their folder is the last of what such a process gets as ``sys.path``. This stands in ``sys.meta_path`` until
-    multiprocessing is imported.
+    The folder of the replacements is appended to ``sys.path`` of such a process. This object is in ``sys.meta_path``
+    until multiprocessing is imported.
 
     Args:
-        folder: Where the stand-ins are.
+        folder: The folder of the replacements.
     """
 
     def __init__(self, folder: str) -> None:
@@ -438,7 +438,7 @@ class _Spawning:
 
 
 def _spec_with(name, path, target, then):  # type: ignore[no-untyped-def]
-    """The spec of a module, whose loader calls ``then`` with the module once it is loaded."""
+    """Return the spec of a module, with a loader that calls ``then`` with the loaded module."""
     from importlib.machinery import PathFinder
 
     spec = PathFinder.find_spec(name, path, target)
@@ -454,7 +454,7 @@ def _spec_with(name, path, target, then):  # type: ignore[no-untyped-def]
 
 
 def _sockets():  # type: ignore[no-untyped-def]
-    """The sockets of this process, as ``(descriptor, inode)``."""
+    """Return the sockets of this process, as ``(descriptor, inode)``."""
     found = set()
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -467,10 +467,10 @@ def _sockets():  # type: ignore[no-untyped-def]
 
 
 def _hang_up(sockets) -> None:  # type: ignore[no-untyped-def]
-    """Let the other ends of sockets know that nobody is here any more.
+    """Shut down sockets, so that their other ends learn that this rank has left.
 
-    Horovod keeps its connections to the other ranks when it shuts down after one has died, until it meets the others
-    anew. One that waits for this rank, and not for the dead one, would not come to that before its timeout.
+    If Horovod shuts down after a rank has died, it keeps its connections to the other ranks until the next rendezvous.
+    A rank that waits for this rank, instead of the dead one, would not come to the rendezvous before its timeout.
     """
     import socket
 
@@ -478,7 +478,7 @@ def _hang_up(sockets) -> None:  # type: ignore[no-untyped-def]
         try:
             with socket.socket(fileno=os.dup(fd)) as end:
                 end.shutdown(socket.SHUT_RDWR)
-        except OSError:  # a listening one, or one whose other end is gone
+        except OSError:  # a listening socket, or one whose other end has ended
             pass
 
 
@@ -487,7 +487,7 @@ def _from_environment(method, variable):  # type: ignore[no-untyped-def]
 
     @functools.wraps(method)
     def known(self):  # type: ignore[no-untyped-def]
-        value = method(self)  # which complains if Horovod has not been initialized
+        value = method(self)  # raises an error if Horovod has not been initialized
         told = os.environ.get(variable, "")
         return int(told) if told.isdecimal() else value
 
@@ -498,19 +498,19 @@ def _hand_over() -> None:
     """Import the ``sitecustomize`` that would have been imported without this one.
 
     Raises:
-        ImportError: there is none; ``site`` takes that, with this name, for the normal case, and the import system
-            takes this module out of ``sys.modules``. Anything that the other one raises goes on to ``site`` as well.
+        ImportError: there is no other one. ``site`` treats this, with this name, as the normal case, and the import
+            system removes this module from ``sys.modules``. Errors of the other module are also passed on to ``site``.
     """
     del sys.modules["sitecustomize"]
     import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
 
 
 def _go_on(late, evidence) -> None:  # type: ignore[no-untyped-def]
-    """Do what is left in a process that the importer has forked: what depends on the rank's own environment.
+    """Do, in a process that the importer has forked, the rest of the work, which depends on the rank's own environment.
 
     Args:
-        late: What those who report were given in place of the ``fd:inode`` of the pipe for events.
-        evidence: What watches whether this process joins others; None if nothing does.
+        late: The object that the reporters got in place of the ``fd:inode`` of the pipe for events.
+        evidence: The observer of whether this process joins others; None if there is none.
     """
     del sys._fleetfit_go_on  # type: ignore[attr-defined]
     _leave_the_path()
@@ -558,7 +558,7 @@ if __name__ == "sitecustomize":
             _watch_servers(_target)
         _fd = os.environ.pop(_PLACE_FD, None)
         if _fd and _target:
-            # Where container.distributed finds it: this module is not in sys.modules any more.
+            # container.distributed reads it from sys: this module is no longer in sys.modules.
             sys._fleetfit_place = _Place(int(_fd), _target)  # type: ignore[attr-defined]
             sys.meta_path.insert(0, sys._fleetfit_place)  # type: ignore[attr-defined]
         if _target and _arguments is not None:
@@ -568,6 +568,6 @@ if __name__ == "sitecustomize":
             else:
                 sys.meta_path.insert(0, _looking)
         if _target and _watch is not None:
-            _evidence = _watch_evidence(_watch, _target)  # the last: it asks those behind it
-        if _IMPORTER in os.environ:  # the importer, which calls this in a fork that is to run a script
+            _evidence = _watch_evidence(_watch, _target)  # comes last, because it must ask the finders behind it
+        if _IMPORTER in os.environ:  # the importer calls this in a fork that will run a script
             sys._fleetfit_go_on = lambda: _go_on(_target, _evidence)  # type: ignore[attr-defined]

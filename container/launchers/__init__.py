@@ -1,7 +1,7 @@
-"""How each strategy is started: pure functions from a host's environment and a membership to a plan.
+"""Plan how each strategy is started, with pure functions from a host's environment and a membership to a plan.
 
-A launcher is a module with ``plan(environment, membership, command) -> Plan``; adding one is one file and one line in
-:data:`LAUNCHERS`. The toolkit starts what a plan says, by the launcher's runtime; launchers start nothing themselves.
+A launcher is a module with ``plan(environment, membership, command) -> Plan``; to add a launcher, add one file and one
+line in :data:`LAUNCHERS`. A launcher only plans: the toolkit starts the planned processes with the launcher's runtime.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from container.contract.strategies import Distribution
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Launcher:
-    """How the strategies of a launcher are started and run.
+    """The way in which a launcher's strategies are started and run.
 
     Attributes:
-        module: The module with its ``plan``.
-        runtime: What runs a host's share, as ``module:class``: a :class:`container.toolkit.runtime.Runtime`.
-        membership_changes: Whether hosts come and go while the job runs. The supervisor has the membership then, and
-            not the hosts' coordinator.
-        own_sessions: Whether each host's processes lead a session, which Linux schedules apart, where hosts share a
-            machine. Ranks that sleep while they wait do better so; those that ask again and again, as MPI's do, could
-            not give way to those of other hosts.
-        connects: Whether its processes connect the hosts with each other, beside the toolkits' own connection.
-        placed_by_script: Whether a worker gets its rank when its script asks for it, and not before it starts.
-        runs_horovod: Whether scripts may use Horovod under it.
+        module: The module with the launcher's ``plan``.
+        runtime: The class that runs a host's share, as ``module:class``: a :class:`container.toolkit.runtime.Runtime`.
+        membership_changes: Whether hosts join and leave while the job runs. Then the supervisor, instead of the hosts'
+            coordinator, decides the membership.
+        own_sessions: Whether each host's processes get a session, which Linux schedules separately, if hosts share a
+            machine. This suits ranks that sleep while they wait. Ranks that poll, as MPI's do, could then not yield to
+            the ranks of other hosts.
+        connects: Whether the processes connect the hosts with each other, in addition to the toolkits' own connection.
+        placed_by_script: Whether a worker gets its rank when its script requests the rank, instead of at its start.
+        runs_horovod: Whether scripts may use Horovod under the launcher.
     """
 
     module: str
@@ -43,7 +43,7 @@ class Launcher:
     runs_horovod: bool = False
 
 
-#: By their names.
+#: The launchers by name.
 LAUNCHERS = {
     "script": Launcher(module="container.launchers.script", connects=False),
     "mpi": Launcher(module="container.launchers.mpi", runs_horovod=True),
@@ -77,7 +77,7 @@ class LaunchError(Exception):
 
 
 def launcher_of(strategy: Distribution | None) -> str:
-    """Return the name of the launcher that starts a strategy; ``script`` without one."""
+    """Return the name of the launcher that starts a strategy; ``script`` if there is no strategy."""
     return strategy.launcher if strategy is not None else "script"
 
 
@@ -87,16 +87,16 @@ def of(strategy: Distribution | None) -> Launcher:
 
 
 def runnable(name: str) -> bool:
-    """Whether this version can run what the launcher plans."""
+    """Return whether this version can run the launcher's plans."""
     return name in LAUNCHERS and name not in _MISSING
 
 
 def load(name: str, *, to_show: bool = False) -> PlanFunction:
-    """Return a launcher's ``plan``.
+    """Return a launcher's ``plan`` function.
 
     Args:
         name: The launcher.
-        to_show: Whether the plan will only be shown, which is possible before the jobs are.
+        to_show: Whether the plan will only be shown, which is possible before such jobs can be run.
 
     Raises:
         LaunchError: there is no such launcher (yet).
@@ -110,17 +110,18 @@ def load(name: str, *, to_show: bool = False) -> PlanFunction:
 
 
 def ports_per_host(strategy: Distribution | None) -> int:
-    """How many ports each host needs that servers of the strategy cannot choose themselves."""
+    """Return how many reserved ports each host needs: for the strategy's servers that cannot choose a port."""
     module = importlib.import_module(of(strategy).module)
     return int(module.ports_per_host(strategy)) if hasattr(module, "ports_per_host") else 0
 
 
 def ranks_variables(environment: Environment, variables: Mapping[str, str]) -> dict[str, str]:
-    """Return what the program that starts ranks changes of their host's variables, as far as it can be foretold.
+    """Return the changes that the program that starts the ranks makes to their host's variables, as far as they are
+    known.
 
     Args:
         environment: The job as one host sees it.
-        variables: What all processes of the host get.
+        variables: The variables of all processes of the host.
     """
     module = importlib.import_module(of(environment.strategy).module)
     found: dict[str, str] = {}
@@ -130,7 +131,7 @@ def ranks_variables(environment: Environment, variables: Mapping[str, str]) -> d
 
 
 def defaults(environment: Environment) -> dict[str, str]:
-    """Return the strategy's variables for all processes of a host, for which a user's own values are taken instead."""
+    """Return the strategy's default variables for all processes of a host; the user's own values override these."""
     module = importlib.import_module(of(environment.strategy).module)
     found: dict[str, str] = module.defaults(environment) if hasattr(module, "defaults") else {}
     return found
@@ -140,11 +141,11 @@ def check_tf_config(text: str, membership: Membership) -> None:
     """Refuse a TF_CONFIG that Linux would not pass to a process.
 
     Args:
-        text: The longest of the job: it names every process.
+        text: The job's longest TF_CONFIG, which names every process.
         membership: The hosts and their slots, for the message.
 
     Raises:
-        LaunchError: it is longer than a variable may be.
+        LaunchError: the text is longer than a variable may be.
     """
     if len("TF_CONFIG=") + len(text.encode()) > STRING_LIMIT:
         raise LaunchError(
@@ -155,7 +156,7 @@ def check_tf_config(text: str, membership: Membership) -> None:
 
 
 def membership_of(environment: Environment) -> Membership:
-    """The cluster that a job's configuration files describe: all hosts, equal numbers of ranks."""
+    """Return the cluster that a job's configuration files describe: all hosts, with equal numbers of ranks."""
     strategy = environment.strategy
     members = Membership.of(environment.hosts, slots=strategy.ranks_per_host if strategy is not None else 1)
     if not environment.addresses:
@@ -171,12 +172,12 @@ def plan_job(
     *,
     to_show: bool = False,
 ) -> Plan:
-    """Plan a whole job from what one of its hosts knows.
+    """Plan a whole job from the knowledge of one of its hosts.
 
     Args:
         environment: The job as one host sees it.
         command: The user's entry point as an argv list.
-        membership: Who is in the cluster; default: the hosts of the configuration files, at their names.
+        membership: The hosts of the cluster; default: the hosts of the configuration files.
         to_show: See :func:`load`.
 
     Raises:

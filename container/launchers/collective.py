@@ -1,7 +1,7 @@
-"""The *collective* launcher: every rank runs the script with its TF_CONFIG (``MultiWorkerMirroredStrategy``).
+"""Plan the *collective* launcher: every rank runs the script with its TF_CONFIG (``MultiWorkerMirroredStrategy``).
 
 Source of the port and of TF_CONFIG's form: sagemaker-tensorflow-training-toolkit, ``training.py``,
-``_build_tf_config_for_mwms``. It knows one rank per host; further ranks of a host take the ports after it.
+``_build_tf_config_for_mwms``. That toolkit supports one rank per host; further ranks of a host use the following ports.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from container.contract.plan import Plan, rank_processes
 from container.contract.strategies import CollectiveAllReduce
 from container.launchers import check_tf_config
 
-#: As the toolkit's.
+#: Same as in SageMaker's toolkit.
 WORKER_PORT = 8890
 
 
 def ports_per_host(strategy: CollectiveAllReduce) -> int:
-    """How many ports a host needs: one for each rank."""
+    """Return the number of ports that a host needs: one for each rank."""
     return strategy.processes_per_host
 
 
@@ -32,7 +32,7 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
         command: The user's entry point.
 
     Raises:
-        LaunchError: there are more ranks than TF_CONFIG can name.
+        LaunchError: there are too many ranks for TF_CONFIG, whose size is limited.
     """
     assert isinstance(environment.strategy, CollectiveAllReduce)
     workers = worker_addresses(membership)
@@ -42,7 +42,7 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
 
 
 def worker_addresses(membership: Membership) -> list[str]:
-    """The address of each rank, in rank order."""
+    """Return the address of each rank, in rank order."""
     return [
         f"{host.reach}:{host.ports[local_rank] if host.ports else WORKER_PORT + local_rank}"
         for _, host, local_rank in membership.ranks()

@@ -1,7 +1,7 @@
-"""The *elastic* launcher: the script in each slot of each host; who is there and what their ranks are changes.
+"""Plan the *elastic* launcher: the script runs in each slot of each host; hosts and ranks change during the job.
 
-The plan shows the workers that a job starts with. Where they meet, Horovod's driver tells each of them when it gets its
-place (:mod:`container.toolkit.elastic`).
+The plan shows the workers that a job starts with. At their rendezvous, Horovod's driver sends each worker its rank
+(:mod:`container.toolkit.elastic`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from container.contract.membership import Membership
 from container.contract.plan import Plan, rank_processes
 from container.contract.strategies import ElasticHorovod
 
-#: What a worker is called: its rank is another one in each membership.
+#: Name of a worker: it has no rank, because its rank changes with each membership.
 WORKER = "worker {local_rank}"
 
 

@@ -1,7 +1,7 @@
-"""The *elastic_torch* launcher: torchrun's variables for ranks that start again whenever hosts come or go.
+"""Plan the *elastic_torch* launcher: torchrun's variables for ranks that restart whenever hosts join or leave.
 
-The plan shows the ranks that a job starts with. The supervisor, which has the membership, plans those of each later one
-with the same function.
+The plan shows the ranks that a job starts with. The supervisor, which has the membership, plans the ranks of each later
+membership with the same function.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from container.contract.strategies import ElasticTorchDistributed
 from container.launchers import torch_distributed
 from container.launchers.elastic import WORKER
 
-#: The ports of a host, used one after the other: a store is never taken for that of the membership before.
+#: Number of a host's ports. They are used in turn, so that no rank connects to the store of an earlier membership.
 _PORTS = 4
 
 
 def ports_per_host(strategy: ElasticTorchDistributed) -> int:
-    """How many ports a host needs, for the store if rank 0 is there."""
+    """Return the number of ports that a host needs, for the store if rank 0 runs on the host."""
     return _PORTS
 
 
@@ -38,9 +38,9 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
 
 
 def defaults(environment: Environment) -> dict[str, str]:
-    """Return variables of all ranks of a host, in whose place a user's own values are taken.
+    """Return default variables for all ranks of a host; the user's own values override these.
 
     Args:
-        environment: The job as the host sees it, which knows none that come later.
+        environment: The job as the host sees it. Hosts that join later are not in there.
     """
     return torch_distributed.defaults(environment, alone=False)

@@ -1,4 +1,4 @@
-"""Which frameworks an installed Horovod was built for, and which a script needs it for."""
+"""Find the frameworks that an installed Horovod was built for, and the frameworks for which a script needs Horovod."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from container.launchers import LaunchError
 
 
 def built_for(folders: Iterable[str | Path]) -> frozenset[str]:
-    """Return the frameworks that an installed Horovod was built for, by its compiled libraries; none without it.
+    """Return the frameworks that an installed Horovod was built for, judged by its compiled libraries; empty without
+    Horovod.
 
     Args:
-        folders: In which packages are installed: site-packages, or ``sys.path``.
+        folders: The folders of installed packages: site-packages, or ``sys.path``.
     """
     found = set()
     for folder in folders:
         for name in FRAMEWORKS:
-            with contextlib.suppress(OSError):  # a folder of PYTHONPATH that may not be read, which Python passes over
+            # a folder of PYTHONPATH that is not readable; Python also ignores such folders
+            with contextlib.suppress(OSError):
                 if any(Path(folder).glob(f"horovod/{name}/mpi_lib*.so")):
                     found.add(name)
     return frozenset(found)
@@ -29,11 +31,11 @@ def built_for(folders: Iterable[str | Path]) -> frozenset[str]:
 def needed_by(text: bytes, framework: str | None) -> frozenset[str]:
     """Return the frameworks for which a script needs Horovod.
 
-    Only what it imports whatever happens counts: not in a function, nor where it may do without.
+    Only unconditional imports at the top level count: imports in a function or in a ``try`` or ``if`` are ignored.
 
     Args:
         text: The script.
-        framework: The framework that its estimator is for; None where that is not known.
+        framework: The framework that its estimator is for; None if unknown.
     """
     parts = {tuple(name.split(".")[:2]) for name in _imports_of(text)}
     needed = {"torch"} if ("horovod", "torch") in parts else set()
@@ -45,15 +47,15 @@ def needed_by(text: bytes, framework: str | None) -> frozenset[str]:
 
 
 def refusal(program: str, needed: frozenset[str], built: frozenset[str], host: str = "") -> str | None:
-    """Return why a script cannot run with the Horovod that there is, and the remedy; None if it can.
+    """Return why a script cannot run with the installed Horovod, and the remedy; None if the script can run.
 
-    A Horovod that is found nowhere is nothing to refuse: the job's own variables may bring one.
+    If no Horovod is found, nothing is refused: the job's own variables may lead to one.
 
     Args:
         program: The script's name.
-        needed: What it needs Horovod for.
-        built: What Horovod is built for.
-        host: The host that has that Horovod; empty for the machine of the caller.
+        needed: The frameworks for which the script needs Horovod.
+        built: The frameworks that Horovod is built for.
+        host: The host with this Horovod; empty for the machine of the caller.
     """
     if not built or needed <= built:
         return None
@@ -68,16 +70,16 @@ def refusal(program: str, needed: frozenset[str], built: frozenset[str], host: s
 
 
 def check(script: Path, code: Path, folders: Iterable[str | Path], host: str) -> None:
-    """Check a script on the host that is about to run it.
+    """Validate on the host that a script can run with the host's Horovod.
 
     Args:
-        script: Its file; of anything but Python nothing is known.
-        code: The folder of the job's code, which may bring a Horovod of its own.
-        folders: In which packages are installed there.
+        script: The script's file; only Python scripts are checked.
+        code: The folder of the job's code, which may contain its own Horovod.
+        folders: The host's folders of installed packages.
         host: The host's name.
 
     Raises:
-        LaunchError: it is for a framework that Horovod was not built for there.
+        LaunchError: the script needs Horovod for a framework that the host's Horovod was not built for.
     """
     if script.suffix != ".py" or not script.is_file() or (code / "horovod").exists():
         return

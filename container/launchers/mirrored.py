@@ -1,4 +1,4 @@
-"""The *mirrored* launcher: the script once, on one host, all of whose devices it trains on (``MirroredStrategy``)."""
+"""Plan the *mirrored* launcher: one process on one host trains on all of the host's devices (``MirroredStrategy``)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
         command: The user's entry point.
 
     Raises:
-        ConfigurationError: there are more hosts, or fewer GPUs than the strategy asks for.
+        ConfigurationError: there is more than one host, or the host has fewer GPUs than the strategy needs.
     """
     strategy = environment.strategy
     assert isinstance(strategy, Mirrored)

@@ -1,10 +1,10 @@
-"""The *mpi* launcher: algo-1 runs one ``mpirun`` for hosts x processes_per_host ranks.
+"""Plan the *mpi* launcher: algo-1 runs one ``mpirun`` for hosts x processes_per_host ranks.
 
-The options are those of SageMaker's training toolkit (``mpi.py``, ``MasterRunner._create_command``) where they still
-make sense; the user's win. Ranks inherit their own host's environment, so nothing is exported with ``-x`` but what
-the user names and Horovod's options: the toolkit's ``-x SM_CURRENT_HOST`` makes every rank say algo-1.
-
-mpirun reaches the other hosts through our remote shell (:mod:`container.toolkit.mpi.rsh`), which needs no sshd.
+The options are those of SageMaker's training toolkit (``mpi.py``, ``MasterRunner._create_command``) as far as they are
+still useful; the user's options take precedence. Ranks inherit their own host's environment. ``-x`` therefore exports
+only Horovod's options and the variables that the user names; the toolkit's ``-x SM_CURRENT_HOST`` would give every rank
+the value algo-1. mpirun reaches the other hosts through our remote shell (:mod:`container.toolkit.mpi.rsh`), which
+needs no sshd.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from container.contract.strategies import MPI
 from container.launchers import LaunchError
 from container.launchers.mpi_options import Option, export, mca, merge, option, parse, prtemca
 
-#: Where the toolkit puts the remote shell: a program without spaces in its path, since mpirun splits the parameter.
-#: The toolkit replaces this by the path in its private folder; a plan shows it as it is.
+#: Path of the remote shell: a program without spaces in its path, because mpirun splits the parameter. The toolkit
+#: replaces this text by the path in its private folder; a plan shows the text.
 REMOTE_SHELL = "$FLEETFIT_RUNTIME_DIR/rsh"
 
-#: The rank wrapper where hosts are machines of their own: mpirun gives all of them one command, and each may have its
-#: Python and our package elsewhere. Each host's toolkit makes a program of this name and puts its folder into the PATH
-#: in which OpenMPI seeks it, on the host itself.
+#: The rank wrapper if the hosts are separate machines. mpirun uses one command for all hosts, but each host may have
+#: Python and our package elsewhere. Each host's toolkit creates a program of this name, and puts the program's folder
+#: into the PATH that OpenMPI searches on that host.
 RANK_PROGRAM = "fleetfit-rank"
 
-#: ``-x PATH`` of the user's, in which OpenMPI would seek :data:`RANK_PROGRAM`: the rank wrapper sets it. Without a
-#: value it is the PATH of algo-1's processes.
+#: Carries the user's ``-x PATH``, because OpenMPI would search the user's PATH for :data:`RANK_PROGRAM`. The rank
+#: wrapper then sets PATH. ``-x PATH`` without a value means the PATH of algo-1's processes.
 USERS_PATH = f"{variables.USERS_PREFIX}PATH"
 
 
@@ -43,7 +43,7 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
         command: The user's entry point.
 
     Raises:
-        LaunchError: there is no mpirun, or the custom options make no sense.
+        LaunchError: mpirun is not installed, or the custom options are invalid.
     """
     strategy = environment.strategy
     assert isinstance(strategy, MPI)
@@ -71,10 +71,10 @@ def mpirun_command(
     command: tuple[str, ...],
     interface: str,
 ) -> tuple[str, ...]:
-    """The mpirun line as an argv list.
+    """Return the mpirun line as an argv list.
 
     Args:
-        machine: What algo-1 runs on.
+        machine: The machine of algo-1.
         membership: The hosts and their slots.
         strategy: The strategy's options.
         users: The user's own options, parsed.
@@ -86,12 +86,12 @@ def mpirun_command(
     if not machine.shared and len(membership.hosts) > 1:
         wrapper = (RANK_PROGRAM,)
         users = [_without_path(item) for item in users]
-        # mpirun's own folder is elsewhere on another host, whose ranks would begin in their home, if there is one. Each
-        # goes to its code from here.
+        # mpirun's own folder does not exist on other hosts, whose ranks would start in their home folder, if there is
+        # one. Each rank changes to its code folder from here.
         defaults.append(option("wdir", "/"))
     defaults += [export(name, value) for name, value in strategy.horovod_environment().items()]
     if machine.gpus:
-        # As the toolkit: NCCL must take the interface that the hosts share.
+        # As SageMaker's toolkit does: NCCL must use the interface that the hosts share.
         defaults += [export("NCCL_SOCKET_IFNAME", interface), export("NCCL_DEBUG", "INFO")]
     return (
         machine.mpirun or "mpirun",
@@ -113,11 +113,12 @@ def _without_path(item: Option) -> Option:
 
 
 def _hosts(machine: Machine, membership: Membership) -> str:
-    """The hosts with their slots, as mpirun must know them.
+    """Return the hosts with their slots, in the form that mpirun needs.
 
-    A single host is where mpirun itself runs, but one process of a machine cannot tell by the name: called so, it
-    needs no daemon. Of several hosts on one machine algo-1 needs one all the same. Without it OpenMPI would know it by
-    the machine's own name, and the ranks of the others, seeing the same name, would seek its shared memory.
+    mpirun itself runs on a single host, but does not recognise that host by its name. As ``localhost``, the host needs
+    no daemon. If several hosts share a machine, algo-1 needs a daemon nevertheless. Otherwise OpenMPI would call algo-1
+    by the machine's own name, and the ranks of the other hosts, which see the same name, would look for its shared
+    memory.
     """
     master = membership.master
     if len(membership.hosts) == 1 and (machine.shared or machine.mpi_major >= 5):
@@ -126,23 +127,24 @@ def _hosts(machine: Machine, membership: Membership) -> str:
 
 
 def ranks_variables(environment: Environment, given: Mapping[str, str]) -> dict[str, str]:
-    """What mpirun's daemons change for their ranks of what the dynamic linker reads when a process starts.
+    """Return the variables of the dynamic linker that mpirun's daemons change for their ranks.
 
     Args:
         environment: The job as one host sees it.
-        given: What all processes of the host get.
+        given: The variables of all processes of the host.
     """
     machine = environment.machine
     folder = os.path.join(os.path.dirname(os.path.dirname(machine.mpirun or "")), "lib")
     users = given.get("LD_LIBRARY_PATH", "")
     if len(environment.hosts) == 1 or (environment.is_master and not machine.shared):
-        # Its ranks are mpirun's own. A daemon is started by a line for a shell, which puts the folder before nothing.
+        # These ranks are children of mpirun itself. A daemon's start line, for a shell, adds the folder and ":" even to
+        # nothing.
         return {"LD_LIBRARY_PATH": f"{folder}:{users}" if users else folder}
     return {"LD_LIBRARY_PATH": f"{folder}:{users}"}
 
 
 def rank_wrapper(machine: Machine) -> tuple[str, ...]:
-    """The command in front of each rank's own."""
+    """Return the wrapper command that precedes each rank's own command."""
     return (machine.python, "-I", "-S", os.path.join(machine.container_package, "__main__.py"), "rank", "--")
 
 
@@ -151,14 +153,14 @@ def _common(machine: Machine, membership: Membership) -> list[Option]:
         option("allow-run-as-root"),
         option("bind-to", "none"),
         mca("pml", "ob1"),
-        # The toolkit excludes openib; ofi, which newer builds have, makes MPI_Finalize sleep for a second.
+        # SageMaker's toolkit also excludes openib; ofi, which newer builds have, makes MPI_Finalize sleep for a second.
         mca("btl", "^openib,ofi"),
         # Single-copy needs a capability that containers lack.
         mca("btl_vader_single_copy_mechanism", "none"),
     ]
     ranks = membership.size if machine.shared else max(host.slots for host in membership.hosts) * machine.hosts_here
     if (machine.shared or machine.hosts_here > 1) and ranks > machine.cpus:
-        # More ranks than cores: waiting ranks must give way. mpirun cannot see that the hosts share a machine.
+        # More ranks than cores: waiting ranks must yield. mpirun cannot see that the hosts share a machine.
         options.append(mca("mpi_yield_when_idle", "1"))
     return options
 
@@ -171,9 +173,9 @@ def _openmpi_4(machine: Machine, membership: Membership, interface: str) -> list
         mca("orte_abort_on_non_zero_status", "1"),
         mca("plm_rsh_agent", REMOTE_SHELL),
         mca("plm_rsh_no_tree_spawn", "1"),
-        # orted must stay the child of its host's toolkit instead of becoming a daemon out of reach.
+        # orted must remain a child of its host's toolkit; as a daemon, it would be out of the toolkit's control.
         mca("orte_leave_session_attached", "1"),
-        # Without this mpirun asks the DNS for each host, and when an answer is lost, waits five seconds
+        # Otherwise mpirun queries the DNS for each host, and waits five seconds for a lost answer
         # (orte_ras_base_node_insert). Its option --do-not-resolve sets a parameter of another name, without effect.
         mca("if_base_do_not_resolve", "1"),
         mca("oob_tcp_if_include", machine.network or interface),

@@ -1,7 +1,7 @@
-"""Reading users' ``custom_mpi_options``, so that theirs win over ours. Pure.
+"""Parse the user's ``custom_mpi_options``, so that they override ours. Pure.
 
-mpirun aborts on a repeated ``-mca`` parameter and dies of an option that it does not know, so the options have to be
-understood rather than appended. The tables follow OpenMPI 4.1's ``orterun.c`` and OpenMPI 5.0's ``mpirun --help``.
+mpirun aborts on a repeated ``-mca`` parameter and on unknown options. Therefore the options are parsed instead of
+appended. The tables follow OpenMPI 4.1's ``orterun.c`` and OpenMPI 5.0's ``mpirun --help``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _WITH_ONE = frozenset(
 #: Options that take two arguments.
 _WITH_TWO = frozenset({"mca", "gmca", "omca", "gomca", "pmixmca", "prtemca"})
 
-#: What fleetfit itself decides, with the remedy.
+#: Options that fleetfit itself sets -> where their value comes from.
 _OURS = {
     "np": "the number of ranks is instance_count x processes_per_host",
     "host": "the hosts are the job's own",
@@ -67,8 +67,9 @@ class Option:
     """One option of mpirun.
 
     Attributes:
-        key: What makes two options the same: ``("mca", "pml")``, ``("x", "PATH")``, ``("option", "bind-to")``.
-        words: The option as it stands in the argv list.
+        key: Identity of the option; options with the same key set the same thing: ``("mca", "pml")``, ``("x",
+            "PATH")``, ``("option", "bind-to")``.
+        words: The option as words of the argv list.
     """
 
     key: tuple[str, str]
@@ -76,18 +77,18 @@ class Option:
 
 
 def parse(text: str, *, major: int = 4) -> list[Option]:
-    """Read ``custom_mpi_options``.
+    """Parse ``custom_mpi_options``.
 
-    ``--NCCL_DEBUG=V``, which mpirun does not know, becomes ``-x NCCL_DEBUG=V``, as SageMaker's toolkit does it
+    ``--NCCL_DEBUG=V``, which mpirun does not know, becomes ``-x NCCL_DEBUG=V``, as in SageMaker's toolkit
     (``mpi.py``, ``_parse_custom_mpi_options``).
 
     Args:
         text: The options, quoted as for a shell.
-        major: The OpenMPI's major version; 5 dies of long options with a single dash, so they get two.
+        major: OpenMPI's major version; version 5 aborts on long options with a single dash, so they get two dashes.
 
     Raises:
-        ValueError: the quoting is not closed, an option lacks its argument, one is repeated with different values, a
-            word is not an option, or an option is one that fleetfit itself decides.
+        ValueError: the quoting is not closed, an option lacks its argument, an option is repeated with different
+            values, a word is not an option, or fleetfit itself sets the option.
     """
     try:
         words = shlex.split(text)
@@ -137,7 +138,7 @@ def _next(words: list[str], position: int, text: str) -> tuple[Option, int]:
     if name in _WITH_ONE:
         value, position = _argument(words, position, None, text)
         return Option(key, (word, value)), position
-    # mpirun will say what it thinks of an option that is not in the tables; its arguments go with it.
+    # An option that is not in the tables is passed on with its arguments; mpirun reports unknown options.
     end = position + 1
     while end < len(words) and not words[end].startswith("-"):
         end += 1
@@ -165,27 +166,27 @@ def _x_key(value: str) -> tuple[str, str]:
 
 
 def mca(parameter: str, value: str) -> Option:
-    """An MCA parameter."""
+    """Return the option for an MCA parameter."""
     return Option(_mca_key("mca", parameter), ("--mca", parameter, value))
 
 
 def prtemca(parameter: str, value: str) -> Option:
-    """A parameter of OpenMPI 5's runtime, PRRTE."""
+    """Return the option for a parameter of OpenMPI 5's runtime, PRRTE."""
     return Option(("mca", parameter), ("--prtemca", parameter, value))
 
 
 def export(name: str, value: str) -> Option:
-    """A variable for every rank."""
+    """Return the option that exports a variable to every rank."""
     return Option(("x", name), ("-x", f"{name}={value}"))
 
 
 def option(name: str, *arguments: str) -> Option:
-    """Any other option, by its long name."""
+    """Return any other option, given its long name."""
     return Option(("option", name), (f"--{name}", *arguments))
 
 
 def merge(defaults: list[Option], users: list[Option]) -> list[str]:
-    """The words of all options: ours but for those that the user sets, then the user's."""
+    """Return the words of all options: our defaults, without those that the user sets, then the user's options."""
     theirs = {item.key for item in users}
     kept = [item for item in defaults if item.key not in theirs]
     return [word for item in (*kept, *users) for word in item.words]

@@ -1,12 +1,13 @@
-"""The *parameter_server* launcher, for two forms of cluster: ``ParameterServer``'s ``cluster_spec``.
+"""Plan the *parameter_server* launcher, for two forms of cluster: ``ParameterServer``'s ``cluster_spec``.
 
-* ``coordinator``: TensorFlow 2's. On every host one ``ps`` process and one worker, on algo-1 also the chief. The
-  script runs on the chief and on every worker; the chief trains, the workers serve.
-* ``sagemaker``: that of SageMaker's TensorFlow container. The script runs once on each host: on algo-1 as ``master``,
-  on every other host as ``worker``, with a ``ps`` process beside it. On one host it runs alone, without a cluster.
+* ``coordinator``: the cluster of TensorFlow 2. Every host has one ``ps`` process and one worker, and algo-1 also has
+  the chief. The script runs on the chief and on every worker; the chief schedules the training, and the workers execute
+  it.
+* ``sagemaker``: the cluster of SageMaker's TensorFlow container. The script runs once on each host: as ``master`` on
+  algo-1, as ``worker`` on every other host, each beside a ``ps`` process. On a single host, the script runs alone,
+  without a cluster.
 
-Between processes of one machine the ports are other ones: they are reserved when the job starts.
-
+If hosts share a machine, the processes use other ports, which are reserved when the job starts.
 Source of the second form: sagemaker-tensorflow-training-toolkit, ``training.py``, ``_build_tf_config_for_ps`` and
 ``train``.
 """
@@ -24,14 +25,14 @@ from container.contract.plan import Deferred, Plan, ProcessPlan, Role
 from container.contract.strategies import ParameterServer
 from container.launchers import check_tf_config
 
-#: As the toolkit's; the chief, which it does not have, beside them.
+#: Worker and server: same as in SageMaker's toolkit. The toolkit has no chief; the chief gets the next port.
 WORKER_PORT = 2222
 SERVER_PORT = 2223
 CHIEF_PORT = 2224
 
 
 def ports_per_host(strategy: ParameterServer) -> int:
-    """How many ports a host needs: worker, server and chief."""
+    """Return the number of ports that a host needs: for worker, server and chief."""
     return 3
 
 
@@ -44,7 +45,7 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
         command: The user's entry point.
 
     Raises:
-        LaunchError: there are more hosts than TF_CONFIG can name.
+        LaunchError: there are too many hosts for TF_CONFIG, whose size is limited.
     """
     strategy = environment.strategy
     assert isinstance(strategy, ParameterServer)
@@ -64,7 +65,7 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
 
 
 def cluster_spec(membership: Membership, strategy: ParameterServer) -> dict[str, list[str]]:
-    """The ``cluster`` of TF_CONFIG: task type -> addresses; empty where there is none."""
+    """Return the ``cluster`` of TF_CONFIG: task type -> addresses; empty if the job has no cluster."""
     if not strategy.coordinated and len(membership.hosts) == 1:
         return {}
     ports = [host.ports or (WORKER_PORT, SERVER_PORT, CHIEF_PORT) for host in membership.hosts]
@@ -95,7 +96,7 @@ def _workers(
     cluster: dict[str, list[str]],
     command: tuple[str, ...],
 ) -> list[ProcessPlan]:
-    """The processes that count as ranks, in rank order: the chief (or master) is rank 0."""
+    """Return the processes that count as ranks, in rank order: the chief (or master) is rank 0."""
     names = membership.names
     if strategy.coordinated:
         tasks = [("chief", 0, names[0]), *(("worker", index, name) for index, name in enumerate(names))]
@@ -112,7 +113,7 @@ def _workers(
                 argv=command if runs_script else servers_command(environment),
                 environment=Deferred(functools.partial(_variables, cluster, kind, index)) if cluster else {},
                 rank=rank if runs_script else None,
-                # The chief's or master's host has a worker beside it, if any.
+                # The host of the chief (or master) may also run a worker, which then has local rank 1.
                 local_rank=int(rank > 0 and host == names[0]) if runs_script else None,
             )
         )
@@ -130,7 +131,7 @@ def _server(environment: Environment, membership: Membership, cluster: dict[str,
 
 
 def servers_command(environment: Environment) -> tuple[str, ...]:
-    """The command of a process that only serves."""
+    """Return the command of a process that only runs a TensorFlow server, without the script."""
     machine = environment.machine
     return (machine.python, "-I", os.path.join(machine.container_package, "__main__.py"), "serve")
 
@@ -138,7 +139,7 @@ def servers_command(environment: Environment) -> tuple[str, ...]:
 def _variables(cluster: dict[str, list[str]], kind: str, index: int) -> dict[str, str]:
     variables = {"TF_CONFIG": _tf_config(cluster, kind, index)}
     if kind == "ps":
-        variables["CUDA_VISIBLE_DEVICES"] = "-1"  # parameter servers take no GPU
+        variables["CUDA_VISIBLE_DEVICES"] = "-1"  # parameter servers use no GPU
     return variables
 
 

@@ -1,4 +1,4 @@
-"""The *script* launcher: the entry point once on each host, without a distribution strategy."""
+"""Plan the *script* launcher: the entry point runs once on each host, without a distribution strategy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from container.contract.plan import Plan, rank_processes
 def plan(environment: Environment, membership: Membership, command: tuple[str, ...]) -> Plan:
     """Plan one process per host.
 
-    Several hosts without a strategy each run the whole script, as on SageMaker; that is seldom meant, so it warns.
+    Without a strategy, each of several hosts runs the whole script, as on SageMaker. This is rarely intended, so the
+    plan has a warning.
     """
     hosts = len(membership.hosts)
     warnings: tuple[str, ...] = ()
@@ -23,7 +24,7 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
 
 
 def _data(environment: Environment) -> str:
-    """What of the channels each host has."""
+    """Describe which part of the channels each host has, as the end of a sentence."""
     sharded = {
         name: config.get("S3DistributionType") == "ShardedByS3Key"
         for name, config in sorted(environment.input_data_config.items())

@@ -1,9 +1,10 @@
-"""The *torch_distributed* launcher: every rank runs the script with the variables that torchrun gives its workers.
+"""Plan the *torch_distributed* launcher: every rank runs the script with the variables that torchrun sets for its
+workers.
 
 Source of the variables: PyTorch, ``torch/distributed/elastic/agent/server/local_elastic_agent.py``,
-``LocalElasticAgent._start_workers``. Different from torchrun: the store in which the ranks meet is rank 0's, as without
-torchrun (``TORCHELASTIC_USE_AGENT_STORE`` is False), since no launcher of ours imports torch; and an exception needs no
-``TORCHELASTIC_ERROR_FILE`` to be known, as each rank reports it by itself.
+``LocalElasticAgent._start_workers``. There are two differences from torchrun. Rank 0 hosts the store for the
+rendezvous, as without torchrun (``TORCHELASTIC_USE_AGENT_STORE`` is False), because our launchers do not import torch.
+And ``TORCHELASTIC_ERROR_FILE`` is not needed, because each rank reports its exceptions itself.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from container.contract.membership import ClusterHost, Membership
 from container.contract.plan import Plan, rank_processes
 from container.contract.strategies import TorchDistributed
 
-#: torchrun's own.
+#: torchrun's default.
 STORE_PORT = 29500
 
 
 def ports_per_host(strategy: TorchDistributed) -> int:
-    """How many ports a host needs: one for the store, if rank 0 is there."""
+    """Return the number of ports that a host needs: one for the store, if rank 0 runs on the host."""
     return 1
 
 
@@ -40,12 +41,12 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
 def variables(
     environment: Environment, membership: Membership, *, max_restarts: int = 0
 ) -> Callable[[int], Mapping[str, str]]:
-    """Return what makes torchrun's variables for each rank of a membership.
+    """Return a function that returns torchrun's variables for a rank of a membership.
 
     Args:
         environment: The job as one host sees it.
         membership: The hosts and their slots.
-        max_restarts: How often the ranks may start again.
+        max_restarts: Maximum number of restarts of the ranks.
     """
     places = {rank: (host, local_rank) for rank, host, local_rank in membership.ranks()}
 
@@ -78,12 +79,12 @@ def rank_variables(
 
     Args:
         membership: The hosts and their slots.
-        host: The rank's.
-        rank: Its global rank.
-        local_rank: Its rank on its host.
+        host: The host of the rank.
+        rank: The global rank.
+        local_rank: The rank on its host.
         run_id: The job's name.
-        restarts: How often the ranks have started again.
-        max_restarts: How often they may.
+        restarts: Number of restarts of the ranks so far.
+        max_restarts: Maximum number of restarts of the ranks.
     """
     master = membership.master
     return {
@@ -106,18 +107,18 @@ def rank_variables(
 
 
 def defaults(environment: Environment, *, alone: bool | None = None) -> dict[str, str]:
-    """Return variables of all ranks of a host, in whose place a user's own values are taken.
+    """Return default variables for all ranks of a host; the user's own values override these.
 
     Args:
         environment: The job as the host sees it.
-        alone: Whether there is no other host; None: as the job's list of hosts says.
+        alone: Whether this is the only host; None: derive this from the job's list of hosts.
     """
     machine, hosts = environment.machine, len(environment.hosts)
     slots = environment.strategy.ranks_per_host if environment.strategy is not None else 1
     ranks = slots * (hosts if machine.shared else machine.hosts_here)
     values = {"OMP_NUM_THREADS": str(max(1, machine.cpus // ranks)), "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
     if machine.shared or not (hosts < 2 if alone is None else alone):
-        # Gloo would look the machine's own name up, and take the interface of whatever address that has.
+        # Otherwise Gloo would resolve the machine's own name, and use the interface of the resulting address.
         interface = environment.network_interface
         values |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
     return values

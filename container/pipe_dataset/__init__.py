@@ -1,4 +1,4 @@
-"""For training scripts: a channel in Pipe mode as a ``tf.data.Dataset``.
+"""Provide a channel in Pipe mode as a ``tf.data.Dataset`` for training scripts.
 
 ::
 
@@ -6,14 +6,14 @@
 
     dataset = PipeModeDataset("train", record_format="TFRecord").map(parse).batch(64)
 
-It takes the arguments of ``sagemaker_tensorflow.PipeModeDataset`` and works with current TensorFlow, on a laptop, in
-containers and on SageMaker. Each iterator reads the channel's next epoch, so that ``repeat()`` and the epochs of
-``fit()`` do too; an epoch begins when its first element is asked for.
+The class takes the arguments of ``sagemaker_tensorflow.PipeModeDataset`` and works with current TensorFlow, on a
+laptop, in containers and on SageMaker. Each iterator reads the channel's next epoch, and so does each repetition of
+``repeat()`` and each epoch of ``fit()``. An epoch begins when its first element is requested.
 
-Records keep TensorFlow's native speed. Its own reader of TFRecords reads the FIFO, through a small library that
-provisioning compiles (``reader.cc``). Where there is none, Python moves the stream into files in memory, in pieces of
-some megabytes that end where a record ends, and TensorFlow's reader reads these. Lines and RecordIO, of which
-TensorFlow knows nothing or which it changes (it drops carriage returns), are handed over as batches of records.
+Records are read at TensorFlow's native speed. TensorFlow's own reader of TFRecords reads the FIFO, through a small
+library that provisioning compiles (``reader.cc``). Without this library, Python copies the stream into files in memory,
+in pieces of some megabytes that end at the end of a record, and TensorFlow's reader reads these files. TensorFlow
+cannot read RecordIO, and its reader of lines drops carriage returns; these formats are passed on as batches of records.
 
 For PyTorch, ``PipeModeIterable("train", record_format="TFRecord")`` is an ``IterableDataset`` of the same records.
 """
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from container.pipe_dataset.dataset import PipeModeDataset
     from container.pipe_dataset.iterable import PipeModeIterable
 
-#: The name that SageMaker's package has for it.
+#: The name of this error in SageMaker's package.
 PipeModeDatasetException = PipeError
 
 __all__ = ["PipeError", "PipeModeDataset", "PipeModeDatasetException", "PipeModeIterable", "RecordError"]
 
-#: Of which one needs TensorFlow, and the other PyTorch.
+#: In separate modules, because one needs TensorFlow and the other PyTorch.
 _MODULES = {"PipeModeDataset": "dataset", "PipeModeIterable": "iterable"}
 
 

@@ -1,4 +1,4 @@
-"""What the job's configuration says of a channel in Pipe mode."""
+"""Read the configuration of a channel in Pipe mode from the job's configuration files."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _SHARDED = "ShardedByS3Key"
 
 
 def holds(distribution: str, local_size: int) -> str:
-    """Return what a process gets of a channel: ``"all"``, its ``"host"``'s share, or its own, the ``"rank"``'s.
+    """Return which part of a channel a process gets: ``"all"``, its ``"host"``'s share, or its own share (``"rank"``).
 
     Args:
         distribution: The channel's ``S3DistributionType``.
-        local_size: How many ranks read on this host.
+        local_size: Number of ranks that read on this host.
     """
     if distribution != _SHARDED:
         return "all"
@@ -26,14 +26,14 @@ def holds(distribution: str, local_size: int) -> str:
 
 
 def distribution(channel: str, config_dir: str | os.PathLike[str] | None) -> str:
-    """Return how the job's configuration distributes the channel.
+    """Return the channel's ``S3DistributionType`` from the job's configuration.
 
     Args:
         channel: The channel.
         config_dir: The folder of ``inputdataconfig.json``; None for SageMaker's.
 
     Raises:
-        PipeError: the job has no such channel, or it is not in Pipe mode.
+        PipeError: the job has no such channel, or the channel is not in Pipe mode.
     """
     if config_dir is not None:
         folder = Path(config_dir)

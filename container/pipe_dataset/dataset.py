@@ -1,4 +1,4 @@
-"""The dataset: TensorFlow's graph around the readers."""
+"""Define the dataset: TensorFlow's graph around the readers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from container.pipe_dataset import channels, native, places, readers
 from container.pipe_dataset.readers import ReadRequest
 from container.pipe_dataset.stream import SEGMENTS
 
-#: TensorFlow reads a segment in steps of this many bytes.
+#: Number of bytes that TensorFlow reads from a segment at a time.
 _BUFFER = 256 << 10
 
 
@@ -24,15 +24,15 @@ class PipeModeDataset(tf.data.Dataset):
     Args:
         channel: The channel's name.
         record_format: ``"RecordIO"``, ``"TFRecord"`` or ``"TextLine"``.
-        state_dir: Where the number of the next epoch is kept; None for ``/opt/ml/pipe_state``, or a folder of this
-            rank's own.
-        pipe_dir: The folder of the FIFOs; None for ``/opt/ml/input/data``, or this rank's own.
+        state_dir: The folder that stores the number of the next epoch; None for ``/opt/ml/pipe_state``, or this rank's
+            own folder.
+        pipe_dir: The folder of the FIFOs; None for ``/opt/ml/input/data``, or this rank's own folder.
         config_dir: The folder of ``inputdataconfig.json``; None for ``/opt/ml/input/config``.
-        benchmark: Whether to print time and bytes when an iterator is done.
-        benchmark_records_interval: After how many records to print how many there were; 0 for never. Where TensorFlow
-            reads by itself (TFRecord), records are not counted.
-        max_corrupted_records_to_skip: How many damaged records in a row are left out, with TFRecord. Above 0,
-            checksums are computed in Python, which is slow.
+        benchmark: Whether to print time and bytes when an iterator has ended.
+        benchmark_records_interval: Number of records after which to print the count; 0 for never. If TensorFlow itself
+            reads the records (TFRecord), they are not counted.
+        max_corrupted_records_to_skip: Maximum number of damaged records in a row that are skipped, with TFRecord.
+            Above 0, checksums are computed in Python, which is slow.
 
     Attributes:
         channel: The channel's name.
@@ -40,8 +40,8 @@ class PipeModeDataset(tf.data.Dataset):
         distribution: The channel's ``S3DistributionType``.
 
     Raises:
-        ValueError: an unknown format, or an option that it does not have.
-        PipeError: the job has no such channel, or it is not in Pipe mode.
+        ValueError: the format is unknown, or does not support an option.
+        PipeError: the job has no such channel, or the channel is not in Pipe mode.
     """
 
     def __init__(
@@ -73,12 +73,14 @@ class PipeModeDataset(tf.data.Dataset):
 
     @property
     def element_spec(self) -> Any:
-        """A string."""
+        """Return the specification of an element: a string."""
         return tf.TensorSpec([], tf.string)
 
     @property
     def holds(self) -> str:
-        """What this process gets of the channel: ``"all"``, its ``"host"``'s share, or its own, the ``"rank"``'s."""
+        """Return which part of the channel this process gets: ``"all"``, its ``"host"``'s share, or its own
+        (``"rank"``).
+        """
         return channels.holds(self.distribution, places.local(os.environ)[1])
 
     def next_epoch(self) -> int:
@@ -86,18 +88,18 @@ class PipeModeDataset(tf.data.Dataset):
         return self._request.epochs().next()
 
     def resume(self, epoch: int, records: int) -> None:
-        """Let the next iterator go on within an epoch.
+        """Make the next iterator resume within an epoch.
 
         Args:
             epoch: The epoch, from 0.
-            records: How many of its records were consumed.
+            records: Number of consumed records of that epoch.
         """
         readers.resume(self._request, epoch, records)
 
     def choose(self, epoch: int) -> None:
-        """Let every iterator from now on read one epoch from its beginning, whichever were read before.
+        """Make every further iterator read one epoch from its beginning, whichever epochs were read before.
 
-        Only fleetfit's own agent can do so; what an elastic training deals out anew is read so.
+        This works only with fleetfit's own agent. An elastic training uses it to redistribute the rest of an epoch.
 
         Args:
             epoch: The epoch, from 0.
@@ -109,7 +111,7 @@ class PipeModeDataset(tf.data.Dataset):
 
 
 def sources_of(dataset: Any) -> Iterator[PipeModeDataset]:
-    """Return the channels in Pipe mode that a dataset is made of."""
+    """Yield the channels in Pipe mode that a dataset reads."""
     if isinstance(dataset, PipeModeDataset):
         yield dataset
         return
@@ -122,14 +124,16 @@ def _records(request: ReadRequest) -> Any:
         if native.library() is not None:
             return _records_of_file(native.name(request.to_text()))
         segments = _generated(request, readers.SEGMENT, tf.TensorSpec([], tf.string))
-        # One segment is filled while another is read and two wait. The reader counts on it that there are not more.
+        # One segment is filled while TensorFlow reads another and two wait. The reader relies on this maximum.
         return segments.prefetch(SEGMENTS - 2).flat_map(_records_of_file)
     batches = _generated(request, readers.RECORDS, tf.TensorSpec([None], tf.string))
     return batches.prefetch(1).flat_map(tf.data.Dataset.from_tensor_slices)
 
 
 def _records_of_file(name: Any) -> Any:
-    """Read as ``tf.data.TFRecordDataset``, without the flat_map inside it: one step less for each record."""
+    """Return the records of a file, as ``tf.data.TFRecordDataset`` does, but without its flat_map: less work per
+    record.
+    """
     variant = tf.raw_ops.TFRecordDataset(
         filenames=tf.reshape(name, [1]), compression_type="", buffer_size=tf.constant(_BUFFER, tf.int64)
     )
@@ -137,9 +141,9 @@ def _records_of_file(name: Any) -> Any:
 
 
 def _generated(request: ReadRequest, function: str, spec: Any) -> Any:
-    """Make a dataset of a reader's output; each iterator has a reader of its own, which ends with it.
+    """Return a dataset of a reader's output; each iterator opens its own reader, and closes it at the end.
 
-    ``Dataset.from_generator`` would do, were its functions not bound to the process that makes the dataset.
+    ``Dataset.from_generator`` would not work, because its functions are bound to the process that creates the dataset.
     """
     number = tf.TensorSpec([], tf.int64)
 

@@ -1,4 +1,4 @@
-"""Explain faults of a stream by the object, the offset and the record."""
+"""Explain faults of a stream: find the object, the offset and the record."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
     Reader: TypeAlias = NativeReader | StreamReader
 
-#: Objects up to this size are read again, to find where a damaged record is.
+#: Maximum size of objects that are read again to find a damaged record.
 _READ_AGAIN = 4 << 30
 _CHUNK = 4 << 20
 _POSITION = re.compile(r"corrupted record at (\d+)")
 
-#: Readers that TensorFlow's errors may be about, the newest last.
+#: Readers that TensorFlow's errors may be about; the last is the newest.
 RECENT: deque[Reader] = deque(maxlen=8)
 
 
 class PipeError(Exception):
-    """A stream cannot be read; one line that says which, why, and the remedy."""
+    """A stream cannot be read; the message names the stream, the reason and the remedy, in one line."""
 
 
 def of_agent(reader: Reader) -> PipeError | None:
-    """Return why the host agent ended the stream, if it did not reach its end."""
+    """Return the agent's error if the stream ended early; None if it is complete, or the agent writes no notes."""
     notes = reader.notes.all()
     error = next((note.error for note in notes if note.error), "")
     if not error and (not reader.notes.there or any(note.done for note in notes)):
@@ -42,14 +42,14 @@ def of_agent(reader: Reader) -> PipeError | None:
 
 
 def at(reader: Reader, offset: int, record: int, cause: str, *, framed: bool = False) -> Exception:
-    """Return the error for a record of the stream.
+    """Return the error for a damaged record of the stream.
 
     Args:
-        reader: The stream.
-        offset: Where in it the record begins.
-        record: How many records come before it.
-        cause: What is wrong with it.
-        framed: Whether it begins and ends as it should.
+        reader: The reader of the stream.
+        offset: Offset in the stream at which the record begins.
+        record: Number of records before the damaged one.
+        cause: Description of the damage.
+        framed: Whether the record's beginning and end are correct.
     """
     notes = [note for note in reader.notes.all() if note.uri and note.at <= offset]
     if not notes:
@@ -63,7 +63,8 @@ def at(reader: Reader, offset: int, record: int, cause: str, *, framed: bool = F
         number = _number(last, record)
         place = _place_of(reader, last.uri, number)
         return RecordError(reader.channel, last.uri, cause, offset=place, record=None if number is None else number + 1)
-    # A record that is cut off at the end of an object takes bytes of the next one, in which the fault is noticed.
+    # A record that is cut off at the end of an object is continued with bytes of the next object, where the fault
+    # appears.
     candidates = [] if framed else [(before, last.at - before.at) for before in notes[-2:-1]] + [(last, None)]
     for note, size in candidates:
         found = _first_fault(reader, note.uri, size)
@@ -77,17 +78,17 @@ def at(reader: Reader, offset: int, record: int, cause: str, *, framed: bool = F
 
 
 def explain(message: str) -> Exception | None:
-    """Find the record behind TensorFlow's "corrupted record at …"; None if it can no longer be found."""
+    """Return the error for the record in TensorFlow's "corrupted record at …"; None if it can no longer be found."""
     match = _POSITION.search(message)
     if match is None:
         return None
-    position = int(match[1]) - tfrecord.HEADER_SIZE  # TensorFlow tells where the data begins
+    position = int(match[1]) - tfrecord.HEADER_SIZE  # TensorFlow reports the offset of the record's data
     possible: list[tuple[Reader, int, int]] = []
     for reader in reversed(RECENT):
         found = reader.find(position)
         if found is not None:
             possible.append((reader, *found))
-    # TensorFlow does not say which of them; with one it is clear, else the objects tell.
+    # TensorFlow does not name the reader. If several are possible, the objects show which record is damaged.
     damaged = [where for where in possible if _is_damaged(*where)] if len(possible) > 1 else []
     for reader, offset, record in [*damaged, *possible][:1]:
         return at(reader, offset, record, "its data is damaged (the checksum is wrong)", framed=True)
@@ -95,8 +96,8 @@ def explain(message: str) -> Exception | None:
 
 
 def _is_damaged(reader: Reader, offset: int, record: int) -> bool:
-    """Read a record again, from the object if its bytes are in the stream as they are, and see."""
-    with contextlib.suppress(Exception):  # it may be gone, or unreadable here
+    """Return whether a record is damaged: read the record again, from its object."""
+    with contextlib.suppress(Exception):  # the object may have been deleted, or may not be readable here
         from container.agent import sources
 
         note = [note for note in reader.notes.all() if note.uri and note.at <= offset][-1]
@@ -110,14 +111,14 @@ def _is_damaged(reader: Reader, offset: int, record: int) -> bool:
 
 
 def _number(note: Note, record: int) -> int | None:
-    """Return the record's number in its object, from 0, where the agent deals or packs."""
+    """Return the record's number in its object, from 0, if the agent's notes count records; otherwise None."""
     return None if note.records is None else note.first + (record - note.records) * note.step
 
 
 def _first_fault(reader: Reader, uri: str, size: int | None) -> tuple[int, int, str] | None:
-    """Read an object by itself: the offset and number of its first faulty record, and what is wrong with it."""
+    """Return the offset and number of an object's first faulty record, and its fault; None if no fault can be found."""
     found: tuple[int, int, str] | None = None
-    with contextlib.suppress(Exception):  # it may be gone, or unreadable here: then the stream's word has to do
+    with contextlib.suppress(Exception):  # the object may have been deleted, or may not be readable here
         found = _scan(reader, uri, size)
     return found
 
@@ -154,7 +155,7 @@ def _count_until(reader: Reader, uri: str, offset: int) -> int:
 
 
 def _place_of(reader: Reader, uri: str, number: int | None) -> int | None:
-    """Return the offset of an object's record, from 0, if the object is not packed."""
+    """Return the offset of a record in its object, given its number from 0; None if it cannot be found."""
     if number is None:
         return None
     with contextlib.suppress(Exception):

@@ -1,4 +1,4 @@
-"""A channel in Pipe mode as a PyTorch ``IterableDataset``, without TensorFlow."""
+"""Provide a channel in Pipe mode as a PyTorch ``IterableDataset``, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from container.pipe_dataset.readers import ReadRequest
 class PipeModeIterable(IterableDataset):
     """The records of a channel in Pipe mode, as bytes. Each iterator reads the next epoch.
 
-    ``cluster.loader()`` deals them to the ranks, where every rank gets the whole channel (FullyReplicated).
+    ``cluster.loader()`` divides the records among the ranks; every rank must get the whole channel (FullyReplicated).
 
     Args:
         channel: The channel's name.
         record_format: ``"RecordIO"``, ``"TFRecord"`` or ``"TextLine"``.
-        state_dir: Where the number of the next epoch is kept; None for SageMaker's folder, or this rank's own.
-        pipe_dir: The folder of the FIFOs; None for SageMaker's, or this rank's own.
+        state_dir: The folder that stores the number of the next epoch; None for SageMaker's, or this rank's own folder.
+        pipe_dir: The folder of the FIFOs; None for SageMaker's, or this rank's own folder.
         config_dir: The folder of ``inputdataconfig.json``; None for SageMaker's.
 
     Raises:
-        ValueError: an unknown format.
-        PipeError: the job has no such channel, or it is not in Pipe mode.
+        ValueError: the format is unknown.
+        PipeError: the job has no such channel, or the channel is not in Pipe mode.
     """
 
     def __init__(
@@ -43,15 +43,17 @@ class PipeModeIterable(IterableDataset):
 
     @property
     def holds(self) -> str:
-        """What this process gets of the channel: ``"all"``, its ``"host"``'s share, or its own, the ``"rank"``'s."""
+        """Return which part of the channel this process gets: ``"all"``, its ``"host"``'s share, or its own
+        (``"rank"``).
+        """
         return channels.holds(self.distribution, places.local(os.environ)[1])
 
     def resume(self, epoch: int, records: int) -> None:
-        """Let the next iterator go on within an epoch.
+        """Make the next iterator resume within an epoch.
 
         Args:
             epoch: The epoch, from 0.
-            records: How many of its records were consumed.
+            records: Number of consumed records of that epoch.
         """
         readers.resume(self._request, epoch, records)
 

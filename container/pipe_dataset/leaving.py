@@ -1,9 +1,10 @@
-"""Let the process end while TensorFlow's threads call Python readers.
+"""Allow the process to exit while TensorFlow's threads call Python readers.
 
-When Python ends, TensorFlow waits for whatever its iterators still have under way. Two things would make it wait for
-ever. A read of a FIFO whose writer stands still: so readers wait for bytes or for the end of the process. And a thread
-that wants to enter Python, or return into it, in the moment in which Python ends: it is ended there and then, within
-TensorFlow's function (``PyEval_RestoreThread`` in Python's documentation). So the end waits for these threads.
+When Python exits, TensorFlow waits for everything that its iterators still do. Without this module, it could wait
+forever in two cases. First, a reader may wait for a FIFO whose writer has stopped writing: therefore readers wait for
+bytes or for the exit of the process. Second, a thread may enter Python, or return to it, at the moment when Python
+exits: Python terminates such a thread, within TensorFlow's function (``PyEval_RestoreThread`` in Python's
+documentation). Therefore the exit waits for these threads.
 """
 
 from __future__ import annotations
@@ -19,72 +20,72 @@ import threading
 import time
 from collections.abc import Iterator
 
-#: How long the end of the process waits for TensorFlow's threads, in seconds, should one not come back.
+#: How long the exit waits for TensorFlow's threads at most, in seconds.
 _GRACE = 10.0
-#: An open reader that was not asked for so long, and for twice as long as it ever was not, is hardly about to be:
-#: TensorFlow has read enough ahead. At least and at most, in seconds.
+#: An open reader without requests is assumed to get no more, because TensorFlow has read ahead enough, after twice the
+#: longest time between two requests. Minimum and maximum of this time, in seconds.
 _QUIET, _LONGEST_QUIET = 0.1, 0.5
 _PAUSE = 0.001
 
 _lock = threading.Lock()
-#: Readers that TensorFlow will still close.
+#: Number of readers that TensorFlow has not closed yet.
 _open = 0
-#: Those of them that have told it that there is no more.
+#: Number of these readers that have reported their end to TensorFlow.
 _finishing = 0
-#: When one was last asked for something, and the longest time between two such moments.
+#: Time of the last request to a reader, and the longest time between two requests.
 _asked = 0.0
 _gap = 0.0
 
 
 @functools.cache
 def descriptor() -> int:
-    """Return a descriptor that becomes readable once the process ends; nobody may read from it."""
+    """Return a descriptor that becomes readable when the process exits; callers must not read from it."""
     end, signal = os.pipe()
     atexit.register(_leave, signal, os.getpid())
     return end
 
 
 def wait(file: int, timeout: float | None = None) -> bool:
-    """Wait for bytes, or for the end of what is written.
+    """Wait until there are bytes, the writer has closed the FIFO, or the process exits.
 
     Args:
         file: The FIFO, open for reading.
-        timeout: In seconds; None to wait for as long as it takes.
+        timeout: Time limit in seconds; None for no limit.
 
     Returns:
-        Whether there are some. Not after the timeout, nor when the process ends: see :func:`ending`.
+        Whether the FIFO can be read. False after the timeout, and when the process exits: see :func:`ending`.
     """
     poll = select.poll()
-    poll.register(file, select.POLLIN)  # and POLLHUP, once a writer was there and is gone
+    poll.register(file, select.POLLIN)  # also returns POLLHUP, after the last writer has closed the FIFO
     poll.register(descriptor(), select.POLLIN)
     ready = dict(poll.poll(None if timeout is None else max(0.0, timeout) * 1000))
     return descriptor() not in ready and file in ready
 
 
 def ending(timeout: float = 0.0) -> bool:
-    """Return whether the process ends, or begins to end within ``timeout`` seconds."""
+    """Return whether the process exits, or begins to exit within ``timeout`` seconds."""
     return bool(select.select([descriptor()], [], [], timeout)[0])
 
 
 def opened() -> None:
-    """Take note that TensorFlow has opened a Python reader, and will close it."""
+    """Record that TensorFlow has opened a Python reader, which it will close."""
     global _open
     with _lock:
         _open += 1
 
 
 def finished() -> None:
-    """Take note that a reader has told TensorFlow that there is no more."""
+    """Record that a reader has reported its end to TensorFlow."""
     global _finishing
     with _lock:
         _finishing += 1
 
 
 def closed(*, finished: bool) -> None:
-    """Take note that TensorFlow has closed a reader.
+    """Record that TensorFlow has closed a reader.
 
     Args:
-        finished: Whether it had told that there is no more.
+        finished: Whether the reader had reported its end.
     """
     global _open, _finishing
     with _lock:
@@ -94,7 +95,7 @@ def closed(*, finished: bool) -> None:
 
 @contextlib.contextmanager
 def asked() -> Iterator[None]:
-    """Take note that a Python reader is being called."""
+    """Record a call of a Python reader, for its duration."""
     global _asked, _gap
     if _asked:
         _gap = max(_gap, time.monotonic() - _asked)
@@ -114,7 +115,7 @@ def _leave(signal: int, process: int) -> None:
 
 
 def _is_awaited() -> bool:
-    """Return whether a thread of TensorFlow's is in Python, is about to enter it, or certainly will."""
+    """Return whether one of TensorFlow's threads is in Python, is about to enter it, or will certainly enter it."""
     with _lock:
         certain, possible = _finishing, _open
     quiet = min(max(_QUIET, 2 * _gap), _LONGEST_QUIET)
@@ -122,6 +123,6 @@ def _is_awaited() -> bool:
 
 
 def _visitors() -> int:
-    """Count the threads in Python, or waiting for its lock, that Python did not start."""
-    # Of all that tells of the threads this alone counts those that wait for the lock.
-    return len(sys._current_exceptions()) - _thread._count() - 1  # the main thread is not in that count
+    """Return the number of threads in Python, or waiting for the GIL, that Python did not start."""
+    # Of all functions that report threads, only this one counts those that wait for the GIL.
+    return len(sys._current_exceptions()) - _thread._count() - 1  # _count() does not include the main thread

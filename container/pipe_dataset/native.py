@@ -1,7 +1,7 @@
-"""TFRecords that TensorFlow reads from the FIFO by itself; see ``reader.cc`` beside this file.
+"""Connect TensorFlow's own reader of TFRecords to a FIFO, with the library in ``reader.cc`` beside this file.
 
-Provisioning compiles the library for the environment's TensorFlow. Where there is none,
-:mod:`container.pipe_dataset.stream` reads TFRecords too, more slowly.
+Provisioning compiles the library for the environment's TensorFlow. Without the library,
+:mod:`container.pipe_dataset.stream` reads TFRecords, more slowly.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ _Explain = ctypes.CFUNCTYPE(
     None, _Number, ctypes.c_int, _Number, _Number, _Number, _Number, ctypes.c_void_p, ctypes.c_size_t
 )
 
-#: Opens what a request's text asks for.
+#: A function that opens a reader for the text of a request.
 Begin: TypeAlias = "Callable[[str], NativeReader]"
-#: Is told that TensorFlow has done with a reader.
+#: A function that is called when TensorFlow has closed a reader.
 End: TypeAlias = "Callable[[NativeReader], None]"
 
-#: What TensorFlow has open in this process.
+#: The readers that TensorFlow has open in this process, by number.
 _open: dict[int, NativeReader] = {}
-#: What the library calls must not be collected.
+#: The functions that the library calls; this reference keeps them from being garbage-collected.
 _served: list[Any] = []
 
 
 @functools.cache
 def library() -> Any:
-    """Load the library into TensorFlow; None where it is not installed, or is not wanted.
+    """Load the library into TensorFlow and return it; return None if it is not installed, or is switched off.
 
     Raises:
-        PipeError: it does not fit this TensorFlow.
+        PipeError: the library was built for another version of TensorFlow.
     """
     if os.environ.get(SWITCH) == "0":
         return None
@@ -80,14 +80,14 @@ def library() -> Any:
 
 
 def serve(begin: Begin, end: End) -> bool:
-    """Let TensorFlow open channels in this process.
+    """Register the functions with which TensorFlow opens and closes channels in this process.
 
     Args:
-        begin: Opens one. What it raises is TensorFlow's error.
-        end: Is called from whatever thread closes it.
+        begin: Opens a reader. TensorFlow raises its error.
+        end: Called when a reader is closed, in the thread that closes it.
 
     Returns:
-        Whether it can: whether there is a library.
+        Whether there is a library.
     """
     loaded = library()
     if loaded is None or _served:
@@ -97,7 +97,7 @@ def serve(begin: Begin, end: End) -> bool:
     def begin_stream(request: bytes, text: int, capacity: int) -> int:
         try:
             reader = begin(request.decode())
-        except Exception as error:  # noqa: BLE001 - there is nobody above who could catch it
+        except Exception as error:  # noqa: BLE001 - the caller is native code, which cannot catch exceptions
             _write(text, capacity, error)
             return 0
         return reader.number
@@ -110,34 +110,34 @@ def serve(begin: Begin, end: End) -> bool:
 
     _served.extend((begin_stream, end_stream, _explain))
     loaded.fleetfit_pipe_serve(*_served)
-    # Threads of TensorFlow's may close files when Python has gone.
+    # TensorFlow's threads may still close files after Python has exited.
     atexit.register(_end_service, loaded, os.getpid())
     return True
 
 
 def _end_service(loaded: Any, process: int) -> None:
-    if os.getpid() == process:  # a forked child has none of the threads that are waited for
+    if os.getpid() == process:  # a forked child has none of the threads to wait for
         loaded.fleetfit_pipe_serve(None, None, None)
 
 
 def name(request: str) -> str:
-    """Return the name that TensorFlow opens for a request's text."""
+    """Return the file name under which TensorFlow opens a request."""
     return f"{_SCHEME}://{request}"
 
 
 class NativeReader:
-    """One epoch of a channel, which TensorFlow reads from the FIFO itself.
+    """One epoch of a channel, which TensorFlow itself reads from the FIFO.
 
     Args:
-        channel: Its name.
+        channel: Name of the channel.
         place: The folder of the FIFO.
-        epoch: Which.
-        file: The FIFO, open for reading and not blocking.
-        skip: How many records to leave out at the beginning.
+        epoch: Number of the FIFO.
+        file: The FIFO, open for reading in non-blocking mode.
+        skip: Number of records to skip at the beginning.
 
     Attributes:
-        number: The library's for it.
-        notes: What the agent says of the objects.
+        number: The library's number of the reader.
+        notes: The agent's notes about the objects.
     """
 
     record_format = RecordFormat.TFRECORD
@@ -153,25 +153,26 @@ class NativeReader:
         pipes.widen(file)
         try:
             notes = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:  # on SageMaker there are none
+        except OSError:  # on SageMaker, there are no notes
             notes = -1
         self.number = int(self._library.fleetfit_pipe_open(file, notes, leaving.descriptor(), skip))
         _open[self.number] = self
 
     @property
     def bytes_read(self) -> int:
-        """So far."""
+        """Return the number of bytes read so far."""
         return self._counts()[0]
 
     @property
     def seconds(self) -> float:
-        """Spent in reading and waiting."""
+        """Return the time spent reading and waiting, in seconds."""
         return self._counts()[1] / 1e9
 
     def find(self, position: int) -> tuple[int, int] | None:
-        """Find the record at TensorFlow's ``position``: return its offset in the stream, and its number from 0.
+        """Find the record at TensorFlow's ``position``: return its offset in the stream, and its number from 0; None if
+        unknown.
 
-        Only records that passed a short while ago are known.
+        Only the most recent records are known.
         """
         offset, record = _Number(), _Number()
         if self._library.fleetfit_pipe_find(self.number, position, ctypes.byref(offset), ctypes.byref(record)):
@@ -179,7 +180,7 @@ class NativeReader:
         return None
 
     def close(self) -> None:
-        """Take note that TensorFlow has closed the FIFO."""
+        """Close the notes, after TensorFlow has closed the FIFO."""
         self.notes.close()
 
     def __del__(self) -> None:
@@ -191,14 +192,14 @@ class NativeReader:
         return count.value, nanoseconds.value
 
     def fault(self, kind: int, offset: int, record: int, there: int, wanted: int) -> Exception | None:
-        """Return what has ended the stream early; None if nothing did.
+        """Return the error that ended the stream early; None if the stream is complete.
 
         Args:
-            kind: What the library has seen.
-            offset: Where in the stream the record begins.
-            record: Its number, from 0.
-            there: How much of it there is, in bytes.
-            wanted: How much of it there should be; 0 if that is not known.
+            kind: Kind of fault that the library has found.
+            offset: Offset in the stream at which the record begins.
+            record: Number of the record, from 0.
+            there: How many bytes of the record there are.
+            wanted: Expected number of bytes; 0 if unknown.
         """
         if kind == _END:
             said = faults.of_agent(self)
@@ -215,11 +216,11 @@ class NativeReader:
 def _explain(
     number: int, kind: int, offset: int, record: int, there: int, wanted: int, text: int, capacity: int
 ) -> None:
-    """Explain a fault; the library calls this from a thread of TensorFlow's."""
+    """Write a description of a fault into the library's buffer; it calls this in one of TensorFlow's threads."""
     try:
         reader = _open.get(number)
         fault = reader.fault(kind, offset, record, there, wanted) if reader is not None else None
-    except Exception as error:  # noqa: BLE001 - there is nobody above who could catch it
+    except Exception as error:  # noqa: BLE001 - the caller is native code, which cannot catch exceptions
         fault = error
     if fault is not None:
         _write(text, capacity, fault)

@@ -14,10 +14,10 @@ _CHUNK = 1 << 20
 class Notes:
     """The notes of one stream.
 
-    A note is written before the bytes that it is about: whoever has the bytes finds it.
+    A note is written before the bytes that it describes: a reader that has the bytes also finds their note.
 
     Args:
-        path: The file; it need not be there (on SageMaker).
+        path: The file; it need not exist (on SageMaker).
     """
 
     def __init__(self, path: Path) -> None:
@@ -39,11 +39,11 @@ class Notes:
 
     @property
     def there(self) -> bool:
-        """Whether somebody takes notes."""
+        """Return whether notes are written for this stream."""
         return bool(self.all()) or self._file >= 0
 
     def borders(self, end: int) -> list[int]:
-        """Return where objects begin in the stream, up to ``end``; each is returned once."""
+        """Return the offsets at which objects begin in the stream, up to ``end``; each is returned once."""
         found: list[int] = []
         notes = self.all()
         while self._checked < len(notes) and notes[self._checked].at <= end:
@@ -53,7 +53,7 @@ class Notes:
         return found
 
     def close(self) -> None:
-        """Read what is still new, and close the file."""
+        """Read the remaining notes, and close the file."""
         self.all()
         if self._file >= 0:
             os.close(self._file)

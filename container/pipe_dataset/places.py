@@ -14,10 +14,10 @@ from container.contract.layout import DEFAULT_BASE_DIR, MLTree
 from container.pipe_dataset import leaving
 from container.pipe_dataset.faults import PipeError
 
-#: How long a FIFO may take to appear, in seconds, as in SageMaker's reader.
+#: How many seconds to wait for a FIFO to appear, as in SageMaker's reader.
 APPEARANCE = 120.0
 _PAUSE = 0.005
-#: Local rank and the ranks of the host, as mpirun and our toolkit say it.
+#: Variables with the local rank and the host's number of ranks: mpirun's and our toolkit's.
 _LOCAL = (
     ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     (variables.LOCAL_RANK, variables.LOCAL_SIZE),
@@ -25,7 +25,7 @@ _LOCAL = (
 
 
 def tree(environ: Mapping[str, str]) -> MLTree:
-    """Return the host's tree."""
+    """Return the host's file tree."""
     if environ.get("SM_INPUT_DIR"):
         return MLTree(Path(environ["SM_INPUT_DIR"]).parent)
     return MLTree(Path(environ.get(variables.BASE_DIR) or DEFAULT_BASE_DIR))
@@ -35,7 +35,7 @@ def pipe_folder(channel: str, environ: Mapping[str, str]) -> Path:
     """Return the folder of this process's FIFOs of a channel.
 
     Raises:
-        PipeError: several ranks would read one FIFO, and each would get pieces of records.
+        PipeError: several ranks would read one FIFO, and each would get parts of records.
     """
     named = environ.get(f"SM_CHANNEL_{channel.upper()}")
     folder = Path(named).parent if named else tree(environ).data
@@ -55,7 +55,7 @@ def pipe_folder(channel: str, environ: Mapping[str, str]) -> Path:
 
 
 def local(environ: Mapping[str, str]) -> tuple[int, int]:
-    """Return the local rank, and how many ranks read on this host."""
+    """Return the local rank, and the number of ranks that read on this host."""
     for rank, size in _LOCAL:
         if environ.get(size):
             return int(environ.get(rank) or 0), int(environ[size])
@@ -63,15 +63,15 @@ def local(environ: Mapping[str, str]) -> tuple[int, int]:
 
 
 def state_folder(folder: Path, environ: Mapping[str, str]) -> Path:
-    """Return where the number of the next epoch is kept; each rank has its own."""
+    """Return the folder that stores the number of the next epoch; each rank has its own."""
     return pipes.state_folder(tree(environ).base, pipes.rank_of(folder))
 
 
 class EpochCounter:
-    """Counts the epochs of a channel that were begun, in a file, as SageMaker's reader does.
+    """Count the started epochs of a channel in a file, as SageMaker's reader does.
 
     Args:
-        folder: Where.
+        folder: The folder of the file.
         channel: The channel.
     """
 
@@ -81,14 +81,14 @@ class EpochCounter:
         self._lock = os.path.join(folder, f".{channel}-pipe_mode-lock")
 
     def take(self) -> int:
-        """Return the number of the next epoch, from 0, and count it as begun."""
+        """Return the number of the next epoch, from 0, and count the epoch as started."""
         with self._opened() as state:
             epoch = _number(state)
             _put(state, epoch + 1)
         return epoch
 
     def begun(self, epoch: int) -> None:
-        """Take note that an epoch begins which somebody else counts."""
+        """Record that an epoch has started whose number came from elsewhere."""
         with self._opened() as state:
             _put(state, epoch + 1)
 
@@ -99,7 +99,7 @@ class EpochCounter:
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[int]:
-        """Open the state's file and hold its lock."""
+        """Open the state's file while holding its lock."""
         lock = self._open(self._lock)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -125,7 +125,7 @@ def _number(state: int) -> int:
 
 
 def _put(state: int, number: int) -> None:
-    # Not truncated before: that costs more than all the rest.
+    # Truncated only after the write: truncating first costs more than everything else.
     text = str(number).encode()
     os.pwrite(state, text, 0)
     os.ftruncate(state, len(text))
@@ -135,7 +135,7 @@ def await_newest(place: Path, channel: str, *, timeout: float = APPEARANCE) -> i
     """Wait for the FIFO that no reader has opened yet, whatever earlier processes have read, and return its number.
 
     Raises:
-        PipeError: there is none.
+        PipeError: no FIFO appeared in time, or the process exits.
     """
     until = time.monotonic() + timeout
     while (number := pipes.newest(place, channel)) is None:
@@ -145,15 +145,15 @@ def await_newest(place: Path, channel: str, *, timeout: float = APPEARANCE) -> i
 
 
 def open_fifo(path: Path, *, timeout: float = APPEARANCE) -> int:
-    """Open a FIFO for reading, not blocking, when it is there and somebody writes into it.
+    """Wait until a FIFO exists and has a writer; return it open for reading, in non-blocking mode.
 
     Raises:
-        PipeError: it does not appear, or is none; or the process ends.
+        PipeError: the file does not appear or cannot be opened, or the process exits.
     """
     until = time.monotonic() + timeout
     while True:
         try:
-            # Opened at once, whether or not anybody writes: the wait for the writer is below.
+            # This does not wait for a writer; the code below does.
             file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             break
         except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""The readers of this process, which TensorFlow's graphs call by number.
+"""Manage the readers of this process, which TensorFlow's graphs call by number.
 
-The graph of a dataset may run in another process than the one that made it (a worker of a cluster with parameter
-servers). So it names the functions below by fixed names, which every process registers for itself, and carries what
-they need as text.
+The graph of a dataset may run in another process than the one that created it (a worker of a cluster with parameter
+servers). Therefore the graph refers to the functions below by fixed names, which every process registers, and contains
+their arguments as text.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class ReadRequest:
         channel: The channel.
         record_format: The records' format.
         pipe_dir: The folder of the FIFOs; empty for this process's own.
-        state_dir: The folder of the epochs' count; empty for this process's own.
+        state_dir: The folder with the count of epochs; empty for this process's own.
         benchmark: Whether to print totals at the end.
-        interval: After how many records to print how it goes; 0 for never.
-        tolerated: How many damaged records in a row are left out.
+        interval: Number of records after which to print the count; 0 for never.
+        tolerated: Maximum number of damaged records in a row that are skipped.
     """
 
     channel: str
@@ -61,17 +61,17 @@ class ReadRequest:
         state_dir: str | os.PathLike[str] | None,
         **more: Any,
     ) -> ReadRequest:
-        """Check what a dataset was told.
+        """Create a request from the arguments of a dataset, and validate the format.
 
         Args:
             channel: The channel.
             record_format: The format's name.
             pipe_dir: The folder of the FIFOs; None for this process's own.
-            state_dir: The folder of the epochs' count; None for this process's own.
+            state_dir: The folder with the count of epochs; None for this process's own.
             more: The other attributes.
 
         Raises:
-            ValueError: an unknown format, or an option that it does not have.
+            ValueError: the format is unknown, or does not support an option.
         """
         formats = [known.value for known in RecordFormat]
         if record_format not in formats:
@@ -90,18 +90,18 @@ class ReadRequest:
         )
 
     def to_text(self) -> str:
-        """Encode for :meth:`from_text`."""
+        """Encode the request as text for :meth:`from_text`."""
         return json.dumps({**dataclasses.asdict(self), "record_format": self.record_format.value})
 
     @classmethod
     def from_text(cls, text: bytes | str) -> ReadRequest:
-        """Read what :meth:`to_text` gave."""
+        """Create a request from the text of :meth:`to_text`."""
         values = json.loads(text)
         return cls(**{**values, "record_format": RecordFormat(values["record_format"])})
 
     @property
     def segments(self) -> bool:
-        """Whether TensorFlow reads the records, from files that it is given the names of."""
+        """Return whether TensorFlow itself reads the records, from files whose names it gets."""
         return self.record_format is RecordFormat.TFRECORD and not self.tolerated
 
     def place(self) -> Path:
@@ -123,42 +123,42 @@ class _Open:
     finished: bool = False
 
     def finish(self) -> None:
-        """Take note that there is no more."""
+        """Record that the stream has ended."""
         if not self.finished:
             self.finished = True
             leaving.finished()
 
 
 _readers: dict[int, _Open] = {}
-#: What TensorFlow reads by itself.
+#: Readers whose FIFO TensorFlow itself reads.
 _native: dict[NativeReader, ReadRequest] = {}
 _numbers = itertools.count(1)
 _lock = threading.Lock()
-#: (state folder, channel) -> epoch and records to leave out, for the next reader.
+#: (state folder, channel) -> epoch and number of records to skip, for the next reader.
 _resumed: dict[tuple[str, str], tuple[int, int]] = {}
-#: (state folder, channel) -> the epoch that all readers get from now on.
+#: (state folder, channel) -> the epoch that all further readers read.
 _chosen: dict[tuple[str, str], int] = {}
-#: Held until the agent has made the next FIFO: two readers must not take one.
+#: Held until the agent has created the next FIFO: two readers must not open the same FIFO.
 _choosing = threading.Lock()
 
 
 def resume(request: ReadRequest, epoch: int, records: int) -> None:
-    """Let the next reader begin within an epoch.
+    """Make the next reader start within an epoch.
 
     Args:
-        request: What is read.
+        request: The request to read the channel.
         epoch: The epoch, from 0.
-        records: How many of its records to leave out.
+        records: Number of records of that epoch to skip.
     """
     with _lock:
         _resumed[_key(request)] = (epoch, records)
 
 
 def choose(request: ReadRequest, epoch: int) -> None:
-    """Let all readers from now on begin an epoch anew.
+    """Make all further readers read an epoch from its beginning.
 
     Args:
-        request: What is read.
+        request: The request to read the channel.
         epoch: The epoch, from 0.
     """
     with _lock:
@@ -167,7 +167,7 @@ def choose(request: ReadRequest, epoch: int) -> None:
 
 @leaving.asked()
 def open_reader(text: bytes) -> Any:
-    """Begin the next epoch.
+    """Open a reader of the next epoch, for TensorFlow.
 
     Returns:
         The reader's number.
@@ -186,7 +186,7 @@ def open_reader(text: bytes) -> Any:
 
 
 def open_stream(request: ReadRequest) -> StreamReader:
-    """Begin the next epoch.
+    """Open and return a reader of the next epoch.
 
     Raises:
         PipeError: the FIFO cannot be read.
@@ -199,27 +199,27 @@ def open_stream(request: ReadRequest) -> StreamReader:
 
 
 def _begin(request: ReadRequest) -> tuple[Path, int, int, int]:
-    """Open the next FIFO: its folder, its number, the descriptor, and how many records to leave out."""
+    """Open the next FIFO; return its folder, its number, its descriptor, and the number of records to skip."""
     with _lock:
         chosen = _chosen.get(_key(request))
     return _next(request) if chosen is None else _again(request, chosen)
 
 
 def _next(request: ReadRequest) -> tuple[Path, int, int, int]:
-    """Open the next epoch, or the one that is resumed."""
+    """Open the next epoch, or the epoch to resume."""
     place, epochs = request.place(), request.epochs()
     with _lock:
         wanted, skip = _resumed.pop(_key(request), (0, 0))
     epoch = epochs.take()
     while epoch < wanted:
-        # An epoch that is not wanted any more is opened and left, as a script may do that reads on SageMaker.
+        # Open and close unwanted epochs, as a script on SageMaker may do.
         os.close(places.open_fifo(pipes.fifo(place, request.channel, epoch)))
         epoch = epochs.take()
     return place, epoch, places.open_fifo(pipes.fifo(place, request.channel, epoch)), skip
 
 
 def _again(request: ReadRequest, epoch: int) -> tuple[Path, int, int, int]:
-    """Open an epoch from its beginning, in whichever FIFO is next."""
+    """Open an epoch from its beginning, in the next FIFO."""
     place, epochs = request.place(), request.epochs()
     with _choosing:
         number = places.await_newest(place, request.channel)
@@ -251,7 +251,7 @@ def next_segment(number: Any) -> Any:
     """Return the name of the next segment.
 
     Raises:
-        StopIteration: the epoch is over.
+        StopIteration: the epoch has ended.
     """
     opened = _readers[int(number)]
     name = opened.reader.next_segment()
@@ -266,7 +266,7 @@ def next_records(number: Any) -> Any:
     """Return the next records.
 
     Raises:
-        StopIteration: the epoch is over.
+        StopIteration: the epoch has ended.
     """
     opened = _readers[int(number)]
     found = opened.records.next_records() if opened.records is not None else opened.reader.next_records()
@@ -283,7 +283,7 @@ def next_records(number: Any) -> Any:
 
 
 def close_reader(number: Any) -> Any:
-    """Close a reader; it need not have reached its end."""
+    """Close a reader, even if it has not reached its end."""
     with _lock:
         opened = _readers.pop(int(number), None)
     if opened is not None:
@@ -310,14 +310,14 @@ def _say(reader: StreamReader | NativeReader, text: str) -> None:
 
 
 def _excepthook_for(previous: Any) -> Any:
-    """Turn TensorFlow's uncaught "corrupted record" into an error that names object, offset and record."""
+    """Return an exception hook that turns TensorFlow's "corrupted record" into one with object, offset and record."""
 
     def excepthook(kind: Any, value: Any, trace: Any) -> None:
         fault = None
         if kind.__name__ == "DataLossError":
             try:
                 fault = faults.explain(str(value))
-            except Exception:  # noqa: BLE001 - TensorFlow's own words are better than a fault in here
+            except Exception:  # noqa: BLE001 - after an error here, TensorFlow's own message is printed
                 fault = None
         if fault is not None:
             fault.__cause__ = value
@@ -329,9 +329,10 @@ def _excepthook_for(previous: Any) -> Any:
 
 
 def register() -> None:
-    """Make the functions known to TensorFlow in this process; may be called again.
+    """Register the functions with TensorFlow in this process; may be called again.
 
-    TensorFlow calls Python by a token that it makes up in each process. There is no public way to choose it.
+    TensorFlow calls Python functions by tokens that it generates in each process. There is no public API to choose a
+    token.
     """
     from tensorflow.python.ops import script_ops
 
@@ -339,7 +340,7 @@ def register() -> None:
     if registry.get(OPEN) is open_reader:
         return
     native.serve(_begin_native, _end_native)
-    leaving.descriptor()  # what is registered last comes first at the end
+    leaving.descriptor()  # atexit calls the functions that were registered last first
     for token, function in (
         (OPEN, open_reader),
         (SEGMENT, next_segment),
@@ -351,14 +352,14 @@ def register() -> None:
 
 
 class Tolerant:
-    """TFRecords without the damaged ones, for ``max_corrupted_records_to_skip``.
+    """Read TFRecords without the damaged ones, for ``max_corrupted_records_to_skip``.
 
-    TensorFlow's reader leaves the rest of a file out with a damaged record. So here the checksums are computed in
-    Python, which is slow: some megabytes in a second.
+    After a damaged record, TensorFlow's reader would skip the rest of the file. Therefore the checksums are computed in
+    Python, which is slow: some megabytes per second.
 
     Args:
-        reader: The stream.
-        tolerated: How many damaged records in a row are left out; one more is an error.
+        reader: The reader of the stream.
+        tolerated: Maximum number of damaged records in a row that are skipped; one more is an error.
     """
 
     def __init__(self, reader: StreamReader, tolerated: int) -> None:
@@ -367,10 +368,10 @@ class Tolerant:
         self._in_a_row = 0
 
     def next_records(self) -> list[bytes] | None:
-        """Return the next records.
+        """Return the next undamaged records; None at the stream's end.
 
         Raises:
-            RecordError: there are too many damaged ones in a row.
+            RecordError: there are too many damaged records in a row.
         """
         while (found := self._reader.next_whole()) is not None:
             at, first, records = found

@@ -1,4 +1,4 @@
-"""Memory files that a stream is read into and TensorFlow reads from."""
+"""Provide files in memory that a stream is read into and that TensorFlow reads."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ import os
 import threading
 from collections import deque
 
-#: How many segments are kept for the next reader: memory that has been used once is several times faster to fill.
+#: Maximum number of free segments to keep: memory that has been used before is several times faster to fill.
 _KEPT = 4
-#: How many rest before they are kept: a stream that has ended still has segments that TensorFlow has not read.
+#: Number of returned segments that are not reused yet: TensorFlow may still read segments of a stream that has ended.
 _RESTING = 8
 
 
 class Segment:
     """A growing file in memory, mapped into this process.
 
-    TensorFlow opens it by its name, as a file of its own, so that it stays readable for as long as TensorFlow reads it.
+    TensorFlow opens the file by its name, with its own descriptor, so that the file stays readable as long as
+    TensorFlow reads it.
 
     Attributes:
-        map: Its content.
+        map: The content of the file.
         name: A path that this process can open.
     """
 
@@ -38,7 +39,7 @@ class Segment:
             raise
 
     def reserve(self, capacity: int) -> None:
-        """Make room for at least so many bytes; the content stays."""
+        """Extend the file to at least ``capacity`` bytes; the content is kept."""
         if capacity > self.capacity:
             self.view.release()
             self.map.close()
@@ -47,11 +48,11 @@ class Segment:
             os.ftruncate(self._file, self.capacity)
 
     def cut(self, size: int) -> None:
-        """Let readers find its end after so many bytes. :meth:`reserve` comes before it is filled again."""
+        """Truncate the file to ``size`` bytes, for its readers. Call :meth:`reserve` before filling it again."""
         os.ftruncate(self._file, size)
 
     def close(self) -> None:
-        """Give the memory back, once nobody reads it any more."""
+        """Release the memory; call this when the file has no readers any more."""
         if self._open:
             self._open = False
             self.view.release()
@@ -66,7 +67,7 @@ class Segment:
 
 
 class SegmentPool:
-    """Segments that wait for their next use."""
+    """A pool of segments for reuse."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -83,7 +84,7 @@ class SegmentPool:
         return segment
 
     def give(self, segment: Segment) -> None:
-        """Take a segment back that is not filled any more; what was in it may still be read for a while."""
+        """Return a segment to the pool; its content may still be read for a while."""
         with self._lock:
             self._resting.append(segment)
             if len(self._resting) <= _RESTING:
@@ -96,5 +97,5 @@ class SegmentPool:
             segment.close()
 
 
-#: This process's.
+#: The pool of this process.
 POOL = SegmentPool()

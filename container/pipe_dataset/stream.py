@@ -1,4 +1,4 @@
-"""Reads an epoch's FIFO into segments that hold whole records."""
+"""Read an epoch's FIFO into segments that contain complete records."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from container.pipe_dataset import faults, leaving
 from container.pipe_dataset.notes import Notes
 from container.pipe_dataset.segments import POOL, Segment
 
-#: The first segment is small, so that the first batch comes at once; the following grow to the largest.
+#: Size of the first segment, and maximum size in bytes. The first is small, so that the first batch comes early.
 SMALLEST = 128 << 10
 LARGEST = 4 << 20
-#: Records that are handed over as a list are copied on the way: not too many at a time.
+#: Maximum size in bytes for records that are passed on as a list, which copies them.
 LARGEST_LIST = 1 << 20
-#: A segment that has a record is handed over after this long, full or not, in seconds.
+#: How long to fill a segment that already has a record, in seconds; then it is passed on even if it is not full.
 _PATIENCE = 0.05
-#: TensorFlow reads one segment while another is being filled, and two wait between them.
+#: Number of segments: TensorFlow reads one while another is filled, and two wait.
 SEGMENTS = 4
 
 
 @dataclasses.dataclass
 class ReceivedSegment:
-    """A segment as it was handed over, for errors: what it holds and where in the stream that is."""
+    """A segment that was passed on, with its size, offset in the stream and number of earlier records, for errors."""
 
     segment: Segment
     size: int
@@ -42,18 +42,18 @@ class StreamReader:
     """One epoch of a channel.
 
     Args:
-        channel: Its name.
+        channel: Name of the channel.
         place: The folder of the FIFO.
-        epoch: Which.
-        file: The FIFO, open for reading and not blocking.
+        epoch: Number of the FIFO.
+        file: The FIFO, open for reading in non-blocking mode.
         record_format: The records' format.
-        skip: How many records to leave out at the beginning.
+        skip: Number of records to skip at the beginning.
 
     Attributes:
-        bytes_read: So far.
-        seconds: Spent in reading and waiting.
-        pieces: What was handed over last.
-        notes: What the agent says of the objects.
+        bytes_read: Number of bytes read so far.
+        seconds: Time spent reading and waiting, in seconds.
+        pieces: The segments that were passed on last.
+        notes: The agent's notes about the objects.
     """
 
     def __init__(
@@ -74,16 +74,16 @@ class StreamReader:
         self._turn = 0
         self._limit = SMALLEST
         self._at = 0  # offset in the stream of the next segment
-        self._records = 0  # before it
-        self._carried = b""  # the beginning of a record that was not whole
+        self._records = 0  # number of records before it
+        self._carried = b""  # the beginning of an incomplete record
         self._at_end = False
         self._error: Exception | None = None
         pipes.widen(file)
 
     def next_segment(self) -> str | None:
-        """Return the name of a file of whole records; None at the stream's end.
+        """Return the name of a file of complete records; None at the stream's end.
 
-        The file is used again for the :data:`SEGMENTS`-th segment after it.
+        The file is reused for the :data:`SEGMENTS`-th segment after this one.
 
         Raises:
             RecordError: a record is damaged.
@@ -99,7 +99,7 @@ class StreamReader:
                 if begin == 0:
                     segment.cut(end)
                     return segment.name
-                if begin < end:  # after what is skipped
+                if begin < end:  # behind the skipped records
                     content = segment.map[begin:end]
                     segment.view[: len(content)] = content
                     self.pieces[-1].at += begin
@@ -139,7 +139,8 @@ class StreamReader:
             self.seconds += time.monotonic() - began
 
     def next_whole(self) -> tuple[int, int, list[bytes]] | None:
-        """Return some records with their frames, the stream's offset, and the number of the first; None at the end.
+        """Return the offset of some records in the stream, the number of the first, and the records with frames; None
+        at the end.
 
         Raises:
             RecordError: a record is damaged.
@@ -158,9 +159,9 @@ class StreamReader:
                 return piece.at + begin, number, [segment.map[a:b] for a, b in itertools.pairwise(stops)]
 
     def find(self, position: int) -> tuple[int, int] | None:
-        """Find the damaged record at ``position`` of a segment: return its offset in the stream, and its number.
+        """Find the damaged record at ``position`` of a segment; return its offset in the stream, and its number.
 
-        Only segments that were handed over a short while ago are known.
+        Return None if it is not found: only the segments that were passed on last are known.
         """
         for piece in self.pieces:
             with contextlib.suppress(FramingError, ValueError):
@@ -173,7 +174,7 @@ class StreamReader:
         return None
 
     def close(self) -> None:
-        """Let the writer know that nobody reads any more."""
+        """Close the FIFO, so that the writer knows that it has no reader, and return the segments to the pool."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -183,7 +184,7 @@ class StreamReader:
             self._segments.clear()
 
     def _fill(self, largest: int, ends: list[int] | None) -> tuple[Segment, int, int] | None:
-        """Fill a segment: it, and the begin and end of the records in it that count."""
+        """Fill a segment; return it with the begin and end of its records that count; None at the end."""
         if self._error is not None:
             raise self._error
         if self._at_end:
@@ -227,12 +228,16 @@ class StreamReader:
         self.pieces.append(ReceivedSegment(segment, whole, self._at, self._records))
         self._at += whole
         self._records += count
-        if whole == 0:  # the end, and nothing before it
+        if whole == 0:  # the end of the stream, without another record
             return None
         return segment, self._skipped(segment, whole, count, ends), whole
 
     def _within_objects(self, segment: Segment, whole: int, count: int, ends: list[int] | None) -> tuple[int, int]:
-        """Return the good part of a segment: a record that is cut off at an object's end runs into the next object."""
+        """Return the size and number of records of a segment's undamaged part.
+
+        If a record is cut off at an object's end, the next object continues it: the undamaged part ends before such a
+        record.
+        """
         if self.record_format is RecordFormat.TEXT_LINE:
             return whole, count
         for border in self.notes.borders(self._at + whole):
@@ -252,7 +257,7 @@ class StreamReader:
         return whole, count
 
     def _finish(self, segment: Segment, whole: int, filled: int, count: int, ends: list[int] | None) -> tuple[int, int]:
-        """End the stream: take the last record if it needs no terminator, and read the agent's notes."""
+        """Finish the stream: accept a last record that needs no terminator, and check the agent's notes."""
         said = faults.of_agent(self)
         if said is not None:
             self._error = said
@@ -267,7 +272,7 @@ class StreamReader:
         return whole, count
 
     def _skipped(self, segment: Segment, whole: int, count: int, ends: list[int] | None) -> int:
-        """Return where the first record begins that is not to be skipped."""
+        """Return the offset in the segment of the first record that is not skipped."""
         if not self._skip:
             return 0
         if self._skip >= count:

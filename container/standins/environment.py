@@ -1,4 +1,4 @@
-"""``sagemaker_training.environment``: what a job tells a script, as attributes.
+"""Replace ``sagemaker_training.environment``: provide the facts about a job as attributes.
 
 The values are those of the ``SM_*`` variables. Source of the names: sagemaker-training-toolkit, ``environment.py``.
 """
@@ -31,16 +31,16 @@ _RENAMED = {"hyperparameters": "SM_HPS", "additional_framework_parameters": "SM_
 
 
 class Environment:
-    """A host's view of its job, as SageMaker's training toolkit gives it.
+    """A host's view of its job, in the form of SageMaker's training toolkit.
 
     Args:
-        resource_config: Nothing else than the job's own can be given; the same of the others.
-        input_data_config: See above.
-        hyperparameters: See above.
+        resource_config: Must be None: only the job's own values are supported.
+        input_data_config: Must be None.
+        hyperparameters: Must be None.
 
     Raises:
-        RuntimeError: this process belongs to no job.
-        TypeError: something is given.
+        RuntimeError: this process does not belong to a job.
+        TypeError: an argument is not None.
     """
 
     def __init__(
@@ -84,12 +84,12 @@ def read_hyperparameters() -> dict[str, Any]:
 
 
 def read_resource_config() -> dict[str, Any]:
-    """Return what ``resourceconfig.json`` has."""
+    """Return the content of ``resourceconfig.json``."""
     return dict(Environment().resource_config)
 
 
 def read_input_data_config() -> dict[str, Any]:
-    """Return what ``inputdataconfig.json`` has."""
+    """Return the content of ``inputdataconfig.json``."""
     return dict(Environment().input_data_config)
 
 
@@ -99,12 +99,12 @@ def channel_path(channel: str) -> str:
 
 
 def num_gpus() -> int:
-    """Return how many GPUs the host has."""
+    """Return the number of GPUs of the host."""
     return int(Environment().num_gpus)
 
 
 def num_cpus() -> int:
-    """Return how many cores the host has."""
+    """Return the number of cores of the host."""
     return int(Environment().num_cpus)
 
 

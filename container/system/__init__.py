@@ -1,4 +1,5 @@
-"""Linux process primitives and the event loop that both the toolkit and the supervisor run on.
+"""Provide Linux process primitives and the event loop on which both the toolkit and the supervisor run.
 
-Standard library only, and shared on purpose: the guarantee that nothing of a job survives must be one piece of code.
+The package needs the standard library only. It is shared on purpose: the guarantee that no process of a job survives
+must be implemented once.
 """

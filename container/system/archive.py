@@ -1,7 +1,7 @@
 """Unpack a tar archive that is not trusted.
 
-``tarfile``'s own ``filter=`` came with Python 3.12 and some patch releases of 3.10 and 3.11 only, and has no bounds;
-this works on all of them.
+``tarfile``'s own ``filter=`` exists only in Python 3.12 and some patch releases of 3.10 and 3.11, and has no bounds.
+This module works with all of these versions.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import IO, TYPE_CHECKING
 if TYPE_CHECKING:
     import tarfile
 
-#: So many folders may be in each other.
+#: The largest depth of nested folders.
 MAX_DEPTH = 128
 
-#: What an entry's headers may take, in bytes (long names, extended headers).
+#: The largest size of an entry's headers (long names, extended headers), in bytes.
 _HEADER_LIMIT = 1 << 20
 _BUFFER = 1 << 18
 
 
 @dataclasses.dataclass(frozen=True)
 class ArchiveBounds:
-    """What one archive may unpack to.
+    """Limits on the unpacked content of an archive.
 
     Attributes:
-        size: How much the files may take together, in bytes.
-        entries: How many entries there may be.
+        size: The largest size of all files together, in bytes.
+        entries: The largest number of entries.
     """
 
     size: float = 8 << 30
@@ -39,16 +39,16 @@ class ArchiveBounds:
 
 
 BOUNDED = ArchiveBounds()
-#: The bounds of an archive that comes from a job's own other end: its size is the user's.
+#: No bounds, for an archive from the other process of the same job: the user decides its size.
 UNBOUNDED = ArchiveBounds(math.inf, math.inf)
 
 
 class ArchiveError(ValueError):
-    """The archive is damaged or wants something that it must not have; the message names archive and entry."""
+    """Error for an archive that is damaged or has a forbidden entry; the message names the archive and the entry."""
 
 
 class _Bounded:
-    """A stream of which only an allowance may be read, so that a small archive cannot fill the memory."""
+    """A stream that can be read only up to an allowance in bytes, so that a small archive cannot fill the memory."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
@@ -75,16 +75,16 @@ def is_archive(path: Path) -> bool:
 def extract(archive: Path, target: Path, bounds: ArchiveBounds = BOUNDED) -> None:
     """Unpack ``archive`` into ``target``.
 
-    Nothing is written outside ``target``: absolute names and ``..`` are refused, links are made last, and only those
-    that stay inside. Devices, FIFOs and more than 128 nested folders are refused; owners and set-user bits are ignored.
+    Nothing is written outside ``target``: absolute names and ``..`` are refused, links are created last, and only if
+    they stay inside. Devices, FIFOs and more than 128 nested folders are refused; owners and set-user bits are ignored.
 
     Args:
-        archive: A ``.tar.gz`` or ``.tar``.
-        target: The folder; made if it does not exist. After an error it holds a part.
-        bounds: What it may unpack to.
+        archive: The archive, a ``.tar.gz`` or ``.tar``.
+        target: The folder, which is created if missing. After an error it holds a part of the files.
+        bounds: The limits on the unpacked content.
 
     Raises:
-        ArchiveError: as above, or the archive is damaged, or goes beyond a bound.
+        ArchiveError: an entry is refused, or the archive is damaged or exceeds a limit.
         OSError: reading or writing failed.
     """
     with open(archive, "rb") as file:
@@ -92,11 +92,11 @@ def extract(archive: Path, target: Path, bounds: ArchiveBounds = BOUNDED) -> Non
 
 
 def extract_file(file: IO[bytes], target: Path, name: str = "the archive", bounds: ArchiveBounds = BOUNDED) -> None:
-    """Unpack an open archive into ``target``; see :func:`extract`, which calls it ``name`` in errors.
+    """Unpack an open archive into ``target``, as :func:`extract` does; error messages call the archive ``name``.
 
     Raises:
-        ArchiveError: as there.
-        OSError: as there.
+        ArchiveError: an entry is refused, or the archive is damaged or exceeds a limit.
+        OSError: reading or writing failed.
     """
     import gzip
 
@@ -110,15 +110,15 @@ def extract_file(file: IO[bytes], target: Path, name: str = "the archive", bound
 
 
 def extract_stream(stream: IO[bytes], target: Path, name: str, bounds: ArchiveBounds = BOUNDED) -> None:
-    """Unpack a ``.tar`` that comes by a pipe, of which nothing behind the archive is read; see :func:`extract_file`.
+    """Unpack a ``.tar`` from a pipe, of which nothing after the archive is read; see :func:`extract_file`.
 
     Raises:
-        ArchiveError: as there.
-        OSError: as there.
+        ArchiveError: an entry is refused, or the archive is damaged or exceeds a limit.
+        OSError: reading or writing failed.
     """
     import tarfile
 
-    _extract(stream, target, name, bounds, tarfile.RECORDSIZE)  # what tar files are a multiple of
+    _extract(stream, target, name, bounds, tarfile.RECORDSIZE)  # the size of a tar file is a multiple of it
 
 
 def _extract(stream: IO[bytes], target: Path, name: str, bounds: ArchiveBounds, piece: int) -> None:
@@ -131,14 +131,14 @@ def _extract(stream: IO[bytes], target: Path, name: str, bounds: ArchiveBounds, 
             _Unpacking(target, bounded, bounds).run(tar)
     except ArchiveError as error:
         raise ArchiveError(f"{name}: {error}.") from None
-    except RecursionError:  # tarfile reads each header that is about the next one within the last
+    except RecursionError:  # tarfile calls itself for each header that describes the next one
         raise ArchiveError(f"{name}: an entry has too many headers.") from None
     except (tarfile.TarError, EOFError, zlib.error, ValueError) as error:
         raise ArchiveError(f"{name} is not a complete tar.gz ({error}). Pack it again.") from error
 
 
 class _Unpacking:
-    """One run over an archive's entries."""
+    """Unpack the entries of one archive."""
 
     def __init__(self, target: Path, stream: _Bounded, bounds: ArchiveBounds) -> None:
         self._root = os.fspath(target)
@@ -155,7 +155,7 @@ class _Unpacking:
             entry = tar.next()
             if entry is None:
                 break
-            tar.members = []  # type: ignore[attr-defined]  # what was read is kept there otherwise
+            tar.members = []  # type: ignore[attr-defined]  # tarfile would keep every entry
             if entry.size < 0:
                 raise ArchiveError(f"entry {entry.name!r} has a negative size")
             entries += 1
@@ -199,7 +199,7 @@ class _Unpacking:
         return "/".join(parts)
 
     def _make_folder(self, name: str) -> str:
-        """Make the folder and those above it, none of which may be a link."""
+        """Create the folder and its parents, none of which may be a link."""
         path = self._root
         for part in name.split("/") if name else ():
             path = os.path.join(path, part)
@@ -211,7 +211,7 @@ class _Unpacking:
         return path
 
     def _place(self, name: str) -> str:
-        """Return a path at which a new file can be made."""
+        """Return a path at which a new file can be created, after removing an earlier entry of that name."""
         folder, _, last = name.rpartition("/")
         path = os.path.join(self._make_folder(folder), last)
         if os.path.lexists(path):
@@ -237,7 +237,7 @@ class _Unpacking:
                 while view:
                     view = view[os.write(writing, view) :]
             os.fchmod(writing, entry.mode & 0o777 | 0o600)
-            with contextlib.suppress(OverflowError, ValueError):  # a time that no file can have
+            with contextlib.suppress(OverflowError, ValueError):  # a time out of range for a file
                 os.utime(writing, (entry.mtime, entry.mtime))
         finally:
             os.close(writing)
@@ -252,7 +252,7 @@ class _Unpacking:
         os.link(source, path, follow_symlinks=False)
 
     def _make_links(self) -> None:
-        """Make the links, after everything else: nothing is ever written through one."""
+        """Create the links after everything else, so that nothing is ever written through a link."""
         root = os.path.realpath(self._root)
         made: list[tuple[str, str, str]] = []
         try:
@@ -263,10 +263,10 @@ class _Unpacking:
                     raise ArchiveError(f"entry {name!r} is both a link and something else")
                 os.symlink(target, path)
                 made.append((name, target, path))
-            for name, target, path in made:  # where a link leads may depend on the others
+            for name, target, path in made:  # the target of a link may depend on other links
                 if target.startswith("/") or not _is_within(os.path.realpath(path), root):
                     raise ArchiveError(f"entry {name!r} links to {target!r}, outside the folder")
-        except BaseException:  # none may stay whose target was not looked at
+        except BaseException:  # no link may stay whose target was not checked
             for _, _, path in made:
                 os.unlink(path)
             raise

@@ -1,4 +1,4 @@
-"""asyncio as the loop of the supervisor and of its helpers."""
+"""Run the supervisor and its helpers on asyncio."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from container.system.loop import Children
 
 T = TypeVar("T")
 
-#: How long tasks that are cancelled at the end may take to clean up, in seconds.
+#: The time that cancelled tasks have to clean up when the loop is closed, in seconds.
 _CLEAN_UP_S = 2.0
 
 
 async def gather(*coroutines: Coroutine[Any, Any, T]) -> list[T]:
-    """Run coroutines at once, and return their results in order.
+    """Run coroutines concurrently, and return their results in order.
 
-    If one fails, or the caller is cancelled, the others are cancelled, and have ended when this returns.
+    If one fails or the caller is cancelled, the others are cancelled. All have ended when this function returns.
     """
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
@@ -32,12 +32,13 @@ async def gather(*coroutines: Coroutine[Any, Any, T]) -> list[T]:
 
 
 async def within(seconds: float, coroutine: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a coroutine that may take so many seconds; it has ended when this returns.
+    """Return the result of a coroutine, which is cancelled after so many seconds; it has ended when this function
+    returns.
 
-    Before Python 3.12, ``asyncio.wait_for`` loses a cancellation that comes in the same moment as the result.
+    Before Python 3.12, ``asyncio.wait_for`` loses a cancellation that arrives together with the result.
 
     Raises:
-        asyncio.TimeoutError: it takes longer.
+        asyncio.TimeoutError: the coroutine takes longer.
     """
     task = asyncio.ensure_future(coroutine)
     try:
@@ -51,10 +52,10 @@ async def within(seconds: float, coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class AsyncioLoop(Children, asyncio.SelectorEventLoop):
-    """Run coroutines and callbacks on an asyncio loop.
+    """An asyncio loop that runs coroutines and callbacks.
 
-    An exception that nobody expects, in a callback or in a task of :meth:`start`, ends :meth:`run`, which raises it: a
-    supervisor with an unknown fault must not go on.
+    An unexpected exception, in a callback or in a task of :meth:`start`, stops :meth:`run`, which raises it: a
+    supervisor with an unknown fault must not continue.
 
     Args:
         selector: Waits for descriptors; default: the system's best.
@@ -67,16 +68,20 @@ class AsyncioLoop(Children, asyncio.SelectorEventLoop):
         self.add_signal_handler(signal.SIGCHLD, self.reap)
         self._started: set[asyncio.Task[Any]] = set()
         self._fault: BaseException | None = None
-        self._runs = False  # in :meth:`run`, which raises a fault
+        self._runs = False  # in :meth:`run`, which raises a fault as its own
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        """Run until a coroutine has ended, and return its result."""
+        """Run until a coroutine has ended, and return its result.
+
+        Raises:
+            BaseException: the coroutine's, or an unexpected one of a callback or of a task of :meth:`start`.
+        """
         task = self.create_task(main)
         task.add_done_callback(self._main_ended)
         self._runs = True
         try:
             self.run_forever()
-        finally:  # it was interrupted, perhaps
+        finally:  # it may have been interrupted
             self._runs = False
             task.remove_done_callback(self._main_ended)
         if self._fault is not None:
@@ -86,7 +91,7 @@ class AsyncioLoop(Children, asyncio.SelectorEventLoop):
         return task.result()
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run a coroutine beside everything else, as a task."""
+        """Run a coroutine concurrently, as a task."""
         task = self.create_task(coroutine)
         self._started.add(task)
         task.add_done_callback(self._ended)
@@ -103,7 +108,7 @@ class AsyncioLoop(Children, asyncio.SelectorEventLoop):
     def _handle(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         if "task" in context or "future" in context:
-            return  # its owner has ended, with another reason
+            return  # its owner has ended, for another reason
         self._fail(error if error is not None else RuntimeError(context["message"]))
 
     def _fail(self, error: BaseException) -> None:
@@ -112,7 +117,7 @@ class AsyncioLoop(Children, asyncio.SelectorEventLoop):
             self.stop()
 
     def close(self) -> None:
-        """Cancel all that still runs, let it clean up, and close the loop."""
+        """Cancel all running tasks, wait up to 2 seconds while they clean up, and close the loop."""
         if self.is_closed():
             return
         tasks = asyncio.all_tasks(self)
@@ -121,6 +126,6 @@ class AsyncioLoop(Children, asyncio.SelectorEventLoop):
             task.cancel()
         if tasks:
             self.run_until_complete(asyncio.wait(tasks, timeout=_CLEAN_UP_S))
-        for number in signal.valid_signals():  # asyncio closes first what a signal that comes meanwhile is written to
+        for number in signal.valid_signals():  # asyncio first closes the socket to which a signal's handler writes
             self.remove_signal_handler(number)
         super().close()

@@ -1,4 +1,4 @@
-"""Blocking calls in threads, their results in the loop."""
+"""Run blocking calls in threads, and pass their results to the loop."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ T = TypeVar("T")
 
 
 class Background:
-    """Runs what blocks in daemon threads; everything else stays in the loop's thread.
+    """Run blocking calls in daemon threads; everything else stays in the loop's thread.
 
     Args:
-        loop: Where results go.
+        loop: The loop that receives the results.
     """
 
     _of_loops: ClassVar[weakref.WeakKeyDictionary[Loop, Background]] = weakref.WeakKeyDictionary()
 
     @classmethod
     def of(cls, loop: Loop) -> Background:
-        """Return the one that all users of a loop share: each has two descriptors, and a job may have many hosts."""
+        """Return the instance that a loop's users share: each has two descriptors, and a job may have many hosts."""
         found = cls._of_loops.get(loop)
         if found is None:
             found = cls._of_loops[loop] = cls(loop)
@@ -37,17 +37,17 @@ class Background:
         self._results: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
-        for fd in (self._read, self._write):  # nobody can know when the last thread has told what it has found
+        for fd in (self._read, self._write):  # no other object knows when the last thread has delivered its result
             weakref.finalize(self, os.close, fd)
         loop.add_reader(self._read, self._deliver)
 
     def run(self, work: Callable[[], T], then: Callable[[T], object], failed: Callable[[Exception], object]) -> None:
-        """Call ``work`` in a thread, then in the loop ``then`` with its result, or ``failed`` with its exception."""
+        """Call ``work`` in a thread, then in the loop ``then`` with its result or ``failed`` with its exception."""
 
         def body() -> None:
             try:
                 value = work()
-            except Exception as error:  # noqa: BLE001 - handed to the loop's thread
+            except Exception as error:  # noqa: BLE001 - passed to the loop's thread
                 self.tell(functools.partial(failed, error))
             else:
                 self.tell(functools.partial(then, value))
@@ -57,9 +57,9 @@ class Background:
     async def call(self, work: Callable[[], T]) -> T:
         """Call ``work`` in a thread, and return its result, on a loop that runs coroutines.
 
-        A caller that is cancelled does not wait for the thread, whose result is dropped.
+        A cancelled caller does not wait for the thread, whose result is dropped.
         """
-        import asyncio  # the processes on the hosts do without
+        import asyncio  # not needed by the processes on the hosts
 
         result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
@@ -75,9 +75,9 @@ class Background:
         return await result
 
     def tell(self, function: Callable[[], object]) -> None:
-        """Call a function in the loop; for work that has something to say before it is done."""
+        """Call a function in the loop, for ``work`` that reports something before it is done."""
         self._results.put(function)
-        with contextlib.suppress(OSError):  # full: the loop is woken already
+        with contextlib.suppress(OSError):  # the pipe is full: the loop is woken already
             os.write(self._write, b".")
 
     def _deliver(self) -> None:

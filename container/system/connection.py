@@ -1,4 +1,4 @@
-"""Connections that carry :mod:`container.contract.messages`: on a loop, and for programs that wait."""
+"""Send and receive :mod:`container.contract.messages` over connections, on a loop or in blocking programs."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
     from container.system.loop import Loop
 
 _READ_SIZE = 1 << 16
-#: Peers that may wait to be accepted at once. All hosts of a job come in the same moment, and one that finds the queue
-#: full tries again only after a second. Linux cuts it to net.core.somaxconn (4,096).
+#: The largest number of peers that wait to be accepted. All hosts of a job connect at the same moment, and a host that
+#: finds the queue full tries again only after a second. Linux limits the number to net.core.somaxconn (4,096).
 BACKLOG = 4096
-#: Why a connection is closed whose peer has closed it: it said all that it wanted to, or was killed.
+#: The reason that is reported when the peer has closed the connection, because it was done or was killed.
 ENDED = "the connection was closed"
 
 
 class Connection:
-    """One end of a connection, on a loop. Messages sent are buffered; ``closed`` is called once.
+    """One end of a connection, on a loop. Sent messages are buffered; ``closed`` is called once.
 
     Args:
         loop: The loop that drives it.
-        end: A connected stream socket, or a pipe's descriptor that is only read, when there is something: it may
-            block. The connection owns it.
+        end: A connected stream socket, or a pipe's descriptor, which is only read, when it is readable, and so
+            may be a blocking one. The connection owns it.
         received: Called with each message.
-        closed: Called with the reason when the peer is gone or sends what is no message.
-        limit: The longest line in bytes, either way.
-        key: What every message received has; see :class:`~container.contract.messages.Decoder`.
+        closed: Called with the reason when the peer is gone or sends an invalid message.
+        limit: The longest line in bytes, sent or received.
+        key: The key that every received message has; see :class:`~container.contract.messages.Decoder`.
         descriptors: How many descriptors the peer may pass at once.
     """
 
@@ -70,26 +70,26 @@ class Connection:
 
     @property
     def congested(self) -> bool:
-        """Whether the peer has yet to take what was sent before."""
+        """Return whether earlier messages are still unsent."""
         return bool(self._outgoing)
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send a message; one to a closed connection is dropped (``closed`` has told).
+        """Send a message. It is dropped if the connection is closed, which ``closed`` has reported.
 
         Raises:
-            MessageError: it is over the limit.
+            MessageError: the message is longer than the limit.
         """
         if self.is_open:
             self._outgoing += encode(message, self._limit)
             self._flush()
 
     def take_descriptors(self) -> list[int]:
-        """Return the descriptors that came with the last messages; they are the caller's from now on."""
+        """Return the descriptors that came with the last messages; the caller owns them from now on."""
         taken, self._descriptors = self._descriptors, []
         return taken
 
     def close(self) -> None:
-        """Close without calling ``closed``. What has been sent is still delivered by the kernel."""
+        """Close the connection without calling ``closed``. The kernel still delivers what it has accepted."""
         if self.is_open:
             self.is_open = False
             self._loop.remove_reader(self._fd)
@@ -102,7 +102,7 @@ class Connection:
                 os.close(descriptor)
 
     def exchange(self, seconds: float) -> None:
-        """Send and receive what there is, without the loop, waiting so long at most."""
+        """Send and receive pending data without the loop, and wait at most ``seconds``."""
         if not self.is_open:
             return
         ready = select.poll()
@@ -124,7 +124,7 @@ class Connection:
         except BlockingIOError:
             sent = 0
         except OSError as error:
-            # The reader sees the end too, with whatever the peer said last still to be read.
+            # The reader notices the end as well, after it has read the peer's last messages.
             self._outgoing.clear()
             self._loop.remove_writer(self._fd)
             if not isinstance(error, BrokenPipeError | ConnectionResetError):
@@ -174,8 +174,8 @@ class BlockingConnection:
 
     Args:
         sock: A connected stream socket; the connection owns it.
-        limit: The longest line in bytes, either way.
-        key: What every message received has; see :class:`~container.contract.messages.Decoder`.
+        limit: The longest line in bytes, sent or received.
+        key: The key that every received message has; see :class:`~container.contract.messages.Decoder`.
     """
 
     def __init__(self, sock: socket.socket, *, limit: int = LIMIT, key: str | None = OPERATION) -> None:
@@ -198,8 +198,8 @@ class BlockingConnection:
         """Send a message, with descriptors beside it.
 
         Raises:
-            MessageError: it is over the limit.
-            OSError: the peer is gone, or does not take it within the socket's timeout.
+            MessageError: the message is longer than the limit.
+            OSError: the peer is gone, or does not accept the message within the socket's timeout.
         """
         line = encode(message, self._limit)
         if descriptors:
@@ -210,15 +210,16 @@ class BlockingConnection:
         """Wait for the next message.
 
         Args:
-            timeout: Seconds for it to come; None for the socket's own for each of its parts.
+            timeout: Seconds until the whole message must have arrived; None: the socket's own timeout holds for each
+                part.
             descriptors: How many descriptors may come with it; see :meth:`take_descriptors`.
 
         Returns:
             The message; None when the peer has closed the connection.
 
         Raises:
-            MessageError: it is no message.
-            TimeoutError: it has not come in time.
+            MessageError: the received line is no valid message.
+            TimeoutError: the message has not arrived in time.
             OSError: the connection broke.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -232,33 +233,33 @@ class BlockingConnection:
         return message
 
     def read(self, descriptors: int = 0) -> bool:
-        """Read once; returns whether the connection is still open. What has come is had by :meth:`take`."""
+        """Read once, and return whether the connection is still open; :meth:`take` returns the messages."""
         try:
             if descriptors:
                 data, passed = _receive(self._socket, descriptors)
                 self._descriptors += passed
             else:
                 data = self._socket.recv(_READ_SIZE)
-        except ConnectionResetError:  # the peer ended without having read everything
+        except ConnectionResetError:  # the peer ended before it had read everything
             return False
         self._decoder.feed(data)
         return bool(data)
 
     def take(self) -> Message | None:
-        """Return the next message of what has been read, if there is one.
+        """Return the next complete message of the data read so far; None if there is none.
 
         Raises:
-            MessageError: it is no message.
+            MessageError: the received line is no valid message.
         """
         return self._decoder.take()
 
     def take_descriptors(self) -> list[int]:
-        """Return the descriptors that came with the last messages; they are the caller's from now on."""
+        """Return the descriptors that came with the last messages; the caller owns them from now on."""
         taken, self._descriptors = self._descriptors, []
         return taken
 
     def close(self) -> None:
-        """Close it, and descriptors that nobody took."""
+        """Close the connection, and the descriptors that were not taken."""
         for descriptor in self.take_descriptors():
             os.close(descriptor)
         self._socket.close()
@@ -272,7 +273,7 @@ def _receive(sock: socket.socket, most: int) -> tuple[bytes, list[int]]:
 
 
 def _keep_alive(sock: socket.socket) -> None:
-    """Notice a machine that vanished without a word (no FIN) within some 20 seconds."""
+    """Detect within some 20 seconds that the peer's machine is gone without having closed the connection."""
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5)

@@ -1,4 +1,4 @@
-"""Copy a folder of code: quickly for small trees, and without links that point out of the copy."""
+"""Copy a folder of code: quickly for small trees, and without links that point outside the copy."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 _CHUNK = 1 << 20
-#: So much at once in the kernel, so that progress is seen.
+#: The bytes that the kernel copies in one call, so that progress can be reported between calls.
 _RANGE = 64 << 20
-#: What the kernel says of files that it cannot copy by itself: of two file systems, of one without it.
+#: The errors by which the kernel refuses to copy by itself: two file systems, or one without support.
 _NO_RANGE = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF})
 #: ``FICLONE`` of ``<linux/fs.h>``.
 _FICLONE = 0x40049409
-#: So many folders may be in each other, as in an archive of code.
+#: The largest depth of nested folders, as for an archive of code.
 _MAX_DEPTH = 128
 
 
 class CopyError(ValueError):
-    """Something in the folder cannot be copied; the message names it."""
+    """Error for an entry that cannot be copied; the message names it."""
 
 
 def copy_tree(source: Path, target: Path) -> None:
-    """Copy what is in ``source`` into ``target``, with modes and times.
+    """Copy the entries of ``source`` into ``target``, with modes and times.
 
     Links that stay inside ``source`` stay links, and are relative in the copy. Links out of it are followed, as
     SageMaker's SDK does when it packs a ``source_dir``.
 
     Args:
         source: The folder.
-        target: Where its entries go; made if it does not exist.
+        target: The folder for the copies, which is created if missing.
 
     Raises:
-        CopyError: an entry is neither a file, a folder nor a link, a link leads nowhere or in a circle, or folders are
+        CopyError: an entry is neither a file, a folder nor a link, a link is broken or circular, or folders are
             nested too deeply.
         OSError: reading or writing failed.
     """
@@ -47,13 +47,13 @@ def copy_tree(source: Path, target: Path) -> None:
 def copy_file(
     source: str, target: str, *, mode: int = stat.S_IRUSR | stat.S_IWUSR, advance: Callable[[int], None] | None = None
 ) -> None:
-    """Copy one file's content, mode and times; an existing file or link ``target`` is replaced.
+    """Copy a file's content, mode and times; an existing file or link ``target`` is replaced.
 
     Args:
         source: The file.
         target: Its copy.
-        mode: What the copy's mode has beside the file's own.
-        advance: Takes how many bytes more have been copied.
+        mode: Permission bits that are added to the file's own.
+        advance: Called with the number of bytes copied since the last call.
     """
     reading = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -77,7 +77,7 @@ def copy_file(
 
 
 def clones(source: str, target: str) -> bool:
-    """Return whether the file system makes copies at ``target`` by sharing blocks, in no time and no space."""
+    """Return whether the file system copies to ``target`` by sharing blocks, which takes no time and no space."""
     reading = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     try:
         writing = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -94,9 +94,10 @@ def clones(source: str, target: str) -> bool:
 
 
 def _copy_content(reading: int, writing: int, size: int) -> Iterator[int]:
-    """Copy what is not a hole, within the kernel: it lets the two share their blocks where it can (btrfs, XFS).
+    """Copy everything but holes within the kernel, which shares blocks between the files if it can (btrfs, XFS).
 
-    Yields how many bytes more have been copied.
+    Yields:
+        The number of bytes copied since the last value.
     """
     position = 0
     while position < size:
@@ -104,23 +105,23 @@ def _copy_content(reading: int, writing: int, size: int) -> Iterator[int]:
             data = os.lseek(reading, position, os.SEEK_DATA)
             hole = os.lseek(reading, data, os.SEEK_HOLE)
         except OSError as error:
-            # There is nothing but a hole from here on; or the file system knows no holes.
+            # The rest is a hole, or the file system does not report holes.
             data, hole = (size, size) if error.errno == errno.ENXIO else (position, size)
         yield data - position
         os.lseek(reading, data, os.SEEK_SET)
         os.lseek(writing, data, os.SEEK_SET)
         yield from _copy_range(reading, writing, hole - data)
         position = hole
-    # What has come since; also all of a file whose size the file system does not know.
+    # Copy what was added since, or the whole of a file whose size the file system does not know.
     os.lseek(reading, size, os.SEEK_SET)
     os.lseek(writing, size, os.SEEK_SET)
     yield from _copy_range(reading, writing, sys.maxsize)
     if os.fstat(writing).st_size < size <= os.fstat(reading).st_size:
-        os.ftruncate(writing, size)  # it ends in a hole
+        os.ftruncate(writing, size)  # the file ends in a hole
 
 
 def _copy_range(reading: int, writing: int, count: int) -> Iterator[int]:
-    """Copy so many bytes from where both are, or up to the end."""
+    """Copy ``count`` bytes from the current positions, or up to the end."""
     try:
         while count and (copied := os.copy_file_range(reading, writing, min(_RANGE, count))):
             count -= copied
@@ -128,7 +129,7 @@ def _copy_range(reading: int, writing: int, count: int) -> Iterator[int]:
     except OSError as error:
         if error.errno not in _NO_RANGE:
             raise
-    # The rest: all of it where the kernel has no such copy for these files.
+    # Copy the rest, which is everything if the kernel cannot copy these files.
     while count and (chunk := os.read(reading, min(_CHUNK, count))):
         view = memoryview(chunk)
         while view:
@@ -141,10 +142,10 @@ def _copy_folder(source: str, target: str, root: str, above: tuple[str, ...]) ->
     """Copy a folder's entries.
 
     Args:
-        source: The folder, without links in its path.
+        source: The folder; its path has no links.
         target: Its copy.
         root: The folder that links must stay in to stay links.
-        above: The folders that are being copied, ``source`` the last.
+        above: The folders that are being copied, ending with ``source``.
     """
     if len(above) > _MAX_DEPTH:
         raise CopyError(f"{above[0]} has folders nested more than {_MAX_DEPTH} deep: {source[:200]}…")
@@ -181,9 +182,9 @@ def _copy_link(link: str, copy: str, root: str, above: tuple[str, ...]) -> None:
 
 
 def link_within(link: str, root: str) -> str | None:
-    """Return a relative target for ``link`` if it stays inside ``root``, else None.
+    """Return a relative target for ``link`` if it stays inside ``root``; else None.
 
-    A link that leads nowhere stays inside if the path that it names would.
+    A broken link stays inside if the path that it names is inside.
 
     Args:
         link: Path of the link, under ``root``.
@@ -200,12 +201,13 @@ def link_within(link: str, root: str) -> str | None:
 
 
 def _climbs_out(target: str, folder: str) -> bool:
-    """Return whether a relative link leaves the root on its way, even if it comes back by the root's name, which a copy
-    does not have.
+    """Return whether a relative link leaves the root on its way.
+
+    Such a link may come back by the root's name, which a copy does not have.
 
     Args:
-        target: Where the link leads, from ``folder``.
-        folder: The link's folder, from the root.
+        target: The link's target, relative to ``folder``.
+        folder: The link's folder, relative to the root.
     """
     depth = 0 if folder == "." else folder.count("/") + 1
     for part in target.split("/"):

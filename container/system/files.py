@@ -1,4 +1,4 @@
-"""Atomic file writes, tolerant JSON reads, and the cache's folder."""
+"""Write files atomically, read JSON tolerantly, and return the cache's folder."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def cache_root() -> Path:
 
 
 def replace(path: Path, data: bytes) -> None:
-    """Replace a file atomically; it is for the user only (0600).
+    """Replace a file atomically, with mode 0600.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}")
     try:
@@ -39,7 +39,7 @@ def replace(path: Path, data: bytes) -> None:
 
 
 def names_in(folder: str | os.PathLike[str]) -> list[str]:
-    """Return the sorted names in a folder; none where it cannot be read."""
+    """Return the sorted names in a folder; an empty list if it cannot be read."""
     try:
         return sorted(os.listdir(folder))
     except OSError:
@@ -47,7 +47,7 @@ def names_in(folder: str | os.PathLike[str]) -> list[str]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; it is empty where the file is missing or damaged."""
+    """Read a JSON object; return an empty one if the file is missing or damaged."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -56,9 +56,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace a JSON file atomically; it is for the user only (0600).
+    """Replace a JSON file atomically, with mode 0600.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     replace(path, json.dumps(value, indent=1).encode() + b"\n")

@@ -1,7 +1,7 @@
-"""Private folders for sockets and session files, and one for the locks on ports.
+"""Create private folders for sockets and session files, and one for the locks on ports.
 
-Each holds a note of who made it, by which :mod:`container.system.unused` finds what a killed job has left. A folder
-without one is somebody else's, whatever its name.
+Each has a file that names its maker, by which :mod:`container.system.unused` finds the folders that killed jobs have
+left. A folder without this file belongs to another program, whatever its name.
 """
 
 from __future__ import annotations
@@ -20,31 +20,35 @@ from container.system.removing import remove_tree
 PREFIX = "fleetfit-"
 #: A job's folder, as ``mkdtemp`` names it.
 NAME = re.compile(re.escape(PREFIX) + "[a-z0-9_]{8}")
-#: The folders of importers have no note, as they go when they are empty. Nobody else names one so.
+#: The folders of importers have no maker's file, as they are removed when they are empty. No other program uses such
+#: names.
 _OF_IMPORTERS = re.compile(re.escape(PREFIX) + r"(imports-[0-9a-f]{8}|kept-\d+-[0-9a-f]{8})")
-#: The note of who made a folder: pid, start and PID namespace of a process.
+#: The file that names a folder's maker: the pid, start time and PID namespace of a process.
 NOTE = ".fleetfit-made-by"
-#: Where each host of a job has one more, whose name begins with that of the job's.
+#: Each host of a job has one more folder here, whose name begins with that of the job's folder.
 SHARED_MEMORY = "/dev/shm"
 
-#: mpirun splits its parameters at spaces, and hands paths to a shell's reader unquoted.
+#: mpirun splits its parameters at spaces, and passes paths unquoted to a shell.
 _PLAIN = re.compile(r"[A-Za-z0-9._/+-]+")
-#: The path of a unix socket has at most 107 bytes (unix(7)); the longest of ours is this much longer than the root's.
+#: The path of a unix socket has at most 107 bytes (unix(7)); fleetfit's longest socket path is this much longer than
+#: the root's path.
 _LONGEST = 107 - len("/fleetfit-12345678/algo-10000/host.sock")
 _FALLBACK = "/tmp"
 
 
 def root() -> str:
-    """Return where private folders are made: ``TMPDIR``, or ``/tmp`` if that path is too long or not plain."""
+    """Return the parent of the private folders: ``TMPDIR``, or ``/tmp`` if that path is too long or has special
+    characters.
+    """
     folder = tempfile.gettempdir()
     return folder if len(folder) <= _LONGEST and _PLAIN.fullmatch(folder) else _FALLBACK
 
 
 def make() -> Path:
-    """Make one that only this user can enter.
+    """Create a private folder, which only this user can enter.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the folder cannot be created.
     """
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=root()))
     claim(folder)
@@ -53,14 +57,14 @@ def make() -> Path:
 
 @contextlib.contextmanager
 def temporary(what: str, within: str | None = None) -> Iterator[Path]:
-    """Make one for something that is soon over, and remove it.
+    """Create a private folder for the time of a ``with`` block, and remove it afterwards.
 
     Args:
-        what: The rest of its name begins so.
-        within: Where it is made; default: ``TMPDIR``.
+        what: The part of its name after the common prefix.
+        within: Its parent; default: ``TMPDIR``.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the folder cannot be created.
     """
     folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{what}-", dir=within))
     try:
@@ -71,29 +75,29 @@ def temporary(what: str, within: str | None = None) -> Iterator[Path]:
 
 
 def claim(folder: Path) -> None:
-    """Note that this process has made a folder.
+    """Record in a folder that this process has created it.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     text = " ".join((str(os.getpid()), processes.began(os.getpid()), os.readlink("/proc/self/ns/pid")))
     (folder / NOTE).write_text(text, encoding="ascii")
 
 
 def is_abandoned(folder: Path) -> bool:
-    """Return whether a folder is one of ours, and its maker is gone; others may use it still."""
+    """Return whether fleetfit has created a folder and its maker is gone; other processes may still use it."""
     if _OF_IMPORTERS.fullmatch(folder.name):
         return True
     try:
         pid, began, namespace = (folder / NOTE).read_text(encoding="ascii").split()
-        # In another PID namespace nobody here can say who uses it.
+        # From another PID namespace, the folder's users cannot be determined.
         return namespace == os.readlink("/proc/self/ns/pid") and processes.began(int(pid)) != began
     except (OSError, ValueError):
         return False
 
 
 def remove_if_empty(folder: Path) -> None:
-    """Remove one in which nothing is left but the note; else leave it."""
+    """Remove a private folder if it holds nothing but the maker's file."""
     if names_in(folder) == [NOTE]:
         with contextlib.suppress(OSError):
             (folder / NOTE).unlink()
@@ -101,19 +105,19 @@ def remove_if_empty(folder: Path) -> None:
 
 
 def unmade() -> Path:
-    """Return the path of one for importers that is not there yet: who needs it makes it, for this user only."""
+    """Return a new path for a folder of importers; the process that needs the folder creates it with mode 0700."""
     return Path(root()) / f"{PREFIX}imports-{os.urandom(4).hex()}"
 
 
 def of_importers(whose: str) -> Path:
-    """Return the folder of the importers that are kept for a user's jobs; see :mod:`container.system.importers`.
+    """Return the folder of the importers that stay for a user's next jobs; see :mod:`container.system.importers`.
 
     Args:
-        whose: A digest of the home's path, of eight characters, or the folder's own path.
+        whose: An eight-character digest of the home's path, or the folder's own path.
     """
     return Path(whose) if os.path.isabs(whose) else Path(root()) / f"{PREFIX}kept-{os.getuid()}-{whose}"
 
 
 def of_ports() -> Path:
-    """Return the folder where this user's jobs lock their ports; all of them share it, and it stays when they end."""
+    """Return the folder in which all jobs of this user lock their ports; it stays after the jobs."""
     return Path(tempfile.gettempdir()) / f"{PREFIX}ports-{os.getuid()}"

@@ -1,4 +1,4 @@
-"""A process that is forked for whoever asks over a socket, with descriptors beside the request."""
+"""Fork a process for each request over a socket, which carries descriptors as well."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def send(sock: socket.socket, message: Mapping[str, Any]) -> None:
 
 
 class ForkServer(abc.ABC):
-    """Forks a process for each request that is sent to it.
+    """A process that forks itself for each request that it receives.
 
     Args:
-        listener: Where those who ask connect.
-        name: What this process is called.
+        listener: The socket at which clients connect.
+        name: The name of this process.
     """
 
     def __init__(self, listener: socket.socket, name: str) -> None:
@@ -37,12 +37,16 @@ class ForkServer(abc.ABC):
         listener.setblocking(False)
         self._listener = listener
         self.peers: dict[int, socket.socket] = {}  # by descriptor
-        self._forked: dict[int, socket.socket] = {}  # by pid, who has asked for it
+        self._forked: dict[int, socket.socket] = {}  # by pid, the client that has requested it
         self._poll = select.poll()
         self._poll.register(listener, select.POLLIN)
 
     def run(self) -> dict[str, Any]:
-        """Serve; return in a forked process alone, with what it was forked for."""
+        """Serve requests; return only in a forked process.
+
+        Returns:
+            The request for which this process was forked.
+        """
         processes.become_subreaper()
         read, write = os.pipe()
         os.set_blocking(write, False)
@@ -66,8 +70,8 @@ class ForkServer(abc.ABC):
                     return request
 
     def accept(self) -> None:
-        """Take those who have connected."""
-        with contextlib.suppress(OSError):  # there are no more, or no descriptors
+        """Accept all waiting connections."""
+        with contextlib.suppress(OSError):  # no more connections, or no descriptors left
             while True:
                 sock = self._listener.accept()[0]
                 self.peers[sock.fileno()] = sock
@@ -85,7 +89,7 @@ class ForkServer(abc.ABC):
             send(sock, message)
 
     def drop(self, sock: socket.socket) -> None:
-        """Forget one that has connected."""
+        """Close the connection to a client."""
         self._poll.unregister(sock)
         del self.peers[sock.fileno()]
         sock.close()
@@ -100,7 +104,7 @@ class ForkServer(abc.ABC):
         with open(passed.pop(0), "rb") as file:
             request: dict[str, Any] = {**json.load(file), "passed": passed}
         pid, why = -1, None
-        with contextlib.suppress(OSError):  # who asks has ended, or there are too many processes
+        with contextlib.suppress(OSError):  # the client has ended, or there are too many processes
             why = self._refusal(request)
             pid = -1 if why else forking.fork()
         if pid == 0:
@@ -114,7 +118,7 @@ class ForkServer(abc.ABC):
         return None
 
     def _patience(self) -> float | None:
-        """Return for how many milliseconds to wait; None for ever."""
+        """Return the longest wait for requests in milliseconds; None: without limit."""
         return None
 
     def _hung_up(self, sock: socket.socket, data: bytes) -> None:
@@ -122,19 +126,25 @@ class ForkServer(abc.ABC):
 
     @abc.abstractmethod
     def _refusal(self, request: Mapping[str, Any]) -> str | None:
-        """Return why nothing is forked for a request; None if something is."""
+        """Return the reason for which a request is refused; None if it is granted."""
 
     @abc.abstractmethod
     def _answer(self, sock: socket.socket, request: Mapping[str, Any], pid: int, why: str) -> None:
-        """Tell a client what has been forked for it.
+        """Answer a client's request.
 
         Args:
             sock: The connection to the client.
-            request: What was asked.
-            pid: The process; -1 if there is none.
-            why: Why there is none.
+            request: The request.
+            pid: The forked process; -1 if there is none.
+            why: The reason for which there is none.
         """
 
     @abc.abstractmethod
     def _ended(self, pid: int, status: int, usage: resource.struct_rusage) -> None:
-        """Take the end of a process that was forked: its wait status, and what it has used."""
+        """Handle the end of a forked process.
+
+        Args:
+            pid: The process.
+            status: Its wait status.
+            usage: The resources that it has used.
+        """

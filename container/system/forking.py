@@ -1,4 +1,4 @@
-"""Whether a process can be forked: what a fork would not copy, or would share."""
+"""Find out whether this process can be forked: what a fork would not copy, or would share."""
 
 from __future__ import annotations
 
@@ -12,37 +12,39 @@ from importlib.machinery import PathFinder
 
 
 def fork() -> int:
-    """Fork this process, without Python's warning of threads: :func:`obstacle` looks for them."""
+    """Fork this process without Python's warning about threads, which :func:`obstacle` detects."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return os.fork()
 
 
 def descriptors() -> dict[int, str]:
-    """Return the descriptors of this process, and what they are of."""
+    """Return the targets of this process's descriptors, by number."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the one by which they were listed
+        with contextlib.suppress(OSError):  # the descriptor of the listing itself
             found[int(name)] = os.readlink("/proc/self/fd/" + name)
     return found
 
 
 def obstacle(before: Mapping[int, str], own: Collection[int]) -> str | None:
-    """Return what a module has done that a fork would not copy, or would share; None if there is nothing.
+    """Return the first obstacle to a fork: state that a fork would not copy or would share, or a traced script; None if
+    there is none.
 
     Args:
         before: The descriptors before the modules were imported.
-        own: Descriptors that are known, and may be shared.
+        own: Known descriptors, which may be shared.
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    if (pid := fork()) == 0:  # for which numerical libraries end their threads, until these are needed again
+    if (pid := fork()) == 0:  # makes numerical libraries stop their threads until the next use
         os._exit(0)
     os.waitpid(pid, 0)
     opened = {path for fd, path in descriptors().items() if before.get(fd) != path and fd not in own}
-    opened = {path if path.startswith("/") else f"a {path.partition(':')[0]}" for path in opened}  # many have numbers
+    # sockets and pipes have numbers
+    opened = {path if path.startswith("/") else f"a {path.partition(':')[0]}" for path in opened}
     files = sorted(opened - {"/dev/null", "/dev/urandom"})
-    custom = PathFinder.find_spec("sitecustomize")  # a distribution's own only looks for a reporter of crashes
+    custom = PathFinder.find_spec("sitecustomize")  # a distribution's own only looks for a crash reporter
     with open(f"/proc/self/task/{os.getpid()}/children") as children:
         reasons = {
             "a module starts threads when it is imported": len(os.listdir("/proc/self/task")) > 1,

@@ -1,8 +1,8 @@
-"""Named points at which a test holds a process, to interrupt it just there. Outside of tests nothing is held.
+"""Block a process at a named point, so that a test can interrupt it exactly there. Outside of tests, no point blocks.
 
-A test sets :data:`FOLDER` to a folder, and listens there on a unix socket for each point that it wants to hold. Who
-comes to such a point connects, and waits until the test closes the connection, which its death does too. The kernel
-tells the test who has connected, also across namespaces. Only the thread that came waits.
+A test sets :data:`FOLDER` to a folder, and listens there on a unix socket for each point at which it wants to block
+processes. A process that reaches such a point connects, and waits until the test closes the connection or ends. The
+kernel tells the test which process has connected, also across namespaces. Only the thread that reached the point waits.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ FOLDER = "FLEETFIT_HOLD"
 
 
 def hold(point: str) -> None:
-    """Wait here while a test holds this point: ``room.moment``."""
+    """Wait while a test holds this point, which is named ``room.moment``."""
     if (folder := os.environ.get(FOLDER)) is not None:
         _wait(os.path.join(folder, point))
 
@@ -23,6 +23,6 @@ def _wait(path: str) -> None:
     import contextlib
     import socket
 
-    with socket.socket(socket.AF_UNIX) as connection, contextlib.suppress(OSError):  # nobody holds this one
+    with socket.socket(socket.AF_UNIX) as connection, contextlib.suppress(OSError):  # no test holds this point
         connection.connect(path)
         connection.recv(1)

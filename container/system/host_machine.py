@@ -1,4 +1,4 @@
-"""This machine as a plan sees it: Python, cores, GPUs, mpirun."""
+"""Describe this machine for a plan: Python, cores, GPUs, mpirun."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from container.system import machine, openmpi
 
 
 def this_machine(*, with_mpi: bool = False) -> Machine:
-    """Look at the machine that this process runs on.
+    """Return the description of the machine that this process runs on.
 
     Args:
-        with_mpi: Whether to look for mpirun and its version, which costs some milliseconds.
+        with_mpi: Whether to look for mpirun and its version, which takes some milliseconds.
     """
     mpirun = openmpi.find_mpirun() if with_mpi else None
     return Machine(
@@ -32,19 +32,20 @@ def this_machine(*, with_mpi: bool = False) -> Machine:
 
 
 def cpu_count() -> int:
-    """Return the cores that this process may run on, or its part of their time where a container has a limit."""
+    """Return the number of cores that this process may use, within a container's limit on processor time."""
     return machine.cores()
 
 
 def gpu_count() -> int:
-    """Count the NVIDIA devices that this process sees, without starting a program."""
+    """Return the number of NVIDIA devices that this process sees, without starting a program."""
     return len(machine.gpus())
 
 
 def identity() -> str:
-    """Return what tells this machine from others, whatever it is called: its boot, its network and its name.
+    """Return a text that identifies this machine, whatever its name: its boot id, network namespace and host name.
 
-    Containers, and network namespaces, are machines of their own. Empty where the kernel does not say.
+    Containers and network namespaces count as separate machines. The text is empty if the kernel does not provide
+    these.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

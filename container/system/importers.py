@@ -1,6 +1,6 @@
-"""The importers of a machine: who they are, as each of them notes it beside its socket.
+"""List the importers of a machine, each of which has a file with its facts beside its socket.
 
-See :mod:`container.toolkit.importer`. One that is kept waits for the next job of its user and home.
+See :mod:`container.toolkit.importer`. A kept importer waits for the next job of its user and home.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from container.system import files
 
 @dataclasses.dataclass(frozen=True)
 class KnownImporter:
-    """An importer.
+    """An importer, as its file describes it.
 
     Attributes:
         pid: Its process.
-        packages: What it has imported.
-        until: When it ends if nobody needs it before, in seconds since the epoch; None while somebody does.
+        packages: The packages that it has imported.
+        until: When it exits if no job needs it before, in seconds since the epoch; None while a job uses it.
         place: Its socket.
     """
 
@@ -36,7 +36,7 @@ class KnownImporter:
 
 
 def noted(folder: Path) -> list[KnownImporter]:
-    """Return the importers in a folder that run."""
+    """Return the running importers of a folder."""
     found = []
     for file in sorted(folder.glob("*.json")):
         try:
@@ -51,12 +51,12 @@ def noted(folder: Path) -> list[KnownImporter]:
 
 
 def pids(folder: Path) -> list[int]:
-    """Return the pids of the importers in a folder that run."""
+    """Return the pids of the running importers of a folder."""
     return [one.pid for one in noted(folder)]
 
 
 def runs(pid: int) -> bool:
-    """Return whether a process is an importer: another may have its pid by now."""
+    """Return whether a process is an importer: its pid may have been reused."""
     try:
         return b"FLEETFIT_IMPORTER=" in Path(f"/proc/{pid}/environ").read_bytes() and os.getpid() != pid
     except OSError:
@@ -69,7 +69,7 @@ def note(place: Path, pid: int, packages: Sequence[str], until: float | None) ->
 
 
 def noted_pid(place: Path) -> int | None:
-    """Return the pid of the importer of a socket, as noted."""
+    """Return the pid in the file of the importer at a socket; None if there is none."""
     pid: int | None = files.read_json(_note(place)).get("pid")
     return pid
 
@@ -79,15 +79,16 @@ def _note(place: Path) -> Path:
 
 
 def forget(place: Path) -> None:
-    """Remove the socket of an importer that has ended, and the folder where it was the last; not another's there.
+    """Remove the socket of an importer that has ended, and the folder if no other is in it; keep a running importer's
+    socket.
 
     Args:
         place: The socket.
     """
-    with contextlib.suppress(OSError):  # another importer there has removed the folder, or still has it
+    with contextlib.suppress(OSError):  # another importer has removed the folder, or still uses it
         folder = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            fcntl.flock(folder, fcntl.LOCK_EX)  # which whoever starts one holds
+            fcntl.flock(folder, fcntl.LOCK_EX)  # held by any process that starts an importer
             if all(one.place != place for one in noted(place.parent)):
                 remove(place)
         finally:
@@ -95,7 +96,7 @@ def forget(place: Path) -> None:
 
 
 def forget_ended(folder: Path) -> None:
-    """Remove what importers in a folder have left that were killed together with the toolkits that had started them."""
+    """Remove the files of importers that were killed together with the toolkits that had started them."""
     running = {one.place for one in noted(folder)}
     for file in folder.glob("*.json"):
         if (place := file.with_suffix("")) not in running:
@@ -103,21 +104,25 @@ def forget_ended(folder: Path) -> None:
 
 
 def remove(place: Path) -> None:
-    """Remove the socket of an importer, and the folder where it was the last."""
+    """Remove the socket and file of an importer, and the folder if it is empty then."""
     for file in (place, _note(place)):
         file.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # others' are there
+    with contextlib.suppress(OSError):  # other importers use the folder
         place.parent.rmdir()
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock: one importer is started where several toolkits need it."""
+    """Hold the folder's lock, so that only one importer is started when several toolkits need it.
+
+    Raises:
+        PermissionError: the folder belongs to another user, or others may enter it.
+    """
     there = False
     while not there:
         folder.mkdir(mode=0o700, exist_ok=True)
         fd = -1
-        with contextlib.suppress(FileNotFoundError):  # the last importer there has just removed it
+        with contextlib.suppress(FileNotFoundError):  # the last importer has just removed the folder
             fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             fcntl.flock(fd, fcntl.LOCK_EX)
             there = os.path.samestat(os.fstat(fd), folder.lstat())
@@ -133,7 +138,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def connect(place: Path) -> socket.socket | None:
-    """Connect to the importer of a socket; None where there is none."""
+    """Connect to the importer at a socket; return None if there is none."""
     sock = socket.socket(socket.AF_UNIX)
     try:
         sock.connect(str(place))

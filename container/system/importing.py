@@ -1,4 +1,4 @@
-"""Imports that are under way, as others are told of them."""
+"""Report the progress of imports."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-#: Seconds between two that are told.
+#: Seconds between two reports.
 _EVERY_S = 1.0
 
 
 class Importing:
-    """Notes the modules that are looked for within a block, and tells now and then that imports go on.
+    """Record the modules that are imported within a block, and report now and then that imports proceed.
 
-    It stands first in ``sys.meta_path`` and finds nothing.
+    The object is the first finder in ``sys.meta_path``, and finds no module.
 
     Args:
-        tell: Called with a module's name. A name that is looked for again is no progress.
+        tell: Called with a module's name. A name that is searched for again is no progress.
 
     Attributes:
-        names: The modules and packages that were looked for.
+        names: The modules and packages that were searched for.
     """
 
     def __init__(self, tell: Callable[[str], object]) -> None:
@@ -38,7 +38,7 @@ class Importing:
         sys.meta_path.remove(self)
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> None:
-        """Note that a module is looked for."""
+        """Record that a module is searched for."""
         if name not in self.names and time.monotonic() >= self._next:
             self._next = time.monotonic() + _EVERY_S
             self._tell(name)

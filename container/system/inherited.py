@@ -1,4 +1,4 @@
-"""What a process has from its parent, beside its environment: compared, and taken over by another process."""
+"""Compare what processes have inherited beside their environment, and take it over from another process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NAMESPACES = ("ipc", "mnt", "net", "pid", "user", "uts")
 
 
 def traits(pid: int) -> dict[str, Any]:
-    """Return what no other process can take over from a process."""
+    """Return the properties of a process that no other process can take over."""
     status = _status(pid)
     return {
         "cores": sorted(os.sched_getaffinity(pid)),
@@ -26,13 +26,13 @@ def traits(pid: int) -> dict[str, Any]:
 
 
 def difference(pid: int) -> str | None:
-    """Return why this process, or a fork, cannot take over what a process has; None if it can."""
+    """Return why this process or its forks cannot take over the properties of a process; None if they can."""
     own = traits(os.getpid())
     return next((f"its {name} differ" for name, theirs in traits(pid).items() if theirs != own[name]), None)
 
 
 def take_over(pid: int) -> None:
-    """Take over the working folder, umask, limits and priority for the out-of-memory killer of a process."""
+    """Take over the working folder, umask, limits and out-of-memory score of a process."""
     os.chdir(f"/proc/{pid}/cwd")
     os.umask(int(_status(pid)["Umask"], 8))
     score = Path(f"/proc/{pid}/oom_score_adj").read_text(encoding="ascii")

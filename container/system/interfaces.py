@@ -1,4 +1,4 @@
-"""This machine's network interfaces and their addresses, without starting a program."""
+"""Read this machine's network interfaces and their addresses, without starting a program."""
 
 from __future__ import annotations
 

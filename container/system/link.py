@@ -1,4 +1,4 @@
-"""A connection on the loop that carries frames (:mod:`container.contract.frames`), by descriptors of any kind."""
+"""Carry frames (:mod:`container.contract.frames`) over a connection on the loop, with descriptors of any kind."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from container.contract.messages import Message, MessageError
 from container.system.loop import Loop
 
 _READ_SIZE = 1 << 18
-#: Streams wait while so many bytes are unsent, and go on when so few are left.
+#: Streams pause while more than so many bytes are unsent, and resume when at most so few are left.
 _HIGH, _LOW = 4 << 20, 1 << 20
 
 
 class LinkHandler(Protocol):
-    """Takes what comes over a link."""
+    """A link's receiver of messages."""
 
     def received(self, message: Message, body: bytes) -> None:
-        """Take a message and its bytes."""
+        """Handle a message and its bytes."""
 
     def closed(self, reason: str) -> None:
-        """Take the link's end, once: the peer is gone, or sends what is no frame."""
+        """Handle the link's end, once: the peer is gone, or has sent an invalid frame."""
 
 
 class HostLink:
     """One end of a connection.
 
-    Messages are never held up: what streams through (:meth:`add_reader`) waits while the peer is slow.
+    Messages are always accepted for sending; a stream (:meth:`add_reader`) pauses while the peer is slow.
 
     Args:
         loop: The loop that drives it.
         read: The descriptor to read from; the link owns it.
         write: The descriptor to write to, perhaps the same; the link owns it.
-        handler: Takes what comes.
+        handler: Receives messages and the link's end.
     """
 
     def __init__(self, loop: Loop, read: int, write: int, handler: LinkHandler) -> None:
@@ -52,7 +52,7 @@ class HostLink:
         loop.add_reader(read, self._readable)
 
     def send(self, message: Message, body: bytes = b"") -> None:
-        """Send a message; one to a peer that is gone is dropped."""
+        """Send a message; it is dropped if the peer is gone."""
         if self.open:
             waiting = bool(self._outgoing)
             self._outgoing += encode(message, body)
@@ -60,7 +60,7 @@ class HostLink:
                 self._flush()
 
     def add_reader(self, fd: int, callback: Callable[[], object]) -> None:
-        """Call ``callback`` when a descriptor can be read and the peer keeps up."""
+        """Call ``callback`` when a descriptor is readable and the peer is not slow."""
         self._streams[fd] = callback
         if not self._held:
             self._loop.add_reader(fd, callback)
@@ -71,7 +71,7 @@ class HostLink:
             self._loop.remove_reader(fd)
 
     def close(self) -> None:
-        """Close without calling ``closed``; what is unsent is lost."""
+        """Close without calling ``closed``; unsent data is lost."""
         if self.open:
             self.open = False
             self._loop.remove_reader(self._read)
@@ -95,7 +95,7 @@ class HostLink:
         except BlockingIOError:
             self._loop.add_writer(self._write, self._flush)
         except OSError as error:
-            # The reader sees the end too, with whatever the peer said last still to be read.
+            # The reader notices the end as well, after it has read the peer's last messages.
             self._outgoing.clear()
             self._loop.remove_writer(self._write)
             if not isinstance(error, BrokenPipeError | ConnectionResetError):

@@ -1,4 +1,4 @@
-"""Local places as a job names them: plain paths and ``file://`` URLs."""
+"""Read the locations of a job that are local: plain paths and ``file://`` URLs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class LocationError(ValueError):
-    """A location that cannot be used here; the message says which one and what can."""
+    """Error for a location that cannot be used here; the message names the location and the alternatives."""
 
 
 def is_s3(location: str) -> bool:
@@ -16,7 +16,7 @@ def is_s3(location: str) -> bool:
 
 
 def path_here(location: str) -> Path | None:
-    """Return the path that a location names; None for one that is not of this machine."""
+    """Return the path that a location names; None if the location is not on this machine."""
     try:
         return local_path(location)
     except LocationError:
@@ -26,11 +26,11 @@ def path_here(location: str) -> Path | None:
 def local_path(location: str | os.PathLike[str]) -> Path:
     """Return the path that a plain path or a ``file://`` URL names.
 
-    SageMaker's SDK takes what follows ``file://`` as it is, ``Path.as_uri()`` escapes it (``%20``): the path as it is
-    wins where it exists.
+    SageMaker's SDK takes the text after ``file://`` literally, while ``Path.as_uri()`` escapes it (``%20``): the
+    literal path is taken if it exists.
 
     Raises:
-        LocationError: it is not a local location, or not an absolute one.
+        LocationError: the location is not local, or not absolute.
     """
     text = os.fspath(location)
     if text.startswith("file://"):

@@ -1,4 +1,4 @@
-"""Locks on files: the kernel releases one when the last process that holds its descriptor ends, for whatever reason."""
+"""Lock files: the kernel releases a lock when the last process that holds its descriptor ends, for whatever reason."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ import os
 import time
 from pathlib import Path
 
-#: How long those who only ask whether a lock is held are waited for, in seconds, and how long between two looks.
+#: How long :func:`take_from_askers` waits for processes that only test the lock, and its pause between two tries, in
+#: seconds.
 _ASKING_S = 5.0
 _PAUSE_S = 0.002
 
 
 def take(path: Path) -> int | None:
-    """Take a lock; returns the descriptor that holds it, or None when another process does.
+    """Take a lock.
+
+    Returns:
+        The descriptor that holds the lock; None if another process holds it.
 
     Raises:
-        OSError: the file cannot be made or opened.
+        OSError: the file cannot be created or opened.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -28,13 +32,13 @@ def take(path: Path) -> int | None:
 
 
 def take_from_askers(descriptor: int) -> bool:
-    """Take the lock of an open file, though somebody may be asking by :func:`is_held` at this moment.
+    """Take the lock of an open file, even if a process tests it with :func:`is_held` at this moment.
 
     Args:
-        descriptor: The file's.
+        descriptor: The file's descriptor.
 
     Returns:
-        Whether it was taken; False when another process holds it.
+        Whether it was taken; False if another process holds it.
     """
     until = time.monotonic() + _ASKING_S
     while True:
@@ -48,7 +52,7 @@ def take_from_askers(descriptor: int) -> bool:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        # Those who only ask share it, for a moment.
+        # Processes that only test the lock share it for a moment.
         fcntl.flock(descriptor, fcntl.LOCK_UN)
         if time.monotonic() > until:
             return False
@@ -56,13 +60,13 @@ def take_from_askers(descriptor: int) -> bool:
 
 
 def is_held(path: Path) -> bool:
-    """Return whether a process holds a lock; False where there is no such file."""
+    """Return whether a process holds a lock; False if the file does not exist."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
-        # Shared, so that two who ask at once do not take each other for the holder.
+        # The lock is shared, so that two processes that test it at once do not take each other for the holder.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

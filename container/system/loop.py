@@ -1,7 +1,7 @@
-"""The event loop: descriptors, timers, signals and children, in one thread.
+"""Run descriptors, timers, signals and children in one thread: the event loop.
 
-The processes on a job's hosts (agent, toolkit, rank wrapper) run :class:`SelectorLoop`: they are started by the dozen,
-and for each of them the import of asyncio would be paid again. The supervisor runs asyncio
+The processes on a job's hosts (agent, toolkit, rank wrapper) run :class:`SelectorLoop`: dozens of them are started,
+and each would have to import asyncio. The supervisor runs asyncio
 (:mod:`container.system.asyncio_loop`). The code that both sides share uses the methods that both loops have.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: epoll takes at most 2^31 milliseconds, which is less than the longest max_run.
 _LONGEST_WAIT = 3600.0
 
-#: Either loop.
+#: Either of the two loops.
 Loop: TypeAlias = "SelectorLoop | AsyncioLoop"
 
 
@@ -34,17 +34,17 @@ class Timer(Protocol):
     """A pending call; see :meth:`SelectorLoop.call_later`."""
 
     def cancel(self) -> None:
-        """Cancel the call. Has no effect after the call."""
+        """Cancel the call; has no effect after the call."""
 
 
 class Children:
-    """The children of this process, whose ends a loop tells."""
+    """The child processes of this process, whose ends a loop reports."""
 
     def __init__(self) -> None:
         self._children: dict[int, Callable[[int], None]] = {}
 
     def on_child(self, pid: int, callback: Callable[[int], None]) -> None:
-        """Call ``callback`` with the wait status when the child ends. Register before the loop runs on."""
+        """Call ``callback`` with the wait status when the child ends; must be called before the loop continues."""
         self._children[pid] = callback
 
     def reap(self) -> None:
@@ -52,7 +52,11 @@ class Children:
         self._tell(processes.reap()[0])
 
     def end_descendants(self, *, spare: Collection[int] = ()) -> list[int]:
-        """Kill everything below this process but the spared trees; the callbacks of known children are called."""
+        """Kill all descendants of this process but the spared trees, and call the callbacks of known children.
+
+        Returns:
+            The pids of descendants that are still there, normally none.
+        """
         left, ended = processes.end_descendants(spare=spare)
         self._tell(ended)
         return left
@@ -73,14 +77,14 @@ class _Call:
         self.cancelled = False
 
     def cancel(self) -> None:
-        """See :meth:`Timer.cancel`."""
+        """Cancel the call; see :meth:`Timer.cancel`."""
         self.cancelled = True
 
 
 class SelectorLoop(Children):
-    """The small loop of the processes on a job's hosts. Its names are asyncio's.
+    """The small loop of the processes on a job's hosts, with asyncio's method names.
 
-    It calls back in the thread that runs it, which must be the main thread (signals).
+    Callbacks run in the thread that runs the loop, which must be the main thread because of signals.
     """
 
     def __init__(self) -> None:
@@ -98,7 +102,7 @@ class SelectorLoop(Children):
         self.add_reader(self._wakeup_read, self._on_wakeup)
 
     def close(self) -> None:
-        """Close what the loop has opened itself; it cannot run any more."""
+        """Close the loop's own descriptors; it cannot run afterwards."""
         signal.set_wakeup_fd(-1)
         self._selector.close()
         os.close(self._wakeup_read)
@@ -107,7 +111,7 @@ class SelectorLoop(Children):
     # --- descriptors ---
 
     def add_reader(self, fd: int, callback: Callable[[], object]) -> None:
-        """Call ``callback`` whenever ``fd`` can be read or is at its end."""
+        """Call ``callback`` whenever ``fd`` is readable or at its end."""
         self._set(fd, selectors.EVENT_READ, _Call(callback))
 
     def remove_reader(self, fd: int) -> None:
@@ -115,7 +119,7 @@ class SelectorLoop(Children):
         self._set(fd, selectors.EVENT_READ, None)
 
     def add_writer(self, fd: int, callback: Callable[[], object]) -> None:
-        """Call ``callback`` whenever ``fd`` can be written."""
+        """Call ``callback`` whenever ``fd`` is writable."""
         self._set(fd, selectors.EVENT_WRITE, _Call(callback))
 
     def remove_writer(self, fd: int) -> None:
@@ -159,17 +163,17 @@ class SelectorLoop(Children):
     # --- running ---
 
     def stop(self) -> None:
-        """Have :meth:`run` return after the current callbacks."""
+        """Make :meth:`run` return after the current callbacks."""
         self._stopped = True
 
     def run(self) -> None:
-        """Run until :meth:`stop`."""
+        """Run until :meth:`stop` is called."""
         self._stopped = False
         while not self._stopped:
             self.run_once()
 
     def run_once(self, timeout: float | None = None) -> None:
-        """Wait for something (at most ``timeout`` seconds, and an hour) and handle it."""
+        """Wait for events, at most ``timeout`` seconds and never over an hour, and handle them."""
         timeout = _LONGEST_WAIT if timeout is None else min(timeout, _LONGEST_WAIT)
         while self._timers and self._timers[0][2].cancelled:
             heapq.heappop(self._timers)
@@ -182,7 +186,7 @@ class SelectorLoop(Children):
             if events & event
         ]
         for call in due:
-            if not call.cancelled:  # by a callback before it
+            if not call.cancelled:  # a callback before it may have cancelled it
                 call.callback()
         now = time.monotonic()
         while self._timers and self._timers[0][0] <= now:
@@ -192,4 +196,4 @@ class SelectorLoop(Children):
 
 
 def _noticed(number: int, frame: object) -> None:
-    """Do nothing: the wake-up descriptor works only while there is a Python-level handler."""
+    """Do nothing: the wake-up descriptor works only for signals with a Python-level handler."""

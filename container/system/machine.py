@@ -1,4 +1,4 @@
-"""Facts of this machine: cores, memory, GPUs, limits. They are read from the kernel's files; nothing is started."""
+"""Read facts of this machine from the kernel's files, without starting a program: cores, memory, GPUs, limits."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class MachineFacts:
 
 
 def facts() -> MachineFacts:
-    """Return the facts of this machine, as of now (some milliseconds)."""
+    """Return the current facts of this machine, in some milliseconds."""
     affinity = len(os.sched_getaffinity(0))
     groups = _control_groups()
     quota = _cpu_quota(groups)
@@ -60,7 +60,7 @@ def facts() -> MachineFacts:
 
 
 def cores() -> int:
-    """Return the whole cores that this process may use, as in :attr:`MachineFacts.cores`."""
+    """Return the number of whole cores that this process may use, as in :attr:`MachineFacts.cores`."""
     return _whole(len(os.sched_getaffinity(0)), _cpu_quota(_control_groups()))
 
 
@@ -69,7 +69,9 @@ def _whole(affinity: int, quota: float | None) -> int:
 
 
 def free_bytes(path: Path) -> int | None:
-    """Return the space that this user may still fill on the disk of ``path`` or of its nearest existing folder."""
+    """Return the bytes that this user may still write on the disk of ``path`` or its nearest existing parent; None if
+    unknown.
+    """
     for candidate in (path, *path.parents):
         try:
             disk = os.statvfs(candidate)
@@ -82,19 +84,18 @@ def free_bytes(path: Path) -> int | None:
 
 
 def gpus(environment: Mapping[str, str] = os.environ, proc: Path = Path("/proc/driver/nvidia/gpus")) -> tuple[str, ...]:
-    """Return the names of the NVIDIA GPUs that a program started with these variables sees; no driver library is
-    loaded.
+    """Return the names of the NVIDIA GPUs that a program with these variables sees, without loading a driver library.
 
     Args:
-        environment: Its ``CUDA_VISIBLE_DEVICES`` hides devices.
-        proc: Where the driver lists them.
+        environment: The program's variables; ``CUDA_VISIBLE_DEVICES`` hides devices.
+        proc: The driver's list of GPUs.
     """
     names: list[str] = []
     if proc.is_dir():
         for entry in sorted(proc.iterdir()):
             match = re.search(r"^Model:\s*(.+)$", _read(entry / "information"), re.MULTILINE)
             names.append(match[1].strip() if match else "NVIDIA GPU")
-    # A container is given some of the machine's devices, while the driver lists all of them.
+    # A container gets some of the machine's devices, while the driver lists all of them.
     nodes = [name for name in names_in(Path("/dev")) if re.fullmatch(r"nvidia\d+", name)]
     if proc == Path("/proc/driver/nvidia/gpus"):
         names = names[: len(nodes)]
@@ -106,13 +107,13 @@ def gpus(environment: Mapping[str, str] = os.environ, proc: Path = Path("/proc/d
 
 
 def cpu_model() -> str:
-    """Return the processor's name, as ``/proc/cpuinfo`` has it."""
+    """Return the processor's name from ``/proc/cpuinfo``, or the architecture's if it has none."""
     match = re.search(r"^model name\s*:\s*(.+)$", _read(Path("/proc/cpuinfo")), re.MULTILINE)
     return match[1].strip() if match else os.uname().machine
 
 
 def format_bytes(number: float) -> str:
-    """Format as ``512 MB`` or ``3.4 GB``: powers of 1000, as disks are sold and ``df -H`` counts."""
+    """Format a size as ``512 MB`` or ``3.4 GB``, with powers of 1000, as disks are sold and ``df -H`` counts."""
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if number >= size:
             scaled = number / size
@@ -128,7 +129,7 @@ def _control_groups() -> tuple[Path, ...]:
         bases = [_CGROUP_ROOT] if not controllers else [_CGROUP_ROOT / name for name in controllers.split(",")]
         relative = Path(path.lstrip("/"))
         for base in bases:
-            # In a container the path is the host's, while its own group is mounted at the root.
+            # In a container the path is the host's, while the container's own group is mounted at the root.
             folders += [base / part for part in (relative, *relative.parents)]
             folders.append(base)
     return tuple(folder for folder in dict.fromkeys(folders) if folder.is_dir())
@@ -147,7 +148,7 @@ def _cpu_quota(groups: tuple[Path, ...]) -> float | None:
 
 
 def _memory(groups: tuple[Path, ...]) -> tuple[int, int]:
-    """Return the usable and the available bytes."""
+    """Return the usable and the available memory in bytes."""
     table = dict(re.findall(r"^(\w+):\s+(\d+) kB$", _read(Path("/proc/meminfo")), re.MULTILINE))
     total = int(table.get("MemTotal", 0)) * 1024
     available = int(table.get("MemAvailable", 0)) * 1024

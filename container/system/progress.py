@@ -8,26 +8,26 @@ from collections.abc import Mapping, Sequence
 
 from container.system.loop import Loop
 
-#: How long the ranks have to print their stacks, in seconds.
+#: The time that ranks have to print their stacks, in seconds.
 DUMP_TIME = 0.7
-#: How long after that time the verdict waits for hosts that have not said where theirs are, in seconds.
+#: How long after :data:`DUMP_TIME` the verdict waits for reports of hosts, in seconds.
 _REPORTS = 3.0
 
 
 def interval(limit: float) -> float:
-    """Return how often to check and report, where ``limit`` seconds without progress are too many."""
+    """Return the interval of checks and reports in seconds, if ``limit`` seconds without progress are too many."""
     return min(max(limit / 10, 0.05), 5.0)
 
 
 class ProgressJudge(abc.ABC):
-    """Notes signs of life; when there has been none for too long, asks every host where its ranks are, and says so.
+    """Record signs of progress; after too long without one, ask every host where its ranks are, and end the job.
 
     Args:
         loop: The loop that drives it.
-        limit: Seconds without a sign of life after which it gives up.
+        limit: Seconds without progress after which the hosts are asked.
 
     Attributes:
-        places: By host, where each of its processes is.
+        places: By host, where each of its processes is in the code.
         missing: By rank, the tensors for which Horovod says that the others wait.
     """
 
@@ -41,35 +41,37 @@ class ProgressJudge(abc.ABC):
 
     @abc.abstractmethod
     def is_expected(self) -> bool:
-        """Return whether something runs that should show a sign of life; else the time does not count."""
+        """Return whether a process runs that should make progress; otherwise the time does not count."""
 
     @abc.abstractmethod
     def hosts(self) -> Sequence[str]:
-        """Return the hosts that can say where their ranks are."""
+        """Return the hosts that can report where their ranks are."""
 
     @abc.abstractmethod
     def ask(self, host: str) -> None:
-        """Ask one of them."""
+        """Ask a host to report where its ranks are."""
 
     @abc.abstractmethod
     def give_up(self) -> None:
-        """End the job, once, with what the hosts have said."""
+        """End the job with the hosts' reports; called once."""
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start checking for progress."""
         self.alive()
         self._look()
 
     def close(self) -> None:
-        """Stop judging."""
+        """Stop checking for progress."""
         self._closed = True
 
     def alive(self) -> None:
-        """Take note that a rank has shown progress."""
+        """Record that a rank has made progress."""
         self._last = time.monotonic()
 
     def take(self, host: str, places: Mapping[str, str], missing: Mapping[str, str]) -> None:
-        """Take a host's report: where its processes are, and which of them Horovod waits for there."""
+        """Record a host's report: where its processes are, and by rank the tensors for which Horovod says that others
+        wait.
+        """
         self.places[host] = places
         self.missing.update({int(rank): tensors for rank, tensors in missing.items()})
 

@@ -1,4 +1,4 @@
-"""Remove a folder with whatever a script may have left in it."""
+"""Remove a folder with everything that a script may have left in it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ def remove_tree(path: str | os.PathLike[str], *, ignore_errors: bool = False) ->
     """Remove a folder and everything below it, however deep; links are removed, not followed.
 
     ``shutil.rmtree`` calls itself for each level and keeps a descriptor open for each, so that a thousand nested
-    folders are too many for it. Here each folder is first moved to the top, so that no path is ever long.
+    folders are too many for it. Here each folder is first moved to the top, so that no path is long.
 
     Args:
         path: The folder.
-        ignore_errors: Remove what can be removed and say nothing of the rest.
+        ignore_errors: Remove as much as possible, and raise nothing.
 
     Raises:
-        OSError: something could not be removed; the rest is. The path is no folder, or does not exist.
+        OSError: an entry could not be removed, while the rest is removed; or the path is no folder or does not exist.
     """
     try:
         _Removal(os.fspath(path)).run()
@@ -56,7 +56,7 @@ class _Removal:
         os.rmdir(self._path)
 
     def _empty(self, folder: int, top: int) -> list[str]:
-        """Remove the folder's files and move its folders to the top; returns how they are called there."""
+        """Remove the folder's files, move its folders to the top, and return their names there."""
         with os.scandir(folder) as entries:
             found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
         moved: list[str] = []
@@ -75,7 +75,7 @@ class _Removal:
     def _move(self, name: str, folder: int, target: str, top: int) -> None:
         try:
             os.rename(name, target, src_dir_fd=folder, dst_dir_fd=top)
-        except PermissionError:  # a folder that nobody may write to cannot be moved
+        except PermissionError:  # a folder without write permission cannot be moved
             os.chmod(name, stat.S_IRWXU, dir_fd=folder)
             os.rename(name, target, src_dir_fd=folder, dst_dir_fd=top)
 
@@ -88,7 +88,7 @@ class _Removal:
 
     @contextlib.contextmanager
     def _noted(self, name: str) -> Iterator[None]:
-        """Go on after an error, and keep the first one."""
+        """Suppress an error, and keep the first one."""
         try:
             yield
         except OSError as error:

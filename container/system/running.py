@@ -1,4 +1,4 @@
-"""Run processes for a job on one machine, and end what they leave: for whoever asks, from here or over a connection."""
+"""Run a job's processes on one machine, and kill their descendants, for a caller here or over a connection."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class ProcessEnd:
     Attributes:
         exit_code: Its exit status, if it exited.
         signal: The signal that killed it, if one did.
-        error: Why it could not be started.
-        failure: The cause of its end, if the host itself knows it (a container that ran out of memory, say).
+        error: Why the process could not be started.
+        failure: The cause of its end, if the host itself knows it (for example a container that ran out of memory).
     """
 
     exit_code: int | None = None
@@ -40,27 +40,27 @@ class ProcessEnd:
 
 
 class OutputFollower(Protocol):
-    """Takes what a process prints, and how it has ended."""
+    """A receiver of a process's output and its end."""
 
     def on_output(self, data: bytes, /) -> object:
-        """Take a piece of its output."""
+        """Handle a piece of the process's output."""
 
     def on_errors(self, data: bytes, /) -> object:
-        """Take a piece of its standard error, where that is apart."""
+        """Handle a piece of the process's standard error, if that is separate."""
 
     def over(self, end: ProcessEnd, /) -> object:
-        """Take its end, once, after all that it printed."""
+        """Handle the process's end, once, after all its output."""
 
 
 class Runner:
-    """Starts processes, gives what they print and how they end.
+    """Start processes, and pass on their output and their ends.
 
     Args:
         loop: The loop of this process, which is a subreaper.
-        environment: The variables that all of them have.
-        protected: Other children of this process, which are never ended with the job's; importers that are kept for
-            other jobs are put there.
-        readers: Reads what they print; default: the loop.
+        environment: The variables of all processes.
+        protected: Other children of this process, which are never killed with the job's; importers that are kept for
+            other jobs are added.
+        readers: Reads the output; default: the loop.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Runner:
         """Start a process; see :meth:`estimators.backends.hosts.provider.Host.run`.
 
         Args:
-            apart: Whether standard error is not a part of its output.
+            apart: Whether standard error is separate from the output.
         """
         environment = {**self._environment, **env}
         passed = list(pass_fds)
@@ -129,7 +129,7 @@ class Runner:
                     stdout=output_write,
                     stderr=errors_write,
                     pass_fds=passed,
-                    # One with a lifeline has to end what it started first; one that tidies waits for the signal.
+                    # A process with a lifeline must first end its children; one that tidies waits for the signal.
                     death_signal=0 if lifeline else signal.SIGTERM if tidies else signal.SIGKILL,
                     blocked=(signal.SIGTERM,) if tidies else (),
                     new_session=session,
@@ -154,7 +154,7 @@ class Runner:
         process.ended = True
         process.close_input()
         if leads and killed_by is not None:
-            # It could not end what it had started; that was adopted by us, its subreaper.
+            # The process could not end its children, which this process has adopted as their subreaper.
             self.abort(self.running)
         if leads and self._kept is not None:
             self._protected.update(importers.pids(self._kept))
@@ -165,9 +165,10 @@ class Runner:
         follower.over(ProcessEnd(exit_code=exit_code, signal=killed_by))
 
     def abort(self, spare: Collection[RunningProcess] = ()) -> None:
-        """SIGKILL to everything of the job but some processes."""
+        """Kill all processes of the job with SIGKILL, except some of them and the protected ones."""
         spared = {*self._protected, *(process.pid for process in spare)}
-        for folder in (self._importers, self._kept):  # others' hosts may be below; a host's end with its toolkit
+        # importers of other jobs' hosts may be among the descendants; a host's own importer ends with its toolkit
+        for folder in (self._importers, self._kept):
             spared.update(importers.pids(folder) if folder is not None else ())
         self._loop.end_descendants(spare=spared)
 
@@ -180,15 +181,18 @@ class Runner:
         return self._importers
 
     def close(self) -> None:
-        """Remove what was made for all processes; none of them runs any more."""
+        """Remove the folder of importers; no process may run any more."""
         if self._importers is not None:
             remove_tree(self._importers, ignore_errors=True)
 
     def listen(self, address: str) -> int:
         """Listen at a free port, for a process that is then run with ``listener``.
 
+        Returns:
+            The port.
+
         Raises:
-            OSError: the address is not of this machine.
+            OSError: the address is not one of this machine.
         """
         if self._listener is not None:
             self._listener.close()
@@ -200,7 +204,7 @@ class Runner:
 
 
 class _Output:
-    """What a process prints to one descriptor, which is closed at its end."""
+    """A process's output to one descriptor, which is closed at its end."""
 
     def __init__(self, readers: Loop | HostLink, fd: int, take: Callable[[bytes], object]) -> None:
         self._readers = readers
@@ -210,7 +214,7 @@ class _Output:
         readers.add_reader(fd, self.read)
 
     def read(self) -> bool:
-        """Read one piece; return whether there was one."""
+        """Read one piece of output, and return whether there was one."""
         try:
             data = os.read(self._fd, _READ_SIZE)
         except BlockingIOError:
@@ -222,7 +226,7 @@ class _Output:
         return bool(data)
 
     def drain(self) -> None:
-        """Read what is left, and close it: what others have still open is not the process's."""
+        """Read the remaining output and close the descriptor: later output is not the process's."""
         while self._fd >= 0 and self.read():
             pass
         self._close()
@@ -235,12 +239,12 @@ class _Output:
 
 
 class RunningProcess:
-    """A process that was started here. What is told to one that has ended is dropped.
+    """A process that was started here. After its end, data and signals for it are dropped.
 
     Attributes:
-        pid: Its number.
+        pid: Its process id; -1 if it could not be started.
         ended: Whether its end is known.
-        outputs: What it prints.
+        outputs: The outputs that are read.
     """
 
     def __init__(self, loop: Loop, pid: int, input_fd: int, runtime: Path | None) -> None:
@@ -256,7 +260,7 @@ class RunningProcess:
             os.set_blocking(input_fd, False)
 
     def write(self, data: bytes) -> None:
-        """Give it something to read."""
+        """Send data to the process's standard input."""
         if self._input >= 0:
             self._unwritten += data
             self._flush()
@@ -270,24 +274,24 @@ class RunningProcess:
         except BlockingIOError:
             self._loop.add_writer(self._input, self._flush)
             return
-        except OSError:  # it reads no more
+        except OSError:  # the process reads no more
             self._unwritten.clear()
         self._loop.remove_writer(self._input)
         if self._closing:
             self._close()
 
     def signal(self, number: int) -> None:
-        """Send it a signal."""
+        """Send a signal to the process."""
         if not self.ended:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def tidy(self) -> None:
-        """Remove what it has left of its private folder."""
+        """Remove the process's private folder."""
         _tidy(self._runtime)
 
     def close_input(self) -> None:
-        """End what it reads."""
+        """Close the process's standard input after all data is written."""
         self._closing = True
         if self._input >= 0 and (self.ended or not self._unwritten):
             self._close()

@@ -1,4 +1,4 @@
-"""What of a folder of checkpoints is kept in step with S3, or with the job's folder here."""
+"""List the files of a folder of checkpoints that are synchronized with S3, or with the job's folder here."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from pathlib import Path
 
 #: The Checkpointer's folders (``container.checkpoint.store``, which needs numpy).
 CHECKPOINT = re.compile(r"checkpoint-\d+-step-\d+")
-#: The file that it writes last, and without which one is not whole.
+#: The file that the Checkpointer writes last; a checkpoint without it is incomplete.
 MANIFEST = "manifest.json"
-#: What the Checkpointer, and who brings checkpoints, have on its way or only for themselves.
+#: Temporary or private files of the Checkpointer, and of the processes that transfer checkpoints.
 PASSING = re.compile(r"\.((staging|trash)-checkpoint-.+|lock|.+\.partial|[^.].*\.[0-9a-f]{8}|nfs[0-9a-f]+)")
 
 
 def files_below(folder: Path) -> dict[str, tuple[int, int]]:
-    """Return the size and the time, in ns, of what is kept in step below a folder, by its name there.
+    """Return the size and the modification time in ns of the synchronized files below a folder, by their names there.
 
-    Of a link it is a digest of where it leads to; an empty folder, whose name ends in a slash, has neither.
+    For a link, the size is a digest of its target and the time is 0. For an empty folder, whose name ends in a slash,
+    both are 0.
     """
     found = walk(str(folder), follow=False)
     return {name: facts(folder / name, status) for name, status in found if status is not None}
@@ -47,7 +48,7 @@ def walk(root: str, *, follow: bool) -> Iterator[tuple[str, os.stat_result | Non
             if prefix and not entries:
                 yield prefix, os.lstat(os.path.join(root, prefix))
         except OSError:
-            continue  # not there yet, or deleted since it was seen
+            continue  # not created yet, or deleted since it was listed
         for entry in entries:
             name = prefix + entry.name
             if PASSING.fullmatch(entry.name):
@@ -67,12 +68,12 @@ def walk(root: str, *, follow: bool) -> Iterator[tuple[str, os.stat_result | Non
 
 
 def facts(path: Path, status: os.stat_result) -> tuple[int, int]:
-    """Return what is the same wherever something was brought."""
+    """Return the facts of an entry that stay the same when it is transferred; see :func:`files_below`."""
     if stat.S_ISLNK(status.st_mode):
         return zlib.crc32(os.fsencode(target(path))), 0
     return (status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else (0, 0)
 
 
 def target(link: str | os.PathLike[str]) -> str:
-    """Return where a link leads to, seen from where it is."""
+    """Return a link's target, relative to the link's folder."""
     return os.path.relpath(os.path.realpath(link), os.path.realpath(os.path.dirname(link)))

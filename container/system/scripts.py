@@ -1,4 +1,4 @@
-"""Python scripts that are run in a process of another program's, as ``python SCRIPT`` would run them."""
+"""Run Python scripts in an existing process, as ``python SCRIPT`` would run them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 
 
 def become(command: Sequence[str], script: str, begin: Mapping[str, Any]) -> dict[str, Any]:
-    """Make this process what the interpreter has made of it when it is about to run a script, but for ``sys.path``.
+    """Prepare this process as the interpreter does before it runs a script, except for ``sys.path``.
 
     Args:
         command: The interpreter, its options, the script and its arguments.
         script: The script's path.
-        begin: The names that the interpreter has given the ``__main__`` that runs now.
+        begin: The names that the interpreter defined in the current ``__main__``.
 
     Returns:
-        The names of the script's ``__main__``, to run it with.
+        The namespace of the script's ``__main__``, in which to run the script.
     """
     sys.path_importer_cache.clear()
     sys.orig_argv[:] = command
@@ -32,7 +32,7 @@ def become(command: Sequence[str], script: str, begin: Mapping[str, Any]) -> dic
 
 
 def hide_first_frame() -> None:
-    """Have the exception hook leave out the frame of the importer's own program."""
+    """Make the exception hook leave out the frame of the importer's own program."""
     excepthook = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

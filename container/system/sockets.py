@@ -1,4 +1,4 @@
-"""Unix sockets in folders whose paths are longer than an address may be."""
+"""Use unix sockets in folders whose paths are longer than a socket's address may be."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def short_path(path: Path) -> Iterator[str]:
-    """Give a path of a socket that fits into its 108 bytes, however long the folder's path is.
+    """Yield a path of a socket that fits into an address of 108 bytes, however long the folder's path is.
 
     Raises:
-        OSError: the folder is not there.
+        OSError: the folder does not exist.
     """
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -24,10 +24,10 @@ def short_path(path: Path) -> Iterator[str]:
 
 
 def connect(path: Path) -> socket.socket:
-    """Connect to a socket.
+    """Connect to a unix socket.
 
     Raises:
-        OSError: nobody listens there.
+        OSError: no process listens there.
     """
     connection = socket.socket(socket.AF_UNIX)
     try:
@@ -40,10 +40,10 @@ def connect(path: Path) -> socket.socket:
 
 
 def listen(path: Path) -> socket.socket:
-    """Listen at a new socket.
+    """Listen at a new unix socket.
 
     Raises:
-        OSError: that cannot be done.
+        OSError: the socket cannot be created.
     """
     listener = socket.socket(socket.AF_UNIX)
     try:

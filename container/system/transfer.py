@@ -23,21 +23,21 @@ from container.system.link import HostLink
 if TYPE_CHECKING:
     import tarfile
 
-#: None when it went well, else what was wrong.
+#: Called with None after success, else with the error.
 Done = Callable[[str | None], None]
 
 _PIECE = 1 << 18
-#: How long what is being unpacked may take to stop, in seconds.
+#: How long :meth:`Transfers.close` waits for unpacking to stop, in seconds.
 _STOP_S = 30.0
 
 
 class Transfers:
-    """What is under way on one link.
+    """The transfers of one link.
 
     Args:
         link: The connection.
-        background: Runs what blocks.
-        folder: Where archives wait until they are whole.
+        background: Runs blocking calls.
+        folder: The folder for incomplete archives.
     """
 
     def __init__(self, link: HostLink, background: Background, folder: Path | None = None) -> None:
@@ -49,12 +49,13 @@ class Transfers:
         self._closed = threading.Event()
 
     def send(self, number: int, sources: Sequence[tuple[Path, str]], *, follow: bool) -> None:
-        """Send files and folders, each under a name (empty: its entries are the archive's own), then the end.
+        """Send files and folders, each under a name (empty: a folder's entries without the folder), then an end
+        message.
 
         Args:
-            number: Names the transfer on both ends.
-            sources: Paths and names; a path that does not exist is left out.
-            follow: Whether to send what links lead to in their place.
+            number: Identifies the transfer on both ends.
+            sources: Paths and names; a path that does not exist is omitted.
+            follow: Whether to send the targets of links instead of the links.
         """
         read, write = os.pipe()
         end: dict[str, Any] = {"op": "end", "id": number}
@@ -86,17 +87,17 @@ class Transfers:
         self._background.run(work, lambda nothing: advance("packing"), failed)
 
     def expect(self, number: int, target: Path, done: Done) -> None:
-        """Unpack what comes under a number into a folder."""
+        """Register a transfer, which is unpacked into a folder when it is complete; ``done`` is called afterwards."""
         file = tempfile.TemporaryFile(dir=self.folder)  # noqa: SIM115 - closed when it was unpacked
         self._arriving[number] = (file, target, done)
 
     def data(self, number: int, body: bytes) -> None:
-        """Take a piece."""
+        """Write a received piece to the transfer's archive."""
         if (arriving := self._arriving.get(number)) is not None:
             arriving[0].write(body)
 
     def end(self, number: int, error: str | None) -> None:
-        """Unpack what has come: it is whole, or will not be."""
+        """Unpack a complete archive in a thread, or report the sender's error."""
         if number not in self._arriving:
             return
         file, target, done = self._arriving.pop(number)
@@ -119,7 +120,10 @@ class Transfers:
         self._background.run(work, lambda nothing: done(None), lambda problem: done(str(problem)))
 
     def close(self) -> None:
-        """Give up what is being unpacked, and return when nothing is written any more: its folder may be removed."""
+        """Cancel all unpacking, and return when nothing is written any more, so that its folder may be removed.
+
+        The wait is at most 30 seconds in all.
+        """
         self._closed.set()
         until = time.monotonic() + _STOP_S
         for unpacked in self._unpacking:
@@ -127,7 +131,7 @@ class Transfers:
 
 
 class _Arrived:
-    """An archive that has come, until it is given up."""
+    """A received archive that fails to be read once the transfers are closed."""
 
     def __init__(self, file: IO[bytes], closed: threading.Event) -> None:
         self._file = file
@@ -143,10 +147,10 @@ class _Arrived:
 
 
 def pack(file: IO[bytes], sources: Sequence[tuple[Path, str]], *, follow: bool) -> None:
-    """Write files and folders as a tar archive: regular files, folders, and links that stay inside.
+    """Write files and folders to a tar archive: regular files, folders, and links that stay inside.
 
     Raises:
-        OSError: one cannot be read.
+        OSError: an entry cannot be read.
     """
     import tarfile
 
@@ -159,7 +163,7 @@ def pack(file: IO[bytes], sources: Sequence[tuple[Path, str]], *, follow: bool) 
 
 
 def _pack(tar: tarfile.TarFile, path: str, name: str, root: str, *, follow: bool) -> None:
-    """Write one entry, and what is below it; an empty name stands for the archive itself."""
+    """Write an entry and everything below it; with an empty name, only what is below it."""
     try:
         status = os.stat(path, follow_symlinks=follow)
         if stat.S_ISLNK(status.st_mode):
@@ -173,7 +177,7 @@ def _pack(tar: tarfile.TarFile, path: str, name: str, root: str, *, follow: bool
             for inner in sorted(os.listdir(path)):
                 _pack(tar, os.path.join(path, inner), f"{name}/{inner}" if name else inner, root, follow=follow)
     except FileNotFoundError:
-        return  # deleted since it was seen
+        return  # deleted since it was listed
 
 
 def _add(tar: tarfile.TarFile, path: str, name: str, status: os.stat_result) -> None:
@@ -181,7 +185,7 @@ def _add(tar: tarfile.TarFile, path: str, name: str, status: os.stat_result) -> 
     entry.uname = entry.gname = ""
     if entry.issym() and entry.linkname.startswith("/"):
         entry.linkname = saved.target(path)
-    if entry.islnk():  # a second name of a file: sent again, as it may be apart from the first one
+    if entry.islnk():  # a hard link: sent as a file of its own, as the copies may be separate
         entry.type = b"0"
         entry.size = status.st_size
         entry.linkname = ""

@@ -1,6 +1,6 @@
-"""Find folders that killed jobs have left on this machine; ``/proc`` shows which are still in use.
+"""Find folders that killed jobs have left on this machine; ``/proc`` shows which are still used.
 
-Only what fleetfit has made for sockets and session files is looked at: see :mod:`container.system.folders`.
+Only folders that fleetfit has created for sockets and session files are examined: see :mod:`container.system.folders`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from container.system import folders
 from container.system.files import names_in
 
-#: What was touched within so many seconds may be somebody's who has only begun.
+#: A folder that was modified within so many seconds may belong to a process that has just started.
 _SETTLED_S = 60.0
 
 
@@ -29,7 +29,7 @@ def unused_folders(now: float | None = None) -> list[Path]:
             continue
         with contextlib.suppress(OSError):
             stat = path.lstat()
-            # Private folders of this user only: a folder of that name may be anybody's.
+            # Only private folders of this user: any program may create a folder of that name.
             private = stat.st_uid == os.getuid() and stat.st_mode & 0o077 == 0
             ours = path.is_dir() and not path.is_symlink() and private and folders.is_abandoned(path)
             if ours and untouched(path, when):
@@ -42,15 +42,16 @@ def unused_folders(now: float | None = None) -> list[Path]:
 
 
 def _sign(path: Path) -> str:
-    """Return the text by which a process that uses the folder is recognised, in its environment for example; for a
-    folder in shared memory, the job's folder.
+    """Return the text that identifies a process that uses the folder, for example in its environment.
+
+    For a folder in shared memory, the text is the name of the job's folder.
     """
     match = folders.NAME.match(path.name)
     return f"/{match[0]}" if match and str(path.parent) == folders.SHARED_MEMORY else str(path)
 
 
 def _used_folders(folders: set[str]) -> set[str]:
-    """Return the paths that a process works in, has open files in, or has in its environment or command line."""
+    """Return the folders that a process works in, has open files in, or names in its environment or command line."""
     used: set[str] = set()
     for pid in own_processes():
         if pid == os.getpid():
@@ -60,7 +61,7 @@ def _used_folders(folders: set[str]) -> set[str]:
             texts += [read_proc_link(pid, f"fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
         for text in texts:
             used.update(folder for folder in folders - used if folder in text)
-    # Bound unix sockets name their path here, whoever holds them.
+    # The kernel lists the paths of bound unix sockets here, whatever process holds them.
     with contextlib.suppress(OSError):
         sockets = Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace")
         used.update(folder for folder in folders - used if folder in sockets)

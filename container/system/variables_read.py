@@ -1,4 +1,4 @@
-"""Which environment variables are read while modules are imported."""
+"""Find environment variables that are read while modules are imported."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import sys
 from collections.abc import Iterator
 from typing import ClassVar
 
-#: How the names of variables begin that the interpreter reads when it starts, or libraries when they are loaded.
+#: Prefixes of the variables that the interpreter reads when it starts, or libraries when they are loaded.
 _READ_AT_LOAD = (
     *("ABSL_", "ACC_", "BLIS_", "CUDNN_", "DISABLE_HOST_", "DNNL_", "GCS_", "GFORTRAN_", "GLIBC_", "GOMP_", "GOTO_"),
     *("GRPC_", "HDF5_", "HOROVOD_AUTOTUNE_", "INTEL_", "I_MPI_", "JAX_", "KERAS_", "KINETO_", "KMP_", "LANG", "LC_"),
     *("LD_", "LLVM_", "MALLOC_", "MKL", "MPI_", "NPY_", "NUMPY_", "OMP_", "ONEDNN_", "OPENBLAS_", "OPENSSL_", "PYTHON"),
     *("PYTORCH_", "TF_CPP_", "TF_ENABLE", "TF_USE_", "TORCH_", "TZ", "UCX_"),
 )
-#: Modules that look through all variables while they are imported, but only for those whose names begin like this.
+#: Modules that iterate over all variables while they are imported, but use only those with this prefix.
 _LOOKED_FOR = {"tqdm.utils": "TQDM_"}
 
 
@@ -24,11 +24,11 @@ def is_read_at_load(name: str) -> bool:
 
 
 class NotingEnviron(type(os.environ)):  # type: ignore[misc]
-    """The class of ``os.environ`` while it notes which variables are looked at.
+    """The class of ``os.environ`` while it records which variables are read.
 
     Attributes:
-        seen: The names that were looked at.
-        whole: Whether all variables were looked at.
+        seen: The names that were read.
+        whole: Whether the program has iterated over all variables.
     """
 
     seen: ClassVar[set[str]] = set()

@@ -1,7 +1,7 @@
-"""The entry point of a container whose image lacks our toolkit: unpacks the toolkit that was sent along, and runs it.
+"""Unpack and run our toolkit, in a container whose image lacks it; this is the container's entry point.
 
-This file lies beside ``toolkit.tar.gz`` in a channel, and runs alone, on whatever Python the image has: it imports
-nothing of ours, and an old Python must be able to read it, so that it can say what is wrong.
+This file is beside ``toolkit.tar.gz`` in a channel, and runs alone, on the image's Python. It imports nothing of ours,
+and even an old Python must be able to parse it, so that it can report that Python is too old.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ARCHIVE = "toolkit.tar.gz"
 
 
 def main() -> None:
-    """Run the toolkit in place of this process; returns only when that cannot be, with the failure written."""
+    """Run the toolkit in place of this process; return only if that fails, after writing the failure."""
     if sys.version_info < LEAST:
         has = ".".join(map(str, sys.version_info[:2]))
         refuse(
@@ -29,7 +29,7 @@ def main() -> None:
     target = tempfile.mkdtemp(prefix="fleetfit-toolkit-")
     try:
         with tarfile.open(os.path.join(here, ARCHIVE)) as archive:
-            archive.extractall(target)  # packed by the same hand as this file
+            archive.extractall(target)  # the archive has the same origin as this file
     except (OSError, tarfile.TarError) as error:
         refuse(f"fleetfit's toolkit could not be unpacked: {error}")
         return
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def refuse(reason: str) -> None:
-    """Say why, where SageMaker looks for it."""
+    """Write the reason to standard error and to the file that SageMaker reads."""
     sys.stderr.write(reason + "\n")
     failure = os.path.join(os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml"), "output", "failure")
     with contextlib.suppress(OSError), open(failure, "w", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""PyTorch's collectives that timed out, in what a rank said: which one, after how long. Pure."""
+"""Find, in a rank's output, the collective operation of PyTorch that timed out, and its time limit. Pure."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ HINT = (
     "To give slow ranks more time, set init_process_group(timeout=…)."
 )
 
-#: Of PyTorch's watchdog over NCCL, ``ProcessGroupNCCL.cpp``.
+#: Message of PyTorch's watchdog over NCCL, ``ProcessGroupNCCL.cpp``.
 _NCCL = re.compile(
     r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<number>\d+), OpType=(?P<name>\w+),"
     r"[^)]*Timeout\(ms\)=(?P<ms>\d+)\)"
 )
-#: Of Gloo's buffers. It does not know the collective, but Python's frames do.
+#: Message of Gloo's buffers. It does not name the collective operation, but Python's frames do.
 _GLOO = re.compile(r"gloo/transport/.*Timed out waiting (?P<ms>\d+)ms for (?:send|recv) operation to complete")
-#: Of the barrier that says who is missing, ``ProcessGroupGloo.cpp``.
+#: Message of the barrier that names the missing ranks, ``ProcessGroupGloo.cpp``.
 _MONITORED = re.compile(r"Ranks? (?P<ranks>\d+(?:, *\d+)*) failed to pass monitoredBarrier in (?P<ms>\d+) ms")
 _FRAME = re.compile(r'^  File ".*/torch/distributed/distributed_c10d\.py", line \d+, in (?P<name>\w+)$', re.MULTILINE)
 
 
 def describe(text: str, traceback: str | None) -> str | None:
-    """Return which collective of a rank timed out and after how long; None if none did.
+    """Return which collective operation of a rank timed out, and after how long; None if none did.
 
     Args:
-        text: The end of what the rank printed.
-        traceback: The traceback of the exception that ended it, if one did.
+        text: The end of the rank's output.
+        traceback: The traceback of the exception that ended the rank, if one did.
     """
     for said in (traceback or "", text):
-        if (found := _NCCL.search(said)) is not None:  # the first one: the others waited behind it
+        if (found := _NCCL.search(said)) is not None:  # the first one: later ones were waiting for it
             return f"NCCL's collective {found['number']}, {found['name']}, timed out after {_seconds(found['ms'])}"
     if traceback is None:
         return None

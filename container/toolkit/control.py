@@ -1,7 +1,7 @@
-"""The hosts' connection to each other: algo-1's toolkit listens, every other host's connects.
+"""Connect the hosts with each other: algo-1's toolkit listens, and every other host's toolkit connects.
 
-The first message is ``{"op": "hello", "host": …, "token": …}``; a connection that says anything else, or does not know
-the job's token, is closed. End-of-file means that the peer is lost.
+The first message is ``{"op": "hello", "host": …, "token": …}``. A connection with another first message, or without the
+job's token, is closed. End-of-file means that the peer is lost.
 """
 
 from __future__ import annotations
@@ -15,45 +15,45 @@ from container.contract.messages import Message
 from container.system.connection import BACKLOG, Connection
 from container.system.loop import Loop, Timer
 
-#: Seconds that a stranger has to say hello.
+#: How many seconds an unknown connection has to send "hello".
 HELLO_TIMEOUT = 10.0
 
 
 class HostsListener(Protocol):
-    """Is told of the other hosts, on algo-1."""
+    """Receive events about the other hosts, on algo-1."""
 
     def host_joined(self, host: str) -> None:
-        """A host has said hello."""
+        """Handle a host's "hello"."""
 
     def host_said(self, host: str, message: Message) -> None:
-        """A host has sent a later message."""
+        """Handle a later message of a host."""
 
     def host_lost(self, host: str, reason: str) -> None:
-        """A host's connection has ended."""
+        """Handle the end of a host's connection."""
 
 
 class MasterListener(Protocol):
-    """Is told of algo-1, on another host."""
+    """Receive events about algo-1, on another host."""
 
     def master_joined(self) -> None:
-        """The connection stands."""
+        """Handle the established connection."""
 
     def master_said(self, message: Message) -> None:
-        """algo-1 has sent a message."""
+        """Handle a message of algo-1."""
 
     def master_lost(self, reason: str) -> None:
-        """The connection could not be made, or ended."""
+        """Handle the end of the connection, or the failure to connect."""
 
 
 class ControlServer:
-    """algo-1's side: takes the other hosts' connections.
+    """The server on algo-1, which accepts the other hosts' connections.
 
     Args:
-        loop: The loop that drives it.
+        loop: The event loop.
         listener: A listening socket; the server owns it.
-        hosts: Is told of the other hosts.
-        token: The job's secret, or None where the backend cannot pass one.
-        expected: Names of the hosts that may come.
+        hosts: Receives events about the other hosts.
+        token: The job's secret, or None if the backend cannot pass one.
+        expected: Names of the hosts that may connect.
     """
 
     def __init__(
@@ -76,17 +76,17 @@ class ControlServer:
         loop.add_reader(listener.fileno(), self._accept)
 
     def send(self, host: str, message: Message) -> None:
-        """Send to one host; dropped if it is not connected."""
+        """Send a message to one host; the message is dropped if the host is not connected."""
         if host in self.hosts:
             self.hosts[host].send(message)
 
     def broadcast(self, message: Message) -> None:
-        """Send to every connected host."""
+        """Send a message to every connected host."""
         for connection in list(self.hosts.values()):
             connection.send(message)
 
     def close(self) -> None:
-        """Close everything."""
+        """Close the listener and all connections."""
         self._loop.remove_reader(self._listener.fileno())
         self._listener.close()
         for connection in [*self.hosts.values(), *self._strangers]:
@@ -96,7 +96,7 @@ class ControlServer:
         try:
             sock, _ = self._listener.accept()
         except OSError:
-            return  # it went away again, or we are out of descriptors: it will try again
+            return  # the connection was closed again, or there are too many open descriptors: the client will retry
         connection = Connection(self._loop, sock, lambda message: None, lambda reason: None)
         connection.received = lambda message: self._hello(connection, message)
         connection.closed = lambda reason: self._forget(connection)
@@ -130,15 +130,15 @@ class ControlServer:
 
 
 class ControlClient:
-    """Another host's side: connects to algo-1, trying again until the deadline.
+    """The client on another host, which connects to algo-1, with retries until the deadline.
 
     Args:
-        loop: The loop that drives it.
+        loop: The event loop.
         address: Name or address, and port, of algo-1's toolkit.
-        master: Is told of algo-1.
+        master: Receives events about algo-1.
         hello: This host's name.
         token: The job's secret, or None.
-        deadline: ``time.monotonic()`` after which to give up.
+        deadline: ``time.monotonic()`` after which to stop the retries.
     """
 
     def __init__(
@@ -161,22 +161,22 @@ class ControlClient:
         self._pause = 0.01
         self._closed = False
         self._connection: Connection | None = None
-        loop.call_later(0.0, self._try)  # not from here: the caller does not hold us yet
+        loop.call_later(0.0, self._try)  # not directly: the caller does not have a reference to this object yet
 
     @property
     def connected(self) -> bool:
-        """Whether algo-1 can be told something."""
+        """Return whether there is a connection to algo-1."""
         return self._connection is not None and self._connection.is_open
 
     def send(self, message: Message) -> None:
-        """Send a message to algo-1, when there is a connection; dropped when it has ended."""
+        """Send a message to algo-1, as soon as there is a connection; drop the message if the connection has ended."""
         if self._connection is not None:
             self._connection.send(message)
         else:
             self._unsent.append(message)
 
     def close(self) -> None:
-        """Close, and try no more."""
+        """Close the connection, and stop the retries."""
         self._closed = True
         if self._connection is not None:
             self._connection.close()
@@ -186,7 +186,7 @@ class ControlClient:
             return
         left = self._deadline - time.monotonic()
         try:
-            # A host that is not up yet refuses at once or does not resolve; a dead address takes the whole second.
+            # A host that is not running yet refuses at once or does not resolve; a dead address takes the whole second.
             sock = socket.create_connection(self._address, timeout=min(1.0, max(0.01, left)))
         except OSError as error:
             if left <= 0:
@@ -202,10 +202,10 @@ class ControlClient:
 
 
 def listen(address: str = "", port: int = 0) -> socket.socket:
-    """Make algo-1's listening socket; port 0 lets the system choose.
+    """Create algo-1's listening socket; with port 0, the system chooses a free port.
 
     Raises:
-        OSError: the port is taken.
+        OSError: the port is in use.
     """
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
@@ -219,12 +219,12 @@ def listen(address: str = "", port: int = 0) -> socket.socket:
 
 
 def inherited_listener(fd: int) -> socket.socket:
-    """Take over a listening socket that the backend made."""
+    """Return the listening socket that the backend created and passed on."""
     os.set_inheritable(fd, False)
     return socket.socket(fileno=fd)
 
 
 def _same(given: str, expected: str) -> bool:
-    import hmac  # it brings OpenSSL along, which a single host can do without
+    import hmac  # imported here because it loads OpenSSL, which a single host does not need
 
     return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), expected.encode())

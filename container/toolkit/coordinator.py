@@ -1,13 +1,12 @@
-"""algo-1's view of the whole cluster: who is ready, who failed first, when it is over.
+"""Decide for the whole cluster, on algo-1: which hosts are ready, which failed first, and when the job is over.
 
-Plain state, without input or output, so that its rules can be tested as data: a host's message goes in, and what all
-hosts are to be told comes out.
-
-Hosts say: ``ready`` (with the ports that are reserved for them), ``raised`` (a process's uncaught exception; how it
-ended follows within a moment), ``survived`` (it ended well all the same), ``failed`` (with a failure), ``stop`` (it was
-told to), ``evidence`` (of a rank's part in the cluster), ``stopped``, ``done`` (its ranks have ended, or only serve),
-``ended``.
-The coordinator tells all: ``go`` (with every host's ports), ``stop``, ``end`` (with the first failure), ``finish``.
+The state is plain data, without input or output, so that the rules can be tested as data: a host's message is the
+input, and the message to all hosts is the output. The hosts' messages: ``ready`` (with the ports that are reserved for
+the host), ``raised`` (a process's uncaught exception; the message about the process's end follows soon), ``survived``
+(the process ended normally nevertheless), ``failed`` (with a failure), ``stop`` (the host was told to stop),
+``evidence`` (about a rank's part in the cluster), ``stopped``, ``done`` (the host's ranks have ended, or only serve),
+``ended``. The coordinator's messages to all: ``go`` (with every host's ports), ``stop``, ``end`` (with the first
+failure), ``finish``.
 """
 
 from __future__ import annotations
@@ -18,12 +17,13 @@ from container.contract.failures import Cause, Failure
 from container.contract.messages import Message
 from container.toolkit.evidence import RankEvidence
 
-#: What may come of a rank's exception before that rank has ended: Horovod's exit handler, say, waits for the others.
+#: Causes of failures that may result from a rank's exception before that rank ends: for example, Horovod's exit handler
+#: waits for the other ranks.
 _CONSEQUENCES = (Cause.PROCESS, Cause.LAUNCH)
 
 
 class CoordinatorState(enum.Enum):
-    """What the cluster is doing."""
+    """The state of the cluster."""
 
     GATHERING = "gathering"
     RUNNING = "running"
@@ -33,15 +33,15 @@ class CoordinatorState(enum.Enum):
 
 
 class Coordinator:
-    """Decides for the whole cluster.
+    """Make the decisions for the whole cluster.
 
     Args:
-        hosts: Every host's name; the first is the one that this runs on.
-        start_timeout: For how many seconds a host may be silent before it is ready.
-        now: The time, in seconds on one clock.
+        hosts: Every host's name; the first is the host that this runs on.
+        start_timeout: How many seconds a host may be silent before it is ready.
+        now: The current time, in seconds of a monotonic clock.
 
     Attributes:
-        evidence: What is known of the ranks' part in the cluster, by host and process.
+        evidence: The facts about the ranks' part in the cluster, by host and process.
     """
 
     def __init__(self, hosts: tuple[str, ...], start_timeout: float, now: float) -> None:
@@ -56,15 +56,16 @@ class Coordinator:
         self._done: set[str] = set()
         self._stopped: set[str] = set()
         self.ended: set[str] = set()
-        self._raised: tuple[str, str] | None = None  # host and process of the first exception, until it has ended
-        self._held: Failure | None = None  # what failed since
+        # host and process of the first exception, until that process has ended
+        self._raised: tuple[str, str] | None = None
+        self._held: Failure | None = None  # the first failure after that exception
         self.evidence: dict[tuple[str, str], RankEvidence] = {}
 
     def receive(self, host: str, message: Message, now: float) -> Message | None:
-        """Take a host's message; unknown ones are ignored (a newer toolkit may say more).
+        """Handle a host's message; unknown ones are ignored, because a newer toolkit may send more kinds.
 
         Returns:
-            What all hosts are to be told.
+            The message for all hosts, or None.
         """
         self._heard[host] = now
         match message["op"]:
@@ -92,7 +93,7 @@ class Coordinator:
                     return {"op": "stop"}
             case "stopped":
                 self._stopped.add(host)
-                # A host that is done answers too: what serves there may take its time.
+                # A host that is done also answers "stopped": its servers may take some time to stop.
                 if self.state is CoordinatorState.STOPPING and self._stopped >= set(self._hosts):
                     return self.finish()
             case "done":
@@ -103,15 +104,17 @@ class Coordinator:
 
     @property
     def all_done(self) -> bool:
-        """Whether all that is left is to judge the job, and then to :meth:`finish` or :meth:`fail`."""
+        """Return whether all hosts are done, so that the job's outcome can be decided with :meth:`finish` or
+        :meth:`fail`.
+        """
         return self.state is CoordinatorState.RUNNING and not self.running()
 
     def fail(self, failure: Failure) -> Message | None:
-        """Take a failure. The first, by arrival, is the job's; later ones are its consequences."""
+        """Handle a failure. The first failure to arrive is the job's; later ones are its consequences."""
         if self.state in (CoordinatorState.ENDING, CoordinatorState.FINISHED):
             return None
         if self.state is CoordinatorState.STOPPING and failure.cause is Cause.PROCESS:
-            return None  # ranks that are being stopped may well end with an error
+            return None  # ranks that are being stopped may end with an error
         if self._raised not in (None, (failure.host, failure.process)) and failure.cause in _CONSEQUENCES:
             self._held = self._held or failure
             return None
@@ -120,7 +123,7 @@ class Coordinator:
         return {"op": "end", "failure": failure.to_dict()}
 
     def lost(self, host: str, reason: str, now: float) -> Message | None:
-        """A host's connection ended. Before the end that is a failure."""
+        """Handle the end of a host's connection, which is a failure unless the host was to end."""
         self.ended.add(host)
         if self._raised is not None and self._raised[0] == host:
             self._raised = None
@@ -136,7 +139,7 @@ class Coordinator:
         )
 
     def check_gathered(self, now: float) -> Message | None:
-        """Fail when a host has been silent for too long: preparing may take any time, but not in silence."""
+        """Fail if a host has been silent for too long; preparing may take any time, but not silently."""
         others = [host for host in self.missing() if host != self._hosts[0]]
         silent = [host for host in others if now - self._heard[host] > self._start_timeout]
         if not silent:
@@ -152,7 +155,7 @@ class Coordinator:
         )
 
     def missing(self) -> list[str]:
-        """Return the hosts that have not said they are ready, in order."""
+        """Return the hosts that are not ready, in order."""
         return [host for host in self._hosts if host not in self._ready]
 
     def running(self) -> list[str]:
@@ -161,10 +164,10 @@ class Coordinator:
 
     @property
     def everybody_ended(self) -> bool:
-        """Whether every other host has ended its share."""
+        """Return whether every other host has ended its share."""
         return self.ended >= set(self._hosts[1:])
 
     def finish(self) -> Message:
-        """End the job well, or as all have stopped."""
+        """Finish the job, after its success or after a stop."""
         self.state = CoordinatorState.FINISHED
         return {"op": "finish"}

@@ -1,6 +1,6 @@
-"""``python -m container debug``: the entry point as one process in the foreground, for ``pdb`` and the like.
+"""Run the entry point as one process in the foreground (``python -m container debug``), for debuggers such as ``pdb``.
 
-It gets what a rank of the job would get (arguments, environment, code, channels), and the terminal.
+The process gets the same as a rank of the job (arguments, environment, code, channels), and the terminal.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from container.toolkit.train import install_code, rank_environment, read_environ
 
 
 class _Terminal:
-    """Prints what goes on while requirements are installed."""
+    """Print messages about the installation of requirements."""
 
     def log(self, line: str) -> None:
         print(line, file=sys.stderr)
@@ -26,7 +26,7 @@ class _Terminal:
 
 
 def main(argv: list[str]) -> int:
-    """Become the entry point. Returns only when that is not possible."""
+    """Replace this process by the entry point; return an exit code only if that is not possible."""
     if argv:
         print(f"python -m container debug takes no arguments, got {argv}", file=sys.stderr)
         return 2
@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
         command = code.entry_command(
             environment.program, tree.code, environment.to_cmd_args(), environment.machine.python
         )
-        # Nothing is started beside it, so nothing is put into the runtime folder.
+        # No other processes are started, so the runtime folder stays unused.
         env = rank_environment(environment, overlay, Path(tempfile.gettempdir()))
         os.chdir(tree.code)
         os.execvpe(command[0], list(command), env)

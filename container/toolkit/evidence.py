@@ -1,8 +1,8 @@
-"""Whether the ranks of a job that is meant to be distributed had anything to do with each other. Pure.
+"""Judge whether the ranks of a job that should be distributed communicated with each other. Pure.
 
-The hook in each rank's Python processes (``hook/_fleetfit_evidence.py``) tells what it sees; algo-1 judges all ranks
-when the job has ended well. It says nothing where something is not known: an entry point that is not a Python program,
-a rank that started other programs, or one whose libraries are not those that are known here.
+The hook in each rank's Python processes (``hook/_fleetfit_evidence.py``) reports what it observes. algo-1 judges all
+ranks when the job has succeeded. There is no verdict if facts are unknown: if an entry point is not a Python program, a
+rank started other programs, or a rank's libraries are not those that are known here.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Any
 from container.contract.failures import Cause, Failure
 from container.contract.plan import Plan, Role
 
-#: What is looked for, in the words of a script's author.
+#: The calls that are detected, for messages.
 LOOKED_FOR = (
     "hvd.init(), MPI_Init (mpi4py), container.distributed.init(), tf.distribute.Server, MultiWorkerMirroredStrategy, "
     "ParameterServerStrategy, torch.distributed.init_process_group()"
 )
 
-#: What is done about it.
+#: Reactions to such a job.
 MODES = ("warn", "fail")
 
 
 @dataclasses.dataclass
 class RankEvidence:
-    """What is known of one rank, which may be several processes, one after the other or at once.
+    """The facts about one rank, which may consist of several processes.
 
     Attributes:
         ended: Whether the rank has ended.
@@ -39,7 +39,7 @@ class RankEvidence:
     _unknown: bool = False
 
     def add(self, told: Mapping[str, Any]) -> None:
-        """Take what one of its processes tells, or its host."""
+        """Record a report of one of the rank's processes, or of its host."""
         if told.get("ended"):
             self.ended = True
         pid = told.get("pid")
@@ -56,12 +56,12 @@ class RankEvidence:
 
     @property
     def joined(self) -> list[str]:
-        """By what it joined others; empty if it did not."""
+        """Return the ways in which the rank joined others; empty if it did not."""
         return [how for every in self._joined.values() for how in every]
 
     @property
     def is_apart(self) -> bool | None:
-        """Whether it joined nobody while the job ran; None if that is not known."""
+        """Return whether the rank joined no other rank while the job ran; None if that is unknown."""
         if self._joined:
             return False
         if self._unknown or (self.ended and not (self._opened and self._opened <= self._closed.keys())):
@@ -70,13 +70,13 @@ class RankEvidence:
 
     @property
     def is_mute(self) -> bool | None:
-        """Whether it joined others and then exchanged nothing; None if that is not known."""
+        """Return whether the rank joined others and then exchanged nothing; None if that is unknown."""
         if not self._joined or self._unknown:
             return None
         silent = []
         for pid, how in self._joined.items():
             counts = self._closed.get(pid, {}).get("exchanges") or {}
-            # An MPI program exchanges in ways that nobody counts; a server only serves.
+            # An MPI program's exchanges cannot be counted; a server only serves.
             counted = [library for library in counts if any(library in name for name in how)]
             if not counted or len(counted) < len(how):
                 return None
@@ -85,25 +85,25 @@ class RankEvidence:
 
     @property
     def is_unreduced(self) -> bool | None:
-        """Whether it trained with optimizers of Horovod's, none of which reduced a gradient; None if not known."""
+        """Return whether the rank trained with Horovod's optimizers, but none reduced a gradient; None if unknown."""
         told = [self._closed[pid] for pid in self._joined if pid in self._closed]
         if self._unknown or len(told) < len(self._joined) or not any(values.get("optimizers") for values in told):
             return None
-        # Who only evaluates a model, or has nothing left to train, has no gradient to reduce.
+        # A rank that only evaluates a model, or has nothing left to train, has no gradients to reduce.
         return any(values.get("stepped") for values in told) and not any(values.get("reduced") for values in told)
 
 
 def is_cluster(plan: Plan) -> bool:
-    """Return whether there is anybody to join: more than one process that trains or serves."""
+    """Return whether there is more than one process that trains or serves."""
     return sum(process.role in (Role.RANK, Role.SERVER) for process in plan.processes) > 1
 
 
 def verdict(strategy: str, ranks: Collection[RankEvidence]) -> str | None:
-    """Return what is wrong with a job that has ended well; None if nothing is, or it is not known.
+    """Return how a successful job failed to be distributed; None if it was distributed, or if that is unknown.
 
     Args:
         strategy: The strategy's name.
-        ranks: What is known of each rank that runs the script.
+        ranks: The facts about each rank that runs the script.
     """
     apart = [rank.is_apart for rank in ranks]
     if all(apart) and any(rank.ended for rank in ranks):
@@ -136,11 +136,11 @@ def verdict(strategy: str, ranks: Collection[RankEvidence]) -> str | None:
 
 
 def judge(plan: Plan, known: Mapping[tuple[str, str], RankEvidence]) -> str | None:
-    """Return :func:`verdict` of a plan's ranks.
+    """Return the :func:`verdict` about a plan's ranks.
 
     Args:
-        plan: What the job ran.
-        known: What is known of them, by host and process.
+        plan: The job's plan.
+        known: The facts about the ranks, by host and process.
     """
     if not is_cluster(plan):
         return None
@@ -149,7 +149,7 @@ def judge(plan: Plan, known: Mapping[tuple[str, str], RankEvidence]) -> str | No
 
 
 def failure(text: str, host: str) -> Failure:
-    """Return the failure of a job that was to fail for it."""
+    """Return the failure of a job that was not distributed, under ``on_undistributed="fail"``."""
     return Failure(
         cause=Cause.UNSOUND,
         message=f"{text} The job fails because RunOptions(on_undistributed='fail') is set.",

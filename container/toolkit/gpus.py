@@ -1,4 +1,4 @@
-"""How much the host's NVIDIA GPUs are used, by the driver's own library; imported only where there are some."""
+"""Measure the use of the host's NVIDIA GPUs with the driver's own library; imported only if there are GPUs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class _Memory(ctypes.Structure):
 
 
 class GpuReader:
-    """Reads the GPUs in a thread of its own: the driver may take a second to answer."""
+    """Read the GPUs in a separate thread, because the driver may take a second to answer."""
 
     def __init__(self) -> None:
         self._values: dict[str, float] = {}
@@ -24,7 +24,7 @@ class GpuReader:
         threading.Thread(target=self._run, name="gpus", daemon=True).start()
 
     def latest(self) -> dict[str, float]:
-        """Return what was read last, and have it read again."""
+        """Return the latest values, and request the next measurement."""
         self._asked.set()
         return self._values
 
@@ -38,7 +38,7 @@ class GpuReader:
                 self._asked.wait()
                 self._asked.clear()
         except (OSError, AttributeError):
-            self._values = {}  # no such library, or an older one
+            self._values = {}  # the library does not exist, or is too old
 
 
 def _devices(library: Any) -> list[ctypes.c_void_p]:

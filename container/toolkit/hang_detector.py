@@ -1,7 +1,7 @@
-"""One host's part in seeing whether a job makes progress: its ranks' signs of life, and where they wait.
+"""Observe on one host whether a job makes progress: its ranks' signs of life, and where they wait.
 
-Who judges is :class:`container.system.progress.ProgressJudge`: in algo-1's toolkit, or, where hosts come and go,
-in the supervisor.
+:class:`container.system.progress.ProgressJudge` makes the decision: in algo-1's toolkit or, if hosts join and leave, in
+the supervisor.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 class ProgressWatch:
-    """Tells the judge what it sees.
+    """Report a host's observations to the judge.
 
     Args:
-        loop: The loop that drives it.
-        output: Where it says what it does.
+        loop: The event loop.
+        output: Receives messages.
         environment: The job as this host sees it.
-        limit: Seconds without a sign of life of any rank after which the job fails; None waits for ever.
-        host: The host.
+        limit: After how many seconds without a sign of life of any rank the job fails; None for no limit.
+        host: The host's runtime.
     """
 
     def __init__(
@@ -45,11 +45,11 @@ class ProgressWatch:
         self._active = False
 
     def note_activity(self) -> None:
-        """A rank of this host printed or reported something that is a sign of progress."""
+        """Record that a rank of this host printed or reported something that shows progress."""
         self._active = True
 
     def start(self) -> None:
-        """Begin, now that ranks are being started."""
+        """Start the observation, when ranks are being started."""
         if self._limit:
             self._watch(self._limit)
 
@@ -62,9 +62,9 @@ class ProgressWatch:
         self._loop.call_later(progress.interval(limit), lambda: self._watch(limit))
 
     def dump_stacks(self, gang: Gang) -> None:
-        """Have every rank of this host print its stacks, and tell where each waits."""
+        """Request the stacks of every rank of this host, and report where each rank waits."""
         self._output.say(self._env.current_host, "no progress: asking every rank for its stack")
-        # Not through the wrappers, which may be stopped.
+        # Not through the wrappers, which may be suspended.
         asked = {member.name: hangs.ask(member.pid) for member in gang.ranks if member.running and member.pid}
         if gang.importer is not None and any(member.waits_for_importer for member in gang.ranks):
             hangs.ask(gang.importer)
@@ -84,15 +84,15 @@ class ProgressWatch:
         }
         waiting = [member.name for member in gang.ranks if member.waits_for_importer]
         if gang.importer is not None and waiting:
-            # What it prints is a file in memory, which each rank will repeat.
+            # The importer's output is a file in memory; each rank will repeat this output.
             with contextlib.suppress(OSError):
                 text = Path(f"/proc/{gang.importer}/fd/2").read_text(encoding="utf-8", errors="replace")
                 places.update(
                     dict.fromkeys(waiting, hangs.where(gang.importer, None, text, self._env.tree.code, asked=True))
                 )
-        for member in gang.members.values():  # parameter servers, mpirun: they wait by nature
+        for member in gang.members.values():  # parameter servers and mpirun wait normally
             if member.role is not Role.RANK and member.running and member.pid and processes.is_stopped(member.pid):
                 places[member.name] = hangs.STOPPED
-        # Only rank 0 says for whom Horovod waits.
+        # Only rank 0 reports which ranks Horovod waits for.
         missing = {str(rank): tensors for member in gang.ranks for rank, tensors in member.stalls.missing.items()}
         self._host.tell_progress(STACKS, {"places": places, "missing": missing})

@@ -1,8 +1,8 @@
-"""A job that makes no progress: who waits, and in what.
+"""Describe, for a job without progress, which ranks wait, and in which operation.
 
-Progress is anything that a rank prints or reports, but for Horovod's own warnings that it waits. The stacks come from
-Python's own ``faulthandler``, which the hook in every rank's interpreter registers (:mod:`container.hook`), so that
-also a rank that sits in native code answers.
+Progress is anything that a rank prints or reports, except Horovod's own warnings that it waits. Python's own
+``faulthandler``, which the hook in every rank's interpreter registers (:mod:`container.hook`), prints the stacks.
+Therefore a rank that waits in native code answers too.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from pathlib import Path
 from container.system import processes
 from container.system.progress import DUMP_TIME
 
-#: Which signal asks for the stacks. A process without a handler ignores it: Python may be about to end, or to become
-#: another program by ``exec``, between our look whether it has one and the signal. Scripts hardly use it, and those who
-#: do (Go's runtime) are used to more of it than they asked for.
+#: The signal that requests the stacks. A process without a handler ignores this signal: between the check for a handler
+#: and the signal, Python may exit, or become another program by ``exec``. Scripts hardly use the signal, and programs
+#: that do (Go's runtime) tolerate additional ones.
 STACK_SIGNAL = int(signal.SIGURG)
 
-#: Where a process is that is stopped.
+#: Description of a suspended process.
 STOPPED = "it is stopped (SIGSTOP); SIGCONT resumes it"
 
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+)')
 _HEADER = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+(?: \[[^\]]*\])? \(most recent call first\):")
 
-#: Words in function names or source lines that name a collective operation.
+#: Words in function names or source lines that indicate a collective operation.
 _COLLECTIVES = re.compile(
     r"\b\w*(all_?reduce|all_?gather|reduce_?scatter|broadcast|bcast|barrier|all_?to_?all|synchronize|join|recv|send|"
     r"wait)\w*\b",
@@ -39,7 +39,7 @@ _COLLECTIVES = re.compile(
 _PACKAGE = Path(__file__).resolve().parents[1]
 _IMPORTLIB = "<frozen importlib"
 _IMPORTERS = ("/toolkit/importer/__main__.py", "/toolkit/importer/loading.py")
-#: Keras's methods that run training steps, and the places of TensorFlow's compiled functions.
+#: Keras's methods that run training steps, and the files of TensorFlow's compiled functions.
 _STEPS = ("fit", "train_on_batch", "evaluate", "test_on_batch", "predict", "predict_on_batch")
 _COMPILED = ("/polymorphic_function/", "/eager/def_function.py", "/python/client/session.py")
 
@@ -47,24 +47,24 @@ _COMPILED = ("/polymorphic_function/", "/eager/def_function.py", "/python/client
 _WARNING = re.compile(rb"\bstall_inspector\.cc:\d+\] ")
 _MISSING = re.compile(rb"(?P<rank>\d+)!?: \[(?P<tensors>.*)\]")
 _MORE = re.compile(rb"Missing ranks:|One or more rank \(marked by|" + _MISSING.pattern)
-#: Horovod writes a log line in several pieces: what may yet become one, its time and severity.
+#: Horovod writes a log line in several pieces: the beginning of such a line, with its time and severity.
 _BEGINNING = re.compile(rb"\[[\d .:-]*(?:[TDIWEF](?: [^\]]*\]?)?)?")
 
 
 class StallWarnings:
-    """Tells one rank's progress from Horovod's warnings that ranks are missing in a collective."""
+    """Distinguish one rank's progress from Horovod's warnings that ranks are missing in a collective operation."""
 
     def __init__(self) -> None:
         self._inside = self._begins = False
-        #: By missing rank, the tensors that the others wait for, as of the last warning.
+        #: Missing rank -> tensors that the other ranks wait for, from the last warning.
         self.missing: dict[int, str] = {}
 
     def is_progress(self, pieces: list[bytes], rest: bytes = b"") -> bool:
-        """Return whether there is anything but such warnings in what it printed.
+        """Return whether a rank's output contains anything but such warnings.
 
         Args:
-            pieces: Lines with their ends.
-            rest: The beginning of the next one.
+            pieces: Lines with their terminators.
+            rest: The beginning of the next line.
         """
         found = False
         for piece in pieces:
@@ -72,7 +72,7 @@ class StallWarnings:
                 self._inside = self._begins = True
             elif self._inside and _MORE.match(piece):
                 if match := _MISSING.match(piece):
-                    if self._begins:  # until it says who is missing, what the one before said holds
+                    if self._begins:  # until the new warning names missing ranks, the previous warning is valid
                         self._begins, self.missing = False, {}
                     self.missing[int(match["rank"])] = match["tensors"].decode("utf-8", "replace")
             else:
@@ -101,14 +101,15 @@ def main_stack(text: str) -> list[tuple[str, int, str]]:
 
 
 def waiting_in(text: str, code_dir: Path) -> str | None:
-    """Say in a phrase where the main thread is: the user's own innermost line, and the operation it waits in.
+    """Return where the main thread is, as a phrase: the innermost line of the user's code, and the operation that it
+    waits in.
 
     Args:
-        text: The end of what the rank printed.
-        code_dir: Where the user's code is.
+        text: The end of the rank's output.
+        code_dir: The folder of the user's code.
 
     Returns:
-        ``train.py:12 in step: hvd.allreduce(x)``, or None when there is no dump.
+        ``train.py:12 in step: hvd.allreduce(x)``, or None if there is no dump.
     """
     frames = list(itertools.takewhile(lambda frame: not frame[0].endswith(_IMPORTERS), main_stack(text)))
     if not frames:
@@ -116,7 +117,7 @@ def waiting_in(text: str, code_dir: Path) -> str | None:
     own = next((i for i, (path, _, _) in enumerate(frames) if Path(path).is_relative_to(code_dir)), None)
     inner = frames[:own]
     importing = any(path.startswith(_IMPORTLIB) for path, _, _ in inner)
-    if own is None and importing:  # faulthandler shows a hundred frames, and the user's line is further out
+    if own is None and importing:  # faulthandler shows a hundred frames, which do not reach the user's line
         return f"importing {_module(frames)}"
     path, number, function = frames[own or 0]
     shown = str(Path(path).relative_to(code_dir)) if own is not None else path
@@ -139,7 +140,7 @@ def waiting_in(text: str, code_dir: Path) -> str | None:
 
 
 def _module(frames: list[tuple[str, int, str]]) -> str:
-    """Return the package that is being imported, from the outermost frame that belongs to one."""
+    """Return the package that is being imported, from the outermost frame of an installed package."""
     for path, _, _ in reversed(frames):
         _, found, inside = path.rpartition("site-packages/")
         if found:
@@ -148,10 +149,11 @@ def _module(frames: list[tuple[str, int, str]]) -> str:
 
 
 def ask(pid: int) -> bool:
-    """Have a rank print its stacks: its process, or those that a shell, say, has started.
+    """Request the stacks of a rank: of its process, or of the processes that it has started (if it is a shell, for
+    example).
 
     Returns:
-        Whether there was anybody to ask. Who has no handler is left alone.
+        Whether any process has a handler of the signal. Processes without a handler get no signal.
     """
     found: list[int] = []
     queue = [pid]
@@ -170,14 +172,14 @@ def ask(pid: int) -> bool:
 
 
 def where(pid: int, wrapper: int | None, text: str, code_dir: Path, *, asked: bool) -> str:
-    """Say where a rank is: in its code, or what keeps it from saying so.
+    """Return a phrase that describes where a rank is in its code, or why it cannot answer.
 
     Args:
-        pid: Its process.
-        wrapper: The process that started it and tells of its end.
-        text: The end of what it printed.
-        code_dir: Where the user's code is.
-        asked: Whether it has been asked for its stack.
+        pid: The rank's process.
+        wrapper: The process that started the rank and reports its end; None if there is none.
+        text: The end of the rank's output.
+        code_dir: The folder of the user's code.
+        asked: Whether the rank's stack has been requested.
     """
     if processes.is_stopped(pid):
         return STOPPED
@@ -188,11 +190,11 @@ def where(pid: int, wrapper: int | None, text: str, code_dir: Path, *, asked: bo
 
 
 def without_stack(pid: int, *, asked: bool) -> str:
-    """Say of a process that has not printed its stack what it is.
+    """Return a phrase that describes a process that has not printed its stack.
 
     Args:
         pid: The process.
-        asked: Whether it could be asked for it.
+        asked: Whether the stack could be requested.
     """
     name, state = processes.name(pid), processes.state(pid)
     if state in ("", "Z"):
@@ -217,7 +219,7 @@ def without_stack(pid: int, *, asked: bool) -> str:
 
 
 def _kernel(pid: int) -> str:
-    """Where in the kernel a process waits, if we may know."""
+    """Return where in the kernel a process waits, as a phrase; empty if that cannot be read."""
     with contextlib.suppress(OSError):
         place = Path(f"/proc/{pid}/wchan").read_text(encoding="utf-8").strip()
         if place not in ("", "0"):

@@ -1,8 +1,8 @@
-"""A host's share of a job, from "ready" to the last process's end.
+"""Run a host's share of a job, from "ready" to the end of the last process.
 
-What follows from what happens here is decided by :class:`container.toolkit.machine.HostMachine`, and for all hosts, on
-algo-1, by :class:`container.toolkit.coordinator.Coordinator`. This class has the processes, the connections and the
-clock: it hands over what happens, and performs what was decided.
+:class:`container.toolkit.machine.HostMachine` decides what follows from events on this host;
+:class:`container.toolkit.coordinator.Coordinator`, on algo-1, decides for all hosts. This class has the processes, the
+connections and the clock: it passes events on, and performs the resulting actions.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ if TYPE_CHECKING:
     from container.toolkit.train import Preparation
 
 
-#: How often hosts that wait for each other say that they are there, in seconds.
+#: How often hosts that wait for each other send a sign of life, in seconds.
 _BEAT = 2.0
 
 
 class HostRuntime(Runtime):
-    """Runs one host's share of a job.
+    """Run one host's share of a job.
 
     Args:
-        loop: The loop that drives everything.
-        output: Where lines and events go.
+        loop: The event loop.
+        output: Receives lines and events.
         environment: The job as this host sees it.
-        settings: What the backend decided.
+        settings: The backend's settings.
     """
 
     def __init__(self, loop: SelectorLoop, output: Output, environment: Environment, settings: HostSettings) -> None:
@@ -64,7 +64,7 @@ class HostRuntime(Runtime):
         self._due: float | None = None
         self._plan: Plan | None = None
         self._preparation: Preparation | None = None
-        self._daemons: dict[str, int] = {}  # those that run here -> the numbers of their requests
+        self._daemons: dict[str, int] = {}  # mpirun's daemons on this host -> the numbers of their requests
         self._server: control.ControlServer | None = None
         self._client: control.ControlClient | None = None
         self._coordinator: Coordinator | None = None
@@ -74,10 +74,10 @@ class HostRuntime(Runtime):
         if environment.is_master and settings.hang_timeout:
             self._progress = _Progress(self, settings.hang_timeout)
 
-    # --- the decision, and what is done ---
+    # --- decisions and their execution ---
 
     def _handle(self, event: Event) -> None:
-        """Let an event be decided upon, after those that are under way, and do what follows."""
+        """Handle an event after the events that are being handled, and perform the resulting actions."""
         self._events.append(event)
         if len(self._events) > 1:
             return
@@ -87,7 +87,7 @@ class HostRuntime(Runtime):
                     self._perform(action)
                 self._events.popleft()
         except BaseException:
-            self._events.clear()  # or the failure that follows would wait behind this event for ever
+            self._events.clear()  # otherwise the resulting failure would wait behind this event forever
             raise
         if self._machine.next_deadline != self._due:
             self._set_timer(self._machine.next_deadline)
@@ -130,7 +130,7 @@ class HostRuntime(Runtime):
                 self._say_who_runs()
 
     def _in_users_words(self, failure: Failure) -> Failure:
-        """What the script itself wrote to ``output/failure`` is the reason, as on SageMaker."""
+        """Replace a process failure's message by the script's text in ``output/failure``, as on SageMaker."""
         if failure.cause not in (Cause.PROCESS, Cause.PORT_TAKEN):
             return failure
         try:
@@ -149,7 +149,7 @@ class HostRuntime(Runtime):
         self.fail(Failure(cause=Cause.TIMEOUT, message=message, host=self._host))
 
     def _say_who_runs(self) -> None:
-        """Rank 0's script ended a while ago: why the job goes on."""
+        """Print, some time after rank 0's script has ended, why the job continues."""
         left = self._coordinator.running() if self._coordinator is not None else [self._host]
         if left:
             self._output.say(
@@ -158,10 +158,10 @@ class HostRuntime(Runtime):
                 "script only serves, let it wait in distributed.init() or server.join(): fleetfit then ends it.",
             )
 
-    # --- what the main program and the supervisor say ---
+    # --- calls of the main program and messages of the supervisor ---
 
     def ready(self, preparation: Preparation, gang: Gang, ports: tuple[int, ...]) -> None:
-        """This host's code is in place: join the barrier; see :meth:`Runtime.ready`."""
+        """Report that this host's code is in place, and wait for the other hosts; see :meth:`Runtime.ready`."""
         self._preparation, self._gang = preparation, gang
         self._handle(machine.Prepared(gang.members, ports))
 
@@ -170,15 +170,15 @@ class HostRuntime(Runtime):
         self._handle(machine.HostFailed(failure))
 
     def stop(self) -> None:
-        """SIGTERM to the toolkit: the whole cluster stops, with time to save. A second one ends it at once."""
+        """Stop the whole cluster, with time to save, after SIGTERM; at a second call, end this host at once."""
         self._handle(PlainEvent.STOP_ASKED)
 
     def end_now(self) -> None:
-        """End without any grace."""
+        """Stop this host's processes without a grace period."""
         self._handle(PlainEvent.END_ASKED)
 
     def abandoned(self) -> None:
-        """Whoever started us is gone: end everything soon."""
+        """Stop this host's processes with a failure, because the supervisor has ended."""
         message = "the job's supervisor is gone."
         self._handle(machine.JobFailed(Failure(cause=Cause.HOST_LOST, message=message, host=self._host)))
 
@@ -189,7 +189,7 @@ class HostRuntime(Runtime):
             super()._instructed(message)
 
     def _kill_rank(self, rank: int, number: int) -> None:
-        """Send a signal to a rank of this host: a fault that the user has ordered."""
+        """Send a signal to a rank of this host, for an injected fault."""
         for member in self._gang.ranks if self._gang is not None else ():
             if member.rank == rank and member.running and member.pid is not None:
                 with contextlib.suppress(ProcessLookupError):
@@ -198,7 +198,7 @@ class HostRuntime(Runtime):
     # --- the connection between the hosts ---
 
     def connect(self) -> None:
-        """Listen on algo-1, connect to it elsewhere. Nothing happens for a single host."""
+        """Listen on algo-1, or connect to algo-1 from another host. Do nothing for a single host."""
         fd, address = self._settings.control_fd, self._settings.control_address
         if len(self._env.hosts) == 1:
             if fd is not None:
@@ -226,9 +226,9 @@ class HostRuntime(Runtime):
         self._beat()
 
     def _beat(self) -> None:
-        """Until all hosts run, say every now and then that this one is there, and look which are not.
+        """Send a sign of life at intervals until all hosts run, and check for silent hosts.
 
-        Preparing may take long (requirements are installed), so it is silence that has a deadline.
+        Preparing may take long (requirements are installed), so only silence has a time limit.
         """
         if self._machine.state is not machine.HostStage.STARTING:
             return
@@ -240,14 +240,14 @@ class HostRuntime(Runtime):
         self._loop.call_later(min(_BEAT, self._settings.start_timeout / 4), self._beat)
 
     def _report(self, message: Message) -> None:
-        """Tell algo-1, which may be this host."""
+        """Send a message to algo-1, which may be this host."""
         if self._client is not None:
             self._client.send(message)
         else:
             self.host_said(self._host, message)
 
     def _tell(self, host: str, message: Message) -> None:
-        """Tell a host, which may be this one."""
+        """Send a message to a host, which may be this host."""
         if host == self._host:
             self.master_said(message)
         elif self._server is not None:
@@ -258,7 +258,7 @@ class HostRuntime(Runtime):
             for host in self._env.hosts:
                 self._tell(host, message)
 
-    # --- on algo-1: what hosts say ---
+    # --- on algo-1: messages of hosts ---
 
     def host_joined(self, host: str) -> None:
         assert self._coordinator is not None
@@ -279,11 +279,13 @@ class HostRuntime(Runtime):
     def host_lost(self, host: str, reason: str) -> None:
         assert self._coordinator is not None
         if self._outcome is not None and host in self._coordinator.ended:
-            return  # it has said that it ends, and nothing else follows from it
+            return  # the host has reported its end, from which nothing else follows
         self._tell_all(self._coordinator.lost(host, reason, time.monotonic()))
 
     def _judge_evidence(self, coordinator: Coordinator) -> Message | None:
-        """Return what follows when all is done, by whether the ranks had anything to do with each other."""
+        """Return the message that ends the job when all is done; it depends on whether the ranks communicated with each
+        other.
+        """
         assert self._plan is not None
         text = evidence.judge(self._plan, coordinator.evidence) if self._env.strategy is not None else None
         if text is not None and self._settings.on_undistributed == "fail":
@@ -310,7 +312,7 @@ class HostRuntime(Runtime):
             self._coordinator.fail(no_progress(self._settings.hang_timeout, lines, judge.missing, self._host))
         )
 
-    # --- what algo-1 says ---
+    # --- messages of algo-1 ---
 
     def master_joined(self) -> None:
         self._handle(PlainEvent.MASTER_HEARD)
@@ -340,7 +342,7 @@ class HostRuntime(Runtime):
                 self._start_daemon(int(message["id"]), [str(word) for word in message["argv"]])
 
     def _membership(self, ports: dict[str, list[int]]) -> Membership:
-        """Who is in the cluster and where: on one machine at loopback, and at the ports that each host has reserved."""
+        """Return the hosts with their addresses: on one machine, loopback and the ports that each host has reserved."""
         members = membership_of(self._env)
         if not self._env.reserves_ports:
             return members
@@ -362,7 +364,7 @@ class HostRuntime(Runtime):
         try:
             if RANK_PROGRAM in (self._plan.mpirun or ()):
                 daemons.make_rank_program(self._settings.runtime_dir, self._env.machine)
-            # First expect, then launch: mpirun's ranks may be quicker than the loop.
+            # Expect ranks before launching: mpirun's ranks may connect before the loop continues.
             for process in mine.processes:
                 if process.started_by is StartedBy.MPIRUN:
                     self._gang.expect(process)
@@ -427,7 +429,7 @@ class HostRuntime(Runtime):
     # --- mpirun's daemons ---
 
     def on_remote_shell(self, connection: Connection, host: str, argv: list[str]) -> None:
-        """mpirun, which runs on algo-1 only, wants its daemon on a host."""
+        """Start mpirun's daemon on a host, as mpirun, which runs only on algo-1, requests it."""
         if not self._env.is_master:
             connection.close()
             return
@@ -450,7 +452,7 @@ class HostRuntime(Runtime):
         try:
             folder, this_machine = self._settings.runtime_dir, self._env.machine
             daemon = remotes.start_daemon(words, self._gang, self._host, folder, this_machine)
-        except (OSError, ValueError) as error:  # mpirun would speak of firewalls
+        except (OSError, ValueError) as error:  # otherwise mpirun would report a problem with firewalls
             message = f"mpirun's daemon could not be started: {error}"
             self._handle(machine.Suspected(Failure(cause=Cause.LAUNCH, message=message, host=self._host)))
             self._answer_shell(number, 255, f"{self._host}: {error}")
@@ -460,7 +462,7 @@ class HostRuntime(Runtime):
     def _answer_shell(self, number: int, code: int, error: str) -> None:
         self._report({"op": "remote_ended", "id": number, "code": code, "error": error})
 
-    # --- progress, and the end ---
+    # --- progress and the end ---
 
     @property
     def is_watched(self) -> bool:
@@ -470,7 +472,7 @@ class HostRuntime(Runtime):
         self._report({"op": kind, **values})
 
     def _farewell(self) -> None:
-        """The other hosts say that they have ended; algo-1 waits for that a while."""
+        """Report that this host has ended; algo-1 waits for these reports for a while."""
         if self._client is not None:
             self._client.send({"op": "ended"})
             self._client.close()
@@ -489,7 +491,7 @@ class _Progress(ProgressJudge):
         self._runtime = runtime
 
     def is_expected(self) -> bool:
-        """Return whether the ranks run."""
+        """Return whether the ranks are running, so that progress is expected."""
         return self._runtime._machine.runs
 
     def hosts(self) -> Sequence[str]:
@@ -497,16 +499,16 @@ class _Progress(ProgressJudge):
         return self._runtime._env.hosts
 
     def ask(self, host: str) -> None:
-        """Have a host print its ranks' stacks."""
+        """Request the stacks of a host's ranks."""
         self._runtime._tell(host, {"op": "dump"})
 
     def give_up(self) -> None:
-        """Fail the job, and say where each rank is."""
+        """Fail the job with a message that says where each rank is."""
         self._runtime._no_progress(self)
 
 
 def _bounded(failure: Failure) -> dict[str, Any]:
-    """Return the failure as a message that fits a control frame."""
+    """Return the failure as a dict, with texts cut so that it fits into a control message."""
     limit = 64 << 10
     texts = ("traceback", "log_tail", "places")
     trimmed = {name: value[-limit:] for name in texts if (value := getattr(failure, name)) is not None}

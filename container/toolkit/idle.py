@@ -1,13 +1,14 @@
-"""``python -m container idle SOCKET``: the first process of a container that is kept warm between jobs.
+"""Run as the first process of a container that is kept between jobs (``python -m container idle SOCKET``).
 
-It has the toolkit loaded, and forks it for each job: nothing has to be started in the container before a job's script
-runs. What a job wrote into its process goes with it. Only the importer stays for the next job's scripts
-(:mod:`container.toolkit.importer`), for as long as this process is there. On SIGTERM (``docker stop``) it passes that
-on to the toolkit and ends after it; a second one, or SIGINT, ends it at once.
+The process has loaded the toolkit, and forks a toolkit for each job: no program has to be started in the container
+before a job's script runs. Changes that a job makes in its process end with that process. Only the importer stays for
+the next job's scripts (:mod:`container.toolkit.importer`), as long as this process runs. After SIGTERM (``docker
+stop``), the process sends SIGTERM to the toolkit, and ends after the toolkit has; a second SIGTERM, or SIGINT, ends it
+at once.
 
-A supervisor connects to SOCKET and sends ``run`` with the job's ``environment`` and, beside it, a descriptor: the
-toolkit's standard input, output and error. When the toolkit has ended, ``ended`` with its ``exit_code`` comes back, 128
-and the signal's number after a signal. Several jobs at once would get along, but a pool runs one at a time.
+A supervisor connects to SOCKET and sends ``run`` with the job's ``environment`` and a descriptor for the toolkit's
+standard input, output and error. When the toolkit has ended, the answer is ``ended`` with its ``exit_code``, which is
+128 plus the signal's number after a signal. Several simultaneous jobs would work, but a pool runs one at a time.
 """
 
 from __future__ import annotations
@@ -26,29 +27,29 @@ from container.system.connection import BlockingConnection
 from container.system.loop import SelectorLoop
 from container.toolkit import train
 
-#: What a supervisor that connects has to say what it wants, in seconds: others wait meanwhile.
+#: Time limit for a connected supervisor's request, in seconds; other supervisors wait meanwhile.
 _PATIENCE = 5.0
 
 
 def main(argv: list[str]) -> int:
-    """Serve until SIGTERM."""
+    """Serve requests until SIGTERM; return the exit code."""
     [place] = argv
-    train.load_runtime(launchers.of(None))  # that of most, now rather than by each job
+    train.load_runtime(launchers.of(None))  # the runtime of most jobs, loaded once instead of in each job
     with contextlib.suppress(FileNotFoundError):
         os.unlink(place)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(place)
-    os.chmod(place, 0o666)  # a supervisor that is not root; the folder around it is its user's only
+    os.chmod(place, 0o666)  # for a supervisor that is not root; the folder is accessible only to its user
     listener.listen()
     return _Idle(SelectorLoop(), listener).run()
 
 
 class _Idle:
-    """Forks toolkits until it is told to end.
+    """Fork toolkits until the process is told to exit.
 
     Args:
-        loop: The loop that drives it.
-        listener: Where supervisors connect.
+        loop: The event loop.
+        listener: The socket to which supervisors connect.
     """
 
     def __init__(self, loop: SelectorLoop, listener: socket.socket) -> None:
@@ -62,12 +63,12 @@ class _Idle:
         loop.add_reader(listener.fileno(), self._accept)
 
     def run(self) -> int:
-        """Serve; the exit code."""
+        """Serve requests, and return the exit code."""
         self._loop.run()
         return 128 + signal.SIGTERM if self._jobs else 0
 
     def _end(self) -> None:
-        """Let the toolkits end first, whose scripts have time to save."""
+        """Send SIGTERM to the toolkits, whose scripts have time to save, and exit after them."""
         if self._told or not self._jobs:
             self._loop.stop()
             return
@@ -82,7 +83,7 @@ class _Idle:
         connection = BlockingConnection(sock, limit=variables.VARIABLES_LIMIT)
         try:
             environment, descriptor = _receive(connection)
-        except (OSError, ValueError):  # somebody looks whether we are here, or went away
+        except (OSError, ValueError):  # a program only tested the connection, or disconnected
             connection.close()
             return
         pid = os.fork()
@@ -103,7 +104,7 @@ class _Idle:
 
 
 def _receive(connection: BlockingConnection) -> tuple[dict[str, str], int]:
-    """Return a job's variables, and the descriptor that came with them."""
+    """Return a job's variables, and the descriptor that was sent with them."""
     match connection.receive(_PATIENCE, descriptors=1):
         case {"op": "run", "environment": dict(environment)}:
             descriptors = connection.take_descriptors()
@@ -115,7 +116,7 @@ def _receive(connection: BlockingConnection) -> tuple[dict[str, str], int]:
 
 
 def _become_toolkit(environment: dict[str, str], descriptor: int) -> NoReturn:
-    """In the fork: be what ``python -m container train`` would be, started in this container."""
+    """Run the toolkit in the fork, as ``python -m container train`` would in a new process, and exit."""
     code = 1
     try:
         os.setsid()
@@ -128,7 +129,7 @@ def _become_toolkit(environment: dict[str, str], descriptor: int) -> NoReturn:
         os.chdir("/")
         os.environ.update(environment)
         code = train.main([])
-    except BaseException:  # noqa: BLE001 - nothing of the parent's stack may run on in the child
+    except BaseException:  # noqa: BLE001 - the child must not continue in the parent's code
         sys.excepthook(*sys.exc_info())
     finally:
         os._exit(code)

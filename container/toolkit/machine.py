@@ -1,11 +1,12 @@
-"""What a host's share of a job does next: events go in, actions come out. Pure, with time as an argument.
+"""Decide what a host's share of a job does next: input events, output actions. Pure, with time as an argument.
 
-:class:`HostMachine` holds no process, socket or clock. :class:`container.toolkit.host.HostRuntime` hands it everything
-that can happen to the host, with the time, and performs the actions. What the hosts decide together is
-:class:`container.toolkit.coordinator.Coordinator`'s.
+:class:`HostMachine` has no process, socket or clock. :class:`container.toolkit.host.HostRuntime` passes every event on
+the host to it, with the time, and performs the resulting actions. :class:`container.toolkit.coordinator.Coordinator`
+makes the decisions for all hosts.
 
-One process's failure ends others, and the cause may be seen after its consequences. An end that may be a consequence is
-therefore reported only after a grace (:func:`patience`): if the cause is reported within it, the job is over by then.
+The failure of one process ends others, and the cause may become known after its consequences. Therefore an end that may
+be a consequence is reported only after a delay (:func:`patience`): if the cause is reported before, the job has ended
+by then.
 """
 
 from __future__ import annotations
@@ -25,49 +26,49 @@ from container.toolkit.mpi import daemons
 from container.toolkit.process_group import ClusterProcess
 from container.toolkit.runtime import FAILURE_GRACE, HostSettings, Outcome
 
-#: How long an uncaught exception may take to become an exit: a library's exit handler may wait for other ranks.
+#: How long a process may take to exit after an uncaught exception: a library's exit handler may wait for other ranks.
 EXCEPTION_GRACE = 0.25
-#: How long the cause of a failure that says it is another rank's may take to become known.
+#: How long to wait for the cause, if a failure indicates that another rank is the cause.
 CONSEQUENCE_GRACE = 0.5
-#: How long algo-1 waits for the other hosts' last words, and they for its verdict; and mpirun's end, on a busy machine,
-#: after that of all that it has ended.
+#: How long algo-1 waits for the other hosts' last messages, and they for its decision. Also how long mpirun may take to
+#: end, on a busy machine, after all processes that it ends.
 FAREWELL = 3.0
-#: mpirun's own error explains less than a rank's, whose report may still be under way.
+#: How long to wait for a rank's report after mpirun's own error, which explains less.
 LAUNCHER_GRACE = 0.3
-#: orted that ends with an error is mostly a victim of mpirun's end.
+#: How long to wait for the cause of a failed orted, which is mostly a consequence of mpirun's end.
 DAEMON_GRACE = 1.0
-#: How long the other ranks may go on after rank 0 before that is remarked upon, in seconds.
+#: How many seconds after rank 0's end the remaining ranks cause a message.
 REMARK_AFTER = 10.0
 
 
 class HostStage(enum.Enum):
-    """What this host is doing."""
+    """The state of this host."""
 
     STARTING = "starting"
     RUNNING = "running"
-    DONE = "done"  # its ranks have ended, or only serve
+    DONE = "done"  # the host's ranks have ended, or only serve
     STOPPING = "stopping"
     OVER = "over"
 
 
-# --- what can happen ---
+# --- events ---
 
 
 class PlainEvent(enum.Enum):
     """What needs no more words."""
 
-    MASTER_HEARD = enum.auto()  # algo-1 is there, and waits for hosts
-    STOP = enum.auto()  # all hosts are to stop, with time to save
-    FINISH = enum.auto()  # the job has ended well, or all hosts have stopped
-    STOP_ASKED = enum.auto()  # this host was told to stop: all do; at the second time this host ends at once
-    END_ASKED = enum.auto()  # this host was told to end without any grace
-    IMPORTING = enum.auto()  # a process waits for the one that imports for it
-    IMPORTER_HEARD = enum.auto()  # the process that imports for this host's ranks has told something
-    SERVING = enum.auto()  # a process does nothing but serve from here on
-    START_CHECK = enum.auto()  # all ranks should have started
-    GRACE_OVER = enum.auto()  # the ranks had their time to save
-    RANK_0_ENDED = enum.auto()  # that was a while ago
-    TIME_UP = enum.auto()  # it is time for what HostMachine.next_deadline is for
+    MASTER_HEARD = enum.auto()  # algo-1 answers, and waits for hosts
+    STOP = enum.auto()  # all hosts must stop, with time to save
+    FINISH = enum.auto()  # the job has succeeded, or all hosts have stopped
+    STOP_ASKED = enum.auto()  # this host was told to stop: all hosts stop; the second time, this host ends at once
+    END_ASKED = enum.auto()  # this host was told to end without a grace period
+    IMPORTING = enum.auto()  # a process waits for its importer
+    IMPORTER_HEARD = enum.auto()  # the importer of this host's ranks has sent a message
+    SERVING = enum.auto()  # a process only serves from now on
+    START_CHECK = enum.auto()  # the time limit for the start of all ranks has passed
+    GRACE_OVER = enum.auto()  # the ranks' time to save has passed
+    RANK_0_ENDED = enum.auto()  # rank 0 ended some time ago
+    TIME_UP = enum.auto()  # HostMachine.next_deadline has been reached
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Prepared:
     """The user's code is in place.
 
     Attributes:
-        members: The host's processes by name: each as far as it has come, now and later.
+        members: The host's processes by name; the mapping and the objects are updated later.
         ports: The ports that are reserved for this host.
     """
 
@@ -85,27 +86,27 @@ class Prepared:
 
 @dataclasses.dataclass(frozen=True)
 class Go:
-    """All hosts are ready; this is what runs."""
+    """All hosts are ready; the plan contains the processes to start."""
 
     plan: Plan
 
 
 @dataclasses.dataclass(frozen=True)
 class MasterLost:
-    """algo-1 cannot be reached any more."""
+    """The connection to algo-1 is lost."""
 
     reason: str
 
 
 @dataclasses.dataclass(frozen=True)
 class OfProcess:
-    """Something has happened to a process."""
+    """Base class of events about a process."""
 
     member: ClusterProcess
 
 
 class ProcessStarted(OfProcess):
-    """A process runs."""
+    """A process has started."""
 
 
 class Raised(OfProcess):
@@ -117,12 +118,12 @@ class ProcessEnded(OfProcess):
 
 
 class Unexplained(OfProcess):
-    """Nothing has explained the end of a process, or its exception, in time."""
+    """The end of a process, or its exception, was not explained in time."""
 
 
 @dataclasses.dataclass(frozen=True)
 class OfFailure:
-    """Something has happened that may be a failure."""
+    """Base class of events about a possible failure."""
 
     failure: Failure
 
@@ -132,23 +133,23 @@ class HostFailed(OfFailure):
 
 
 class Reported(OfFailure):
-    """A failure of this host's has been told algo-1."""
+    """A failure of this host has been reported to algo-1."""
 
 
 class RankDiverged(OfFailure):
-    """A rank's metric shows that the training is lost."""
+    """A rank's metric shows that the training has diverged."""
 
 
 class Suspected(OfFailure):
-    """This host has failed, unless its ranks have ended well before."""
+    """This host has failed, unless its ranks ended successfully before."""
 
 
 class ShellGone(OfFailure):
-    """One of mpirun's remote shells went away before its daemon."""
+    """One of mpirun's remote shells ended before its daemon."""
 
 
 class ShellUnexplained(OfFailure):
-    """Nothing has explained the end of a remote shell in time."""
+    """The end of a remote shell was not explained in time."""
 
 
 class JobFailed(OfFailure):
@@ -157,12 +158,12 @@ class JobFailed(OfFailure):
 
 Event: TypeAlias = PlainEvent | Prepared | Go | MasterLost | OfProcess | OfFailure
 
-# --- what can follow ---
+# --- actions ---
 
 
 @dataclasses.dataclass(frozen=True)
 class TellSupervisor:
-    """Tell the supervisor an event."""
+    """Send an event to the supervisor."""
 
     kind: str
     data: Mapping[str, Any]
@@ -178,21 +179,21 @@ class Say:
 
 @dataclasses.dataclass(frozen=True)
 class TellMaster:
-    """Tell algo-1, which may be this host."""
+    """Send a message to algo-1, which may be this host."""
 
     message: Message
 
 
 @dataclasses.dataclass(frozen=True)
 class Fail:
-    """Tell algo-1 a failure of this host, in the words of the script if it left any (:class:`Reported` follows)."""
+    """Report a failure of this host to algo-1, with the script's text if it wrote one (:class:`Reported` follows)."""
 
     failure: Failure
 
 
 @dataclasses.dataclass(frozen=True)
 class Revive:
-    """Start a process again."""
+    """Restart a process."""
 
     process: ProcessPlan
     count: int
@@ -200,14 +201,14 @@ class Revive:
 
 @dataclasses.dataclass(frozen=True)
 class BlameImporter:
-    """Fail since what imports for these ranks has been silent for too long."""
+    """Fail, because the importer of these ranks has been silent for too long."""
 
     ranks: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Over:
-    """End what runs within a grace, in seconds, and then the host's share."""
+    """End the running processes within a grace period, in seconds, and then the host's share."""
 
     outcome: Outcome
     grace: float
@@ -225,28 +226,28 @@ Action: TypeAlias = TellSupervisor | Say | TellMaster | Fail | Revive | BlameImp
 
 
 def is_daemon(member: ClusterProcess) -> bool:
-    """Return whether a process is mpirun's daemon, not mpirun itself."""
+    """Return whether a process is mpirun's daemon instead of mpirun itself."""
     return member.role is Role.LAUNCHER and member.name in daemons.DAEMONS
 
 
 def patience(member: ClusterProcess, *, by_mpirun: bool) -> float:
-    """Return how long a failed process's end may be explained by another process, in seconds.
+    """Return how many seconds to wait for another explanation of a failed process's end.
 
     Args:
         member: The process.
-        by_mpirun: Whether mpirun has started it.
+        by_mpirun: Whether mpirun has started the process.
     """
     if member.role is Role.LAUNCHER and member.signal is not None:
         return 0.0
     if is_daemon(member):
         return DAEMON_GRACE
     if member.role is Role.LAUNCHER:
-        # Why a daemon ended its own host knows, which waits whether mpirun's end was the reason.
+        # The daemon's own host knows why the daemon ended; that host first checks whether mpirun's end was the cause.
         return 2 * DAEMON_GRACE if reports.has_lost_daemon(member) else LAUNCHER_GRACE
     if by_mpirun and member.told and not member.raised:
-        return FAREWELL  # mpirun is ending its ranks. Why, it or the rank that failed first says
+        return FAREWELL  # mpirun is ending its ranks; mpirun, or the rank that failed first, reports the cause
     if by_mpirun and member.vanished:
-        return 2 * LAUNCHER_GRACE  # mpirun's end takes its daemons with it, and theirs the wrappers
+        return 2 * LAUNCHER_GRACE  # mpirun's end ends its daemons, and their end ends the wrappers
     return CONSEQUENCE_GRACE if reports.is_consequence(member) else 0.0
 
 
@@ -257,15 +258,15 @@ class _Deadline:
 
 
 class HostMachine:
-    """Decides what a host's share of a job does next.
+    """Decide what a host's share of a job does next.
 
     Args:
         environment: The job as this host sees it.
-        settings: What the backend decided.
-        remote_shells: The remote shells that wait for mpirun's daemons on other hosts, now and later.
+        settings: The backend's settings.
+        remote_shells: The remote shells that wait for mpirun's daemons on other hosts; the collection is updated later.
 
     Attributes:
-        state: What this host is doing.
+        state: The state of this host.
     """
 
     def __init__(
@@ -289,7 +290,7 @@ class HostMachine:
 
     @property
     def runs(self) -> bool:
-        """Whether the job's processes run, and nothing ends them."""
+        """Return whether the job's processes run and are not being ended."""
         return self.state in (HostStage.RUNNING, HostStage.DONE)
 
     @property
@@ -298,11 +299,11 @@ class HostMachine:
         return min((deadline.at for deadline in self._deadlines), default=None)
 
     def handle(self, event: Event, now: float) -> list[Action]:
-        """Take an event, and return what follows.
+        """Handle an event, and return the resulting actions.
 
         Args:
             event: The event.
-            now: When, in seconds on one clock.
+            now: The time of the event, in seconds of a monotonic clock.
         """
         self._actions, self._now = [], now
         self._take(event)
@@ -372,12 +373,12 @@ class HostMachine:
             case Suspected() if self.state is HostStage.RUNNING:
                 self._fail(failure)
             case Reported() if not self._env.is_master:
-                # algo-1's verdict takes a millisecond; if it does not come, this host ends all the same.
+                # algo-1's decision takes a millisecond; if it does not arrive, this host ends nevertheless.
                 self._later(FAREWELL, JobFailed(failure))
             case ShellGone():
                 self._later(LAUNCHER_GRACE, ShellUnexplained(failure))
             case ShellUnexplained():
-                # A shell that is gone while others wait was killed alone: mpirun's end takes them all.
+                # If other shells still wait, this shell was killed alone: mpirun's end ends all of them.
                 self._later(0.0 if self._remote_shells else FAREWELL, Suspected(failure))
             case JobFailed():
                 self._over(Outcome(failure=failure))
@@ -405,7 +406,7 @@ class HostMachine:
     # --- the start ---
 
     def _await_master(self) -> None:
-        """Have algo-1 lost when it is silent for too long while this host waits for the others."""
+        """Treat algo-1 as lost if it is silent for too long while this host waits for the others."""
         self._cancel(self._master_silent)
         if self.state is HostStage.STARTING:
             self._later(self._settings.start_timeout, self._master_silent)
@@ -425,7 +426,7 @@ class HostMachine:
         return [member for member in (self._members or {}).values() if member.role is Role.RANK]
 
     def _tell_all_started(self) -> None:
-        """Say when all ranks have been started, be it that they have to be imported for yet."""
+        """Report when all ranks have been started; ranks that wait for their importer count as started."""
         if not self._all_started and all(rank.pid is not None or rank.waits_for_importer for rank in self._ranks):
             self._all_started = True
             self._tell("phase", name="ranks_started")
@@ -459,7 +460,7 @@ class HostMachine:
     # --- the end of processes ---
 
     def _raised(self, member: ClusterProcess) -> None:
-        """Give a rank that raised an exception a moment to end by itself."""
+        """Wait a moment until a rank that raised an exception ends by itself."""
         if member.raised and not member.ended:
             consequence = reports.is_consequence(member)
             if not consequence:
@@ -501,7 +502,7 @@ class HostMachine:
         return any(process.name == member.name and process.started_by is StartedBy.MPIRUN for process in mine)
 
     def _revive(self, member: ClusterProcess) -> None:
-        """Start a killed worker of parameter servers again: the chief goes on with the others until it is there."""
+        """Restart a killed worker of parameter servers; meanwhile the chief continues with the other workers."""
         assert self._plan is not None
         count = member.revivals + 1
         how = describe_end(member.exit_code, member.signal)
@@ -511,12 +512,15 @@ class HostMachine:
         self._do(Revive(next(process for process in mine if process.name == member.name), count))
 
     def _blame(self, member: ClusterProcess) -> None:
-        """Fail for a process that has failed, or raised an exception and does not end, or for the daemon it died of."""
+        """Fail because of a process that has failed, or raised an exception and does not end, or because of the daemon
+        that ended it.
+        """
         if not self.runs:
             return
         daemon = next((one for one in (self._members or {}).values() if is_daemon(one) and one.ended), None)
         if member.vanished and daemon is not None:
-            # One that ended well was told to by mpirun, whose own end says more if it comes in time.
+            # mpirun told a daemon that ended without an error to end; mpirun's own end explains more, if it is reported
+            # in time.
             self._later(0.0 if daemon.failed else FAREWELL, Suspected(self._launcher_failure(daemon)))
         elif member.role is Role.LAUNCHER:
             self._fail(self._launcher_failure(member))
@@ -527,7 +531,7 @@ class HostMachine:
         return reports.of_launcher(member, self._host, [rank.name for rank in self._ranks if rank.pid is None])
 
     def _check_done(self) -> None:
-        """Report that the ranks have ended well, or only serve, and mpirun has ended; a failed one is judged first."""
+        """Report that mpirun and the ranks have ended successfully, or only serve; a failure is handled first."""
         assert self._plan is not None and self._members is not None
         if self.state is not HostStage.RUNNING:
             return
@@ -567,7 +571,7 @@ class HostMachine:
     def _stop(self) -> None:
         if self.state in (HostStage.STOPPING, HostStage.OVER):
             return
-        if self._members is None:  # still preparing: there is nobody to save anything
+        if self._members is None:  # still preparing: no process has anything to save
             self._over(Outcome(stopped=True))
             return
         self.state = HostStage.STOPPING
@@ -584,7 +588,7 @@ class HostMachine:
 
     def _finish(self) -> None:
         stopped = self.state is HostStage.STOPPING
-        # What still serves (parameter servers, their workers) may end by itself.
+        # Servers (parameter servers, their workers) may end by themselves.
         serving = self._plan is not None and self._plan.has_servers and not stopped
         self._over(Outcome(stopped=stopped), FAILURE_GRACE if serving else 0.0)
 
@@ -593,7 +597,7 @@ class HostMachine:
             self._do(TellMaster({"op": "stopped"}))
 
     def _over(self, outcome: Outcome, grace: float = FAILURE_GRACE) -> None:
-        """End what runs; a verdict that is known stays, though it may be carried out sooner."""
+        """Stop the running processes; the first outcome is kept, although a later call may shorten the grace period."""
         if self.state is not HostStage.OVER or grace == 0.0:
             self._do(Over(outcome, grace))
         self.state = HostStage.OVER

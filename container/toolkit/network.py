@@ -1,4 +1,4 @@
-"""The network that this host shares with the others, found by address: interfaces have other names on every engine."""
+"""Find the network that this host shares with the others by its address, because interface names differ by engine."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from container.system import interfaces
 
 
 def shared_network(host: str, other: str) -> tuple[str, str] | None:
-    """Return the interface that has this host's address, and its network, if another host is in it.
+    """Return the interface that has this host's address, and its network, if another host is in the same network.
 
     Args:
         host: This host's name, as the others resolve it.
-        other: Another host's.
+        other: Another host's name.
 
     Returns:
-        ``("eth0", "172.18.0.0/16")``; None where the names do not resolve or the two are not in one network (a routed
-        one, say): then the platform's own word holds.
+        ``("eth0", "172.18.0.0/16")``; None if the names do not resolve, or the two are not in one network (in a routed
+        network, for example). The interface that the platform names is then used.
     """
     try:
         mine, theirs = (ipaddress.IPv4Address(socket.gethostbyname(name)) for name in (host, other))
@@ -31,9 +31,9 @@ def shared_network(host: str, other: str) -> tuple[str, str] | None:
 
 
 def check_own_name(host: str) -> None:
-    """Check that this machine resolves its own name, without which Horovod's Gloo crashes.
+    """Validate that this machine resolves its own name; otherwise Horovod's Gloo would crash.
 
-    Gloo uses what ``gethostbyname`` returns without looking whether it is NULL (``gloo/rendezvous/context.cc``).
+    Gloo uses the result of ``gethostbyname`` without checking for NULL (``gloo/rendezvous/context.cc``).
 
     Args:
         host: The host that runs on this machine.
@@ -43,7 +43,7 @@ def check_own_name(host: str) -> None:
     """
     name = socket.gethostname()
     try:
-        socket.gethostbyname(os.fsencode(name))  # type: ignore[arg-type] # a text would be encoded as IDNA
+        socket.gethostbyname(os.fsencode(name))  # type: ignore[arg-type] # a str would be encoded as IDNA
     except OSError as error:
         raise ValueError(
             f"the machine of {host} cannot resolve its own name, {name!r}: {error}. Horovod's Gloo crashes on such a "

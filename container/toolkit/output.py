@@ -1,7 +1,8 @@
-"""The toolkit's own output: the ranks' pieces and events, as the lines of :mod:`container.contract.wire`.
+"""Write the toolkit's output: the ranks' pieces and events, as the lines of :mod:`container.contract.wire`.
 
-Writing never blocks the loop: what standard output does not take is kept, and when too much is waiting the ranks'
-pipes are not read until it has gone, so that a slow reader slows the ranks rather than filling memory.
+Writing never blocks the loop: data that standard output does not accept is buffered. If too much is buffered, the
+ranks' pipes are not read until the buffer is smaller, so that a slow reader slows the ranks instead of filling the
+memory.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ if TYPE_CHECKING:
 _READ_SIZE = 1 << 18
 _HIGH_WATER = 1 << 20
 _LOW_WATER = 256 << 10
-#: How much of the end of a process's output is kept for its failure report, in bytes.
+#: Size of the end of a process's output that is kept for its failure report, in bytes.
 TAIL_SIZE = 64 << 10
-#: The longest event in bytes.
+#: Maximum size of an event in bytes.
 _EVENT_LIMIT = 1 << 18
 
 
 class Output:
-    """Writes lines to a descriptor, on a loop.
+    """Write lines to a descriptor, on an event loop.
 
     Args:
-        loop: The loop that drives it.
-        fd: Where to write, normally standard output.
+        loop: The event loop.
+        fd: The descriptor, normally standard output.
     """
 
     def __init__(self, loop: Loop, fd: int = 1) -> None:
@@ -48,11 +49,11 @@ class Output:
 
     @property
     def congested(self) -> bool:
-        """Whether readers should wait."""
+        """Return whether the buffer is so full that pipes should not be read."""
         return len(self._pending) > _HIGH_WATER
 
     def write(self, data: bytes) -> None:
-        """Write, now or as soon as the reader takes it."""
+        """Write data now, or as soon as the descriptor accepts it."""
         self._pending += data
         if not self._waiting:
             self._flush()
@@ -62,12 +63,12 @@ class Output:
         self.write(event.to_line())
 
     def say(self, host: str, text: str) -> None:
-        """Write the toolkit's own words, line by line."""
+        """Write a message of the toolkit, line by line."""
         tag = wire.prefix(host, None).encode() + b" "
         self.write(b"".join(tag + line.encode("utf-8", "replace") + b"\n" for line in text.splitlines() or [""]))
 
     def drain(self, timeout: float = 5.0) -> None:
-        """Write what is left before the process ends, waiting at most ``timeout`` seconds for the reader."""
+        """Write the buffered data before the process ends; wait at most ``timeout`` seconds for the reader."""
         poll = select.poll()
         poll.register(self._fd, select.POLLOUT)
         while self._pending and poll.poll(timeout * 1000):
@@ -88,7 +89,7 @@ class Output:
                 stream.resume()
 
     def _write_some(self) -> bool:
-        """Write what can be written now; False when the reader is gone."""
+        """Write as much as possible now; return False if the reader has ended."""
         try:
             while self._pending:
                 written = os.write(self._fd, memoryview(self._pending)[: 1 << 20])
@@ -96,18 +97,18 @@ class Output:
         except BlockingIOError:
             pass
         except OSError:
-            self._pending.clear()  # nobody reads any more; the lifeline ends us
+            self._pending.clear()  # the reader has ended; the lifeline ends this process
             return False
         return True
 
 
 class _Pipe:
-    """A pipe that is read as it comes, but not while what is read finds no room where it goes.
+    """A pipe that is read as data arrives, except while the output is congested.
 
     Args:
-        loop: The loop that drives it.
-        output: Where what is received ends up: when it is congested, nothing is read.
-        fd: The pipe's read end; this owns it.
+        loop: The event loop.
+        output: The output that the data finally goes to; while it is congested, the pipe is not read.
+        fd: The pipe's read end; this object owns it.
     """
 
     def __init__(self, loop: Loop, output: Output, fd: int) -> None:
@@ -119,12 +120,12 @@ class _Pipe:
         loop.add_reader(fd, self._on_readable)
 
     def resume(self) -> None:
-        """Read on after congestion."""
+        """Resume reading after congestion."""
         if not self.ended:
             self._loop.add_reader(self._fd, self._on_readable)
 
     def finish(self) -> None:
-        """Take what is in the pipe, and close. Grandchildren may still hold the other end."""
+        """Read the rest of the pipe, and close it, although grandchildren may still hold the other end."""
         while not self.ended and self._read():
             pass
         self._close()
@@ -136,7 +137,7 @@ class _Pipe:
             self._output.paused.append(self)
 
     def _read(self) -> bool:
-        """Read once; False when there is nothing now (or nothing ever again)."""
+        """Read once; return False if there is no data now, or at the end."""
         try:
             data = os.read(self._fd, _READ_SIZE)
         except BlockingIOError:
@@ -160,7 +161,7 @@ class _Pipe:
             self._is_over()
 
     def _is_over(self) -> None:
-        """Everything was taken."""
+        """Handle the end of the pipe, after all data was handled."""
 
 
 class OutputStream(_Pipe):
@@ -196,7 +197,7 @@ class OutputStream(_Pipe):
 
     @property
     def tail(self) -> bytes:
-        """The end of what was printed."""
+        """Return the end of the process's output."""
         return bytes(self._tail)
 
     def _take(self, data: bytes) -> None:
@@ -221,16 +222,16 @@ class OutputStream(_Pipe):
             self._output.write(b"".join(wire.encode_piece(self._tag, piece) for piece in pieces))
 
     def _is_over(self) -> None:
-        """What is unterminated is printed too."""
+        """Print the rest, which has no terminator."""
         self._print(wire.split_pieces(self._buffer, final=True), final=True)
 
 
 class EventStream(_Pipe):
-    """A rank's event pipe. What in it is no event is left out: anything in the script may have written it.
+    """A rank's event pipe. Data that is not an event is ignored, because any part of the script may have written it.
 
     Args:
-        loop: The loop that drives it.
-        output: Where what is received ends up: when it is congested, nothing is read.
+        loop: The event loop.
+        output: The output that the events finally go to; while it is congested, the pipe is not read.
         fd: The pipe's read end; the stream owns it.
         received: Called with each event.
     """
@@ -252,7 +253,7 @@ class EventStream(_Pipe):
 
 
 def _own_description(fd: int) -> int:
-    """Open the pipe behind ``fd`` again, so that making it non-blocking does not change it for others."""
+    """Open the pipe behind ``fd`` again, so that non-blocking mode does not affect other users of the descriptor."""
     try:
         return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     except OSError:

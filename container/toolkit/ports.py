@@ -1,8 +1,8 @@
-"""Ports for servers that choose none themselves, where several hosts share a machine.
+"""Reserve ports for servers that cannot choose a free port themselves, if several hosts share a machine.
 
-A port is reserved among fleetfit's jobs of a user by a lock on a file of its name, held until the toolkit ends. Other
-programs are kept away as far as can be: the range lies below the one from which Linux gives out ports by itself, and
-a port that somebody listens on is not taken.
+A port is reserved among a user's fleetfit jobs with a lock on a file named after the port, held until the toolkit ends.
+To avoid conflicts with other programs, the range is below the range from which Linux assigns ports, and a port on which
+a program listens is skipped.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pathlib import Path
 from container.system import folders
 from container.system import locks as file_locks
 
-#: From here, up to the start of Linux's own range (net.ipv4.ip_local_port_range, normally 32768).
+#: The range of ports, below the range of Linux (net.ipv4.ip_local_port_range, normally from 32768).
 FIRST, LAST = 20000, 32000
 
 
 class Ports:
-    """Reserved ports; they are free again when this is closed, or the process ends.
+    """Reserved ports; :meth:`close`, or the end of the process, releases them.
 
     Attributes:
         numbers: The ports.
@@ -32,7 +32,7 @@ class Ports:
         self._locks = locks
 
     def close(self) -> None:
-        """Give the ports back."""
+        """Release the ports."""
         for fd in self._locks:
             os.close(fd)
         self._locks.clear()
@@ -42,11 +42,11 @@ def reserve(count: int, folder: Path | None = None) -> Ports:
     """Reserve ``count`` ports.
 
     Args:
-        count: How many.
-        folder: Where the lock files are; default: one per user in the folder for temporary files.
+        count: Number of ports.
+        folder: The folder of the lock files; default: a folder for each user in the folder for temporary files.
 
     Raises:
-        OSError: there are not enough free ones, or the folder cannot be used.
+        OSError: there are not enough free ports, or the folder cannot be used.
     """
     folder = folder or folders.of_ports()
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -73,7 +73,7 @@ def reserve(count: int, folder: Path | None = None) -> Ports:
 
 
 def _is_free(number: int) -> bool:
-    """Return whether nobody has the port on any address: TensorFlow's servers listen on all of them."""
+    """Return whether no program uses the port on any address, because TensorFlow's servers listen on all addresses."""
     with contextlib.closing(socket.socket(socket.AF_INET6)) as sock:
         try:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)

@@ -1,7 +1,8 @@
-"""The processes of one host: started, followed by their wrappers' connections, signalled, and ended.
+"""Start the processes of one host, follow them through their wrappers' connections, and send signals to them.
 
-The host's unix socket takes rank wrappers (:mod:`container.toolkit.rank`), whether we or mpirun started them, and
-mpirun's remote shell (:mod:`container.toolkit.mpi.rsh`). It lies in a folder that only the user can enter.
+Rank wrappers (:mod:`container.toolkit.rank`), whether started by the toolkit or by mpirun, and mpirun's remote shell
+(:mod:`container.toolkit.mpi.rsh`) connect to the host's unix socket. The socket is in a folder that only the user can
+enter.
 """
 
 from __future__ import annotations
@@ -31,32 +32,33 @@ from container.toolkit.importer.imports import Imports
 from container.toolkit.mpi import daemons
 from container.toolkit.output import EventStream, Output, OutputStream
 
-#: A wrapper that vanishes without a report was killed; whether mpirun was, which explains it, is known in this time.
+#: A wrapper that vanishes without a report was killed. Within this time, it becomes known whether mpirun was killed,
+#: which would explain it.
 _VANISHED_AFTER = 0.15
 
 
 @dataclasses.dataclass
 class ClusterProcess:
-    """One process of the cluster on this host, as far as it has come.
+    """One process of the cluster on this host, in its current state.
 
     Attributes:
         name: ``rank 0``, ``ps``, ``mpirun``.
-        role: What it is for.
-        rank: The rank, if it is one.
-        pid: The command's pid once it runs.
-        importing: Whether its wrapper has come, and what imports for it has yet to give it its process.
-        ended: Whether it has ended.
-        exit_code: How, if it exited.
-        signal: How, if a signal killed it.
-        told: Whether it ended after it, or its wrapper, was told to.
-        vanished: Whether its wrapper went away without a report.
-        importer_gone: Whether it ended as what had imported for it was killed.
-        start_error: Why the command could not be started, if so.
+        role: Purpose of the process.
+        rank: The rank, if the process is a rank.
+        pid: The command's pid, after its start.
+        importing: Whether its wrapper has connected and waits until the importer forks the process.
+        ended: Whether the process has ended.
+        exit_code: The exit code, if the process exited.
+        signal: The signal that killed the process, if a signal did.
+        told: Whether the process ended after it, or its wrapper, was told to end.
+        vanished: Whether its wrapper ended without a report.
+        importer_gone: Whether the process ended because its importer was killed.
+        start_error: Why the command could not be started; None if it was.
         exception: The uncaught exception that its Python reported, as ``{pid, type, message, traceback}``.
-        max_rss_kb: Its peak memory in KiB.
-        revivals: How often it was started again.
+        max_rss_kb: Peak memory of the process in KiB.
+        revivals: Number of restarts.
         shell: Whether the command is a shell script.
-        servers: The pids that have said that they do nothing but serve from here on.
+        servers: Pids of processes that have reported that they only serve from then on.
     """
 
     name: str
@@ -82,21 +84,21 @@ class ClusterProcess:
     stalls: hangs.StallWarnings = dataclasses.field(default_factory=hangs.StallWarnings)
     wrapper: Connection | None = None
     wrapper_pid: int | None = None
-    place: Message | None = None  # for a wrapper that has not come up yet
+    place: Message | None = None  # for a wrapper that has not connected yet
 
     @property
     def running(self) -> bool:
-        """Whether it has come up and not ended."""
+        """Return whether the process has started and not ended."""
         return self.pid is not None and not self.ended
 
     @property
     def waits_for_importer(self) -> bool:
-        """Whether it is to be forked from an importer that has not finished."""
+        """Return whether the process waits for an importer that has not finished."""
         return self.importing and self.pid is None and not self.ended
 
     @property
     def serving(self) -> bool:
-        """Whether it does nothing but serve: by itself or, if it is a shell, by whatever it waits for."""
+        """Return whether the process only serves; if it is a shell, whether the processes that it waits for do."""
         if not self.running or not self.servers:
             return False
         waited_for = processes.children_by_parent().get(self.pid or 0, []) if self.shell else [self.pid]
@@ -104,44 +106,44 @@ class ClusterProcess:
 
     @property
     def raised(self) -> bool:
-        """Whether it, and not a process that it has started, reported an uncaught exception."""
+        """Return whether the process itself, not one of its child processes, reported an uncaught exception."""
         return self.exception is not None and self.exception.get("pid") == self.pid
 
     @property
     def failed(self) -> bool:
-        """Whether it ended in any way but exit code 0."""
+        """Return whether the process ended in any way other than exit code 0."""
         return self.ended and self.exit_code != 0
 
 
 class GangFollower:
-    """Is told what happens to the processes of a host. A subclass overrides what it follows."""
+    """Receive events about the processes of a host. A subclass overrides the methods that it needs."""
 
     def on_importing(self, member: ClusterProcess) -> None:
-        """A process has all but its importer's modules."""
+        """Handle a process that waits only for its importer."""
 
     def on_started(self, member: ClusterProcess) -> None:
-        """A process runs."""
+        """Handle a process that has started."""
 
     def on_exception(self, member: ClusterProcess) -> None:
-        """A process has reported an uncaught exception."""
+        """Handle a process that has reported an uncaught exception."""
 
     def on_serving(self, member: ClusterProcess) -> None:
-        """A rank does nothing but serve from here on."""
+        """Handle a rank that only serves from now on."""
 
     def on_event(self, member: ClusterProcess, values: dict[str, Any]) -> None:
-        """A process has reported something else."""
+        """Handle any other report of a process."""
 
     def on_ended(self, member: ClusterProcess) -> None:
-        """A process has ended."""
+        """Handle a process that has ended."""
 
     def on_importer(self, message: Message) -> None:
-        """The importer has told something."""
+        """Handle a message of the importer."""
 
     def on_activity(self) -> None:
-        """A rank has printed or reported something that is a sign of progress."""
+        """Handle output or a report of a rank that shows progress."""
 
     def on_remote_shell(self, connection: Connection, host: str, argv: list[str]) -> None:
-        """mpirun's remote shell wants a command on a host."""
+        """Handle the request of mpirun's remote shell to run a command on a host."""
         connection.close()
 
 
@@ -149,12 +151,12 @@ class Gang:
     """The processes of this host.
 
     Args:
-        loop: The loop that drives it.
-        output: Where their output goes.
-        follower: Is told what happens to them.
+        loop: The event loop.
+        output: The output for the processes' output.
+        follower: Receives events about the processes.
         host: This host's name.
         runtime_dir: A private folder.
-        environment: What all processes of the host get.
+        environment: The variables of all processes of the host.
         python: The interpreter for the wrapper.
         package: The folder of the ``container`` package.
     """
@@ -181,7 +183,7 @@ class Gang:
         self.members: dict[str, ClusterProcess] = {}
         self._ending = False
         self._importer: importer.Importer | None = None
-        #: Whether whoever started the toolkit is still there; if not, nothing is kept for others.
+        #: Whether the process that started the toolkit still runs; if not, no importer is kept for other toolkits.
         self.is_followed = True
         self._has_own_importer = False
         self.socket_path = runtime_dir / "host.sock"
@@ -194,17 +196,17 @@ class Gang:
     # --- starting ---
 
     def expect(self, plan: ProcessPlan) -> ClusterProcess:
-        """Note a process that is about to come: one of ours, or one that mpirun starts."""
+        """Register a process that will connect: one that the toolkit or mpirun starts."""
         member = self.members[plan.name] = ClusterProcess(
             name=plan.name, role=plan.role, rank=plan.rank, shell=rank_wrapper.is_shell(plan.argv)
         )
         return member
 
     def leave_command(self, argv: tuple[str, ...]) -> None:
-        """Leave this host's command for the ranks that mpirun starts here; see ``rank.host_command``.
+        """Write this host's command into a file, for the ranks that mpirun starts here; see ``rank.host_command``.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         (self._runtime_dir / rank_wrapper.COMMAND_FILE).write_bytes(b"\0".join(os.fsencode(word) for word in argv))
 
@@ -219,18 +221,18 @@ class Gang:
         keep: float,
         keep_with: int,
     ) -> None:
-        """Have somebody import for this host's ranks; see :mod:`container.toolkit.importer`.
+        """Start an importer for this host's ranks; see :mod:`container.toolkit.importer`.
 
-        Where it cannot be started, or ends, each rank imports by itself.
+        If the importer cannot be started, or ends, each rank imports by itself.
 
         Args:
             command: The ranks' command.
-            imports: What to import.
-            variables_of_ranks: What the ranks get beside the host's environment.
-            elastic: Whether ranks get a part of it later.
-            folder: Where the machine's importers are, for all of its hosts; None for one of this host's own.
-            keep: How many seconds the machine's stays when nobody needs it.
-            keep_with: The process with which it ends before that; 0 for none.
+            imports: The imports to execute.
+            variables_of_ranks: The ranks' variables in addition to the host's environment.
+            elastic: Whether ranks get a part of their variables later.
+            folder: The folder of the machine's importers, which all its hosts use; None for this host's own importer.
+            keep: How many seconds the machine's importer is kept without being used.
+            keep_with: A process whose end also ends an importer that is kept; 0 for none.
         """
         why = imports.reason
         if is_worth_it := importer.is_worth_it(imports, self.environment):
@@ -260,7 +262,7 @@ class Gang:
 
     @property
     def importer(self) -> int | None:
-        """The pid of what imports for the ranks, or has, while it runs."""
+        """Return the pid of the process that imports, or has imported, for the ranks, while it runs."""
         return self._importer.pid if self._importer is not None else None
 
     def launch(self, plan: ProcessPlan) -> ClusterProcess:
@@ -275,10 +277,10 @@ class Gang:
         return member
 
     def launch_bare(self, name: str, role: Role, argv: list[str], environment: Mapping[str, str]) -> ClusterProcess:
-        """Start a program without the wrapper (mpirun, orted), its output under its name.
+        """Start a program without the wrapper (mpirun, orted), and print its output under its name.
 
         Raises:
-            OSError: it could not be started.
+            OSError: the program could not be started.
         """
         member = self.members[name] = ClusterProcess(name=name, role=role)
         read_end, write_end = os.pipe()
@@ -312,7 +314,7 @@ class Gang:
                         os.kill(member.pid, number)
 
     def stop_ranks(self) -> None:
-        """SIGTERM to every rank that runs; how those end that were told to is no failure."""
+        """Send SIGTERM to every running rank; the way in which a rank then ends is not a failure."""
         for member in self.ranks:
             member.told = True
         self.signal_all(signal.SIGTERM, (Role.RANK,))
@@ -323,7 +325,7 @@ class Gang:
             member.wrapper.send({"op": "signal", "number": int(number)})
 
     def place(self, member: ClusterProcess, environment: Mapping[str, str]) -> None:
-        """Give a process that waits for its place (``variables.PLACE``) the rest of its environment."""
+        """Send the rest of its environment to a process that waits for it (``variables.PLACE``)."""
         place = {"op": "place", "environment": dict(environment)}
         if member.wrapper is None:
             member.place = place
@@ -331,20 +333,20 @@ class Gang:
             member.wrapper.send(place)
 
     def release_one(self, member: ClusterProcess) -> None:
-        """Let a wrapper that waits for a verdict end."""
+        """Allow a wrapper that waits after its command's end to exit."""
         if member.wrapper is not None:
             member.wrapper.send({"op": "release"})
 
     def release(self) -> None:
-        """Let every wrapper that waits for a verdict end."""
+        """Allow every wrapper that waits after its command's end to exit."""
         for member in self.members.values():
             self.release_one(member)
 
     def kill(self) -> list[int]:
-        """SIGKILL everything below this process, wait until it is gone, and take the last output.
+        """Send SIGKILL to everything below this process, wait until all of it has ended, and read the last output.
 
         Returns:
-            Pids that would not go.
+            Pids of processes that could not be killed.
         """
         self._ending = True
         if self._importer is not None:
@@ -361,28 +363,28 @@ class Gang:
 
     @property
     def spared(self) -> Collection[int]:
-        """What outlives the toolkit, of its children."""
+        """Return the child processes that outlive the toolkit."""
         if self._importer is None or self._has_own_importer or not self.is_followed:
             return ()
         return self._importer.spared
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening, and remove the socket."""
         self._loop.remove_reader(self._listener.fileno())
         self._listener.close()
         with contextlib.suppress(FileNotFoundError):
             self.socket_path.unlink()
 
-    # --- what is there ---
+    # --- current processes ---
 
     @property
     def ranks(self) -> list[ClusterProcess]:
-        """The members that run the user's script."""
+        """Return the members that run the user's script."""
         return [member for member in self.members.values() if member.role is Role.RANK]
 
     @property
     def all_ended(self) -> bool:
-        """Whether nothing that came up is still running, but for launchers, which have nothing to save."""
+        """Return whether all started processes have ended, except launchers, which have nothing to save."""
         return not any(member.running for member in self.members.values() if member.role is not Role.LAUNCHER)
 
     # --- wrappers ---
@@ -396,7 +398,7 @@ class Gang:
         connection.received = lambda message: self._introduced(connection, message)
 
     def _introduced(self, connection: Connection, message: Message) -> None:
-        """Take a connection's first message, by which it says who it is."""
+        """Handle a connection's first message, which identifies the peer."""
         match message:
             case {"op": "rank", "name": str(name), "pid": int(pid)}:
                 self._attach(connection, name, pid)
@@ -409,7 +411,7 @@ class Gang:
         member = self.members.get(name)
         descriptors = connection.take_descriptors()
         if member is None or member.wrapper is not None or self._ending or len(descriptors) != 2:
-            # Nobody that we expect, or too late: without its connection the wrapper ends.
+            # An unexpected or late wrapper: it ends when its connection is closed.
             for descriptor in descriptors:
                 os.close(descriptor)
             connection.close()
@@ -453,7 +455,7 @@ class Gang:
             self._loop.call_later(_VANISHED_AFTER, lambda: self._vanished(member))
 
     def _wrapper_ended(self, member: ClusterProcess) -> None:
-        """The wrapper's own end, where we started it. It normally has reported, or never came up."""
+        """Handle the end of a wrapper that the toolkit started. Normally it has reported, or has never connected."""
         if not member.ended and member.wrapper is None:
             self._loop.call_later(_VANISHED_AFTER, lambda: self._vanished(member))
 
@@ -491,21 +493,21 @@ class Gang:
         elif values.get("kind") == "serving" and isinstance(values.get("data"), dict):
             member.servers.add(values["data"].get("pid"))
             self._follower.on_serving(member)
-        elif values.get("kind") != "importing":  # which has told all by coming
+        elif values.get("kind") != "importing":  # "importing" has no content
             self._follower.on_event(member, values)
 
 
-#: Variables that a surrounding MPI job leaves, which would confuse ours. What a user sets (OMPI_MCA_btl …) stays.
+#: Variables of a surrounding MPI job, which would disturb ours. Variables that users set (OMPI_MCA_btl …) are kept.
 _FOREIGN_MPI = ("PMIX_", "PRTE_", "ORTE_", "OMPI_COMM_", "OMPI_UNIVERSE_", "OMPI_FILE_", "OMPI_FIRST_", "OMPI_APP_",
                 "OMPI_ARGV", "OMPI_COMMAND", "OMPI_NUM_", "OMPI_MCA_orte_", "OMPI_MCA_ess", "OMPI_MCA_pmix",
                 "OMPI_MCA_initial_")  # fmt: skip
 
 
 def base_environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """This process's environment without what is the toolkit's alone, and with ``extra``."""
+    """Return this process's environment without the toolkit's own variables, and with ``extra``."""
     env = {name: value for name, value in os.environ.items() if _passes(name)}
     env.update(extra)
-    env.setdefault("PYTHONUNBUFFERED", "1")  # output is seen when it is printed, not when a buffer is full
+    env.setdefault("PYTHONUNBUFFERED", "1")  # so that output appears when it is printed, not when a buffer is full
     env["PATH"] = os.pathsep.join(dict.fromkeys([os.path.dirname(sys.executable), *_paths(env.get("PATH"))]))
     return env
 

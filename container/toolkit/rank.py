@@ -1,10 +1,10 @@
-"""``python -m container rank -- command…``: the wrapper around each process of the cluster.
+"""Wrap each process of the cluster: ``python -m container rank -- command…``.
 
-It ends with whoever started it and takes its command with it, gives the command output pipes of its own to the host's
-toolkit (mpirun would cut long lines and characters), and reports how the command ended *before* it ends itself, so
-that the first failure is known before mpirun starts killing the others. It changes nothing else that the command sees.
-
-Imports are kept to a minimum: this runs once per rank in the launch path.
+The wrapper ends with the process that started it, and its command ends with the wrapper. It connects the command's
+output to the host's toolkit with separate pipes (mpirun would cut long lines and characters). It reports how the
+command ended *before* it ends itself, so that the first failure is known before mpirun starts to kill the others.
+Otherwise the wrapper does not change the command's environment. Imports are kept to a minimum, because this program
+runs once per rank during the start.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from container.toolkit.importer.client import Forked
 
-#: Set by the toolkit for processes that it starts itself.
+#: The toolkit sets this variable for processes that it starts itself.
 PROCESS = "FLEETFIT_PROCESS"
 HOST_SOCKET = "FLEETFIT_HOST_SOCKET"
 EVENTS = "FLEETFIT_EVENTS"
@@ -41,27 +41,27 @@ LOCAL_RANK = "FLEETFIT_LOCAL_RANK"
 PLACE = "FLEETFIT_PLACE"
 PLACE_FD = "FLEETFIT_PLACE_FD"
 
-#: OpenMPI's components that make files in shared memory, named by machine and local rank.
+#: OpenMPI's components that create files in shared memory, named by machine and local rank.
 _SHARED_MEMORY_COMPONENTS = ("btl_vader", "btl_sm", "osc_sm", "osc_rdma")
 
-#: The importer's socket, beside the host's.
+#: The importer's socket, in the folder of the host's socket.
 IMPORTER = "importer"
 
-#: The file beside the host's socket that holds this host's command, its words separated by NUL.
+#: The file in the folder of the host's socket that contains this host's command, its words separated by NUL.
 COMMAND_FILE = "command"
 
-#: How long a wrapper waits for the verdict on its command's failure before it ends anyway, in seconds. The toolkit
-#: answers in milliseconds; this bounds the wait if it is stuck.
+#: How long a wrapper waits for the toolkit after its command has failed, in seconds; then it ends anyway. The toolkit
+#: answers in milliseconds; this limits the wait if the toolkit is stuck.
 VERDICT_TIMEOUT = 5.0
 
 _PIPE_SIZE = 256 << 10
 
-#: What is added to a rank's badness when memory runs out, in thousandths of the machine's memory; see proc(5).
+#: Increase of a rank's badness when memory runs out, in thousandths of the machine's memory; see proc(5).
 _OUT_OF_MEMORY_SCORE = 300
 
 
 def main(argv: list[str]) -> int:
-    """Run the command after ``--`` and return its exit code, 128 + signal if one killed it."""
+    """Run the command after ``--`` and return its exit code, or 128 plus the signal that killed it."""
     processes.set_death_signal(signal.SIGKILL, os.getppid())
     command = host_command(os.environ) or argv[argv.index("--") + 1 :]
     sock = socket.socket(socket.AF_UNIX)
@@ -79,12 +79,12 @@ def main(argv: list[str]) -> int:
     env = dict(os.environ)
     env[EVENTS] = f"{events_write}:{os.fstat(events_write).st_ino}"
     own = os.path.dirname(env.pop(HOST_SOCKET))
-    if own in (path := env.get("PATH", "").split(":")):  # where mpirun's daemon has found us
+    if own in (path := env.get("PATH", "").split(":")):  # mpirun's daemon found the wrapper there
         path.remove(own)
         env["PATH"] = ":".join(path)
     env.pop(PROCESS, None)
     if folder := env.pop(SHARED_MEMORY_DIR, None):
-        # Not set for mpirun, which would hand algo-1's folder to every host.
+        # Not set for mpirun, which would pass algo-1's folder to every host.
         for component in _SHARED_MEMORY_COMPONENTS:
             env.setdefault(f"OMPI_MCA_{component}_backing_directory", folder)
     if (folder := env.pop(USERS_TMPDIR, None)) is not None:
@@ -169,8 +169,8 @@ class Spawned:
     """A command that this wrapper has started.
 
     Attributes:
-        pid: Its pid.
-        importer_gone: Whether it has ended with what had imported for it: never.
+        pid: The pid of the command.
+        importer_gone: Whether the command ended because its importer ended: always False.
     """
 
     importer_gone = False
@@ -179,16 +179,16 @@ class Spawned:
         self.pid = pid
 
     def wait(self) -> tuple[int, int]:
-        """Return how it has ended, as a wait status, and its peak memory in KiB."""
+        """Wait for the end of the command; return its wait status, and its peak memory in KiB."""
         _, status, usage = os.wait4(self.pid, 0)
         return status, usage.ru_maxrss
 
 
 class _Importer:
-    """Asks the host's importer for the rank's process, and listens to the toolkit meanwhile.
+    """Request the rank's process from the host's importer, and receive the toolkit's messages meanwhile.
 
     Attributes:
-        signalled: The signal that the command would have died by had it been there; 0 for none.
+        signalled: The signal that would have killed the command if it had been running; 0 for none.
     """
 
     def __init__(self, toolkit: BlockingConnection, place_fd: int, order: _Order) -> None:
@@ -200,7 +200,7 @@ class _Importer:
         self.signalled = 0
 
     def fork(self, command: Sequence[str], env: dict[str, str], descriptors: Sequence[int]) -> Forked | None:
-        """Return the rank's process; None where there is no importer for it."""
+        """Return the rank's process; None if there is no importer for it."""
         path = os.path.join(os.path.dirname(os.environ[HOST_SOCKET]), IMPORTER)
         if not os.path.exists(path):
             return None
@@ -235,7 +235,7 @@ class _Importer:
         return self.signalled != 0
 
     def _listen(self) -> None:
-        if not self._toolkit.read():  # it is gone
+        if not self._toolkit.read():  # the toolkit has ended
             self.signalled = signal.SIGKILL
         while (message := self._toolkit.take()) is not None:
             if message["op"] == "place":
@@ -245,7 +245,7 @@ class _Importer:
                 self.signalled = int(message["number"])
 
     def leave(self) -> int:
-        """Report that the command was ended before it had come up."""
+        """Report that the command was ended before its start, and return the exit code."""
         with contextlib.suppress(OSError):
             self._toolkit.send(_end(None, self.signalled, told=True, max_rss_kb=0))
             _await_verdict(self._toolkit, None if self._hold else VERDICT_TIMEOUT)
@@ -253,12 +253,12 @@ class _Importer:
 
 
 def is_shell(command: Sequence[str]) -> bool:
-    """Return whether a command is a shell script, which waits for what it has started."""
+    """Return whether a command is a shell script, which waits for the processes that it has started."""
     return command[0] == "/bin/sh" or command[0].endswith(".sh")
 
 
 def process_name(environ: os._Environ[str] | dict[str, str]) -> str:
-    """``rank 3``, from what the toolkit or mpirun (OpenMPI 4 and 5) says."""
+    """Return the process's name, such as ``rank 3``, from the toolkit's or mpirun's variables (OpenMPI 4 and 5)."""
     if name := environ.get(PROCESS):
         return name
     rank = environ.get("OMPI_COMM_WORLD_RANK") or environ.get("PMIX_RANK") or "0"
@@ -266,9 +266,10 @@ def process_name(environ: os._Environ[str] | dict[str, str]) -> str:
 
 
 def use_own_pipes(env: dict[str, str], channels: list[str]) -> None:
-    """Name this rank's own FIFOs, where the host has some for each rank (:mod:`container.contract.pipes`).
+    """Set the variables of channels to this rank's own FIFOs, if each rank has its own
+    (:mod:`container.contract.pipes`).
 
-    mpirun gives all ranks of a host one environment.
+    mpirun gives the same environment to all ranks of a host.
     """
     local_rank = env.get("OMPI_COMM_WORLD_LOCAL_RANK") or env.get(LOCAL_RANK) or "0"
     for channel in channels:
@@ -279,9 +280,9 @@ def use_own_pipes(env: dict[str, str], channels: list[str]) -> None:
 
 
 def host_command(environ: os._Environ[str] | dict[str, str]) -> list[str] | None:
-    """This host's own command, where the toolkit left one for ranks that mpirun starts.
+    """Return this host's own command, if the toolkit has written one for ranks that mpirun starts; otherwise None.
 
-    mpirun gives every rank algo-1's command; the paths of hosts differ.
+    mpirun gives algo-1's command to every rank, but paths may differ between hosts.
     """
     if PROCESS in environ:
         return None
@@ -293,7 +294,7 @@ def host_command(environ: os._Environ[str] | dict[str, str]) -> list[str] | None
 
 
 def _await_place(toolkit: BlockingConnection, env: dict[str, str]) -> bool:
-    """Wait for the rest of the environment; False where there will be none."""
+    """Wait for the rest of the environment; return False if the worker gets none."""
     while (message := toolkit.receive()) is not None:
         if message["op"] == "place":
             env.update(message["environment"])
@@ -315,20 +316,20 @@ def _follow(toolkit: BlockingConnection, process: Spawned | Forked, order: _Orde
     poll = select.poll()
     poll.register(toolkit, select.POLLIN)
     child_fd = -1
-    with contextlib.suppress(ProcessLookupError):  # it and its importer were killed already
+    with contextlib.suppress(ProcessLookupError):  # the process and its importer were already killed
         child_fd = os.pidfd_open(child)
         poll.register(child_fd, select.POLLIN)
     hold = False
     while True:
         ready = dict(poll.poll() if child_fd >= 0 else [(child_fd, select.POLLIN)])
         if toolkit.fileno() in ready:
-            if not toolkit.read():  # it is gone
+            if not toolkit.read():  # the toolkit has ended
                 _signal(child, signal.SIGKILL, True)
                 process.wait()
                 return 128 + signal.SIGKILL
             while (message := toolkit.take()) is not None:
                 if message["op"] == "place":
-                    with contextlib.suppress(OSError):  # it has ended
+                    with contextlib.suppress(OSError):  # the command has ended
                         os.write(place_fd, encode(message["environment"]))
                 elif message["op"] == "signal":
                     hold = True
@@ -339,14 +340,14 @@ def _follow(toolkit: BlockingConnection, process: Spawned | Forked, order: _Orde
             break
     exit_code, killed_by = processes.decode_status(status)
     if killed_by == signal.SIGTERM and not order.told and not hold:
-        # mpirun signals us and the command one after the other: it may be our turn in a moment.
+        # mpirun sends the signal to this process and to the command, one after the other: this process may get it now.
         with contextlib.suppress(InterruptedError):
             select.select([], [], [], 0.05)
     end = _end(exit_code, killed_by, told=order.told, max_rss_kb=max_rss_kb)
     toolkit.send({**end, "importer_gone": process.importer_gone})
     code = exit_code if exit_code is not None else 128 + (killed_by or 0)
     if hold:
-        # While the job is being stopped, mpirun must not see ranks ending one by one: it would kill the others,
+        # While the job is being stopped, mpirun must not notice that ranks end one by one: it would kill the others,
         # which may still be saving.
         _await_verdict(toolkit, None)
     elif code != 0:
@@ -355,7 +356,7 @@ def _follow(toolkit: BlockingConnection, process: Spawned | Forked, order: _Orde
 
 
 def _await_verdict(toolkit: BlockingConnection, timeout: float | None = VERDICT_TIMEOUT) -> None:
-    """Wait until the toolkit releases us, is gone, or the time is over."""
+    """Wait until the toolkit releases this wrapper, the connection ends, or the time limit is reached."""
     with contextlib.suppress(OSError):
         while (message := toolkit.receive(timeout)) is not None and message["op"] != "release":
             pass
@@ -370,14 +371,14 @@ def _signal(child: int, number: int, group: bool) -> None:
 
 
 def _allow_open_files(number: int) -> None:
-    """Give the command the user's limit of open descriptors back."""
+    """Restore the user's limit of open descriptors for the command."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_NOFILE, (number, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
 def prefer_as_victim() -> None:
-    """Have the kernel kill this process and what it starts, not the toolkit or the supervisor, when memory runs out."""
+    """Make the kernel kill this process and its children first when memory runs out, not toolkit or supervisor."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "r+", encoding="ascii") as file:
         if int(file.read()) < _OUT_OF_MEMORY_SCORE:
             file.seek(0)
@@ -385,7 +386,7 @@ def prefer_as_victim() -> None:
 
 
 def _enlarge(fd: int) -> None:
-    """Ask for a roomier pipe; the default 64 KiB does as well, only slower."""
+    """Request a larger pipe buffer; the default of 64 KiB also works, only slower."""
     import fcntl
 
     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""From how a process ended to the failure that users read. Pure."""
+"""Convert the end of a process to the failure that users read. Pure."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from container.toolkit import collective_timeouts, traceback_text
 from container.toolkit.mpi import daemons
 from container.toolkit.process_group import ClusterProcess
 
-#: What a rank says that fails because another one has: Horovod's words, and TensorFlow's and PyTorch's of a peer that
-#: it lost.
+#: Messages of a rank that fails because another rank has failed: Horovod's, and TensorFlow's and PyTorch's about a lost
+#: peer.
 _CONSEQUENCES = (
     "Horovod has been shut down",
     "Collective ops is aborted by",
@@ -32,9 +32,9 @@ _CONSEQUENCES = (
 )
 
 
-#: How much of an exception's message is told in a sentence, in characters.
+#: Maximum number of characters of an exception's message in a sentence.
 _HEADLINE = 300
-#: A first line of a message that ends so has its end further down.
+#: If a message's first line ends with one of these, the message continues on later lines.
 _OPENING = ("(", "[", "{")
 
 
@@ -45,7 +45,7 @@ IMPORTER_GONE = (
 
 
 def is_consequence(member: ClusterProcess) -> bool:
-    """Return whether a process's exception or last words say that another one failed before it."""
+    """Return whether a process's exception or last output shows that another process failed before it."""
     said = str(member.exception.get("message")) if member.exception is not None else ""
     if member.exception is None and member.stream is not None:
         said = member.stream.tail[-4096:].decode("utf-8", "replace")
@@ -53,12 +53,12 @@ def is_consequence(member: ClusterProcess) -> bool:
 
 
 def of_member(member: ClusterProcess, host: str, situation: Situation | None = None) -> Failure:
-    """Return the failure that a process's end is.
+    """Return the failure for the end of a process.
 
     Args:
         member: A process that ended with an error, or that reported an uncaught exception.
-        host: The host it ran on.
-        situation: What the job gave it.
+        host: The process's host.
+        situation: Facts about the process's job.
     """
     tail = member.stream.tail if member.stream is not None else b""
     text = tail.decode("utf-8", "replace")
@@ -106,16 +106,16 @@ def of_member(member: ClusterProcess, host: str, situation: Situation | None = N
 
 
 def _told(traceback: str, situation: Situation) -> str:
-    """Return a traceback as users read it."""
+    """Return a traceback in the form for users."""
     return traceback_text.shorten(traceback_text.users_own(traceback, code=situation.code, ours=situation.ours))
 
 
 def of_launcher(member: ClusterProcess, host: str, waiting: list[str]) -> Failure:
-    """Return the failure that the end of mpirun, or of its daemon, is.
+    """Return the failure for the end of mpirun, or of its daemon.
 
     Args:
         member: The program.
-        host: The host it ran on.
+        host: The program's host.
         waiting: The ranks that had not started.
     """
     failure = of_member(member, host)
@@ -144,24 +144,24 @@ def of_launcher(member: ClusterProcess, host: str, waiting: list[str]) -> Failur
 
 
 def not_started(error: OSError, host: str) -> Failure:
-    """Return the failure that a program is which could not be started."""
+    """Return the failure for a program that could not be started."""
     message = f"{error.filename or 'the command'} could not be started: {error.strerror}."
     return Failure(cause=Cause.LAUNCH, message=message, host=host)
 
 
 def has_lost_daemon(member: ClusterProcess) -> bool:
-    """Return whether mpirun ended since it lost a daemon."""
+    """Return whether mpirun ended because it lost a daemon."""
     return member.stream is not None and daemons.lost_daemon(member.stream.tail.decode("utf-8", "replace")) is not None
 
 
 def is_port_conflict(failure: Failure) -> bool:
-    """Return whether a server that cannot choose its port itself found it taken, in TensorFlow's words or PyTorch's."""
+    """Return whether a server whose port is fixed found it in use, according to TensorFlow's or PyTorch's message."""
     text = f"{failure.traceback or ''}{failure.log_tail or ''}"
     return re.search(r"Address already in use|Could not start gRPC server|EADDRINUSE", text) is not None
 
 
 def lost_ranks(failure: Failure, plan: Plan) -> Failure:
-    """With a hint on whom TensorFlow has lost, where rank 0 of a collective only reports it."""
+    """Add a hint that names the ranks that TensorFlow has lost, if rank 0 of a collective only reports the loss."""
     text = failure.traceback or failure.log_tail or ""
     said = re.search(r"tasks are unhealthy \(stopped sending heartbeats\):\s*((?:/job:\S+\s*)+)", text)
     if said is None or plan.strategy != CollectiveAllReduce.name:
@@ -188,7 +188,7 @@ def _headline(traceback: str | None, exception: Mapping[str, Any] | None) -> str
 
 
 def _exception_line(traceback: str | None) -> str | None:
-    """Return the line behind the frames of the last traceback; without frames, the last one."""
+    """Return the line after the frames of the last traceback; without frames, the last line."""
     lines = [line for line in (traceback or "").splitlines() if line.strip()]
     first = traceback_text.message_start(lines)
     if first is None and (group := traceback_text.group_line(lines)) is not None:
@@ -197,6 +197,6 @@ def _exception_line(traceback: str | None) -> str | None:
         return next((cut(line.strip(), _HEADLINE) for line in lines[::-1] if not line.startswith((" ", "\t"))), None)
     said = lines[first].strip()
     if said.endswith(_OPENING) and first + 1 < len(lines):
-        # A value that was printed into the sentence, over many lines perhaps: it goes on behind that.
+        # The sentence contains a printed value, possibly of many lines; the sentence continues after the value.
         said = f"{said[:200]} … {lines[-1].strip()}"
     return cut(said, _HEADLINE)

@@ -1,8 +1,9 @@
-"""How much of the machine a host's ranks use: CPU and memory of each, the network and GPUs of the host, over time.
+"""Measure how much of the machine a host's ranks use over time: CPU and memory of each rank, network and GPUs of the
+host.
 
-What is read are files of ``/proc`` and NVIDIA's management library. Between two looks there is always so much time that
-looking costs less than a quarter of a percent of a core; in a long job looks become rare, so that its record stays
-small.
+The sources are files in ``/proc`` and NVIDIA's management library. The time between two measurements is long enough for
+the measurements to cost less than a quarter of a percent of a core. In a long job, measurements become rare, so that
+the job record stays small.
 """
 
 from __future__ import annotations
@@ -20,44 +21,44 @@ if TYPE_CHECKING:
     from container.toolkit.gpus import GpuReader
     from container.toolkit.runtime import Runtime
 
-#: Kind of the events.
+#: Kind of these events.
 KIND = "resources"
 
-#: The first look comes at most so many seconds after the ranks' start; later ones are so far apart at least, and at
-#: most.
+#: The first measurement is at most this many seconds after the ranks' start; minimum and maximum time between later
+#: measurements, in seconds.
 _FIRST_S = 0.5
 _EVERY_S = 5.0
 _SELDOM_S = 60.0
-#: A job is looked at so many times in each doubling of its time, about.
+#: Approximate number of measurements in each doubling of the job's time.
 _SHARE = 720
-#: A look that takes a second is followed by one after so many seconds.
+#: How many seconds to wait after a measurement that takes one second.
 _COST = 400
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-#: Fields of ``/proc/PID/stat`` behind the name, see proc(5): four times in ticks, threads, resident pages.
+#: Fields of ``/proc/PID/stat`` after the name, see proc(5): four times in ticks, threads, resident pages.
 _TIMES = slice(11, 15)
 _RESIDENT = 21
 
 
 class ResourceSampler:
-    """Reports what the ranks of a host use.
+    """Report the use of resources by a host's ranks.
 
     Args:
-        loop: The loop that drives it.
-        host: The host.
+        loop: The event loop.
+        host: The host's runtime.
     """
 
     def __init__(self, loop: Loop, host: Runtime) -> None:
         self._loop = loop
         self._host = host
         self._begun = time.monotonic()
-        self._cpu: dict[str, tuple[int | None, float, float]] = {}  # pid, seconds of CPU, when
+        self._cpu: dict[str, tuple[int | None, float, float]] = {}  # pid, seconds of CPU time, time of the measurement
         self._network: tuple[float, float, float] | None = None
         self._gpus: GpuReader | None = None
 
     def start(self) -> None:
-        """Look from now on, as long as the loop runs."""
+        """Start to measure, as long as the loop runs."""
         if machine.gpus():
             from container.toolkit.gpus import GpuReader
 
@@ -128,7 +129,7 @@ def _stat(pid: int) -> list[bytes] | None:
 
 
 def _traffic() -> tuple[float, float] | None:
-    """Return the bytes that the interfaces have received and sent, without the loopback's."""
+    """Return how many bytes the interfaces have received and sent, without the loopback."""
     received = sent = 0
     try:
         with open("/proc/self/net/dev", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""What a host's share of a job has in common, whether its hosts stay or come and go: how it runs and ends."""
+"""Run a host's share of a job: the common parts for a fixed and for a changing set of hosts."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from container.toolkit.process_group import ClusterProcess, Gang, GangFollower
 if TYPE_CHECKING:
     from container.toolkit.train import Preparation
 
-#: SIGTERM to SIGKILL when a job has failed, in seconds.
+#: Time between SIGTERM and SIGKILL when a job has failed, in seconds.
 FAILURE_GRACE = 0.5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HostSettings:
-    """What a backend decides for a host.
+    """The backend's settings for a host.
 
     Attributes:
         token: The job's secret, or None.
         control_fd: An inherited listening socket, or None.
-        control_address: Where algo-1 listens, if not at its name and the fixed port.
-        start_timeout: Seconds that hosts and ranks have to come up.
-        stop_grace: Seconds from SIGTERM to SIGKILL when the job is stopped.
+        control_address: algo-1's address, if it is not algo-1's name and the fixed port.
+        start_timeout: Time limit for the start of hosts and ranks, in seconds.
+        stop_grace: Time between SIGTERM and SIGKILL when the job is stopped, in seconds.
         runtime_dir: The private folder for sockets and session files.
-        hang_timeout: Seconds without a sign of life of any rank after which the job fails; None waits for ever.
-        worker_restarts: How often a killed worker of parameter servers is started again, the others going on.
-        importers: The folder of the machine's importers; None for one of this host's own.
-        keep_alive: How many seconds they are kept when nobody needs them.
-        kept_with: The process with which they end before that; 0 for none.
-        on_undistributed: ``warn`` or ``fail`` when the ranks had nothing to do with each other.
-        on_nan: ``fail`` to end a job whose script reports a metric that is not a number; else ``warn``.
+        hang_timeout: After how many seconds without a sign of life of any rank the job fails; None for no limit.
+        worker_restarts: How often a killed worker of parameter servers is restarted, while the others continue.
+        importers: The folder of the machine's importers; None for this host's own importer.
+        keep_alive: How many seconds unused importers are kept.
+        kept_with: A process whose end also ends kept importers; 0 for none.
+        on_undistributed: ``warn`` or ``fail`` if the ranks did not communicate with each other.
+        on_nan: ``fail`` to stop a job whose script reports a NaN metric or an infinite loss; else ``warn``.
     """
 
     token: str | None
@@ -64,20 +64,20 @@ class HostSettings:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How a host's share ended."""
+    """The way in which a host's share ended."""
 
     failure: Failure | None = None
     stopped: bool = False
 
 
 class Runtime(GangFollower, abc.ABC):
-    """Runs one host's share of a job.
+    """Run one host's share of a job.
 
     Args:
-        loop: The loop that drives everything.
-        output: Where lines and events go.
+        loop: The event loop.
+        output: Receives lines and events.
         environment: The job as this host sees it.
-        settings: What the backend decided.
+        settings: The backend's settings.
     """
 
     def __init__(self, loop: SelectorLoop, output: Output, environment: Environment, settings: HostSettings) -> None:
@@ -94,12 +94,12 @@ class Runtime(GangFollower, abc.ABC):
         loop.add_signal_handler(signal.SIGINT, self.end_now)
 
     def _terminated(self) -> None:
-        self.tell(TERMINATED)  # the other hosts stop as well, and nobody could tell who was the first
+        self.tell(TERMINATED)  # the other hosts also stop, and this event shows which host was the first
         self.stop()
 
     @abc.abstractmethod
     def connect(self) -> None:
-        """Reach whoever decides for all hosts; returns at once."""
+        """Start to connect to the process that decides for all hosts; return at once."""
 
     @abc.abstractmethod
     def ready(self, preparation: Preparation, gang: Gang, ports: tuple[int, ...]) -> None:
@@ -117,20 +117,20 @@ class Runtime(GangFollower, abc.ABC):
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """SIGTERM to the ranks, with time to save; at the second time end them at once."""
+        """Send SIGTERM to the ranks, with time to save; at a second call, end them at once."""
 
     @abc.abstractmethod
     def end_now(self) -> None:
-        """End without any grace."""
+        """Stop this host's processes without a grace period."""
 
     def follow(self, lifeline: int) -> None:
-        """Do what the supervisor says on the lifeline, and end with it.
+        """Handle the supervisor's messages on the lifeline, and end when the lifeline ends.
 
         Args:
-            lifeline: The descriptor, which is the runtime's from now on.
+            lifeline: The descriptor, which the runtime owns from now on.
         """
         Connection(self._loop, lifeline, self._instructed, self._lifeline_ended)
-        # Only here: a managed service has series of its own, and would show ours as lines of the log.
+        # Only with a lifeline: a managed service has its own measurements, and would show ours as lines of the log.
         resources.ResourceSampler(self._loop, self).start()
 
     def _instructed(self, message: Message) -> None:
@@ -149,13 +149,13 @@ class Runtime(GangFollower, abc.ABC):
 
     @abc.abstractmethod
     def abandoned(self) -> None:
-        """Whoever started us is gone: end everything soon."""
+        """Stop this host's processes, because the process that started the toolkit has ended."""
 
     def run(self) -> Outcome:
-        """Run until this host's share has ended and nothing of it is left.
+        """Run until this host's share has ended, and all of its processes with it.
 
         Returns:
-            How it ended.
+            The way in which the share ended.
         """
         while not self._finished:
             self._loop.run_once()
@@ -169,10 +169,12 @@ class Runtime(GangFollower, abc.ABC):
         return self._outcome
 
     def _farewell(self) -> None:
-        """What remains to be said when nothing runs any more."""
+        """Send the last messages, when no process runs any more."""
 
     def _end_as(self, outcome: Outcome, grace: float = FAILURE_GRACE) -> None:
-        """The verdict is known, if it was not before: end what runs within ``grace`` seconds, then leave the loop."""
+        """Record the outcome if there is none yet; end the running processes within ``grace`` seconds, then leave the
+        loop.
+        """
         if self._outcome is None:
             self._outcome = outcome
         if self._gang is None or grace == 0.0:
@@ -184,7 +186,7 @@ class Runtime(GangFollower, abc.ABC):
         self._await_end()
 
     def _await_end(self) -> None:
-        """Leave before the grace is over when nothing runs any more."""
+        """Stop the loop before the end of the grace period if no process runs any more."""
         assert self._gang is not None
         if self._gang.all_ended:
             self._finish()
@@ -194,7 +196,7 @@ class Runtime(GangFollower, abc.ABC):
     def _finish(self) -> None:
         self._finished = True
 
-    # --- what happens to this host's processes ---
+    # --- events of this host's processes ---
 
     def on_activity(self) -> None:
         self._watch.note_activity()
@@ -207,28 +209,30 @@ class Runtime(GangFollower, abc.ABC):
     @property
     @abc.abstractmethod
     def is_watched(self) -> bool:
-        """Whether something runs that should make progress."""
+        """Return whether processes run that should make progress."""
 
     @abc.abstractmethod
     def tell_progress(self, kind: str, values: dict[str, Any]) -> None:
-        """Tell the judge of the job's progress: ``progress``, or ``stacks`` with ``places`` and ``missing``."""
+        """Send ``progress``, or ``stacks`` with ``places`` and ``missing``, to the judge of the job's progress."""
 
     @property
     def spared(self) -> Collection[int]:
-        """What outlives the toolkit, of its children."""
+        """Return the child processes that outlive the toolkit."""
         return self._gang.spared if self._gang is not None else ()
 
     @property
     def members(self) -> list[ClusterProcess]:
-        """This host's processes."""
+        """Return this host's processes."""
         return list(self._gang.members.values()) if self._gang is not None else []
 
     def tell(self, kind: str, rank: int | None = None, **data: Any) -> None:
-        """Tell the supervisor an event of this host, or of one of its ranks."""
+        """Send an event of this host, or of one of its ranks, to the supervisor."""
         self._output.event(Event(kind=kind, host=self._host, rank=rank, attempt=self._env.attempt, data=data))
 
     def _pass_on(self, values: Mapping[str, Any], *, rank: int | None) -> None:
-        """Pass on what a process says, if it is an event; what the hook warns of, all ranks say alike."""
+        """Forward a process's report if it is an event; of the hook's warnings, only rank 0's, because all ranks have
+        the same.
+        """
         kind, data, time_ns = (values.get(name) for name in ("kind", "data", "time_ns"))
         if isinstance(kind, str) and isinstance(data, dict) and not (kind == "warning" and rank):
             stamp = {"time_ns": time_ns} if isinstance(time_ns, int) else {}

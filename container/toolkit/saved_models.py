@@ -1,25 +1,25 @@
-"""Finds models that a script has saved where nobody looks for them: in its working folder."""
+"""Find models that a script has saved in its working folder, from which they are not uploaded."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-#: Files that are a model. A folder with :data:`_SAVED_MODEL` in it is one, too.
+#: Suffixes of model files. A folder that contains :data:`_SAVED_MODEL` is also a model.
 _SUFFIXES = (".keras", ".h5", ".hdf5", ".tflite", ".onnx", ".pt", ".pth", ".safetensors")
 _SAVED_MODEL = "saved_model.pb"
-#: The search is bounded: folders below the first, and entries altogether.
+#: Limits of the search: depth of folders, and total number of entries.
 _DEPTH = 4
 _ENTRIES = 10_000
 
 
 def newer_than(folder: str | Path, since: float, suffixes: str | tuple[str, ...] = _SUFFIXES) -> list[str]:
-    """Return the models below a folder that were written after some moment, as paths relative to it.
+    """Return the models below a folder that were written after some time, as relative paths.
 
     Args:
-        folder: Where to look; links are not followed, hidden folders left out.
+        folder: The folder; links are not followed, and hidden folders are skipped.
         since: Seconds since the epoch.
-        suffixes: What names of models end in; with "" all files are found.
+        suffixes: Suffixes of models; with "", all files are found.
     """
     found: list[str] = []
     waiting = [("", 0)]

@@ -1,6 +1,6 @@
-"""Finds a Python traceback in what a process printed, for processes that could not report their exception themselves.
+"""Find a Python traceback in a process's output, for processes that could not report their exception themselves.
 
-Pure functions over the tail of the output.
+Pure functions over the end of the output.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 _HEADER = re.compile(r"^(?P<margin>[ |]*(?:\+ )?)(?:Exception Group )?Traceback \(most recent call last\):\s*$")
 _GROUP = re.compile(r"^ *\+ Exception Group Traceback \(most recent call last\):\s*$")
-#: Between the members of a group, and what one of them is, behind the margin.
+#: The line between the members of a group, and the line that names an exception, after the margin.
 _SEPARATOR = re.compile(r"^ *\+-[+-]*- (?:\d+|\.\.\.) -+$")
 _IN_GROUP = re.compile(r"^ *\| (?!(?:Exception Group )?Traceback \(most recent call last\):)(\S.*)$")
 _SUMMARY = re.compile(r"\(\d+ sub-exceptions?\)$")
@@ -23,26 +23,26 @@ _SYNTAX_PLACE = re.compile(r'^  File ".*", line \d+')
 _FRAME = re.compile(r'^(?P<head> +(?:\| +)?File ")(?P<file>[^"]+)(?P<rest>", line \d+.*)$')
 _FATAL = re.compile(r"^Fatal Python error: ")
 
-#: Lines of TensorFlow and what it is made of: information and warnings, and what its libraries say of each other.
+#: Lines of TensorFlow and its libraries: information and warnings, and messages about each other.
 _STARTING = re.compile(
     r"(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] |[IW]0000 00:00:|To enable the following instructions: "
     r"|WARNING: All log messages before absl::InitializeLog"
     r"|.*\] Unable to register cu\w+ (?:factory|plugin)|.*: Unable to register cu\w+ (?:factory|plugin))"
 )
-#: An exception's message may have paragraphs; so many lines after the first are still taken for it. What is longer is
-#: output of a process that went on.
+#: An exception's message may have several paragraphs; at most this many lines after the first are assumed to be part of
+#: it. Longer text is output of a process that continued.
 _MESSAGE_LINES = 40
-#: Of a longer message, :func:`shorten` keeps so many lines of its beginning, and of its end.
+#: Number of lines that :func:`shorten` keeps at the beginning and at the end of a longer message.
 _KEPT_LINES = 6
-#: A line of :func:`log_tail` beyond this is cut, in characters.
+#: Maximum length of a line of :func:`log_tail`, in characters.
 _LINE_LIMIT = 1000
 
 
 def last_traceback(tail: bytes | str) -> str | None:
     """Return the last traceback in ``tail``, or None.
 
-    Chained exceptions and exception groups are taken whole; so are a SyntaxError of the script itself, which Python
-    prints without "Traceback", and faulthandler's "Fatal Python error".
+    Chained exceptions and exception groups are returned completely; so are a SyntaxError of the script itself, which
+    Python prints without "Traceback", and faulthandler's "Fatal Python error".
 
     Args:
         tail: The end of a process's output.
@@ -56,11 +56,11 @@ def last_traceback(tail: bytes | str) -> str | None:
 
 
 def log_tail(tail: bytes | str, lines: int = 15) -> str:
-    """Return the last lines that say something; what TensorFlow says when it is imported does not, beside others.
+    """Return the last meaningful lines; TensorFlow's messages at its import count only if there are no others.
 
     Args:
         tail: The end of a process's output.
-        lines: How many to return at most.
+        lines: Maximum number of lines.
     """
     said = [line.rstrip() for line in _lines(tail)]
     said = [line for line in said if line and not _STARTING.match(line)] or said
@@ -72,7 +72,7 @@ def shorten(traceback: str) -> str:
     """Return a traceback without the middle of a message of many lines, such as arrays that TensorFlow prints.
 
     Args:
-        traceback: As :func:`last_traceback` gives it.
+        traceback: A traceback, as :func:`last_traceback` returns it.
     """
     lines = traceback.rstrip("\n").split("\n")
     first = message_start(lines)
@@ -84,14 +84,14 @@ def shorten(traceback: str) -> str:
 
 
 def users_own(traceback: str, *, code: str, ours: Sequence[str]) -> str:
-    """Return a traceback without fleetfit's frames, and with the script's files named as in the script's folder.
+    """Return a traceback without fleetfit's frames; paths of the script's files become relative to the script's folder.
 
-    One that has no other frames keeps them: it is fleetfit's own fault, perhaps.
+    A traceback without other frames is returned unchanged, because the error may be fleetfit's own.
 
     Args:
-        traceback: As :func:`last_traceback` gives it.
-        code: The script's folder on the host; "" if it is not known.
-        ours: Files, and folders that end in a slash, of fleetfit's own code.
+        traceback: A traceback, as :func:`last_traceback` returns it.
+        code: The script's folder on the host; "" if unknown.
+        ours: fleetfit's own files, and folders, which end with a slash.
     """
     lines = traceback.split("\n")
     kept: list[str] = []
@@ -113,7 +113,7 @@ def users_own(traceback: str, *, code: str, ours: Sequence[str]) -> str:
 
 
 def message_start(lines: list[str]) -> int | None:
-    """Return which line is the first of the exception's message: that behind the frames of the last traceback."""
+    """Return the index of the first line of the exception's message, after the frames of the last traceback."""
     header = next((i for i in range(len(lines) - 1, -1, -1) if _HEADER.match(lines[i])), None)
     if header is None or lines[header].lstrip().startswith(("+", "|")):
         return None
@@ -121,7 +121,7 @@ def message_start(lines: list[str]) -> int | None:
 
 
 def group_line(lines: list[str]) -> str | None:
-    """Return what an exception group is and holds, in one line; None where the last traceback is none of a group.
+    """Return one line that names an exception group and its exceptions; None if the last traceback is not of a group.
 
     ``ExceptionGroup: several (2 sub-exceptions): ValueError: one; KeyError: 'two'``
     """
@@ -130,7 +130,7 @@ def group_line(lines: list[str]) -> str | None:
         return None
     group = ""
     held: list[str] = []
-    wanted = True  # the next line that is no frame says what it is
+    wanted = True  # whether the next line that is not a frame names an exception
     for line in lines[start + 1 :]:
         if _SEPARATOR.match(line):
             wanted = True
@@ -144,7 +144,7 @@ def group_line(lines: list[str]) -> str | None:
 
 
 def _lines(tail: bytes | str) -> list[str]:
-    """Split at newlines; of a line that a progress bar drew over with ``\\r``, what was visible last."""
+    """Split text into lines; of a line that a progress bar redrew with ``\\r``, return the last visible text."""
     text = tail.decode("utf-8", "replace") if isinstance(tail, bytes) else tail
     return [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]
 
@@ -153,7 +153,7 @@ def _last_exception(lines: list[str]) -> tuple[int, int] | None:
     start = next((i for i in range(len(lines) - 1, -1, -1) if _HEADER.match(lines[i])), None)
     if start is None:
         return None
-    if "|" in lines[start]:  # inside an exception group: its head says what the group is
+    if "|" in lines[start]:  # inside an exception group, whose header names the group
         start = next((i for i in range(start, -1, -1) if _GROUP.match(lines[i])), start)
     end = _end(lines, start)
     while (before := _chained_before(lines, start)) is not None:
@@ -173,25 +173,26 @@ def _end(lines: list[str], start: int) -> int:
 
 
 def _goes_on(lines: list[str], i: int) -> bool:
-    """Return whether a blank line is a line of source among a traceback's frames."""
+    """Return whether an empty line is a source line among a traceback's frames."""
     return i + 1 < len(lines) and lines[i + 1].startswith("  ")
 
 
 def _message_end(lines: list[str], first: int) -> int:
-    """The end of a message that starts at ``first``: everything that follows if it is short, else one paragraph."""
+    """Return the end of a message that starts at ``first``: all following lines if they are few, else one paragraph."""
     end = len(lines)
     while end > first and not lines[end - 1].strip():
         end -= 1
     if end - first <= _MESSAGE_LINES:
         return end
     blank = next((i for i in range(first, end) if not lines[i].strip()), end)
-    if blank == first + 1 and lines[first].endswith(":"):  # TensorFlow: "Graph execution error:", then what it is
+    # TensorFlow prints "Graph execution error:", then the error itself
+    if blank == first + 1 and lines[first].endswith(":"):
         return first + _MESSAGE_LINES
     return min(blank, first + _MESSAGE_LINES)
 
 
 def _chained_before(lines: list[str], start: int) -> int | None:
-    """Return the header of the exception that the one at ``start`` followed, if they are chained."""
+    """Return the header of the exception that preceded the one at ``start``, if they are chained."""
     i = start - 1
     while i >= 0 and not lines[i].strip():
         i -= 1

@@ -1,8 +1,8 @@
-"""``python -m container train``: a host's training process, on every backend.
+"""Run a host's training process (``python -m container train``), on every backend.
 
-It needs only the files that SageMaker gives a container under ``SAGEMAKER_BASE_DIR`` (default ``/opt/ml``); what a
-backend adds (:mod:`container.contract.variables`) is optional. It ends with the training toolkit's exit codes: 0, or 1
-for a failed script or job, and with ``output/success`` or ``output/failure``.
+The process needs only the files that SageMaker gives a container under ``SAGEMAKER_BASE_DIR`` (default ``/opt/ml``);
+what a backend adds (:mod:`container.contract.variables`) is optional. The process exits with the training toolkit's
+codes (0, or 1 for a failed script or job) and writes ``output/success`` or ``output/failure``.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ from container.toolkit.runtime import HostSettings, Outcome, Runtime
 if TYPE_CHECKING:
     from container.toolkit.code.requirements import Told
 
-#: As SageMaker gives a script after SIGTERM, in seconds.
+#: The time that SageMaker leaves a script after SIGTERM, in seconds.
 DEFAULT_STOP_GRACE = 120.0
-#: SageMaker boots the hosts of a cluster minutes apart.
+#: Long, in seconds, because SageMaker boots the hosts of a cluster minutes apart.
 DEFAULT_START_TIMEOUT = 900.0
 
-#: How often a toolkit shows that it is alive, in seconds.
-_NAMED_MODELS = 3  # in what is told of misplaced ones
+#: The interval of a toolkit's heartbeats, in seconds.
+_NAMED_MODELS = 3  # in a warning about misplaced models
 _HEARTBEAT_INTERVAL = 5.0
 
 _STOPPED = 128 + signal.SIGTERM
@@ -67,7 +67,7 @@ def main(argv: list[str]) -> int:
     """Run this host's share of the job.
 
     Returns:
-        0 when it ended well, 1 when the job failed, 143 when it was stopped.
+        0 after success, 1 when the job failed, 2 for unexpected arguments, 143 when the job was stopped.
     """
     if argv:
         print(f"python -m container train takes no arguments, got {argv}", file=sys.stderr)
@@ -122,7 +122,7 @@ def _run(loop: SelectorLoop, output: Output, base: Path, settings: HostSettings,
         outcome = runtime.run()
     except (ValueError, OSError) as error:
         outcome = Outcome(failure=_configuration_failure(error, host))
-    except Exception as error:  # noqa: BLE001 - whatever it is, the job's failure must say it
+    except Exception as error:  # noqa: BLE001 - any error must be reported as the job's failure
         import traceback
 
         outcome = Outcome(
@@ -143,7 +143,7 @@ def _run(loop: SelectorLoop, output: Output, base: Path, settings: HostSettings,
 
 
 def _take_tree(tree: Path, base: Path) -> None:
-    """Let ``/opt/ml`` be this job's tree, in a container that had another job before."""
+    """Replace ``/opt/ml`` with a link to this job's tree, in a container that has run another job before."""
     if base.is_dir() and not base.is_symlink():
         remove_tree(base)  # the image's own, empty
     base.parent.mkdir(parents=True, exist_ok=True)
@@ -153,7 +153,7 @@ def _take_tree(tree: Path, base: Path) -> None:
 
 
 def _beat(loop: SelectorLoop, output: Output) -> None:
-    """Tell the supervisor now and then that this toolkit is alive and not stopped."""
+    """Send the supervisor a heartbeat every 5 seconds, as a sign that this toolkit is alive and not stopped."""
     if not output.congested:
         output.write(wire.HEARTBEAT)
     loop.call_later(_HEARTBEAT_INTERVAL, lambda: _beat(loop, output))
@@ -165,7 +165,7 @@ def shared_memory_dir(runtime_dir: Path) -> Path:
 
 
 def _remove_runtime_dir(folder: Path) -> None:
-    """Remove this host's folder, and the job's when we are the last: the supervisor may be gone."""
+    """Remove this host's folder, and the job's folder if no other host's is left: the supervisor may be gone."""
     remove_tree(folder, ignore_errors=True)
     remove_tree(shared_memory_dir(folder), ignore_errors=True)
     folders.remove_if_empty(folder.parent)
@@ -177,7 +177,7 @@ def _configuration_failure(error: Exception, host: str) -> Failure:
 
 
 def _tell_of_misplaced_models(runtime: Runtime, environment: Environment, since: float) -> None:
-    """Tell of models in the working folder if there is none where it belongs: nobody keeps them."""
+    """Report models that were saved in the working folder while the model folder is empty: they are not kept."""
     tree = environment.tree
     with contextlib.suppress(OSError):
         if any(tree.model.iterdir()):
@@ -188,7 +188,7 @@ def _tell_of_misplaced_models(runtime: Runtime, environment: Environment, since:
 
 
 def _tell_of_opt_ml(runtime: Runtime, environment: Environment, since: float) -> None:
-    """Tell of what is new in the machine's own ``/opt/ml``, where that is not the host's: nobody keeps it."""
+    """Report new files in the machine's own ``/opt/ml`` if it is not the host's tree: they are not kept."""
     if environment.tree.base == Path(DEFAULT_BASE_DIR):
         return
     folders_there = (os.path.join(DEFAULT_BASE_DIR, name) for name in ("checkpoints", "model", "output"))
@@ -199,7 +199,7 @@ def _tell_of_opt_ml(runtime: Runtime, environment: Environment, since: float) ->
 
 
 def _conclude(output: Output, base: Path, host: str, attempt: int, outcome: Outcome) -> int:
-    """Write the outcome files and say the outcome."""
+    """Write the outcome files, send the outcome as an event, and return the exit code."""
     tree = _outcome_tree(base)
     if outcome.failure is not None:
         output.event(Event(kind="failure", host=host, attempt=attempt, data=outcome.failure.to_dict()))
@@ -229,7 +229,7 @@ def read_environment(base: Path) -> Environment:
     """Read the host's configuration files.
 
     Raises:
-        ValueError: one is missing or makes no sense; the message names it.
+        ValueError: a file is missing or invalid; the message names it.
     """
     config = base / "input" / "config"
     hyperparameters = read_json_file(config / "hyperparameters.json", {})
@@ -253,10 +253,10 @@ def _wants_mpi(hyperparameters: dict[str, Any]) -> bool:
 
 
 class Preparation:
-    """Puts the user's code and its requirements in place, then reports this host ready.
+    """Copy the user's code, install its requirements, and then report this host ready.
 
-    Copying a large source and installing requirements take their time, so they run in a thread: the loop goes on
-    answering.
+    Copying a large source and installing requirements take time, so they run in a thread and the loop keeps
+    responding.
     """
 
     def __init__(
@@ -271,12 +271,12 @@ class Preparation:
         self._warnings: list[str] = []
         self._imports: imports.Imports | None = None
         self._error: Exception | None = None
-        self._told = self._tells = -1  # what the thread says
-        #: When the code was in place and what the script writes began to come, in seconds since the epoch.
+        self._told = self._tells = -1  # the pipe by which the thread sends lines
+        #: When the code was in place and the first files of the script could appear, in seconds since the epoch.
         self.ready_at: float | None = None
 
     def start(self) -> None:
-        """Make the folders now; the rest goes on in the background."""
+        """Create the folders, and start the thread that does the rest."""
         tree = self._env.tree
         for directory in tree.directories():
             directory.mkdir(parents=True, exist_ok=True)
@@ -289,17 +289,17 @@ class Preparation:
     # --- in the thread ---
 
     def log(self, line: str) -> None:
-        """Print a line; it comes to the loop through a pipe, whose end means that the work is done."""
+        """Print a line. The loop receives it through a pipe, which is closed when the work is done."""
         os.write(self._tells, line.replace("\n", " ").encode("utf-8", "replace") + b"\n")
 
     def warn(self, text: str) -> None:
-        """Warn the user when the work is done."""
+        """Record a warning, which is shown to the user when the work is done."""
         self._warnings.append(text)
 
     def _work(self) -> None:
         try:
             self._install()
-        except Exception as error:  # noqa: BLE001 - handed to the loop's thread
+        except Exception as error:  # noqa: BLE001 - passed to the loop's thread
             self._error = error
         finally:
             os.close(self._tells)
@@ -314,7 +314,7 @@ class Preparation:
             self._imports = imports.read(folder / self._env.program, folder, horovod=runs_horovod)
         if runs_horovod:
             inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-            # Ranks see the user's packages; the toolkit itself is isolated from them.
+            # Ranks see the user's packages, from which the toolkit itself is isolated.
             paths = (str(self._overlay or ""), *inherited, *sys.path, site.getusersitepackages())
             installed = [path for path in paths if path]
             horovod_builds.check(folder / self._env.program, folder, installed, self._env.current_host)
@@ -338,7 +338,7 @@ class Preparation:
     def _finish(self) -> None:
         self.ready_at = time.time()
         env = self._env
-        for text in self._warnings if env.is_master else ():  # of the others it is the same
+        for text in self._warnings if env.is_master else ():  # the other hosts have the same warnings
             self._runtime.tell("warning", message=text)
         for warning in self.plan().warnings if env.is_master else ():
             self._output.say(env.current_host, f"warning: {warning}")
@@ -401,7 +401,11 @@ def install_code(env: Environment, told: Told) -> Path | None:
 
 
 def _with_network(env: Environment) -> Environment:
-    """The job with the network that the hosts share, now that all of them are there: mpirun takes it by address."""
+    """Return the environment with the network that the hosts share, which mpirun takes as an address.
+
+    The environment is returned unchanged on a shared machine, on hosts other than the master, for a single host, or if
+    no shared network is found. All hosts must be known.
+    """
     if env.machine.shared or not env.is_master or len(env.hosts) == 1:
         return env
     mine, other = (env.addresses.get(host, host) for host in (env.current_host, env.hosts[1]))
@@ -449,7 +453,7 @@ def rank_environment(env: Environment, overlay: Path | None, runtime_dir: Path) 
 
 
 def _settings() -> tuple[HostSettings, bool]:
-    """Read what the backend decided, and take its secrets out of the environment."""
+    """Read the settings that the backend chose, and remove its secrets from the environment."""
     runtime = os.environ.get(variables.RUNTIME_DIR)
     _read_secrets()
     address = os.environ.pop(variables.CONTROL_ADDRESS, None)
@@ -490,10 +494,10 @@ def _with_job(settings: HostSettings, environment: Environment) -> HostSettings:
 
 
 def _mode(environment: Environment, name: str) -> str:
-    """Return what is to be done about something that is noticed: ``warn`` or ``fail``.
+    """Return the reaction to an observation, which the parameter ``name`` sets: ``warn`` or ``fail``.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: the parameter has another value.
     """
     mode = str(environment.framework_parameters.get(name) or "warn")
     if mode not in MODES:

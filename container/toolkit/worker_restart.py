@@ -1,7 +1,7 @@
-"""Which processes a job can lose without being over: the workers of TensorFlow's coordinator.
+"""Decide which processes can fail without failing the job: the workers of TensorFlow's coordinator.
 
-The chief notices that a worker is gone, gives its work to the others, and takes it back when it serves at its address
-again. A chief or a parameter server holds what nobody else has.
+The coordinator notices that a worker is gone, gives its work to the others, and uses it again when it serves at its
+address again. The state of a coordinator or a parameter server exists nowhere else.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from container.toolkit.process_group import ClusterProcess
 
 
 def allows(member: ClusterProcess, plan: Plan | None, strategy: Distribution | None, limit: int) -> bool:
-    """Return whether a process that has failed is to be started again by itself.
+    """Return whether a failed process is restarted alone.
 
     Args:
         member: The process.
-        plan: What the job runs.
-        strategy: The job's.
-        limit: How often at most.
+        plan: The job's plan.
+        strategy: The job's strategy.
+        limit: How many restarts a process may have.
     """
     coordinated = isinstance(strategy, ParameterServer) and strategy.coordinated
     killed = member.signal is not None and member.exception is None and not member.told
-    alone = plan is None or len(plan.membership.hosts) == 1  # nobody would go on meanwhile
+    alone = plan is None or len(plan.membership.hosts) == 1  # no other host would continue meanwhile
     return coordinated and killed and not alone and member.name == "worker" and member.revivals < limit

@@ -1,4 +1,4 @@
-"""Where a cluster runs: backends, looked up by the instance type and imported on use."""
+"""Find the backend class of an instance type. A backend's module is imported when it is first used."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def load(name: str) -> type[Backend]:
-    """Return the class of a backend of the table.
+    """Return the backend class of an instance type.
 
     Raises:
-        UnsupportedError: there is none of that name.
+        UnsupportedError: the instance type has no backend.
     """
     fleet = find(name)
     if fleet is None:
@@ -31,14 +31,14 @@ def load(name: str) -> type[Backend]:
         return backend
     from estimators.backends.hosts.cluster import cluster_over
 
-    return cluster_over(found)  # a provider of hosts: what is done with them is written once
+    return cluster_over(found)  # a provider of hosts becomes a backend by HostCluster
 
 
 def load_service(name: str) -> type[ManagedService]:
-    """Return the class of a managed service of the table, whose capabilities say that it is one.
+    """Return the backend class of an instance type whose hosts belong to a managed service.
 
     Raises:
-        UnsupportedError: there is none of that name, or it is none.
+        UnsupportedError: the instance type has no backend, or the backend is not a managed service.
     """
     from estimators.backends.base import ManagedService
 

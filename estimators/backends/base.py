@@ -1,7 +1,6 @@
-"""What every backend does: run a spec's hosts somewhere, and say what they print and how they end.
+"""Define the interface of backends. A backend runs a job's hosts, and reports the hosts' output and end.
 
-A backend lives in the job's supervisor. It takes the two values that describe a job (spec and options) and nothing
-else from the user's side.
+A backend runs in the job's supervisor. The backend's only inputs from the user are the job's spec and options.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from estimators.job.request import HOST_PREFIX, JobOptions, TrainingJobSpec
 from estimators.records.record import JobRecord
 
 if TYPE_CHECKING:
-    from container.system.asyncio_loop import AsyncioLoop  # callers do without asyncio
+    from container.system.asyncio_loop import AsyncioLoop  # the caller's process must not import asyncio
     from estimators.backends.hosts.membership import MembershipSource
     from estimators.backends.placement import ClusterPlacement
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Leftover(abc.ABC):
-    """What a job whose supervisor is gone has left outside its record and its processes.
+    """Something outside its record and processes that a job with a dead supervisor has left.
 
     Attributes:
-        name: What it is called where it is.
+        name: Its name on its machine or service.
         job: The job.
-        kind: What it is: ``container``, ``network``, ``host``, ``fleet``.
-        text: What there is of it, where its name does not say that.
+        kind: Its kind: ``container``, ``network``, ``host``, ``fleet``.
+        text: A description, if the name alone does not say enough.
     """
 
     name: str
@@ -43,23 +42,23 @@ class Leftover(abc.ABC):
 
     @abc.abstractmethod
     def remove(self) -> None:
-        """Remove it.
+        """Remove the leftover.
 
         Raises:
-            OSError: that cannot be done.
-            BackendError: likewise.
+            OSError: the removal failed.
+            BackendError: the removal failed.
         """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What ``fleetfit doctor`` has found out.
+    """A finding of ``fleetfit doctor``.
 
     Attributes:
-        name: What was looked at.
-        ok: Whether it will do; None where that cannot be told from here.
-        text: What was found.
-        remedy: What to do about it.
+        name: The name of the thing that was checked.
+        ok: Whether the thing is usable, or None if that cannot be determined from this machine.
+        text: The result of the check.
+        remedy: A description of what the user should do.
     """
 
     name: str
@@ -69,21 +68,21 @@ class Finding:
 
 
 class Backend(abc.ABC):
-    """Runs one job. All methods but the coroutines return at once; the loop does the rest.
+    """A runner of one job. All methods except coroutines return at once; the work continues in the loop.
 
     Args:
         loop: The supervisor's loop.
         record: The job's record.
         spec: The job.
-        options: What only the supervisor needs.
-        events: Takes what happens.
+        options: The options that only the supervisor needs.
+        events: Receives the backend's events.
     """
 
-    #: What it is called in errors.
+    #: The backend's name in error messages.
     name: str
-    #: Whether hosts can come and go while a job runs: the methods under "hosts that come and go".
+    #: Whether hosts can join and leave a running job: the methods under "hosts that come and go".
     elastic = False
-    #: Whether the hosts' processes may run as other users than the caller, in containers say.
+    #: Whether the hosts' processes may run as other users than the caller, for example in containers.
     other_users = False
 
     def __init__(
@@ -94,237 +93,278 @@ class Backend(abc.ABC):
         self.spec = spec
         self.options = options
         self.events = events
-        #: The caller's umask, for what scripts write.
+        #: The caller's umask, which scripts use.
         self.umask = 0o022
-        #: Children of the supervisor that are not the job's, and are left alone when everything else is ended: those of
-        #: a backend also when the supervisor itself ends.
+        #: Pids of the supervisor's child processes that are not killed with the job's processes. Those of a backend
+        #: are not killed when the supervisor itself ends either.
         self.protected: set[int] = set()
-        #: The number of the newest host, over all attempts: names are never used twice.
+        #: The highest number of a host in all attempts: names are never reused.
         self._newest = 0
 
     @classmethod
     @abc.abstractmethod
     def check(cls, spec: TrainingJobSpec, options: JobOptions) -> None:
-        """Refuse by name what this backend cannot do; called before anything is claimed or started.
+        """Refuse features of the job that this backend does not support. The call starts nothing and reserves no
+        resources.
 
         Raises:
-            UnsupportedError: with the feature, the reason and the remedy.
+            UnsupportedError: a feature is not supported. The message has the feature, the reason and the remedy.
         """
 
     @classmethod
     @abc.abstractmethod
     def describe(cls, spec: TrainingJobSpec, options: JobOptions, record: Path) -> ClusterPlacement:
-        """Return where the job would run, for ``plan()``; starts nothing.
+        """Return where the job would run, for ``plan()``. The call starts nothing.
 
         Args:
             spec: The job.
-            options: How it would be run.
-            record: The folder of its record, which need not be there.
+            options: The run options of the job.
+            record: The folder for the job's record, which need not exist.
         """
 
     @classmethod
     def found(cls, spec: TrainingJobSpec) -> dict[str, Any] | None:
-        """What :meth:`check` has just found out that the supervisor need not ask again: plain data for the record."""
+        """Return results of the caller's check that the supervisor needs, as plain data for the record.
+
+        The supervisor reads these results from the record instead of determining them again.
+        """
         return None
 
     @classmethod
     def portable(cls, spec: TrainingJobSpec, options: JobOptions) -> dict[str, Any]:
-        """Return the backend's options as they mean the same on another machine, which has other files and variables.
+        """Return the backend's options in a form with the same meaning on another machine.
+
+        The other machine has other files and environment variables.
 
         Raises:
-            ConfigurationError: they are wrong, or something that they name is not there.
+            ConfigurationError: an option is invalid, or names a file that does not exist.
         """
         return dict(options.backend_options)
 
     @classmethod
     def patient(cls, options: JobOptions) -> dict[str, Any]:
-        """Return the backend's options for a job that is to wait where others have what it needs: a tuner's trial."""
+        """Return the backend's options for a job that waits until resources in use are free, such as a tuner's
+        trial.
+        """
         return dict(options.backend_options)
 
     @classmethod
     def leftovers(cls, region: str = "") -> Sequence[Leftover]:
-        """Return what jobs have left where their hosts were, for ``fleetfit clean``; nothing where nobody answers.
+        """Return what jobs have left on their hosts' machines, for ``fleetfit clean``.
+
+        Return an empty list if the backend cannot be reached.
 
         Args:
-            region: Where to look, of a backend that is searched by name (see
-                :class:`estimators.job.fleets.Capabilities`); "": where its tools look by themselves.
+            region: The region to search, for a backend that is only searched if the user names it (see
+                :class:`estimators.job.fleets.Capabilities`). If "", the default region of the backend's tools is
+                searched.
 
         Raises:
-            BackendError: one that is searched by name cannot be asked.
+            BackendError: the backend was named by the user and cannot be reached.
         """
         return ()
 
     @classmethod
     def diagnose(cls) -> Sequence[Finding]:
-        """Return what ``fleetfit doctor`` should say of it."""
+        """Return the backend's findings for ``fleetfit doctor``."""
         return ()
 
     def hand_on(self, host: str, data: bytes) -> None:
-        """Tell what a host's training process has printed just now."""
+        """Report bytes that a host's training process has just printed."""
         self.events.put_nowait(OutputRead(host, data))
 
     def warn(self, text: str, host: str | None = None) -> None:
-        """Tell the user of something, in the log of a host; default: the first."""
+        """Show a warning to the user in the log of a host; default: the first host."""
         host = host or self.spec.hosts[0]
         self.hand_on(host, Event(kind="warning", host=host, data={"message": text}).to_line())
 
     @property
     @abc.abstractmethod
     def running(self) -> bool:
-        """Whether a host runs whose end will still be told."""
+        """Return whether a host is running or the end of a host is not reported yet."""
 
     @property
     def attempt(self) -> int:
-        """The number of this start of the job."""
+        """Return the number of the current attempt."""
         return 0
 
     @property
     def is_ending(self) -> bool:
-        """Whether what ends now was told to."""
+        """Return whether the job is being terminated."""
         return False
 
     @abc.abstractmethod
     def start(self, attempt: int) -> None:
-        """Prepare the inputs, then start every host."""
+        """Prepare the inputs, then start all hosts."""
 
     def use(self, hosts: tuple[str, ...]) -> None:
-        """Run the next attempt on some of the job's hosts; before :meth:`start`, while no host runs."""
+        """Set the hosts of the next attempt, which are some or all of the job's hosts.
+
+        Call this before :meth:`start`, while no host runs.
+        """
         self.spec = self.spec.with_hosts(hosts)
 
-    def say(self, host: str, words: bytes) -> None:  # noqa: B027 - an image without our toolkit does not listen
-        """Say something to a host's toolkit, which listens at the other end of its lifeline."""
+    def say(self, host: str, words: bytes) -> None:  # noqa: B027 - an image without our toolkit has no lifeline
+        """Write data to a host's lifeline, the channel from which the host's toolkit reads messages."""
 
     def kill_host(self, host: str) -> None:
-        """End a host as the loss of its machine would: SIGKILL to everything of it."""
+        """Kill all processes of a host with SIGKILL, as if its machine were lost."""
         raise NotImplementedError(f"{self.name}: a single host cannot be ended.")
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """Ask every host to stop, with the grace that the options give to the script."""
+        """Stop every host. The scripts get the grace period of the run options."""
 
     @abc.abstractmethod
     def end_now(self) -> None:
-        """End every host without grace."""
+        """Kill every host at once, without a grace period."""
 
     # --- hosts that come and go ---
 
     def meeting_place(self) -> tuple[str, str]:
-        """The address at which the hosts reach this machine, and the network interface between them."""
+        """Return the address at which the hosts reach this machine, and the name of the network interface between the
+        hosts.
+        """
         raise NotImplementedError(f"{self.name}: the number of hosts cannot change.")
 
     def next_host(self) -> str:
-        """A name that no host of the job has had; the job has it from now on."""
-        had = {*self.spec.hosts, *self.record.hosts}  # a supervisor before this one may have added some
+        """Add a host to the job, and return its name. The job has never used this name before."""
+        had = {*self.spec.hosts, *self.record.hosts}  # an earlier supervisor may have added hosts
         self._newest = max(self._newest, *(int(name.rpartition("-")[2]) for name in had)) + 1
         name = f"{HOST_PREFIX}{self._newest}"
-        # Known to the record before anything of it is there: the supervisor may be killed meanwhile.
+        # Written to the record before the host is started, because the supervisor may be killed meanwhile.
         self.record.host_dir(name).mkdir(parents=True, exist_ok=True, mode=0o700)
         self.spec = self.spec.with_hosts((*self.spec.hosts, name))
         return name
 
     def membership(self) -> MembershipSource | None:
-        """Return what says which hosts there are for an elastic job; None where as many come as are asked for."""
+        """Return the source that lists the machines or nodes for the hosts of an elastic job.
+
+        Return None if any number of hosts can be acquired.
+        """
         return None
 
     @property
     def locates(self) -> bool:
-        """Whether :meth:`locate` decides where a host is, so that one without a place never comes."""
+        """Return whether :meth:`locate` decides where a host runs. If True, a host is only started after a call of
+        :meth:`locate`.
+        """
         return False
 
-    def locate(self, host: str, place: str) -> None:  # noqa: B027 - hosts of one machine are all in one place
-        """Say at which place of :meth:`membership`'s a host is to be, before or after it was asked for."""
+    def locate(self, host: str, place: str) -> None:  # noqa: B027 - all hosts on one machine are in one place
+        """Set the machine or node on which a host runs, before or after the host is requested.
 
-    def withdraw(self, host: str) -> None:  # noqa: B027 - hosts of one machine are there at once
-        """Say that a host is not needed any more, which may not have come yet."""
+        Args:
+            host: The name of the host.
+            place: The name of a machine or node that the source returned by :meth:`membership` lists.
+        """
+
+    def withdraw(self, host: str) -> None:  # noqa: B027 - hosts on one machine are acquired at once
+        """Cancel the request for a host if the host is not acquired yet."""
 
     def add_host(self, host: str) -> None:
-        """Bring the inputs to a further host, then start it."""
+        """Provide the inputs to an additional host, then start the host."""
         raise NotImplementedError(f"{self.name}: the number of hosts cannot change.")
 
     async def refresh_checkpoints(self, host: str) -> None:  # noqa: B027 - a default
-        """Let a host that does not train yet see what the job has saved since it was prepared.
+        """Copy new checkpoints to a host that does not train yet. New checkpoints are those saved since the host was
+        prepared.
 
-        Hosts that share the folder with the others see it as it is saved.
+        Do nothing for a host that shares its checkpoint folder with the other hosts.
         """
 
     async def share_checkpoints(self) -> None:  # noqa: B027 - a default
-        """Let every host see what any of them has saved, while nothing trains on them."""
+        """Copy the checkpoints of all hosts to every host, while no host trains."""
 
     @abc.abstractmethod
     def collect_outputs(self) -> None:
-        """Bring the rest of the checkpoints, then pack models and outputs to where the spec wants them.
+        """Copy the remaining checkpoints, then pack models and outputs into the spec's output path.
 
-        Every host has ended; the job may have failed.
+        Every host has ended when this method is called. The job may have failed.
         """
 
     @abc.abstractmethod
     def cleanup(self) -> None:
-        """Remove everything that is not part of the record. The last call, also after failures; must be quick."""
+        """Remove everything that is not part of the record.
+
+        This method is called last, also after failures. The method must not take long.
+        """
 
 
 class TuningService(Protocol):
-    """Tuning jobs of a managed service, by name. Every call may block, and raises what the service's client raises."""
+    """The client of a managed service's tuning jobs. Each tuning job is identified by its name.
 
-    #: How often it is asked, in seconds.
+    Every method may block, and may raise the errors of the client of the managed service.
+    """
+
+    #: Seconds between two polls of the service.
     poll_s: float
 
     def upload(self, spec: TrainingJobSpec, source: Path) -> None:
-        """Bring the code of all trials there."""
+        """Upload the code that all trials run."""
 
     def create(self, request: Mapping[str, Any], since: float) -> None:
-        """Create a tuning job; one that this request has made since a time, in seconds since the epoch, will do.
+        """Create a tuning job, or accept the tuning job that the same request has already created.
+
+        Args:
+            request: The request.
+            since: The time when the request was first sent, in seconds since the epoch. An older tuning job is not
+                accepted.
 
         Raises:
-            JobExistsError: the name is taken.
+            JobExistsError: another tuning job has the same name.
         """
 
     def describe(self, name: str) -> dict[str, Any] | None:
-        """Return how a tuning job stands, as plain data; None where there is none."""
+        """Return a tuning job's state as plain data. Return None if the tuning job does not exist."""
 
     def trials(self, name: str) -> list[dict[str, Any]]:
-        """Return the summaries of its training jobs, as plain data, the oldest first."""
+        """Return the summaries of a tuning job's training jobs as plain data. The oldest training job is the
+        first one.
+        """
 
     def stop(self, name: str) -> None:
-        """Stop it; one that is over is left alone."""
+        """Stop a tuning job. Do nothing if the tuning job has ended."""
 
     def explain(self, error: Exception) -> tuple[str, bool]:
-        """Return what an error means, and whether it may pass when the same is asked again."""
+        """Return a description of an error, and whether the same request may succeed later."""
 
     def reconnect(self) -> None:
-        """Read the credentials again."""
+        """Read the credentials again, because the user may have logged in since the last request."""
 
 
 class ManagedService(Backend):
-    """Follows one job on a service of somebody else's.
+    """A backend that follows one job on a managed service, such as SageMaker.
 
-    The job outlives its supervisor, which follows it and can be started again, and its status is what is told there.
-    :attr:`running` says whether the job is there, or may be; no host of it can be ended from here, nothing has to be
-    collected, and it is never started again from here.
+    The job outlives its supervisor. The supervisor only follows the job, and can be restarted. The managed service
+    decides the job's status. :attr:`running` returns whether the job exists, or may exist, at the managed service.
+    Single hosts cannot be terminated, outputs need not be collected, and the supervisor never restarts the job.
     """
 
     @classmethod
     def check_tuning(cls, spec: TrainingJobSpec, request: Mapping[str, Any]) -> None:
-        """Refuse by name what the service's tuning jobs cannot have.
+        """Refuse features that the managed service's tuning jobs do not support.
 
         Args:
-            spec: A trial, without the hyperparameters that are tuned.
-            request: The tuning job, as the service would be asked for it.
+            spec: The job of a trial, without the hyperparameters that are tuned.
+            request: The request that would create the tuning job.
 
         Raises:
-            ConfigurationError: a value is none that the service takes.
-            UnsupportedError: with the reason and the remedy.
+            ConfigurationError: the managed service does not accept a value.
+            UnsupportedError: a feature is not supported. The message has the feature, the reason and the remedy.
         """
         raise UnsupportedError(f"{cls.name} has no tuning jobs.")
 
     @classmethod
     def tuning_service(cls, options: JobOptions) -> TuningService:
-        """Return the service's tuning jobs.
+        """Return the client of the managed service's tuning jobs.
 
         Raises:
-            ConfigurationError: the service cannot be reached like this.
+            ConfigurationError: the managed service cannot be used with these options.
+            UnsupportedError: the managed service has no tuning jobs.
         """
         raise UnsupportedError(f"{cls.name} has no tuning jobs.")
 
     def collect_outputs(self) -> None:
-        """They are where the service puts them."""
+        """Report that the outputs are stored, because the managed service itself stores the outputs."""
         self.events.put_nowait(OutputsCollected(None))

@@ -1,6 +1,6 @@
-"""What a host finds under ``/opt/ml/input/config``: pure functions from a job to its configuration files.
+"""Build the files of a host's ``/opt/ml/input/config`` with pure functions.
 
-``plan()`` shows with them what a local backend then writes with them.
+``plan()`` shows the same files that a local backend writes.
 
 Source: "How Amazon SageMaker Provides Training Information" (AWS documentation).
 """
@@ -27,12 +27,13 @@ JOB_ARN = "TRAINING_JOB_ARN"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BackendFacts:
-    """What of a host's configuration depends on the backend rather than on the job.
+    """The values in a host's configuration that depend on the backend rather than on the job.
 
     Attributes:
-        network_interface: The interface for traffic between the hosts: ``lo`` between processes of one machine.
-        instance_type: What the hosts are told to be; None: the job's own instance type.
-        submit_directory: Where a host finds the code that is on this machine; None: where the job says.
+        network_interface: The network interface between the hosts, which is ``lo`` for processes on one machine.
+        instance_type: The instance type in the hosts' configuration. The default is the job's instance type.
+        submit_directory: The path of the code on a host, for code from this machine. The default is the job's submit
+            directory.
     """
 
     network_interface: str = "lo"
@@ -40,21 +41,21 @@ class BackendFacts:
     submit_directory: str | None = None
 
 
-#: Of processes on one machine that are what the job asked for.
+#: The facts for processes on one machine, if the job asked for those.
 PROCESSES = BackendFacts()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HostConfig:
-    """One host's configuration.
+    """The configuration of one host.
 
     Attributes:
-        hyperparameters: ``hyperparameters.json``: name -> text, verbatim from the request.
-        resource_config: ``resourceconfig.json``.
-        input_data_config: ``inputdataconfig.json``.
-        environment: Variables for the host's toolkit: the user's, and SageMaker's names of the job. What a backend
-            adds for its own purposes (ports, tokens) is not among them.
-        checkpoint_config: ``checkpointconfig.json``; None where the job keeps no checkpoints elsewhere.
+        hyperparameters: The content of ``hyperparameters.json``: name -> text, verbatim from the request.
+        resource_config: The content of ``resourceconfig.json``.
+        input_data_config: The content of ``inputdataconfig.json``.
+        environment: The environment variables for the host's toolkit: the user's variables, and those with the job's
+            name and ARN. Variables that a backend adds for its own purposes (ports, tokens) are not included.
+        checkpoint_config: The content of ``checkpointconfig.json``, or None if the job has no checkpoint configuration.
     """
 
     hyperparameters: dict[str, str]
@@ -64,7 +65,7 @@ class HostConfig:
     checkpoint_config: dict[str, str] | None = None
 
     def files(self, tree: MLTree) -> dict[str, str]:
-        """Path -> text of the files to write under a host's tree."""
+        """Return the configuration files of a host: path -> text. The paths are below the host's ``tree``."""
         contents: dict[str, Mapping[str, Any]] = {
             str(tree.hyperparameters_file): self.hyperparameters,
             str(tree.resource_config_file): self.resource_config,
@@ -76,21 +77,21 @@ class HostConfig:
 
 
 def _arn(spec: TrainingJobSpec) -> str:
-    """Return the job's ARN in the account of no one."""
+    """Return an ARN for the job, with the invented account 000000000000."""
     region = codec.decode_value(spec.hyperparameters.get(codec.REGION)) or "local"
     return f"arn:aws:sagemaker:{region}:000000000000:training-job/{spec.name.lower()}"
 
 
 def host_config(spec: TrainingJobSpec, host: str, facts: BackendFacts = PROCESSES) -> HostConfig:
-    """Build one host's configuration.
+    """Build the configuration of one host.
 
     Args:
         spec: The job.
-        host: One of its hosts.
-        facts: What the backend says.
+        host: The name of one of the job's hosts.
+        facts: The values that depend on the backend.
 
     Raises:
-        ValueError: the job has no such host.
+        ValueError: the job has no host with this name.
     """
     hosts = list(spec.hosts)
     if host not in hosts:
@@ -116,21 +117,27 @@ def host_config(spec: TrainingJobSpec, host: str, facts: BackendFacts = PROCESSE
 
 
 def caller_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The caller's variables, for hosts that inherit them: those that name an entry point are a job's or an image's."""
+    """Return the caller's environment variables for hosts that inherit these variables.
+
+    Variables that name an entry point are left out, because an entry point belongs to a job or an image.
+    """
     return {name: value for name, value in environment.items() if name not in codec.NAMING_VARIABLES}
 
 
 def _hyperparameters(spec: TrainingJobSpec, facts: BackendFacts) -> dict[str, str]:
     moved = {}
     place = spec.submit_directory
-    # What lies below /opt/ml is a container's own path already: code that comes by a channel.
+    # A path below /opt/ml is valid in the container already: the code is in a channel.
     if facts.submit_directory is not None and place is not None and not place.startswith(f"{DEFAULT_BASE_DIR}/"):
         moved = codec.encode({codec.SUBMIT_DIRECTORY: facts.submit_directory})
     return {**spec.hyperparameters, **moved}
 
 
 def toolkit_environment(spec: TrainingJobSpec, options: RunOptions, attempt: int) -> dict[str, str]:
-    """Return what the toolkits of all hosts are told of an attempt, wherever they run."""
+    """Return the environment variables that describe an attempt to the toolkits of all hosts.
+
+    The variables are the same on all backends.
+    """
     found = {
         variables.JOB_NAME: spec.name,
         variables.ATTEMPT: str(attempt),
@@ -147,7 +154,7 @@ def toolkit_environment(spec: TrainingJobSpec, options: RunOptions, attempt: int
 
 
 def input_mode(spec: TrainingJobSpec, channel: Channel) -> str:
-    """A channel's input mode: its own, or the job's."""
+    """Return a channel's input mode. If the channel has no input mode, return the job's input mode."""
     return channel.input_mode or spec.algorithm.input_mode
 
 

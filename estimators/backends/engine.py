@@ -1,4 +1,4 @@
-"""Look for an engine's package without importing it."""
+"""Find the Python package of a cluster engine (Ray, Spark) without importing the package."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from estimators.backends.hosts.provider import Finding
 
 @dataclasses.dataclass(frozen=True)
 class EnginePackage:
-    """Name an engine's package.
+    """The Python package of a cluster engine (Ray, Spark).
 
     Attributes:
         title: The engine's name in messages.
-        package: The distribution's name.
-        oldest: The oldest version that is supported.
-        extra: The extra of fleetfit that installs it.
-        note: Addition to the required version, in messages.
+        package: The name of the package's distribution.
+        oldest: The oldest supported version: major and minor number.
+        extra: The name of fleetfit's extra that installs the package.
+        note: A text that messages add after the required version.
     """
 
     title: str
@@ -33,14 +33,16 @@ class EnginePackage:
 
     @property
     def version(self) -> str | None:
-        """Return the installed version; None if there is none."""
+        """Return the installed version of the package. Return None if the package is not installed."""
         try:
             return importlib.metadata.version(self.package)
         except importlib.metadata.PackageNotFoundError:
             return None
 
     def refusal(self) -> str | None:
-        """Return why the engine cannot be used here, with the remedy; None if it can."""
+        """Return why the engine cannot be used in this environment, with the remedy. Return None if the engine can be
+        used.
+        """
         version = self.version
         if version is None:
             return f"{self.title} is not installed here. Run {self.remedy}."
@@ -50,12 +52,12 @@ class EnginePackage:
         return None
 
     def finding(self, name: str, purpose: str, where: str = "") -> Finding:
-        """Return the line of ``fleetfit doctor``.
+        """Return the engine's line in the output of ``fleetfit doctor``.
 
         Args:
-            name: The line's name.
-            purpose: What the engine is for.
-            where: Addition to the version, if the engine can be used.
+            name: The name of the line.
+            purpose: A description of what the engine is used for.
+            where: A text that is added after the version if the engine can be used.
         """
         if self.version is None:
             return Finding(name=name, ok=None, text=f"not installed; run {self.remedy} for {purpose}")

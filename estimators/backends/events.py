@@ -1,4 +1,4 @@
-"""What a backend tells the supervisor of its job: values, which are put into the supervisor's queue in their order."""
+"""Define the events that a backend puts into the queue of its job's supervisor, in order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from container.contract.failures import Failure
 
 @dataclasses.dataclass(frozen=True)
 class StatusTold:
-    """Tell a secondary status of SageMaker's (``Downloading``, ``Training``), with a message."""
+    """One of SageMaker's secondary statuses (``Downloading``, ``Training``), with a message."""
 
     status: str
     message: str = ""
@@ -19,12 +19,12 @@ class StatusTold:
 
 @dataclasses.dataclass(frozen=True)
 class OutputRead:
-    """Hand on bytes that a host's training process printed.
+    """Output of a host's training process.
 
     Attributes:
         host: The host.
         data: The bytes.
-        time_ns: Where they were not printed just now, when, in nanoseconds since the epoch.
+        time_ns: The time of printing, in nanoseconds since the epoch; default: now.
     """
 
     host: str
@@ -34,13 +34,13 @@ class OutputRead:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HostEnd:
-    """Tell how a host's training process ended; everything that it printed has been told.
+    """The end of a host's training process; all its output was reported before.
 
     Attributes:
         host: The host.
         exit_code: The exit status, if it exited.
         signal: The signal that killed it, if one did.
-        failure: What the backend itself knows of the cause (a container that ran out of memory, say).
+        failure: The cause, if the backend knows it (for example, a container that ran out of memory).
     """
 
     host: str
@@ -51,7 +51,7 @@ class HostEnd:
 
 @dataclasses.dataclass(frozen=True)
 class HostNoticed:
-    """Tell that a host will be taken away, in so many seconds; another one can be had for it."""
+    """The notice that a host will be taken away in a number of seconds, and can be replaced."""
 
     host: str
     seconds: float
@@ -59,84 +59,84 @@ class HostNoticed:
 
 @dataclasses.dataclass(frozen=True)
 class AttemptFailed:
-    """Tell that the backend cannot go on; every host that runs has to be ended."""
+    """A failure after which the backend cannot go on; all running hosts have to be terminated."""
 
     failure: Failure
 
 
 @dataclasses.dataclass(frozen=True)
 class OutputsCollected:
-    """Tell that the outputs are in place, or the failure that prevented it."""
+    """The outputs are in place, or could not be collected, with the failure."""
 
     failure: Failure | None
 
 
 @dataclasses.dataclass(frozen=True)
 class ValuesNoted:
-    """Have values kept with the status, under fleetfit's own key."""
+    """Values to store with the status, under fleetfit's own key."""
 
     values: Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
 class LimitMet:
-    """Tell that the job has reached a limit of the backend's, and is to be stopped as by ``max_run``."""
+    """A limit of the backend that the job has reached; the job is then stopped as by ``max_run``."""
 
     text: str
 
 
 @dataclasses.dataclass(frozen=True)
 class WaitTold:
-    """Tell what a provider waits for (a place in a queue, say); shown while no host trains."""
+    """The reason why a provider waits (a queue, for example); shown while no host trains."""
 
     text: str
 
 
 @dataclasses.dataclass(frozen=True)
 class ServiceDescribed:
-    """Tell how the job stands on its managed service, in DescribeTrainingJob's shape."""
+    """The job's state at its managed service, in DescribeTrainingJob's form."""
 
     status: Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
 class ServiceRestarted:
-    """Tell that the job was started again on its managed service, for this time (from 1)."""
+    """A restart of the job by its managed service, with the attempt's number (from 1)."""
 
     attempt: int
 
 
 @dataclasses.dataclass(frozen=True)
 class ServiceEnded:
-    """Tell that the job is over on its managed service; everything that it printed has been told.
+    """The end of the job at its managed service; all its output was reported before.
 
     Attributes:
         status: The last description.
-        failure: Where it failed, what is known of the cause.
+        failure: The failure, if the job has failed.
     """
 
     status: Mapping[str, Any]
     failure: Failure | None
 
 
-#: What a backend tells.
+#: The events of a backend.
 BackendEvent: TypeAlias = (
     StatusTold | OutputRead | HostEnd | HostNoticed | AttemptFailed | OutputsCollected | ValuesNoted | LimitMet
     | ServiceDescribed | ServiceRestarted | ServiceEnded
 )  # fmt: skip
-#: What a provider tells.
+#: The events of a provider.
 ProviderEvent: TypeAlias = WaitTold | LimitMet | ValuesNoted
 
 
 class BackendEvents(Protocol):
-    """Take what a backend tells, in its order."""
+    """A receiver of a backend's events, in order."""
 
     def put_nowait(self, event: BackendEvent) -> None:
-        """Take the next event."""
+        """Receive the next event."""
 
 
 class ProviderEvents(Protocol):
-    """Take what a provider tells, in its order."""
+    """A receiver of a provider's events, in order."""
 
     def put_nowait(self, event: ProviderEvent) -> None:
-        """Take the next event."""
+        """Receive the next event."""

@@ -42,16 +42,16 @@ _STOPPED = 128 + signal.SIGTERM
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FakeOutcome:
-    """What a job on ``local_fake`` does.
+    """The scripted outcome of a job on ``local_fake``.
 
     Attributes:
-        seconds: How long the job trains. The lines are printed at even intervals over this time.
-        lines: What the ranks print: a text is a line of rank 0, ``(rank, text)`` a line of another rank.
-            ``metric_definitions`` find metrics in these lines.
-        metrics: Metric name -> values that rank 0 reports, in this order.
-        failure: The failure with which the job ends; None: the job completes.
-        exit_code: Short form of ``failure``: rank 0 exits with this code.
-        model: Path -> text of each file in ``model.tar.gz``. Without files, there is no model.
+        seconds: The duration of the training in seconds. The lines are printed at even intervals over this time.
+        lines: The lines that the ranks print. A text is a line of rank 0, and ``(rank, text)`` is a line of another
+            rank. ``metric_definitions`` find metrics in these lines.
+        metrics: The values that rank 0 reports, in the order of the reports, by the metric's name.
+        failure: The failure with which the job ends, or None for a job that completes.
+        exit_code: A short form of ``failure``. If not 0, rank 0 exits with this code and the job fails.
+        model: The files in ``model.tar.gz``: path -> text. Without files, there is no model.
     """
 
     seconds: float = 0.0
@@ -72,7 +72,7 @@ class FakeOutcome:
         object.__setattr__(self, "lines", tuple(_line(line) for line in self.lines))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable form; :meth:`from_dict` reads it back."""
+        """Return a form of the outcome that can be stored as JSON. :meth:`from_dict` restores the outcome."""
         return {
             "seconds": self.seconds,
             "lines": [list(line) if isinstance(line, tuple) else line for line in self.lines],
@@ -84,10 +84,10 @@ class FakeOutcome:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> FakeOutcome:
-        """Read what :meth:`to_dict` gave.
+        """Create an outcome from the result of :meth:`to_dict`.
 
         Raises:
-            ConfigurationError: there is no such option.
+            ConfigurationError: an option is unknown.
         """
         known = [field.name for field in dataclasses.fields(cls)]
         for name in values:
@@ -99,11 +99,13 @@ class FakeOutcome:
         return cls(**given)
 
     def run_options(self, **options: Any) -> RunOptions:
-        """Return RunOptions with this outcome for the backend; ``options`` are further RunOptions."""
+        """Return RunOptions that give this outcome to the backend. ``options`` are additional arguments of
+        RunOptions.
+        """
         return RunOptions(backend_options=self.to_dict(), **options)
 
     def failure_of(self, host: str) -> Failure | None:
-        """Return the failure that the first host reports; None if the job completes."""
+        """Return the failure that the first host reports. Return None if the job completes."""
         if self.failure is not None:
             return dataclasses.replace(self.failure, host=self.failure.host or host)
         if self.exit_code == 0:
@@ -119,7 +121,10 @@ class FakeOutcome:
 
 
 class FakeBackend(Backend):
-    """Plays a :class:`FakeOutcome`; see :class:`estimators.backends.base.Backend`."""
+    """A backend that simulates a :class:`FakeOutcome`.
+
+    See :class:`estimators.backends.base.Backend` for the interface.
+    """
 
     name = "local_fake"
 
@@ -131,12 +136,12 @@ class FakeBackend(Backend):
 
     @classmethod
     def describe(cls, spec: TrainingJobSpec, options: RunOptions, record: Path) -> ClusterPlacement:
-        """Return that hosts would be processes of this machine."""
+        """Return the placement of hosts that are processes on this machine."""
         return on_this_machine(spec, options, record)
 
     @classmethod
     def check(cls, spec: TrainingJobSpec, options: RunOptions) -> None:
-        """Refuse an outcome that makes no sense."""
+        """Refuse an invalid outcome."""
         outcome = FakeOutcome.from_dict(options.backend_options)
         for line in outcome.lines:
             if isinstance(line, tuple) and not 0 <= line[0] < spec.size:
@@ -146,11 +151,11 @@ class FakeBackend(Backend):
 
     @property
     def running(self) -> bool:
-        """Whether the job is being played."""
+        """Return whether the simulated hosts are running."""
         return bool(self._running)
 
     def start(self, attempt: int) -> None:
-        """Begin to play."""
+        """Start the simulation: schedule the outcome's lines, metrics and end."""
         self._attempt = attempt
         self._running = list(self.spec.hosts)
         self.events.put_nowait(StatusTold("Training"))
@@ -168,15 +173,15 @@ class FakeBackend(Backend):
         self.loop.call_later(self._outcome.seconds, self._end)
 
     def stop(self) -> None:
-        """The scripts end at once, as those that save nothing."""
+        """End all hosts at once with exit code 143, the exit code of scripts that do not handle SIGTERM."""
         self._all_end(exit_code=_STOPPED)
 
     def kill_host(self, host: str) -> None:
-        """The host is killed, and the others with it."""
+        """End all hosts with SIGKILL, because the loss of one host also ends the other hosts."""
         self._all_end(signal=int(signal.SIGKILL))
 
     def end_now(self) -> None:
-        """As if killed."""
+        """End all hosts with SIGKILL."""
         self._all_end(signal=int(signal.SIGKILL))
 
     def collect_outputs(self) -> None:
@@ -193,7 +198,7 @@ class FakeBackend(Backend):
         self.events.put_nowait(OutputsCollected(None))
 
     def cleanup(self) -> None:
-        """There is nothing to remove."""
+        """Do nothing, because the backend has created nothing that has to be removed."""
 
     def _print(self, rank: int, text: str) -> None:
         host = self._host_of(rank)

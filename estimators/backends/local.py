@@ -1,4 +1,4 @@
-"""What the local backends make of a spec's URIs: pure functions from a job to paths of this machine."""
+"""Resolve a spec's URIs to paths on this machine, for the local backends, with pure functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from estimators.job.request import Channel, TrainingJobSpec
 
 
 def channel_refusal(spec: TrainingJobSpec, channel: Channel) -> str | None:
-    """Why the local backends of this version cannot feed a channel; None when they can."""
+    """Return why the local backends do not support a channel. Return None if they support the channel."""
     if channel.source.file_system is not None:
         return (
             "EFS and FSx file systems exist only on AWS, and FileSystemInput is only for jobs on SageMaker. Give this "
@@ -37,10 +37,10 @@ def channel_refusal(spec: TrainingJobSpec, channel: Channel) -> str | None:
 
 
 def agent_channels(spec: TrainingJobSpec) -> dict[str, dict[str, Any]]:
-    """What the host agent is told about each channel; see :class:`container.contract.channels.HostChannel`.
+    """Return the description of each channel for the host agent; see :class:`container.contract.channels.HostChannel`.
 
     Raises:
-        ConfigurationError: a channel's members exclude each other.
+        ConfigurationError: options of a channel exclude each other.
     """
     return {
         channel.name: agent_channel(spec, channel).to_dict() for channel in spec.inputs if channel.source.s3 is not None
@@ -48,13 +48,13 @@ def agent_channels(spec: TrainingJobSpec) -> dict[str, dict[str, Any]]:
 
 
 def agent_channel(spec: TrainingJobSpec, channel: Channel) -> channels.HostChannel:
-    """One channel as the host agent knows it.
+    """Return the description of a channel for the host agent.
 
     Raises:
-        ConfigurationError: its members exclude each other.
+        ConfigurationError: options of the channel exclude each other.
     """
     s3 = channel.source.s3
-    assert s3 is not None  # file systems are refused
+    assert s3 is not None  # channel_refusal refuses file systems
     given: dict[str, Any] = {
         "uri": s3.uri,
         "mode": input_mode(spec, channel),
@@ -72,7 +72,7 @@ def agent_channel(spec: TrainingJobSpec, channel: Channel) -> channels.HostChann
 
 
 def mounted(spec: TrainingJobSpec) -> bool:
-    """Whether a channel is read from S3 in FastFile mode."""
+    """Return whether the job has a channel that is read from S3 in FastFile mode."""
     return any(
         input_mode(spec, channel) == "FastFile" and channel.source.s3 is not None and is_s3(channel.source.s3.uri)
         for channel in spec.inputs
@@ -80,53 +80,57 @@ def mounted(spec: TrainingJobSpec) -> bool:
 
 
 def filed(spec: TrainingJobSpec) -> list[str]:
-    """The names of the channels that scripts see as files."""
+    """Return the names of the channels that scripts read as files and not as FIFOs."""
     return [channel.name for channel in spec.inputs if input_mode(spec, channel) != "Pipe"]
 
 
 def linked(spec: TrainingJobSpec) -> list[str]:
-    """The names of the channels whose files are read where they are, and not copied for each host."""
+    """Return the names of the channels whose files are not copied to each host, but read where they are stored."""
     return [channel.name for channel in spec.inputs if input_mode(spec, channel) == "FastFile"]
 
 
 def piped(spec: TrainingJobSpec) -> list[str]:
-    """The names of the channels in Pipe mode."""
+    """Return the names of the channels in Pipe mode."""
     return [channel.name for channel in spec.inputs if input_mode(spec, channel) == "Pipe"]
 
 
 def has_pipes(spec: TrainingJobSpec) -> bool:
-    """Whether a channel is in Pipe mode."""
+    """Return whether a channel is in Pipe mode."""
     return bool(piped(spec))
 
 
 def readers_per_host(spec: TrainingJobSpec) -> int:
-    """How many processes of a host read its channels, each its own FIFOs."""
+    """Return the number of processes on a host that read the channels. Each process has its own FIFOs."""
     return spec.strategy.ranks_per_host if spec.strategy is not None else 1
 
 
 def checkpoint_dir(spec: TrainingJobSpec) -> Path | None:
-    """The folder that the job names for its checkpoints, or None."""
+    """Return the folder on this machine that the job names for its checkpoints. Return None if the job names no such
+    folder.
+    """
     return path_here(spec.checkpoint.uri) if spec.checkpoint is not None else None
 
 
 def synced_checkpoints(spec: TrainingJobSpec) -> str | None:
-    """The prefix of S3 that the checkpoints are kept in step with, or None."""
+    """Return the S3 prefix with which the checkpoints are synchronised. Return None if the job names no S3 prefix for
+    them.
+    """
     return spec.checkpoint.uri if spec.checkpoint is not None and is_s3(spec.checkpoint.uri) else None
 
 
 def synced_intermediate(spec: TrainingJobSpec) -> str | None:
-    """The prefix of S3 to which intermediate output goes while the job runs, or None: on this machine it is there."""
+    """Return the S3 prefix for intermediate output during the job. Return None if the output path is not on S3."""
     uri = output_uri(spec)
     return f"{uri}/intermediate" if is_s3(uri) else None
 
 
 def output_uri(spec: TrainingJobSpec) -> str:
-    """``<output path>/<job>/output``: a path of this machine, or a prefix of S3."""
+    """Return ``<output path>/<job>/output``, which is a path on this machine or an S3 prefix."""
     folder = output_dir(spec)
     return str(folder) if folder is not None else f"{spec.output.path.rstrip('/')}/{spec.name}/output"
 
 
 def output_dir(spec: TrainingJobSpec) -> Path | None:
-    """``<output path>/<job>/output``, or None when the output path is not of this machine."""
+    """Return the path ``<output path>/<job>/output``. Return None if the output path is not on this machine."""
     path = path_here(spec.output.path)
     return path / spec.name / "output" if path is not None else None

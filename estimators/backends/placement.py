@@ -1,4 +1,4 @@
-"""Where a cluster would run, for ``plan()``: what a backend's ``describe`` returns."""
+"""Describe where a job's hosts would run, for ``plan()``. A backend's ``describe`` returns the description."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from estimators.job.request import RunOptions, TrainingJobSpec
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClusterPlacement:
-    """The hosts of a job, as they would be.
+    """The hosts of a job as they would be started.
 
     Attributes:
-        machine: The machine that each of them is, or is on.
-        facts: What their configuration depends on.
+        machine: The machine of each host.
+        facts: The backend's facts for their configuration.
         base_dir: The root of a host's tree; ``{host}`` stands for the host's name.
         checkpoints: The folder of checkpoints that all hosts share; None: each has its own.
         entry_points: The command that starts each host.
-        preparations: Commands that are run before.
-        warnings: What the user should know.
-        notes: What there is to see of it: types, prices.
+        preparations: Commands that are run before the hosts are started.
+        warnings: Warnings for the user.
+        notes: Further facts to show: machine types, prices.
     """
 
     machine: Machine
@@ -42,18 +42,18 @@ class ClusterPlacement:
     notes: tuple[str, ...] = ()
 
     def tree(self, host: str) -> MLTree:
-        """Return a host's tree, as it would be."""
+        """Return the file tree that a host would have."""
         tree = MLTree(Path(self.base_dir.replace("{host}", host)))
         return dataclasses.replace(tree, shared_checkpoints=self.checkpoints or str(tree.checkpoints))
 
 
 def on_this_machine(spec: TrainingJobSpec, options: RunOptions, record: Path) -> ClusterPlacement:
-    """Return the placement of hosts that are processes of this machine.
+    """Return the placement of hosts that are processes on this machine.
 
     Args:
         spec: The job.
-        options: How it would be run.
-        record: The folder of its record.
+        options: The run options of the job.
+        record: The folder of the job's record.
     """
     machine, found_mpirun = _machine(options.python, isinstance(spec.strategy, MPI))
     warnings: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ def on_this_machine(spec: TrainingJobSpec, options: RunOptions, record: Path) ->
 
 @functools.lru_cache(maxsize=8)
 def _machine(python: str, with_mpi: bool) -> tuple[Machine, bool]:
-    """Return this machine for a plan, and whether mpirun was found."""
+    """Return a description of this machine for a plan, and whether mpirun was found."""
     found = dataclasses.replace(machines.this_machine(with_mpi=with_mpi), python=python, shared=True)
     if with_mpi and found.mpirun is None:
         return dataclasses.replace(found, mpirun="mpirun"), False

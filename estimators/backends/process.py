@@ -1,7 +1,7 @@
-"""Hosts as processes on this machine: nothing to install, no root, no containers.
+"""Run hosts as processes on this machine, without installation, root or containers.
 
-Each host is one ``python -m container train`` with a file tree of its own under the record; the control connection
-between them runs over loopback with a token made for the job.
+Each host is one process ``python -m container train`` with its own file tree below the job's record. The control
+connection between hosts uses the loopback interface and a token that is created for the job.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from estimators.job.request import RunOptions, TrainingJobSpec
 
 
 class ProcessProvider(HostProvider):
-    """Hosts that are there at once.
+    """A provider of hosts that are processes; they are available at once.
 
     Args:
         job: The job.
-        cluster: What runs the job on its hosts.
+        cluster: The backend that runs the job on the hosts.
     """
 
     name: ClassVar[str] = fleets.PROCESSES
@@ -37,21 +37,21 @@ class ProcessProvider(HostProvider):
         self._runner = Runner(job.loop, config.caller_environment(os.environ), protected=job.protected)
 
     async def acquire(self, name: str) -> Host:
-        """Return the host at once."""
+        """Create and return the host."""
         return LocalHost(self._runner, self._cluster, name)
 
     def close(self) -> None:
-        """Remove what the hosts have shared."""
+        """Close the runner, which removes the folder of importers that all hosts share."""
         self._runner.close()
 
     @classmethod
     def diagnose(cls) -> list[Finding]:
-        """Say that it needs nothing."""
+        """Return a finding that nothing has to be installed."""
         return [Finding(name=cls.name, ok=True, text="processes on this machine, nothing to install")]
 
 
 class ProcessBackend(HostCluster):
-    """Runs the hosts of a job as processes of this machine."""
+    """A backend that runs the hosts of a job as processes on this machine."""
 
     name = ProcessProvider.name
     elastic = True
@@ -59,9 +59,9 @@ class ProcessBackend(HostCluster):
 
     @classmethod
     def describe(cls, spec: TrainingJobSpec, options: RunOptions, record: Path) -> ClusterPlacement:
-        """Return that they are here."""
+        """Return the placement of hosts that are processes on this machine."""
         return on_this_machine(spec, options, record)
 
     def provide(self, job: ProvidedJob) -> ProcessProvider:
-        """Make the provider, whose hosts' files are in the job's record."""
+        """Create the provider. The files of its hosts are in the job's record."""
         return ProcessProvider(job, self)

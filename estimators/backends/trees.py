@@ -1,4 +1,4 @@
-"""A host's file tree under the record, as the local backends write it before the host starts."""
+"""Write a host's file tree into the job's record before the host starts, for the local backends."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from estimators.records.record import JobRecord
 def write_tree(
     record: JobRecord, spec: TrainingJobSpec, host: str, facts: config.BackendFacts = config.PROCESSES
 ) -> None:
-    """Write a host's file tree: folders, configuration files, and the link to the checkpoints.
+    """Write a host's file tree: its folders, its configuration files, and the link to the checkpoints.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the tree cannot be written.
     """
     tree = record.tree(host)
     for directory in (tree.config, tree.data, tree.model, tree.output_data):
@@ -28,22 +28,23 @@ def write_tree(
     for path, text in config.host_config(spec, host, facts).files(tree).items():
         Path(path).write_text(text, encoding="utf-8")
     if is_s3(spec.submit_directory or "") and record.source_dir.is_dir() and not tree.code.exists():
-        # The archive was unpacked into the record before the job was started; with its code there, a host does not
-        # look for it in S3.
+        # The archive was unpacked into the record before the job was started. A host that has the code does not
+        # download it from S3.
         shutil.copytree(record.source_dir, tree.code, symlinks=True)
     target = checkpoints(record, spec)
-    target.mkdir(parents=True, exist_ok=True)  # also where an earlier attempt has removed it
+    target.mkdir(parents=True, exist_ok=True)  # an earlier attempt may have deleted it
     if not tree.checkpoints.is_symlink():
         tree.checkpoints.symlink_to(target)
 
 
 def clear_tree(record: JobRecord, host: str) -> None:
-    """Remove what an earlier attempt left, as on SageMaker, where a restarted job has a new machine.
+    """Remove the files that an earlier attempt has left in a host's file tree.
 
-    What stays: the checkpoints, the code, and links to inputs.
+    On SageMaker, a restarted job gets a new machine without such files. The checkpoints, the code, and links to inputs
+    are kept.
 
     Raises:
-        OSError: it cannot be removed.
+        OSError: a file cannot be removed.
     """
     tree = record.tree(host)
     for folder in (tree.model, tree.output):
@@ -57,7 +58,9 @@ def clear_tree(record: JobRecord, host: str) -> None:
 
 
 def remove_inputs(record: JobRecord, spec: TrainingJobSpec) -> None:
-    """Remove the hosts' copies of their channels: a record does not keep those bytes. Links stay."""
+    """Remove the hosts' copies of their input channels, because the record must not keep the copies. Links to inputs
+    are kept.
+    """
     for channel in local.filed(spec):
         for host in record.path.glob("hosts/*"):  # also hosts that have left the job
             place = record.tree(host.name).channel(channel)
@@ -68,14 +71,20 @@ def remove_inputs(record: JobRecord, spec: TrainingJobSpec) -> None:
 def write_mounted_tree(
     record: JobRecord, spec: TrainingJobSpec, host: str, facts: config.BackendFacts, *, links: bool = False
 ) -> None:
-    """Write a host's file tree for a container that has it as ``/opt/ml``.
+    """Write a host's file tree for a container that mounts the tree as ``/opt/ml``.
 
-    Nothing in it leads out of it, unless ``links`` says that the container sees the same paths as this machine.
+    An image may run as any user. All users may therefore read and write the tree, but only the caller may open the
+    record that contains the tree.
 
-    An image may run as any user, so everything in the tree is for everybody; the record around it is the user's only.
+    Args:
+        record: The job's record.
+        spec: The job.
+        host: The name of the host.
+        facts: The values in the host's configuration that depend on the backend.
+        links: Whether links may lead out of the tree, because the container has the same paths as this machine.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the tree cannot be written.
     """
     tree = record.tree(host)
     saved = checkpoints(record, spec)
@@ -87,7 +96,7 @@ def write_mounted_tree(
     for directory in directories:
         directory.mkdir(parents=True, exist_ok=True)
     for directory in (tree.base, tree.input, tree.output, *directories, record.checkpoints_dir):
-        # Not what a link leads to: that is the user's own folder.
+        # Links are skipped: their targets are the user's own folders.
         if directory.is_dir() and not directory.is_symlink() and directory.stat().st_uid == os.geteuid():
             directory.chmod(0o777)
     for path, text in config.host_config(spec, host, facts).files(tree).items():
@@ -102,7 +111,10 @@ def write_mounted_tree(
 
 
 def _for_everybody(folder: Path) -> None:
-    """What the caller alone may read is for the container's user too."""
+    """Make all files below a folder readable, and all its folders readable and writable, for all users.
+
+    The user of the container needs these permissions.
+    """
     for place, _, names in os.walk(folder):
         os.chmod(place, 0o777)
         for name in names:
@@ -113,5 +125,8 @@ def _for_everybody(folder: Path) -> None:
 
 
 def checkpoints(record: JobRecord, spec: TrainingJobSpec) -> Path:
-    """The folder of a job's checkpoints: one for all hosts, as if synchronised with one S3 prefix."""
+    """Return the folder of a job's checkpoints on this machine.
+
+    All hosts share the folder. On SageMaker, all hosts synchronise their checkpoints with one S3 prefix instead.
+    """
     return local.checkpoint_dir(spec) or record.checkpoints_dir

@@ -1,8 +1,8 @@
-"""The subcommands of ``fleetfit``: one module each, with ``add(subparsers)`` and the function that it sets as ``run``.
+"""Contains the subcommands of ``fleetfit``. The function ``add(subparsers)`` of each module adds a subcommand.
 
-The modules import argparse and little else, so that ``--help`` and completion are quick; what a command needs is
-imported when it runs. A command returns its exit status; :mod:`estimators.cli.main` turns errors into messages and
-statuses. Results go to standard output, everything else to standard error.
+To keep ``--help`` and completion quick, the modules import argparse and little else. A command imports other modules
+when the command runs. A command is a function that returns its exit status. :mod:`estimators.cli.main` turns errors
+into messages and exit statuses. Commands write results to standard output, and everything else to standard error.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import enum
 
 
 class Exit(enum.IntEnum):
-    """Exit statuses, the same for every command."""
+    """The exit statuses, which are the same for every command."""
 
     OK = 0
     FAILED = 1  # the job failed; `doctor`: something is missing
@@ -19,9 +19,9 @@ class Exit(enum.IntEnum):
     NOT_FOUND = 3  # there is no such job
     STOPPED = 4  # the job was stopped before it completed
     UNABLE = 5  # the machine, a record or a supervisor prevents it: the message says which
-    TIMEOUT = 124  # `wait --timeout`: it is not over yet
+    TIMEOUT = 124  # `wait --timeout`: the job has not ended yet
     INTERRUPTED = 130  # Ctrl-C
-    BROKEN_PIPE = 141  # the reader of our output went away
+    BROKEN_PIPE = 141  # the reader of our output has closed the pipe
     TERMINATED = 143  # SIGTERM, SIGHUP
 
 

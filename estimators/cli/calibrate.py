@@ -1,4 +1,7 @@
-"""``fleetfit calibrate``: short runs from which ``recommend()`` knows what exchanging gradients costs here."""
+"""Measures the costs of exchanging gradients on this machine: ``fleetfit calibrate``.
+
+``recommend()`` uses these costs.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ _COUNTS = (2, 4)
 
 
 def add(subparsers: Any) -> None:
-    """Add the command."""
+    """Add the command ``calibrate`` to the command line."""
     parser = subparsers.add_parser(
         "calibrate", help="measure the cost of each strategy, for recommend()",
         description="Measures the costs that recommend() uses. Runs short trainings of a small and a large network: "
@@ -51,7 +54,7 @@ def add(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, fit, keep, and say how well it fits."""
+    """Measure the strategies, fit and save the calibration, and print the calibration's error."""
     from container.contract.names import unknown
     from estimators.client import calibrate
     from estimators.client.compare import ComparisonWarning
@@ -121,10 +124,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _other(counts: Sequence[int]) -> int:
-    """Return a number of processes to check by: one between those that were fitted to, else one more. Pure.
+    """Return the number of processes for the check of the calibration.
+
+    This is a number between the fitted numbers. If no such number exists, the largest fitted number plus 1 is returned.
 
     Args:
-        counts: Those, ascending.
+        counts: The fitted numbers of processes, in ascending order.
     """
     return next((count + 1 for count in counts[:-1] if count + 1 not in counts), counts[-1] + 1)
 
@@ -134,7 +139,7 @@ def _and(counts: Sequence[int]) -> str:
 
 
 def _out_checks(title: str, checks: Sequence[Check]) -> None:
-    """How far off the calibration is for each of some runs, and for all of them."""
+    """Print the relative error of the calibration for each run, and the mean error of all runs."""
     from estimators.results.advice.calibration import mean_error
 
     for one in checks:

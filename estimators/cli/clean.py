@@ -1,7 +1,7 @@
-"""``fleetfit clean``: removes old jobs, caches, and what a crashed machine left behind.
+"""Removes old jobs, caches, and the leftovers of a crashed machine (command ``fleetfit clean``).
 
-:func:`find` looks and changes nothing; :func:`remove` acts on what was found and looks again at each thing before it
-does. A job that runs is never removed, whatever is asked for.
+:func:`find` lists items and changes nothing. :func:`remove` removes listed items, and checks each item again before the
+removal. A running job is never removed, even if the user selects the job.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _SIZE = re.compile(r"(\d{1,15}(?:\.\d+)?)\s*([kmgt]?)b?", re.IGNORECASE)
 _BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
-#: How long a supervisor may stay after the end of its job, with room to spare.
+#: Upper bound in seconds of the time that a supervisor runs after the end of its job.
 _COMPLETING_S = 35.0
-#: A record that is being made, or was being removed: ``.NAME.HEX``.
+#: Name of the folder of a record that is being created or removed: ``.NAME.HEX``.
 _ASIDE = re.compile(r"\.[A-Za-z0-9-]+\.[0-9a-f]{8,}")
 
 
 class ItemKind(enum.Enum):
-    """What would be removed."""
+    """The kinds of items that can be removed."""
 
     JOB = "job"
     TUNING = "tuning job"
@@ -64,16 +64,16 @@ class ItemKind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Item:
-    """One thing that can be removed.
+    """An item that can be removed.
 
     Attributes:
-        kind: What it is.
-        name: What to call it.
-        path: The folder, for what is one.
-        bytes: What it occupies on disk, or a process's resident memory.
-        why: Why it is listed.
-        process: The process, for what is one.
-        leftover: What a backend has found, for what it has.
+        kind: The item's kind.
+        name: The item's name in lists and messages.
+        path: The path of the folder if the item is a folder, or None.
+        bytes: The item's size on disk, or the resident memory of a process, in bytes.
+        why: The reason why the item is listed.
+        process: The process if the item is a process, or None.
+        leftover: The backend's handle if a backend found the item, or None.
     """
 
     kind: ItemKind
@@ -87,17 +87,20 @@ class Item:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Which jobs and caches to look for.
+    """The criteria by which jobs and caches are selected for removal.
 
     Attributes:
-        older_than_s: Jobs that ended at least this many seconds ago; None for no bound.
-        keep: The newest so many of the jobs are kept.
-        free_bytes: Jobs are taken, the oldest first, until they hold so many bytes; None for no bound.
-        jobs: Jobs by name, whatever their age.
-        tunings: Tuning jobs by name, which go with their trials.
-        caches: Whether to remove the caches.
-        leftovers: Whether to look for what a crashed machine left.
-        regions: The backends that are searched by name -> where; "": where their tools look by themselves.
+        older_than_s: Jobs are selected if they ended at least this number of seconds ago. With None, the age is not a
+            criterion.
+        keep: The number of jobs to keep. The newest jobs are kept.
+        free_bytes: Jobs are selected until their total size reaches this number of bytes. The oldest jobs are selected
+            first. With None, the size is not a criterion.
+        jobs: The names of jobs to select regardless of their age.
+        tunings: The names of tuning jobs to select together with their trials.
+        caches: Whether to select the caches.
+        leftovers: Whether to search for the leftovers of a crashed machine.
+        regions: The regions to search, by the name of the backend. Contains only backends that are searched by request.
+            ``""`` means the default region of the backend's tools.
     """
 
     older_than_s: float | None = None
@@ -111,7 +114,7 @@ class Selection:
 
     @property
     def takes_jobs(self) -> bool:
-        """Whether it takes finished jobs by anything but their names."""
+        """Return whether ended jobs are selected by their age, number or size."""
         return not (self.older_than_s is None and self.keep is None and self.free_bytes is None)
 
     def __post_init__(self) -> None:
@@ -121,11 +124,11 @@ class Selection:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Removal:
-    """What became of an item.
+    """The result of removing an item.
 
     Attributes:
         item: The item.
-        error: Why it is still there; None when it is gone.
+        error: The reason why the item still exists, or None if the item was removed.
     """
 
     item: Item
@@ -133,10 +136,10 @@ class Removal:
 
 
 def parse_age(text: str) -> float:
-    """``90s``, ``30m``, ``12h``, ``7d``, ``2w`` in seconds; a bare number means days.
+    """Convert an age such as ``90s``, ``30m``, ``12h``, ``7d`` or ``2w`` to seconds. The default unit is days.
 
     Raises:
-        ConfigurationError: it is none of these.
+        ConfigurationError: the text is not an age.
     """
     match = _AGE.fullmatch(text.strip())
     if match is None:
@@ -145,10 +148,10 @@ def parse_age(text: str) -> float:
 
 
 def parse_size(text: str) -> float:
-    """``500MB``, ``20G``, ``1.5 TB`` in bytes: powers of 1000, as sizes are shown.
+    """Convert a size such as ``500MB``, ``20G`` or ``1.5 TB`` to bytes. Units are powers of 1000.
 
     Raises:
-        ConfigurationError: it is none of these.
+        ConfigurationError: the text is not a size.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
@@ -157,16 +160,16 @@ def parse_size(text: str) -> float:
 
 
 def find(selection: Selection, *, home: str | Path | None = None, now: float | None = None) -> list[Item]:
-    """What there is to remove; changes nothing.
+    """Return the items that can be removed. Nothing is changed.
 
     Args:
-        selection: Which jobs and caches.
-        home: Instead of ``$FLEETFIT_HOME``.
-        now: The time, in seconds since the epoch.
+        selection: The criteria for jobs and caches.
+        home: The folder to use instead of ``$FLEETFIT_HOME``.
+        now: The current time, in seconds since the epoch.
 
     Raises:
-        JobNotFoundError: a job that was named does not exist.
-        ConfigurationError: a job that was named is running, or a trial of a tuning job that is not over.
+        JobNotFoundError: a named job does not exist.
+        ConfigurationError: a named job is running, or is a trial of a tuning job that has not ended.
     """
     when = time.time() if now is None else now
     items: list[Item] = []
@@ -236,15 +239,15 @@ def _tuning_item(study: clean_tuning.Study, why: str) -> Item:
 
 
 def finished_jobs(home: str | Path | None = None) -> list[Item]:
-    """The jobs that are over, the newest first, with what each holds; whether to remove them is not looked at."""
+    """Return all jobs that have ended, with their sizes. The newest job is first."""
     return [_job_item(record, "over") for _, record in _ended(home)]
 
 
 def _ended(home: str | Path | None) -> list[tuple[float, JobRecord]]:
-    """When each job that is over ended, and its record; the newest first."""
+    """Return the end time and the record of each job that has ended. The newest job is first."""
     ended: list[tuple[float, JobRecord]] = []
     for name in job_names(home):
-        with contextlib.suppress(JobNotFoundError):  # somebody else removed it meanwhile
+        with contextlib.suppress(JobNotFoundError):  # another process has removed the job meanwhile
             record = JobRecord.open(name, home)
             if not (record.is_supervised() or record.queued_file.exists() or _goes_on_elsewhere(record)):
                 ended.append((_ended_at(record), record))
@@ -253,7 +256,7 @@ def _ended(home: str | Path | None) -> list[tuple[float, JobRecord]]:
 
 
 def _goes_on_elsewhere(record: JobRecord) -> bool:
-    """Whether it is the record of a job on SageMaker that was not over when it was last seen."""
+    """Return whether a job on SageMaker or at a dispatcher had not ended when its record was last updated."""
     try:
         stored = record.stored_status()
     except RecordError:
@@ -262,7 +265,14 @@ def _goes_on_elsewhere(record: JobRecord) -> bool:
 
 
 def _wait_for_supervisor(record: JobRecord) -> bool:
-    """Whether a record is free; after a job's end its supervisor stays a little to complete the provenance."""
+    """Return whether a record has no supervisor.
+
+    If the job has ended, the supervisor may still be completing the provenance. The function then waits until the
+    supervisor exits, at most 35 seconds.
+
+    Raises:
+        ConfigurationError: the job waits in the queue of an endpoint.
+    """
     if record.queued_file.exists():
         raise ConfigurationError(
             f"job {record.name!r} waits in the queue of an endpoint. Stop the job there first (StopTrainingJob)."
@@ -280,21 +290,27 @@ def _job_item(record: JobRecord, why: str) -> Item:
 
 
 def _ended_at(record: JobRecord) -> float:
-    """When a job ended, or the record was last written where its status does not tell or cannot be read."""
+    """Return the job's end time, in seconds since the epoch.
+
+    If the status has no time or cannot be read, return the time of the record's last modification.
+    """
     try:
         status = record.read_status()
         for key in ("TrainingEndTime", "LastModifiedTime", "CreationTime"):
             if isinstance(status.get(key), int | float):
                 return float(status[key])
     except (RecordError, KeyError, TypeError):
-        pass  # of a newer version, or damaged: its files' times say enough
+        pass  # written by a newer version, or damaged: use the folder's modification time
     with contextlib.suppress(OSError):
         return record.path.stat().st_mtime
     return 0.0
 
 
 def _asides(home: str | Path | None, now: float) -> list[Item]:
-    """Records that were being made or removed when their process was killed."""
+    """Return the incomplete records of jobs.
+
+    A record stays incomplete if the process that creates or removes the record is killed.
+    """
     return [
         Item(kind=ItemKind.FOLDER, name=path.name, path=path, bytes=size_of(path), why="incomplete record")
         for folder in (jobs_folder(home), tuning_folder(home))
@@ -310,7 +326,7 @@ def _asides(home: str | Path | None, now: float) -> list[Item]:
 
 
 def caches() -> list[Item]:
-    """The parts of ``$FLEETFIT_CACHE``; all of them are made again when they are needed."""
+    """Return the folders of ``$FLEETFIT_CACHE``. A removed folder is created again when it is needed."""
     texts = {
         "wheels": "built wheels (building Horovod again takes minutes)",
         "digests": "digests of data",
@@ -327,7 +343,7 @@ def caches() -> list[Item]:
             why=texts.get(name, "cache"),
         )
         for name in names_in(folder)
-        if name != "locks"  # somebody may be waiting for one
+        if name != "locks"  # another process may be waiting for a lock
     ]
 
 
@@ -335,14 +351,14 @@ def caches() -> list[Item]:
 
 
 def leftover_processes(home: str | Path | None = None) -> list[Item]:
-    """This user's processes that belong to a job of this home whose supervisor is gone.
+    """Return this user's processes whose job has a record in this home and no supervisor.
 
-    Every process of a job carries its name (``FLEETFIT_JOB``) and the host's tree (``SAGEMAKER_BASE_DIR``), which lies
-    in the record. Those of another ``FLEETFIT_HOME`` are left alone.
+    Every process of a job has two environment variables. ``FLEETFIT_JOB`` is the job's name, and ``SAGEMAKER_BASE_DIR``
+    is the host's folder inside the record. Processes of another ``FLEETFIT_HOME`` are not returned.
     """
     items: list[Item] = []
     for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+        with contextlib.suppress(psutil.Error):  # the process has ended meanwhile
             environment = process.environ() if process.uids().real == os.getuid() else {}
             job = environment.get(variables.JOB_MARK)
             record = _record_of(job, environment, home) if job else None
@@ -361,13 +377,16 @@ def leftover_processes(home: str | Path | None = None) -> list[Item]:
 
 
 def left_by_backends(home: str | Path | None = None) -> list[Item]:
-    """What jobs have left on all backends that are not searched by name."""
+    """Return the leftovers of jobs on all backends, except the backends that are searched only by request."""
     names = [name for name in fleets.names() if not fleets.capabilities(name).searched_by_name]
     return [item for backend in dict.fromkeys(map(backends.load, names)) for item in left_by(backend, "", home)]
 
 
 def left_by(backend: type[Backend], region: str, home: str | Path | None = None) -> list[Item]:
-    """What jobs whose supervisor is gone have left where their hosts were; hosts, of jobs of this home alone."""
+    """Return the leftovers on a backend that belong to jobs without a supervisor.
+
+    Hosts are returned only if their job has a record in this home.
+    """
     items = []
     for left in backend.leftovers(region):
         kind, record = ItemKind(left.kind), jobs_folder(home) / left.job
@@ -385,7 +404,10 @@ def left_by(backend: type[Backend], region: str, home: str | Path | None = None)
 
 
 def _unused_pools(home: str | Path | None) -> list[Item]:
-    """Folders of warm containers that no job uses or may still take: they hold what the containers saw of secrets."""
+    """Return folders of warm containers that no job uses or can reuse.
+
+    These folders may contain secrets.
+    """
     from estimators.backends.docker import kept
 
     folder = jobs_folder(home).parent / "warm"
@@ -397,7 +419,7 @@ def _unused_pools(home: str | Path | None) -> list[Item]:
 
 
 def _kept(home: str | Path | None) -> list[Item]:
-    """What is kept for the next job of this home, and no job has."""
+    """Return the processes that are kept for the next job of this home and are currently not used."""
     from estimators.backends.hosts import kept
 
     return [
@@ -408,7 +430,10 @@ def _kept(home: str | Path | None) -> list[Item]:
 
 
 def _record_of(job: str, environment: dict[str, str], home: str | Path | None) -> JobRecord | None:
-    """The record of the job that a process says it belongs to; None when that cannot be told."""
+    """Return the record of the job that a process names in its environment.
+
+    Return None if the record is not in this home.
+    """
     base = environment.get(variables.BASE_DIR, "")
     parts = Path(base).parts
     path = jobs_folder(home) / job
@@ -423,16 +448,17 @@ def _record_of(job: str, environment: dict[str, str], home: str | Path | None) -
 
 
 def remove(items: Iterable[Item]) -> list[Removal]:
-    """Remove what :func:`find` found, processes first.
+    """Remove items that :func:`find` returned. Processes are removed first.
 
-    A job that has begun to run in between, a process number that now is another process's: both are left alone.
+    A job that was started after the call of :func:`find` is not removed. A process that has reused the PID of a listed
+    process is not killed.
     """
     first = (
         ItemKind.PROCESS,
         ItemKind.HOST,
         ItemKind.CONTAINER,
         ItemKind.NETWORK,
-    )  # a network goes when nothing is in it
+    )  # a network can only be removed when no container is attached
     ordered = sorted(items, key=lambda item: first.index(item.kind) if item.kind in first else len(first))
     return [_remove(item) for item in ordered]
 
@@ -453,7 +479,10 @@ def _remove(item: Item) -> Removal:
 
 
 def _remove_record(path: Path) -> None:
-    """Remove a record, holding its lock, so that nobody takes it for a job that runs or lost its supervisor."""
+    """Remove a record while holding the record's lock.
+
+    While the lock is held, readers do not report the record as a running job or as a job that lost its supervisor.
+    """
     try:
         descriptor = os.open(path / "lock", os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -470,7 +499,7 @@ def _remove_record(path: Path) -> None:
 
 
 def _remove_folder(path: Path) -> None:
-    # Renamed first: a reader sees the whole record or none, and what an interrupted removal leaves is found again.
+    # Rename first: a reader sees the whole record or no record, and find() lists the rest of an interrupted removal.
     if path.is_symlink() or not path.is_dir():
         path.unlink(missing_ok=True)
         return
@@ -483,9 +512,10 @@ def _remove_folder(path: Path) -> None:
 
 
 def _kill(process: psutil.Process) -> None:
-    """End a process with all that it has started; psutil leaves alone a process that has been given its number since.
+    """Kill a process and its descendants.
 
-    Toolkits end what they have started, whatever it calls itself; one that is killed in the middle of that cannot.
+    psutil does not kill a process that has reused the PID. Toolkits usually kill their child processes. The descendants
+    are killed here because a toolkit that is killed during its shutdown cannot kill its child processes.
     """
     with contextlib.suppress(psutil.NoSuchProcess):
         tree = process.children(recursive=True)
@@ -499,7 +529,10 @@ def _kill(process: psutil.Process) -> None:
 
 
 def size_of(path: Path) -> int:
-    """Bytes that a folder occupies on disk; files with several names count once, links are not followed."""
+    """Return the number of bytes that a folder occupies on disk.
+
+    A file with several hard links is counted once. Symbolic links are not followed.
+    """
     total = 0
     seen: set[tuple[int, int]] = set()
     stack = [path]
@@ -515,12 +548,12 @@ def size_of(path: Path) -> int:
             if current.is_dir() and not current.is_symlink():
                 stack += [Path(entry.path) for entry in os.scandir(current)]
         except OSError:
-            continue  # gone meanwhile, or not permitted
+            continue  # removed meanwhile, or no permission
     return total
 
 
 def format_age(seconds: float) -> str:
-    """``45 s``, ``12 min``, ``5 h``, ``3 days``."""
+    """Return a duration as text, such as ``45 s``, ``12 min``, ``5 h`` or ``3 days``."""
     for limit, size, unit in ((120, 1, "s"), (7200, 60, "min"), (172800, 3600, "h")):
         if seconds < limit:
             return f"{max(0, int(seconds // size))} {unit}"

@@ -1,4 +1,4 @@
-"""What ``fleetfit clean`` removes of tuning jobs: their records, with the trials or after them. It changes nothing."""
+"""Finds the records of tuning jobs that ``fleetfit clean`` removes. Nothing is removed here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from estimators.job.errors import ConfigurationError, JobNotFoundError, RecordError
 from estimators.tuning.record import TuningRecord, is_terminal, tuning_names
 
-#: How long a tuning job's process may stay after its end, with room to spare, in seconds.
+#: Upper bound in seconds of the time that a tuning job's process runs after the tuning job's end.
 _ENDING_S = 10.0
 
 
@@ -18,10 +18,10 @@ class Study(NamedTuple):
     """A tuning job on record.
 
     Attributes:
-        record: Its record.
-        over: Whether it has ended and no process owns it.
-        ended: When it ended, in seconds since the epoch; of a record that cannot be read, when it was last written.
-        trials: Its trials' jobs.
+        record: The tuning job's record.
+        over: Whether the tuning job has ended and no process owns the record.
+        ended: The end time, in seconds since the epoch. For an unreadable record, the time of the last modification.
+        trials: The names of the trials' jobs.
     """
 
     record: TuningRecord
@@ -41,7 +41,7 @@ def _studies(home: str | Path | None) -> Iterator[Study]:
             record = TuningRecord.open(name, home)
             yield _study(record)
         except JobNotFoundError:
-            continue  # somebody else has removed it meanwhile
+            continue  # another process has removed the record meanwhile
 
 
 def _study(record: TuningRecord) -> Study:
@@ -51,7 +51,7 @@ def _study(record: TuningRecord) -> Study:
         status, rows = record.status(), record.trials()
         over = is_terminal(status) or not status
     except (RecordError, ValueError):
-        over = True  # damaged: nobody goes on with it
+        over = True  # damaged: no process can continue it
     end = status.get("HyperParameterTuningEndTime") or status.get("LastModifiedTime")
     try:
         ended = float(end) if end is not None else record.path.stat().st_mtime
@@ -61,16 +61,18 @@ def _study(record: TuningRecord) -> Study:
 
 
 def needed(found: Iterable[Study]) -> dict[str, str]:
-    """Return the jobs that a tuning job which is not over still needs, each with the tuning job's name."""
+    """Return a mapping from the trials of running tuning jobs to the names of the tuning jobs."""
     return {job: study.record.name for study in found if not study.over for job in study.trials}
 
 
 def named(names: Iterable[str], home: str | Path | None = None) -> list[Study]:
-    """Return tuning jobs by name, which are to be removed with their trials.
+    """Return the named tuning jobs, which are then removed with their trials.
+
+    If a tuning job has ended and its process is still running, wait until the process exits, at most 10 seconds.
 
     Raises:
-        JobNotFoundError: there is none of a name.
-        ConfigurationError: one is not over.
+        JobNotFoundError: a tuning job does not exist.
+        ConfigurationError: a tuning job has not ended.
     """
     chosen = []
     for name in dict.fromkeys(names):
@@ -95,15 +97,19 @@ def spent(
     *,
     all_: bool,
 ) -> list[Study]:
-    """Return the tuning jobs that are over and of whose trials no job is left on record.
+    """Return the ended tuning jobs whose trials have all been removed, or are being removed now.
+
+    If ``older_than_s`` is given, the tuning jobs must have ended long enough ago. Otherwise, a tuning job is returned
+    only if one of its trials is being removed.
 
     Args:
         found: The tuning jobs.
         going: The jobs that are being removed.
         staying: The other jobs on record.
-        older_than_s: Only those that ended so many seconds ago; None for no bound.
-        now: The time, in seconds since the epoch.
-        all_: Without that bound, also those whose trials were not on record before: they may be on SageMaker.
+        older_than_s: The minimum time since the end of a tuning job, in seconds, or None.
+        now: The current time, in seconds since the epoch.
+        all_: Whether to also return tuning jobs none of whose trials is being removed, such as tuning jobs on
+            SageMaker. Used only if ``older_than_s`` is None.
     """
     goes, stays = set(going), set(staying)
     return [

@@ -1,4 +1,4 @@
-"""``fleetfit compare``: jobs side by side, or a script under several strategies."""
+"""Compares jobs side by side, or runs a script under several strategies and compares the runs: ``fleetfit compare``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ examples:
 
 
 def add(subparsers: Any) -> None:
-    """Add the command."""
+    """Add the command ``compare`` to the command line."""
     parser = subparsers.add_parser(
         "compare", help="compare jobs or strategies", epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -68,7 +68,7 @@ def add(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare."""
+    """Compare jobs, or run a script under several strategies and compare the runs."""
     from estimators.client.compare import compare
 
     if bool(args.jobs) == bool(args.script):
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     prices = _prices(args.price)
     if args.report is not None:
         folder = os.path.dirname(os.path.abspath(args.report))
-        if not os.path.isdir(folder):  # said before minutes of training, not after them
+        if not os.path.isdir(folder):  # refused before minutes of training, not after them
             raise ConfigurationError(f"--report {args.report}: there is no folder {folder}.")
     if args.jobs:
         comparison = compare(*map(jobnames.resolve_unless_path, args.jobs), prices=prices)
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def show(comparison: Comparison, *, as_json: bool, report: str | None) -> None:
-    """Print a comparison, and write its report where one is asked for."""
+    """Print a comparison. If a path for a report is given, write the report."""
     if report is not None:
         console.say(f"report: {comparison.report(report)}")
     if as_json:

@@ -1,4 +1,4 @@
-"""``fleetfit completion``: complete commands, options, their values and names of jobs in a shell, by argcomplete."""
+"""Completes commands, options, values and names of jobs in a shell with argcomplete: ``fleetfit completion``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ZSH = "(( $+functions[compdef] )) || { autoload -U compinit && compinit -i; }\n
 
 
 def add(subparsers: Any) -> None:
-    """Add the command."""
+    """Add the command ``completion`` to the command line."""
     completion = subparsers.add_parser(
         "completion", help="print a shell's completion script", epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter, description="Prints the completion script of a shell.",
@@ -33,7 +33,7 @@ def add(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print a completion script."""
+    """Print the completion script of a shell."""
     from argcomplete.shell_integration import shellcode
 
     script = shellcode(["fleetfit"], shell=args.shell)
@@ -42,7 +42,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def complete(root: argparse.ArgumentParser) -> None:
-    """Answer the completion script of a shell, and exit.
+    """Print the completions that a shell's completion script requests, and exit.
+
+    Nothing is done if no completion script has started this process.
 
     Args:
         root: The parser of the command line.

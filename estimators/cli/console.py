@@ -1,4 +1,4 @@
-"""Writing to the terminal and to pipes."""
+"""Writes to the terminal and to pipes."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from estimators.results.tables import terminal_width
 _STATUS_STYLES = {
     "Completed": "green", "Failed": "red", "Stopped": "yellow", "Stopping": "yellow", "InProgress": "cyan",
 }  # fmt: skip
-#: Seconds from which on a time is told in minutes, hours and days; after the last it is told as a date.
+#: Smallest ages, in seconds, that are shown in minutes, hours and days. Later ages are shown as a date.
 _UNITS = ((60.0, "min"), (3600.0, "h"), (86_400.0, "d"))
 _DATE_FROM_S = 30 * 86_400.0
 
 
 def say(text: str) -> None:
-    """A line for people, on standard error, so that standard output can be piped."""
+    """Print a message to standard error, so that standard output contains only results and can be piped."""
     from estimators.client.printing import write_text
 
-    with contextlib.suppress(OSError):  # there is nobody whom that could be told
+    with contextlib.suppress(OSError):  # standard error is closed
         write_text(sys.stderr, f"fleetfit: {visible(text)}\n")
 
 
 def out(text: str) -> None:
-    """Results, on standard output; text that the terminal's encoding cannot show is replaced, not fatal."""
+    """Print results to standard output. Characters that the encoding of standard output lacks are replaced."""
     from estimators.client.printing import write_text
 
     text = visible(text, colours=True)
@@ -39,9 +39,10 @@ def out(text: str) -> None:
 
 
 def open_streams() -> None:
-    """Have what is written to a closed standard output or standard error go nowhere.
+    """Redirect a closed standard input, output or error to ``/dev/null``.
 
-    Otherwise the next file that is opened would be taken for it by every program that is started.
+    Otherwise the next opened file would have the descriptor of a standard stream, and child processes would write to
+    this file.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
@@ -52,12 +53,12 @@ def open_streams() -> None:
 
 
 def out_json(value: Any) -> None:
-    """A result as JSON."""
+    """Print a result as JSON."""
     out(strict_json.dumps(value, indent=2))
 
 
 def coloured() -> bool:
-    """Return whether standard output should have colours."""
+    """Return whether to print colours to standard output."""
     from estimators.client.printing import wants_colour
 
     return wants_colour(sys.stdout)
@@ -72,18 +73,19 @@ def table(
     optional: Sequence[int] = (),
     paragraphs: bool = False,
 ) -> str:
-    """Return columns for people, as wide as the terminal at most; in a pipe they are whole.
+    """Return a table as text.
 
-    On a terminal that is too narrow, optional columns are left out; then the column of the names is folded,
-    and others are cut with an ellipsis.
+    On a terminal, the table is at most as wide as the terminal. If the terminal is too narrow, optional columns are
+    left out. If this does not suffice, the column of the names is folded, and the other columns are cut with an
+    ellipsis. If the output is not a terminal, no column is cut.
 
     Args:
-        header: Titles.
-        rows: Texts, as many as titles.
-        status_column: The column whose text begins with a job's status, to be coloured.
-        names: The column of the names.
-        optional: Columns that may be left out, the least useful first.
-        paragraphs: Whether the last column has sentences, which are wrapped at their words.
+        header: The titles of the columns.
+        rows: The texts of the cells, one for each title.
+        status_column: The index of the column whose text begins with a job's status. The status is coloured.
+        names: The index of the column of the names.
+        optional: The indices of the columns that may be left out. The least useful column is first.
+        paragraphs: Whether the last column contains sentences, which are wrapped between words.
     """
     from rich.console import Console
     from rich.table import Table
@@ -117,12 +119,15 @@ def table(
 
 
 def when(seconds: float | None) -> str:
-    """Return a time of day in the local zone: ``2026-11-21 06:17:00``; ``-`` for None."""
+    """Return a time as text in the local time zone, such as ``2026-11-21 06:17:00``. Return ``-`` for None."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else "-"
 
 
 def ago(seconds: float | None) -> str:
-    """Return a time of the past as people say it: ``3 min ago``, a date after a month; ``-`` for None."""
+    """Return a past time as an age, such as ``3 min ago``.
+
+    Return the date if the time is more than 30 days ago, and ``-`` for None.
+    """
     if not seconds:
         return "-"
     since = time.time() - seconds
@@ -135,7 +140,10 @@ def ago(seconds: float | None) -> str:
 
 
 def confirm(question: str) -> bool:
-    """Ask a question with "no" as its default; where nobody can be asked the answer is no."""
+    """Ask a yes/no question, and return whether the answer is yes. The default answer is no.
+
+    Return False without a question if standard input is not a terminal.
+    """
     if not sys.stdin or not sys.stdin.isatty():
         return False
     sys.stderr.write(f"{question} [y/N] ")
@@ -144,7 +152,10 @@ def confirm(question: str) -> bool:
 
 
 def close_output() -> None:
-    """Have nothing more written to a standard output that nobody reads, at exit included."""
+    """Redirect standard output to ``/dev/null`` after the reader has closed standard output.
+
+    Otherwise the flush at the exit of this process would fail.
+    """
     with contextlib.suppress(OSError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""``fleetfit resize`` and ``fleetfit horovodrun``: elastic jobs."""
+"""Shows and changes the hosts of elastic jobs, and runs commands as horovodrun does: ``resize`` and ``horovodrun``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ examples:
 
 
 def add(subparsers: Any) -> None:
-    """Add the commands."""
+    """Add the commands ``resize`` and ``horovodrun`` to the command line."""
     formatter = argparse.RawDescriptionHelpFormatter
     resize = subparsers.add_parser(
         "resize", help="add or remove hosts of an elastic job", epilog=_RESIZE_EXAMPLES,
@@ -123,7 +123,7 @@ def add(subparsers: Any) -> None:
 
 
 def run_resize(args: argparse.Namespace) -> int:
-    """Show or change an elastic job's hosts."""
+    """Show or change the hosts of an elastic job."""
     from estimators.client.training_job import TrainingJob
 
     job = TrainingJob.attach(jobnames.resolve(args.job))
@@ -150,28 +150,28 @@ def run_resize(args: argparse.Namespace) -> int:
 
 
 def run_horovodrun(args: argparse.Namespace) -> int:
-    """Run a command as horovodrun does."""
+    """Run a command as a job. The options are the options of horovodrun."""
     from estimators.cli.train import run_train
 
     return run_train(horovodrun_arguments(args))
 
 
 def horovodrun_arguments(args: argparse.Namespace) -> argparse.Namespace:
-    """Return the arguments of ``fleetfit train`` that mean the same. Pure but for the parser.
+    """Convert horovodrun's arguments to the equivalent arguments of ``fleetfit train``.
 
     Raises:
-        ConfigurationError: the command is none that ``fit()`` can run.
+        ConfigurationError: fleetfit cannot run the command.
     """
     from estimators.job.errors import ConfigurationError
 
-    horovodrun.refuse(args)  # the first: some of it stands alone, as in `horovodrun --check-build`
+    horovodrun.refuse(args)  # first, because some options need no command: `horovodrun --check-build`
     _check_numbers(args)
     words = list(args.command_line)
     if words[:1] == ["--"]:
         words = words[1:]
     if words and words[0].rpartition("/")[2].startswith("python"):
         words = words[1:]
-        if words[:1] == ["-u"]:  # as all Pythons of a job
+        if words[:1] == ["-u"]:  # jobs always run Python unbuffered
             words = words[1:]
     module = words[:1] == ["-m"]
     words = words[module:]
@@ -194,7 +194,7 @@ def horovodrun_arguments(args: argparse.Namespace) -> argparse.Namespace:
             "max_hosts": max(hosts, -(-most // per_host)),
             "max_workers": most,
             "slots": args.slots,
-            # The supervisor, which runs it, has another working directory.
+            # The path must be absolute, because the supervisor that runs the script has another working directory.
             "discovery": args.host_discovery_script and _program(args.host_discovery_script),
             "reset_limit": args.reset_limit,
             "elastic_timeout": args.elastic_timeout,
@@ -219,25 +219,28 @@ def horovodrun_arguments(args: argparse.Namespace) -> argparse.Namespace:
     for name, value in horovodrun.environment(args).items():
         line += ["--env", f"{name}={value}"]
     given: argparse.Namespace = args.commands.choices["train"].parse_args(line)
-    given.script_arguments = words[1:]  # as the command line takes them off, to the letter
+    given.script_arguments = words[1:]  # set directly, so that the parser does not change them
     return given
 
 
 def _program(name: str) -> str:
-    """Return where a script is: here, or else in PATH, where horovodrun's shell looks for it."""
+    """Return a script's absolute path. The script is searched in the working directory, and then in PATH.
+
+    The shell of horovodrun finds scripts in the same way.
+    """
     return os.path.abspath(name if os.path.isfile(name) else shutil.which(name) or name)
 
 
 def _here(args: argparse.Namespace) -> bool:
-    """Whether the hosts are of this machine."""
+    """Return whether all hosts are on this machine."""
     return fleets.capabilities(args.instance_type).shared_machine
 
 
 def _check_numbers(args: argparse.Namespace) -> None:
-    """Refuse numbers of processes that do not fit each other, in horovodrun's words.
+    """Validate the numbers of processes. Error messages name horovodrun's options.
 
     Raises:
-        ConfigurationError: there are such.
+        ConfigurationError: a number is missing, or two numbers contradict each other.
     """
     from estimators.job.errors import ConfigurationError
 
@@ -252,10 +255,10 @@ def _check_numbers(args: argparse.Namespace) -> None:
 
 
 def _check_controller(args: argparse.Namespace, elastic: bool) -> None:
-    """Refuse what would run under the other controller than was asked for.
+    """Validate that the job will use the requested controller (Gloo or MPI).
 
     Raises:
-        ConfigurationError: it would.
+        ConfigurationError: the job will use the other controller.
     """
     from estimators.job.errors import ConfigurationError
 
@@ -273,10 +276,12 @@ def _check_controller(args: argparse.Namespace, elastic: bool) -> None:
 
 
 def _hosts(args: argparse.Namespace, elastic: bool) -> tuple[int, int, int | None]:
-    """Return how many hosts there are, the processes of each, and, where they are named, the most that there can be.
+    """Return the number of hosts, the number of processes per host, and the maximum number of hosts.
+
+    The maximum number is None if the arguments name no hosts.
 
     Raises:
-        ConfigurationError: the hosts would not be alike, or are said twice.
+        ConfigurationError: the hosts would have different numbers of processes, or two options name the hosts.
     """
     from estimators.job.errors import ConfigurationError
 
@@ -296,7 +301,7 @@ def _hosts(args: argparse.Namespace, elastic: bool) -> tuple[int, int, int | Non
         horovodrun.read_hosts(option, args.hosts) if args.hosts is not None else horovodrun.read_hostfile(args.hostfile)
     )
     filled = horovodrun.fill(named, args.num_proc)
-    counts = named if elastic else filled  # an elastic job grows into all of them, as with horovodrun
+    counts = named if elastic else filled  # an elastic job can grow to all named hosts, as with horovodrun
     if len(set(counts.values())) > 1:
         said = ", ".join(f"{count} on {name}" for name, count in counts.items())
         raise ConfigurationError(

@@ -1,7 +1,7 @@
-"""What ``fleetfit horovodrun`` makes of horovodrun's options (Horovod 0.28, ``runner/launch.py``). Pure.
+"""Translates or refuses horovodrun's options (Horovod 0.28, ``runner/launch.py``) for ``fleetfit horovodrun``.
 
-Two tables: what is a variable of the ranks' environment, as horovodrun itself sets it, and what is refused, with what
-there is in its place. The others are options of ours (:mod:`estimators.cli.elastic`).
+One table lists the options that set environment variables of the ranks, as in horovodrun. The other table lists the
+refused options with their replacements. :mod:`estimators.cli.elastic` handles the remaining options.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
 
 @dataclasses.dataclass(frozen=True)
 class Variable:
-    """An option that is a variable of the ranks' environment.
+    """An option that sets an environment variable of the ranks.
 
     Attributes:
-        option: The option.
-        name: The variable.
-        read: Reads the option's value; None for an option without one.
-        text: The variable's value, of what was read.
-        off: An option that turns it off, if there is one.
-        choices: The values that there are; none for any.
+        option: The option's name.
+        name: The variable's name.
+        read: The function that parses the option's value, or None for an option without a value.
+        text: The function that converts the parsed value to the variable's value.
+        off: The name of the option that turns the feature off, or ``""``.
+        choices: The allowed values. An empty tuple allows any value.
     """
 
     option: str
@@ -66,7 +66,7 @@ VARIABLES = (
     Variable("--log-without-timestamp", "HOROVOD_LOG_HIDE_TIME", off="--log-with-timestamp"),
 )
 
-#: The options, whether they have a value, and what there is in their place.
+#: Refused options: their names, whether they have a value, and the replacement.
 REFUSED: tuple[tuple[tuple[str, ...], bool, str], ...] = (
     (
         ("-p", "--ssh-port"),
@@ -101,7 +101,7 @@ REFUSED: tuple[tuple[tuple[str, ...], bool, str], ...] = (
 
 
 def add(parser: Any) -> None:
-    """Add the options to a parser; :func:`refuse` and :func:`environment` read them."""
+    """Add the options to a parser. The functions :func:`refuse` and :func:`environment` read the parsed options."""
     tuning = parser.add_argument_group("Horovod's own settings, as in horovodrun")
     for variable in VARIABLES:
         where = f"set {variable.name} for every rank"
@@ -125,10 +125,10 @@ def add(parser: Any) -> None:
 
 
 def refuse(args: argparse.Namespace) -> None:
-    """Refuse what is not available, with what there is in its place.
+    """Raise an error if a refused option is used.
 
     Raises:
-        ConfigurationError: there is such an option.
+        ConfigurationError: a refused option is used. The message names the replacement.
     """
     for names, _, instead in REFUSED:
         if getattr(args, f"refused{names[-1]}"):
@@ -136,7 +136,7 @@ def refuse(args: argparse.Namespace) -> None:
 
 
 def environment(args: argparse.Namespace) -> dict[str, str]:
-    """Return the variables that the options stand for."""
+    """Return the environment variables that the given options set."""
     found: dict[str, str] = {}
     for variable in VARIABLES:
         value = getattr(args, variable.name)
@@ -146,10 +146,10 @@ def environment(args: argparse.Namespace) -> dict[str, str]:
 
 
 def read_hosts(option: str, text: str) -> dict[str, int]:
-    """``server1:2,server2:2`` -> name -> slots.
+    """Convert a text such as ``server1:2,server2:2`` to a mapping from host names to numbers of slots.
 
     Raises:
-        ConfigurationError: it is of another form.
+        ConfigurationError: the text has another form.
     """
     found: dict[str, int] = {}
     for part in text.split(","):
@@ -161,10 +161,12 @@ def read_hosts(option: str, text: str) -> dict[str, int]:
 
 
 def read_hostfile(path: str) -> dict[str, int]:
-    """Read a file of lines ``server1 slots=2`` as a mapping of names to slots.
+    """Return the content of a host file as a mapping from host names to numbers of slots.
+
+    A line of the file has the form ``server1 slots=2``.
 
     Raises:
-        ConfigurationError: it cannot be read, or a line is of another form.
+        ConfigurationError: the file cannot be read, or a line has another form.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
@@ -185,10 +187,12 @@ def read_hostfile(path: str) -> dict[str, int]:
 
 
 def fill(hosts: Mapping[str, int], processes: int) -> dict[str, int]:
-    """Return how many processes each host gets, in the order in which horovodrun fills them.
+    """Return the number of processes of each host.
+
+    The slots of the first host are filled first, then the slots of the next host, as horovodrun does.
 
     Raises:
-        ConfigurationError: there are too few slots.
+        ConfigurationError: the number of slots is smaller than the number of processes.
     """
     if processes > sum(hosts.values()):
         raise ConfigurationError(

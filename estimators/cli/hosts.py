@@ -1,4 +1,4 @@
-"""``fleetfit hosts``: the machines that jobs reach by ssh."""
+"""Lists, checks and prepares the machines that jobs reach by ssh: ``fleetfit hosts``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ If $FLEETFIT_HOSTS is set, jobs use the hosts in this variable. Otherwise jobs u
 
 
 def add(subparsers: Any) -> None:
-    """Add the command."""
+    """Add the command ``hosts`` to the command line."""
     formatter = argparse.RawDescriptionHelpFormatter
     hosts = subparsers.add_parser(
         "hosts", help="list, check and prepare the machines that jobs reach by ssh", epilog=_EXAMPLES,
@@ -86,11 +86,11 @@ def add(subparsers: Any) -> None:
 
 
 def options(args: argparse.Namespace, *, named: bool = True) -> SshOptions:
-    """Return what the command line says of the machines.
+    """Return the ssh options that the command line specifies.
 
     Args:
         args: The arguments.
-        named: Whether those may be hosts.
+        named: Whether the host names in ``args`` are used.
     """
     from estimators.backends.ssh.machines import SshOptions
 
@@ -118,7 +118,7 @@ def _machines(chosen: SshOptions) -> tuple[SshMachine, ...]:
 
 
 def run_list(args: argparse.Namespace) -> int:
-    """List the machines."""
+    """Print the machines of the fleet."""
     machines = options(args).machines()
     if args.json:
         console.out_json(
@@ -138,7 +138,7 @@ def run_list(args: argparse.Namespace) -> int:
 
 
 def run_check(args: argparse.Namespace) -> int:
-    """Look at the machines."""
+    """Check the machines, and print the results."""
     from estimators.backends.ssh import checking
 
     chosen = options(args)
@@ -152,7 +152,7 @@ def run_check(args: argparse.Namespace) -> int:
 
 
 def to_dict(report: MachineReport) -> dict[str, Any]:
-    """Return a report in JSON's types."""
+    """Return a report as JSON-serialisable data."""
     return {
         "host": report.machine.name,
         "address": report.address,
@@ -164,7 +164,7 @@ def to_dict(report: MachineReport) -> dict[str, Any]:
 
 
 def lines(reports: list[MachineReport]) -> list[str]:
-    """Return reports as text: a line for each host, and one for each thing that is in the way."""
+    """Return reports as lines of text. The text has a line for each host, and a line for each problem."""
     told = []
     for report in reports:
         warnings = report.warnings()
@@ -186,7 +186,7 @@ def lines(reports: list[MachineReport]) -> list[str]:
 
 
 def run_add(args: argparse.Namespace) -> int:
-    """Add machines to the fleet."""
+    """Add the named machines to the fleet."""
     import dataclasses
 
     from estimators.backends.ssh import machines
@@ -201,7 +201,7 @@ def run_add(args: argparse.Namespace) -> int:
 
 
 def run_remove(args: argparse.Namespace) -> int:
-    """Remove machines from the fleet."""
+    """Remove the named machines from the fleet."""
     from container.contract.names import unknown
     from estimators.backends.ssh import machines
     from estimators.job.errors import ConfigurationError
@@ -218,7 +218,7 @@ def run_remove(args: argparse.Namespace) -> int:
 
 
 def run_prepare(args: argparse.Namespace) -> int:
-    """Make the environment on the machines, one after the other."""
+    """Create the Python environment for jobs on the machines, one machine after another."""
     from estimators.backends.hosts import environment
     from estimators.provision.errors import ProvisionError
 
@@ -246,7 +246,7 @@ def run_prepare(args: argparse.Namespace) -> int:
 
 
 def run_shell(args: argparse.Namespace) -> int:
-    """Log in to a machine, with the fleet's host keys."""
+    """Log in to a machine. The fleet's file of known host keys is used."""
     from estimators.backends.ssh.machines import parse
 
     chosen = options(args)

@@ -1,4 +1,4 @@
-"""``fleetfit image``: the container image of jobs on ``local``."""
+"""Builds and pushes the container image of jobs on ``local``: ``fleetfit image``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ changed, a build takes seconds.
 
 
 def add(subparsers: Any) -> None:
-    """Add the command."""
+    """Add the command ``image`` to the command line."""
     image = subparsers.add_parser(
         "image", help="build the container image", epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -109,7 +109,7 @@ def run_push(args: argparse.Namespace) -> int:
 
 
 def run_base(args: argparse.Namespace) -> int:
-    """Make a base image."""
+    """Build a base image from Debian packages."""
     from estimators.backends.images import base
     from estimators.backends.images.engine import ImageEngine
     from estimators.provision.progress import StepProgress

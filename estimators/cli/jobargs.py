@@ -1,4 +1,4 @@
-"""The arguments that describe a job, shared by ``train``, ``plan`` and ``tune``, and the estimator that they make."""
+"""Defines the arguments that describe a job, shared by ``train``, ``plan`` and ``tune``, and builds the estimator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from estimators.client.estimator import Estimator
     from estimators.client.jobfiles.reading import Document
 
-#: What may be written for a strategy -> its key in a ``distribution`` dict; "none" is no distribution.
+#: Names of strategies on the command line -> keys of a ``distribution`` dict; "none" means no distribution.
 STRATEGIES = {
     "none": "",
     "mpi": "mpi",
@@ -41,18 +41,18 @@ STRATEGIES = {
     "elastic_torch": "elastic_torch_distributed",
 }
 
-#: What the command line adds to, where a job file has it too; it replaces the rest.
+#: Arguments whose values on the command line are merged with those of a job file. Other arguments are replaced.
 _MERGED = ("hyperparameters", "environment", "inputs", "run_options")
 
 
 @dataclasses.dataclass(frozen=True)
 class DescribedJob:
-    """A job that could be started.
+    """A job that the command line or a job file describes.
 
     Attributes:
         estimator: The estimator.
-        inputs: What its ``fit()`` is given.
-        document: What it is made of.
+        inputs: The value of ``inputs`` for the estimator's ``fit()``.
+        document: The job description from which the estimator was built.
     """
 
     estimator: Estimator
@@ -60,11 +60,11 @@ class DescribedJob:
     document: Document
 
     def located(self) -> contextlib.AbstractContextManager[None]:
-        """Have errors name the line of the job file."""
+        """Return a context in which error messages name the line of the job file."""
         return self.document.located()
 
 
-#: Arguments of Python, as messages name them -> the options that stand for them here.
+#: Arguments of the Python interface, as messages name them -> equivalent options of the command line.
 _OPTIONS = {
     "backend_options": "--backend-option", "base_job_name": "--base-name", "faults": "--fault",
     "checkpoint_s3_uri": "--checkpoints", "dependencies": "--dependency", "dispatcher": "--dispatcher",
@@ -78,15 +78,15 @@ _OPTIONS = {
     "processes_per_host": "--processes", "queue": "--queue", "role": "--role", "source_dir": "--source-dir",
     "spot_market": "--spot-market", "stop_grace": "--stop-grace", "use_spot_instances": "--spot",
 }  # fmt: skip
-#: Where a message names one: with a value, at its beginning, or by a name that is no word.
+#: Matches an argument in a message: with a value, at the message's beginning, or a name that is not an English word.
 _ARGUMENT = re.compile(
     rf"(?<![\w'\"`/.-])({'|'.join(_OPTIONS)})"
     r"(?:(=True\b)|=\{'([\w-]+)': ([^{}]*)\}|(=)(?=[^\s={])|(?=:)|(?![\w'\"`/=-]|\.\w))"
 )
-#: Values that are no options': of a channel, and for what the command line does otherwise.
+#: Arguments without an equivalent option: those of a channel, and `model_dir=False`.
 _NOT_OPTIONS = re.compile(r"distribution='(?:FullyReplicated|ShardedByS3Key)'|model_dir=False")
 _CALL = re.compile(r"\b(?:RunOptions|fit|plan)\((\w+=[^()]*)\)")
-#: Strategies of Python -> what --strategy calls them.
+#: Strategy classes of the Python interface -> names for --strategy.
 _CLASSES = {
     "MPI": "mpi", "CollectiveAllReduce": "collective_all_reduce", "ParameterServer": "parameter_server",
     "Mirrored": "mirrored", "TorchDistributed": "torch_distributed", "ElasticHorovod": "elastic_horovod",
@@ -96,9 +96,10 @@ _STRATEGY_CALL = re.compile(rf"\b({'|'.join(_CLASSES)})\((processes_per_host=[^(
 
 
 def in_options(message: str) -> str:
-    """Return a message of Python's interface in words of the command line: ``--hosts 2`` for ``instance_count=2``.
+    """Replace argument names of the Python interface in a message by options of the command line.
 
-    Only the first line is: what follows may be the user's own code.
+    For example, ``instance_count=2`` becomes ``--hosts 2``. Only the first line of the message is changed, because
+    later lines may contain the user's code.
     """
 
     def option(match: re.Match[str]) -> str:
@@ -111,7 +112,7 @@ def in_options(message: str) -> str:
         return _OPTIONS[name] + (f" {key}={item}" if key else " " if value else "")
 
     line, newline, rest = message.partition("\n")
-    if "--" in line:  # it speaks of options already
+    if "--" in line:  # the message already names options
         return message
     line = _CALL.sub(r"\1", line)
     line = _STRATEGY_CALL.sub(_strategy, line)
@@ -119,13 +120,17 @@ def in_options(message: str) -> str:
 
 
 def _strategy(match: re.Match[str]) -> str:
-    """Return ``--strategy mpi processes_per_host=2``; for ``MPI(processes_per_host=…)`` the argument alone."""
+    """Return the options of the command line for a strategy that a message names.
+
+    ``MPI(processes_per_host=2)`` becomes ``--strategy mpi processes_per_host=2``. ``MPI(processes_per_host=…)`` becomes
+    ``processes_per_host``, because no value is given.
+    """
     strategy, argument = match.groups()
     return argument.removesuffix("=…") if argument.endswith("…") else f"--strategy {_CLASSES[strategy]} {argument}"
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add them to a command's parser."""
+    """Add the arguments that describe a job to a command's parser."""
     parser.add_argument(
         "script", metavar="SCRIPT", nargs="?", help="entry point: a .py or .sh file, or a module in --source-dir"
     )
@@ -264,21 +269,21 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def add_framework(parser: Any) -> None:
-    """Add the choice of a framework."""
+    """Add the option ``--framework`` to a parser."""
     parser.add_argument(
         "--framework", choices=tuple(FRAMEWORKS), help="framework of the script (default: inferred from the strategy)"
     )
 
 
 def job_of(args: argparse.Namespace, **forced: Any) -> DescribedJob:
-    """Return the job that the arguments describe, or the file that they name.
+    """Return the job that the command line describes. The command line can name a job file.
 
     Args:
-        args: The arguments; what they say goes before what the file says.
-        **forced: Values that go before both.
+        args: The arguments, which override the values of the job file.
+        **forced: Values that override the arguments and the job file.
 
     Raises:
-        ConfigurationError: one is wrong; where it stands in a file, with the line.
+        ConfigurationError: a value is wrong. If the value is in a file, the message names the line.
     """
     from estimators.client.jobfiles import building, reading
 
@@ -313,7 +318,7 @@ def _save(path: str, job: DescribedJob) -> None:
 
 
 def _given(args: argparse.Namespace, before: dict[str, Any]) -> dict[str, Any]:
-    """Return what the command line says, by the names and in the types of a job file."""
+    """Return the values that the command line sets. Names and types are those of a job file."""
     values: dict[str, Any] = {
         "framework": args.framework,
         "source_dir": args.source_dir,
@@ -347,14 +352,15 @@ def _given(args: argparse.Namespace, before: dict[str, Any]) -> dict[str, Any]:
     if args.strategy is not None or args.processes is not None or args.option:
         given["distribution"] = distribution(args.strategy or "none", args.processes, args.option)
         if args.strategy is None and given["distribution"] is None:
-            del given["distribution"]  # --processes 1 says nothing
+            del given["distribution"]  # --processes 1 is the default
     return given
 
 
 def _arguments(args: argparse.Namespace, before: dict[str, Any]) -> list[str] | None:
-    """Return the script's arguments: the file's, then those behind ``--``.
+    """Return the script's arguments. The arguments of the job file are first, followed by the arguments after ``--``.
 
-    Where an image's own program, or its own toolkit, is what runs, hyperparameters are all that there is.
+    Return None if the program in the image runs instead of a script, because such a program receives only
+    hyperparameters.
     """
     words = args.script_arguments
     known = before.get("arguments") or []
@@ -393,7 +399,10 @@ def _run_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def values(option: str, texts: list[str]) -> dict[str, Any]:
-    """``NAME=VALUE`` pairs, the values as JSON where they are some."""
+    """Parse ``NAME=VALUE`` pairs.
+
+    A value that is valid JSON is decoded. The value ``none`` becomes None. Any other value remains a text.
+    """
     found: dict[str, Any] = {}
     for name, text in parsing.pairs(option, texts).items():
         try:
@@ -404,10 +413,10 @@ def values(option: str, texts: list[str]) -> dict[str, Any]:
 
 
 def distribution(strategy: str, processes: int | None, options: list[str]) -> dict[str, dict[str, Any]] | None:
-    """Return the ``distribution`` dict for a strategy's name and options.
+    """Return the ``distribution`` dict for a strategy's name and options, or None for the strategy ``none``.
 
     Raises:
-        ConfigurationError: an unknown strategy, or options that it does not have.
+        ConfigurationError: the strategy is unknown, or does not have one of the options.
     """
     name = strategy.lower().replace("-", "_")
     if name not in STRATEGIES:
@@ -436,18 +445,25 @@ def distribution(strategy: str, processes: int | None, options: list[str]) -> di
             "instead."
         )
     if STRATEGIES[name] == "parameter_server":
-        values.setdefault("cluster_spec", ParameterServer().cluster_spec)  # a name here is a class's, not SageMaker's
+        values.setdefault("cluster_spec", ParameterServer().cluster_spec)  # the class's default, not SageMaker's
     return {STRATEGIES[name]: {"enabled": True, **values}}
 
 
 def _base_name(script: str) -> str | None:
-    """Return the prefix of the job's name: the script's, in the characters that a name may have."""
+    """Return the prefix of the job's name, or None if the script's name has no usable characters.
+
+    The prefix is the script's name, reduced to the characters that job names may contain.
+    """
     stem = os.path.basename(script.rstrip("/")).removesuffix(".py").removesuffix(".sh")
     return re.sub(r"[^a-zA-Z0-9]+", "-", stem).strip("-")[:32].rstrip("-") or None
 
 
 def _entry_point(script: str, source_dir: str | None) -> str:
-    """``code/train.py`` with ``--source-dir code`` means ``train.py`` in it, as tab completion writes it."""
+    """Return the script's path relative to ``--source-dir``.
+
+    For example, ``code/train.py`` in the folder ``code`` becomes ``train.py``. Such a path is common, because tab
+    completion inserts the folder's name.
+    """
     if source_dir is None or os.path.exists(os.path.join(source_dir, script)):
         return script
     below = os.path.relpath(os.path.abspath(script), os.path.abspath(source_dir))

@@ -1,4 +1,4 @@
-"""What may be written for a job's name: the name, its beginning where only one job begins so, or ``last``."""
+"""Resolves a job's name on the command line: the whole name, a unique prefix, or ``last``."""
 
 from __future__ import annotations
 
@@ -7,23 +7,25 @@ from collections.abc import Iterable
 from estimators.cli import console
 from estimators.job.errors import ConfigurationError, JobNotFoundError
 
-#: The job that was created last.
+#: The text that means the job that was created last.
 LAST = "last"
-#: What a command's help says of its argument.
+#: Help text of an argument that names a job.
 HELP = f"a job's name, the beginning of its name, or `{LAST}`"
 
-#: An error lists this many names.
+#: Maximum number of names in an error message.
 _LISTED = 8
 
 
 def resolve(text: str) -> str:
-    """Return the name of the job that is meant, and say it on standard error where it was not written out.
+    """Return the full name of the job that a text means.
 
-    A text that no job on record begins with comes back as it is: it may be a job on SageMaker.
+    The text is a full name, a unique prefix of a name, or ``last``. If the text is not the full name, the full name is
+    printed to standard error. If the text is not a prefix of any recorded job, the text is returned unchanged, because
+    the job may be on SageMaker.
 
     Raises:
-        JobNotFoundError: ``last``, and there is no job.
-        ConfigurationError: several jobs begin so.
+        JobNotFoundError: the text is ``last``, but no job is on record.
+        ConfigurationError: the text is a prefix of several jobs.
     """
     from estimators.records.record import job_names
 
@@ -47,12 +49,12 @@ def resolve(text: str) -> str:
 
 
 def resolve_all(texts: Iterable[str]) -> list[str]:
-    """Return the names of all of the jobs that are meant, each once; see :func:`resolve`."""
+    """Return the full names of several jobs, as :func:`resolve` does. Duplicates are removed."""
     return list(dict.fromkeys(resolve(text) for text in texts))
 
 
 def resolve_unless_path(text: str) -> str:
-    """Return a path of a ``result.json`` as it is, and else what :func:`resolve` does."""
+    """Return the full name of a job, as :func:`resolve` does. Return the path of a ``result.json`` unchanged."""
     return text if "/" in text or text.endswith(".json") else resolve(text)
 
 

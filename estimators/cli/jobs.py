@@ -1,4 +1,7 @@
-"""``fleetfit list``, ``describe``, ``attach``, ``logs``, ``stop``, ``resume`` and ``wait``: jobs that exist."""
+"""Lists, shows, follows, stops, resumes and waits for existing jobs.
+
+Commands: ``fleetfit list``, ``describe``, ``attach``, ``logs``, ``stop``, ``resume`` and ``wait``.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ examples:
 
 
 def add(subparsers: Any) -> None:
-    """Add the commands."""
+    """Add the commands for existing jobs to the command line."""
     formatter = argparse.RawDescriptionHelpFormatter
 
     listing = subparsers.add_parser(
@@ -146,7 +149,7 @@ def _attach(name: str, args: argparse.Namespace | None = None) -> TrainingJob:
 
 
 def run_list(args: argparse.Namespace) -> int:
-    """List the jobs."""
+    """Print a list of the jobs."""
     from estimators.results.listing import summaries
     from estimators.results.tables import terminal_width
 
@@ -207,7 +210,7 @@ def _took(job: dict[str, Any]) -> str:
 
 
 def run_describe(args: argparse.Namespace) -> int:
-    """Show a job."""
+    """Print a job's details, or a part of the job's record."""
     job = _attach(args.job, args)
     if args.json:
         console.out_json(job.describe())
@@ -287,7 +290,7 @@ def _reproduce(job: TrainingJob, form: str) -> int:
     if not text:
         console.say(f"training job {job.name!r} cannot be reproduced as {form}: {why}.")
         return Exit.UNABLE
-    # Bytes: a patch holds file contents in any encoding, and must arrive as it is.
+    # Written as bytes: a patch contains file contents in any encoding, which must not change.
     sys.stdout.flush()
     sys.stdout.buffer.write(f"{text.rstrip()}\n".encode("utf-8", "surrogateescape"))
     sys.stdout.buffer.flush()
@@ -298,7 +301,7 @@ def _reproduce(job: TrainingJob, form: str) -> int:
 
 
 def run_logs(args: argparse.Namespace) -> int:
-    """Show the logs."""
+    """Print a job's logs."""
     job = _attach(args.job, args)
     if args.rank is not None:
         job._check_rank(args.rank)
@@ -324,7 +327,7 @@ def _print_tail(job: TrainingJob, args: argparse.Namespace) -> None:
         over = job.status.is_terminal
         for lines in reader.drain(final=over):
             printer.print(lines)
-        printer.print(())  # what has waited long enough
+        printer.print(())  # print lines whose waiting time has passed
     printer.finish()
 
 
@@ -332,7 +335,7 @@ def _print_tail(job: TrainingJob, args: argparse.Namespace) -> None:
 
 
 def run_attach(args: argparse.Namespace) -> int:
-    """Show a job until it ends."""
+    """Show a job's logs until the job ends. Then show the job's result."""
     from estimators.cli.train import ended
 
     job = _attach(args.job, args)
@@ -341,7 +344,7 @@ def run_attach(args: argparse.Namespace) -> int:
 
 
 def run_stop(args: argparse.Namespace) -> int:
-    """End jobs."""
+    """Stop the named jobs. A job that has already ended is not changed."""
     jobs = [_attach(name, args) for name in jobnames.resolve_all(args.jobs)]
     grace = 0.0 if args.now else float(args.grace) if args.grace is not None else None
     result: int = Exit.OK
@@ -365,7 +368,7 @@ def run_stop(args: argparse.Namespace) -> int:
 
 
 def run_resume(args: argparse.Namespace) -> int:
-    """Go on with a job."""
+    """Resume a job, and wait until the job ends unless ``--no-wait`` is given."""
     from estimators.cli.train import ended, terminate_like_interrupt
 
     job = _attach(args.job)
@@ -384,7 +387,7 @@ def run_resume(args: argparse.Namespace) -> int:
 
 
 def run_wait(args: argparse.Namespace) -> int:
-    """Wait for jobs."""
+    """Wait until the named jobs have ended."""
     from estimators.cli.train import ended
 
     jobs = [_attach(name, args) for name in jobnames.resolve_all(args.jobs)]

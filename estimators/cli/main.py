@@ -1,4 +1,4 @@
-"""``fleetfit``: training jobs from the shell."""
+"""Runs the command line ``fleetfit``: parses the arguments, runs the command, and turns errors into messages."""
 
 from __future__ import annotations
 
@@ -52,7 +52,10 @@ examples:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Say what is wrong in one line, which ends with the nearest match or where to look."""
+    """A parser that reports a usage error in one line.
+
+    The line names the most similar option or command, and refers to ``--help``.
+    """
 
     def error(self, message: str) -> NoReturn:
         hint = _hint(message)
@@ -64,12 +67,12 @@ class _Parser(argparse.ArgumentParser):
 
         stream = file if file is not None else sys.stderr
         if message and stream is not None:
-            with contextlib.suppress(OSError):  # as argparse has it
+            with contextlib.suppress(OSError):  # as argparse does
                 write_text(stream, message)
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line's grammar."""
+    """Return the parser of the command line."""
     root = _Parser(
         prog="fleetfit", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -105,10 +108,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Args:
-        argv: The arguments; default: this process's.
+        argv: The arguments. The default is the arguments of this process.
 
     Returns:
-        The exit status, as :class:`estimators.cli.Exit` lists them.
+        The exit status, as a value of :class:`estimators.cli.Exit`.
     """
     if "_ARGCOMPLETE" in os.environ:
         completion.complete(parser())
@@ -116,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     console.open_streams()
     try:
         args = _parse(arguments)
-    except SystemExit as ended:  # argparse has said what there is to say: --help, or a usage error
+    except SystemExit as ended:  # argparse has printed the help or a usage error
         return ended.code if isinstance(ended.code, int) else Exit.USAGE
     if args.version:
         args.run = upkeep.run_version
@@ -172,7 +175,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
-    # What follows `--` is the script's, to the letter; argparse would take apart what looks like an option.
+    # Arguments after `--` are passed to the script unchanged. argparse would split those that look like options.
     passed: list[str] | None = None
     if "--" in arguments and "horovodrun" not in arguments[: arguments.index("--")]:
         place = arguments.index("--")
@@ -194,13 +197,13 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def commands_of(root: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """Return the commands' parsers by their names."""
+    """Return the parsers of the commands as a mapping from the commands' names."""
     [commands] = [action for action in root._actions if isinstance(action, argparse._SubParsersAction)]
     return dict(commands.choices)
 
 
 def _option_hint(rest: Sequence[str], command: argparse.ArgumentParser) -> str:
-    """``. Did you mean '--hosts'?`` for the first option that does not exist."""
+    """Return a hint such as ``. Did you mean '--hosts'?`` for the first unknown option, or ``""`` without a hint."""
     wrong = next((word.partition("=")[0] for word in rest if word.startswith("--")), None)
     if wrong is None:
         return ""
@@ -210,7 +213,10 @@ def _option_hint(rest: Sequence[str], command: argparse.ArgumentParser) -> str:
 
 
 def _provisioning_options(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Take off the options of ``fleetfit install``, which are another parser's."""
+    """Return the arguments without the options of ``fleetfit install``, and these options.
+
+    Another parser reads the options of ``fleetfit install``.
+    """
     command = next((place for place, argument in enumerate(arguments) if not argument.startswith("-")), None)
     if command is None or arguments[command] != "install":
         return arguments, []
@@ -228,7 +234,7 @@ def _no_command() -> int:
 
 
 def _hint(message: str) -> str:
-    """``Did you mean …?`` for a command or an option that does not exist."""
+    """Return a hint such as ``Did you mean …?`` for an unknown command or choice, or ``""`` without a hint."""
     if "invalid choice: " not in message or "choose from" not in message:
         return ""
     given = message.split("invalid choice: ", 1)[1].split(" (", 1)[0].strip("'")
@@ -244,7 +250,7 @@ def _say_error(args: argparse.Namespace, error: Exception) -> None:
         traceback.print_exception(error)
     from estimators.job.errors import ConfigurationError
 
-    # A job file has Python's names.
+    # A job file uses the argument names of the Python interface.
     as_typed = isinstance(error, ConfigurationError) and getattr(args, "file", None) is None
     console.say(jobargs.in_options(str(error)) if as_typed else str(error))
 
@@ -258,7 +264,7 @@ def _show_warning(
     line: object = None,
 ) -> None:
     if issubclass(category, DeprecationWarning) and os.sep + "estimators" + os.sep not in filename:
-        return  # of a library: nothing that the user of a command could change
+        return  # a warning of a library, which the user cannot change
     console.say(f"warning: {jobargs.in_options(str(message))}")
 
 

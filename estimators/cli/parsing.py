@@ -1,4 +1,4 @@
-"""Reads what is written on a command line: ``name=value`` pairs, durations, the script's own arguments."""
+"""Parses values of the command line: ``name=value`` pairs, durations, numbers, and the script's own arguments."""
 
 from __future__ import annotations
 
@@ -15,13 +15,19 @@ from container.contract.names import shown
 from estimators.job.errors import ConfigurationError
 
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
-#: Digits of a number on the command line.
+#: Maximum number of digits of a number on the command line.
 _MOST_DIGITS = 18
 _NUMBER = re.compile(r"-(\d|\.\d)")
 
 
 def duration(text: str) -> int:
-    """``90``, ``90s``, ``15m``, ``1h30m``, ``2d`` in whole seconds, at least one; for argparse's ``type``."""
+    """Parse a duration such as ``90``, ``90s``, ``15m``, ``1h30m`` or ``2d``, and return the number of seconds.
+
+    This function is meant for argparse's ``type``.
+
+    Raises:
+        argparse.ArgumentTypeError: the text is not a duration, or the duration is shorter than one second.
+    """
     match = _DURATION.fullmatch(text.strip().lower())
     if match is None or not any(match.groups()) or len(text) > 4 * _MOST_DIGITS:
         raise argparse.ArgumentTypeError(f"{shown(text)} is not a duration: write seconds, or 15m, 1h30m, 2d.")
@@ -33,12 +39,20 @@ def duration(text: str) -> int:
 
 
 def count(text: str) -> int:
-    """Return a whole number, 1 or more; for argparse's ``type``."""
+    """Parse a whole number of at least 1. This function is meant for argparse's ``type``.
+
+    Raises:
+        argparse.ArgumentTypeError: the text is not such a number.
+    """
     return _from(text, 1)
 
 
 def whole(text: str) -> int:
-    """Return a whole number, 0 or more; for argparse's ``type``."""
+    """Parse a whole number of at least 0. This function is meant for argparse's ``type``.
+
+    Raises:
+        argparse.ArgumentTypeError: the text is not such a number.
+    """
     return _from(text, 0)
 
 
@@ -51,7 +65,11 @@ def _from(text: str, least: int) -> int:
 
 
 def port(text: str) -> int:
-    """Parse a port, 0 for any that is free; for argparse's ``type``."""
+    """Parse a port number. The number 0 means a free port. This function is meant for argparse's ``type``.
+
+    Raises:
+        argparse.ArgumentTypeError: the text is not a port number.
+    """
     number = whole(text)
     if number > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port: write a number from 0 to 65535.")
@@ -59,14 +77,14 @@ def port(text: str) -> int:
 
 
 def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
-    """``["a=1", "b=x=y"]`` -> ``{"a": "1", "b": "x=y"}``.
+    """Parse ``NAME=VALUE`` texts. For example, ``["a=1", "b=x=y"]`` becomes ``{"a": "1", "b": "x=y"}``.
 
     Args:
         option: The option's name, for errors.
-        texts: What was given to it.
+        texts: The option's values.
 
     Raises:
-        ConfigurationError: one has no name or no ``=``, or a name is given twice.
+        ConfigurationError: a text has no name or no ``=``, or two texts have the same name.
     """
     values: dict[str, str] = {}
     for text in texts:
@@ -78,13 +96,18 @@ def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
 
 
 def hyperparameters(texts: Iterable[str], passed: Sequence[str] = ()) -> dict[str, Any]:
-    """Hyperparameters from ``--hyperparameters``, and what reads as some behind ``--``.
+    """Return the hyperparameters from ``--hyperparameters`` and from the script's arguments after ``--``.
 
-    Each text is ``name=value``, a JSON object, or ``@file`` of a JSON object. In ``name=value`` the script gets exactly
-    the characters that were typed; the values of a JSON object keep their types.
+    Each text is ``name=value``, a JSON object, or ``@file`` with the path of a file that contains a JSON object. The
+    script receives the value in ``name=value`` exactly as the user has typed the value. The values of a JSON object
+    keep their types.
+
+    Args:
+        texts: The values of ``--hyperparameters``.
+        passed: The arguments after ``--``.
 
     Raises:
-        ConfigurationError: something cannot be read, or a name is given twice.
+        ConfigurationError: a text cannot be parsed, a file cannot be read, or a name is given twice.
     """
     values: dict[str, Any] = {}
     option = "--hyperparameters"
@@ -101,10 +124,11 @@ def hyperparameters(texts: Iterable[str], passed: Sequence[str] = ()) -> dict[st
 
 
 def pairs_among(arguments: Sequence[str]) -> dict[str, str]:
-    """Return a script's arguments that are hyperparameters too: what reads as a name and its value.
+    """Return the script's arguments that are also hyperparameters. These are the options with exactly one value.
 
-    ``["--lr", "0.1", "--epochs=3", "--fp16", "--layers", "64", "32"]`` -> ``{"lr": "0.1", "epochs": "3"}``. A flag is
-    none, nor is an option with several values, one that is given twice, or what follows ``--``.
+    For example, ``["--lr", "0.1", "--epochs=3", "--fp16", "--layers", "64", "32"]`` becomes ``{"lr": "0.1", "epochs":
+    "3"}``. Flags, options with several values, options that are given twice, and arguments after a second ``--`` are
+    not returned.
     """
     words = list(itertools.takewhile(lambda word: word != "--", arguments))
     found: dict[str, list[list[str]]] = {}
@@ -125,13 +149,16 @@ def pairs_among(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def are_pairs(arguments: Sequence[str]) -> bool:
-    """Return whether a script's arguments are nothing but hyperparameters."""
+    """Return whether every argument of a script belongs to a hyperparameter, as the arguments ``--epochs 4`` do."""
     found = pairs_among(arguments)
     return len(arguments) == sum(1 if f"{option_of(name)}={value}" in arguments else 2 for name, value in found.items())
 
 
 def typed_value(text: str) -> Any:
-    """Return the number, boolean … that reaches a script as exactly this text; otherwise the text itself."""
+    """Return the value that a text represents, such as a number.
+
+    The text is returned unchanged if a script would receive the value as another text.
+    """
     value = decode_value(text)
     if isinstance(value, str | dict) or value is None or to_cmd_args({"x": value})[1] != text:
         return text
@@ -139,7 +166,9 @@ def typed_value(text: str) -> Any:
 
 
 def inputs(texts: Sequence[str]) -> dict[str, str] | None:
-    """``["train=data", "more"]`` -> channels; a path without a name is the channel ``training``, as in ``fit(path)``.
+    """Convert the values of ``--input`` to channels. A path without a name is the channel ``training``.
+
+    Return None if no value is given.
 
     Raises:
         ConfigurationError: a channel is given twice.
@@ -147,7 +176,7 @@ def inputs(texts: Sequence[str]) -> dict[str, str] | None:
     channels: dict[str, str] = {}
     for text in texts:
         name, equals, path = text.partition("=")
-        # A path may hold "=" itself; a channel's name holds no slash.
+        # A path may contain "=". A channel's name never contains a slash.
         if not equals or "/" in name or Path(text).exists():
             name, path = "training", text
         _add(channels, "--input", name, path)
@@ -188,7 +217,7 @@ def repeated(parser: argparse._ActionsContainer, *words: str) -> None:
 
 
 def add_logs(parser: argparse._ActionsContainer) -> None:
-    """Add what says how much of the logs is shown while waiting."""
+    """Add the options that select the log lines to show while the command waits."""
     parser.add_argument("--no-logs", action="store_true", help="wait without showing the logs")
     parser.add_argument(
         "--all", action="store_true",
@@ -197,11 +226,11 @@ def add_logs(parser: argparse._ActionsContainer) -> None:
 
 
 def add_dispatcher(parser: argparse._ActionsContainer, what: str) -> None:
-    """Add what names a dispatcher.
+    """Add the options that select a dispatcher.
 
     Args:
-        parser: Where to.
-        what: What it is for, for the help.
+        parser: The parser.
+        what: The help text of ``--dispatcher``.
     """
     parser.add_argument("--dispatcher", metavar="[USER@]HOST|ray", help=what)
     repeated(
@@ -210,10 +239,10 @@ def add_dispatcher(parser: argparse._ActionsContainer, what: str) -> None:
 
 
 def dispatcher_options(args: argparse.Namespace) -> dict[str, str]:
-    """What :func:`add_dispatcher` says of options.
+    """Return the values of ``--dispatcher-option``.
 
     Raises:
-        ConfigurationError: there are some, and no dispatcher.
+        ConfigurationError: options are given without a dispatcher.
     """
     given = dict(pairs("--dispatcher-option", args.dispatcher_option))
     if given and args.dispatcher is None:

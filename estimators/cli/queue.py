@@ -1,4 +1,4 @@
-"""``fleetfit queue``: jobs that wait for their turn on this machine."""
+"""Shows the jobs that run or wait in the queues of this machine: ``fleetfit queue``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ examples:
 
 
 def add(subparsers: Any) -> None:
-    """Add the command."""
+    """Add the command ``queue`` to the command line."""
     command = subparsers.add_parser(
         "queue", help="show the queues of this machine", epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -35,7 +35,7 @@ def add(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show them."""
+    """Print the jobs that run or wait in the queues."""
     from estimators.job.errors import ConfigurationError
     from estimators.job.queueing import order
     from estimators.records.queues import Queue, machine, queue_names
@@ -75,7 +75,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _placed(entries: list[Entry], waiting: list[Entry]) -> list[tuple[int | None, Entry]]:
-    """Return those that run, and then those that wait, with their places."""
+    """Return the running jobs, followed by the waiting jobs.
+
+    Each waiting job has its place in the queue, from 1. The place of a running job is None.
+    """
     running = sorted((one for one in entries if one.running), key=lambda one: one.since)
     return [*((None, one) for one in running), *enumerate(waiting, 1)]
 

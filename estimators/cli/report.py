@@ -1,4 +1,4 @@
-"""``fleetfit report JOB``: everything about a job, as one HTML file."""
+"""Writes the report of a job as one HTML file: ``fleetfit report JOB``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from estimators.job.errors import ConfigurationError
 
 
 def add(subparsers: Any) -> None:
-    """Add the command."""
+    """Add the command ``report`` to the command line."""
     parser = subparsers.add_parser(
         "report", help="write a job's report as one HTML file",
         description="Writes one HTML file with a job's table, plots, ranks and provenance. The file can be opened "
@@ -24,7 +24,7 @@ def add(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write it."""
+    """Write the report of a job as an HTML file, or print the result as JSON."""
     from estimators.client.compare import compare
 
     comparison = compare(jobnames.resolve_unless_path(args.job))

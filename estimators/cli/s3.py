@@ -1,4 +1,4 @@
-"""``fleetfit s3``: a folder of this machine as an S3 server."""
+"""Serves a folder of this machine over the S3 API: ``fleetfit s3``."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from typing import Any
 from estimators.cli import Exit, console, parsing
 from estimators.job.errors import ConfigurationError
 
-#: Fix the credentials, which are new ones for each server otherwise. Not options: every user can read those.
+#: Variables that set the credentials; by default, each server creates new ones. These are variables rather than
+#: options, because every user of a machine can read the options of a process.
 KEY = "FLEETFIT_S3_KEY"
 SECRET = "FLEETFIT_S3_SECRET"
-#: What `--env` tells of the server that it leaves running.
+#: Variable with the PID of the server that `--env` starts in the background.
 PID = "FLEETFIT_S3_PID"
 
 _EXAMPLES = f"""\
@@ -33,7 +34,7 @@ AWS command line and fleetfit's jobs use the server.
 
 
 def add(subparsers: Any) -> None:
-    """Add the command."""
+    """Add the command ``s3`` to the command line."""
     command = subparsers.add_parser(
         "s3", help="serve a folder over the S3 API", epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -48,7 +49,7 @@ def add(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve."""
+    """Start the server. Unless the server runs in the background, wait until the server stops."""
     from estimators.service import packages
     from estimators.service.s3.server import S3Server
 
@@ -72,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _serve(server: Any, lines: list[str]) -> int:
-    """Wait for Ctrl-C, SIGTERM, or the server's own end."""
+    """Wait until Ctrl-C or SIGTERM arrives or the server exits, and return the exit status."""
 
     def ended(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

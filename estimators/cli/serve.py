@@ -1,4 +1,4 @@
-"""``fleetfit serve``: SageMaker's training API on this machine."""
+"""Serves SageMaker's training API on this machine: ``fleetfit serve``."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ keys. Jobs continue when the endpoint ends, and the next endpoint finds these jo
 """
 
 
-#: Jobs that the endpoint hands to a queue at once, unless it is told otherwise: each has a process that waits.
+#: Default for the maximum number of jobs that the endpoint puts into a queue. Each waiting job occupies a process.
 _QUEUED = 16
 
 
 def add(subparsers: Any) -> None:
-    """Add the command."""
+    """Add the command ``serve`` to the command line."""
     command = subparsers.add_parser(
         "serve", help="serve SageMaker's training API", epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -98,7 +98,7 @@ def add(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve."""
+    """Serve the API until SIGINT or SIGTERM."""
     from estimators.service import packages
 
     packages.check()
@@ -144,7 +144,7 @@ def run(args: argparse.Namespace) -> int:
                 f"at most {most} at a time{f' in the queue {args.queue}' if args.queue else ''}. Ctrl-C ends the "
                 "endpoint."
             )
-            while not told.wait(0.5):  # a signal in the moment in which the wait begins would not end it
+            while not told.wait(0.5):  # a signal that arrives just before the wait would not interrupt it
                 pass
             left = service.queue.running
         if left:
@@ -156,7 +156,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _installed(args: argparse.Namespace, place: EndpointFiles, address: Address, ended: contextlib.ExitStack) -> bool:
-    """Put the SDK's configuration where the SDK looks by itself, until the endpoint ends."""
+    """Install the SageMaker SDK's configuration file at its default path until the endpoint exits.
+
+    Return whether the file was installed.
+    """
     from estimators.service import profile
 
     if args.no_profile or args.no_sdk_config:

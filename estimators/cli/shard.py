@@ -1,4 +1,4 @@
-"""``fleetfit shard``."""
+"""Splits a file of records into several files: ``fleetfit shard``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ of hosts, all hosts get about the same amount of data.
 
 
 def add(subparsers: Any) -> None:
-    """Add the command."""
+    """Add the command ``shard`` to the command line."""
     shard = subparsers.add_parser(
         "shard", help="split a large file of records into several files", epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -35,7 +35,10 @@ def add(subparsers: Any) -> None:
 
 
 def run_shard(args: argparse.Namespace) -> int:
-    """Divide a file, with the agent's program: it knows the formats, and reads S3."""
+    """Split a file of records.
+
+    The agent's program splits the file, because this program can parse the formats and read from S3.
+    """
     import os
     import subprocess
     import sys
@@ -45,7 +48,7 @@ def run_shard(args: argparse.Namespace) -> int:
     from estimators.job.inputs import normalise_uri
 
     program = os.path.join(Path(next(iter(container.__path__))).resolve(), "__main__.py")
-    # The program has a working directory of its own.
+    # Absolute URIs do not depend on the program's working directory.
     words = [
         normalise_uri(args.source),
         normalise_uri(args.target),

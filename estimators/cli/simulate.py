@@ -1,4 +1,4 @@
-"""``fleetfit simulate JOB``: what a job would take and cost on hosts that are taken away."""
+"""Predicts a job's duration and cost on hosts that can be interrupted: ``fleetfit simulate JOB``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ examples:
 
 
 def add(subparsers: Any) -> None:
-    """Add the command."""
+    """Add the command ``simulate`` to the command line."""
     parser = subparsers.add_parser(
         "simulate", help="predict a job's time and cost on other hosts and on a spot market", epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -66,7 +66,7 @@ def add(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Simulate it."""
+    """Simulate the job, and print the prediction."""
     from estimators.client.compare import compare
     from estimators.client.simulation.forecast import simulate
     from estimators.client.simulation.model import Timings

@@ -1,4 +1,4 @@
-"""``fleetfit tensorboard``: TensorBoard on all jobs."""
+"""Runs TensorBoard on the event files of all jobs: ``fleetfit tensorboard``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from estimators.cli import jobnames, parsing
 
 
 def add(subparsers: Any) -> None:
-    """Add the command."""
+    """Add the command ``tensorboard`` to the command line."""
     parser = subparsers.add_parser(
         "tensorboard", help="open TensorBoard on all jobs",
         description="Runs TensorBoard on the event files of all jobs, or of the named jobs. Adds jobs that start "
@@ -24,7 +24,7 @@ def add(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run it until it is interrupted."""
+    """Run TensorBoard until Ctrl-C, or list the event files."""
     from estimators.cli import tensorboard_server
 
     jobs = jobnames.resolve_all(args.jobs)

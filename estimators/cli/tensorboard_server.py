@@ -1,4 +1,4 @@
-"""TensorBoard on the event files of jobs, each job under its own name."""
+"""Runs TensorBoard on the event files of jobs. Each job is shown under the job's name."""
 
 from __future__ import annotations
 
@@ -17,21 +17,24 @@ from estimators.cli import Exit, console
 from estimators.job.errors import UnsupportedError
 from estimators.records.record import JobRecord, job_names
 
-#: How often to look for jobs that have started, in seconds.
+#: Interval between searches for new jobs, in seconds.
 _REFRESH_SECONDS = 5.0
-#: Below a host's /opt/ml: where event files are looked for.
+#: Folders in a host's /opt/ml that are searched for event files.
 _PLACES = ("output/tensorboard", "output/data", "model", "checkpoints")
 _PATTERN = "events.out.tfevents.*"
 
 
 def event_folders(jobs: Sequence[str] = ()) -> dict[str, Path]:
-    """Return where the event files are: job (and place, where a job has several) -> folder.
+    """Return the folders that contain event files, as a mapping from labels.
+
+    The label of the first host's ``output/tensorboard`` is the job's name. The label of any other folder consists of
+    the names of the job, the host and the folder.
 
     Args:
-        jobs: Their names; none for all.
+        jobs: The names of jobs. With an empty sequence, all jobs are searched.
 
     Raises:
-        JobNotFoundError: there is no such job.
+        JobNotFoundError: a named job does not exist.
     """
     found: dict[str, Path] = {}
     for name in jobs or job_names():
@@ -51,14 +54,21 @@ def event_folders(jobs: Sequence[str] = ()) -> dict[str, Path]:
 
 
 def show(jobs: Sequence[str]) -> int:
-    """Print where the event files are."""
+    """Print the folders that contain event files."""
     for name, folder in event_folders(jobs).items():
         console.out(f"{name}\t{folder}")
     return Exit.OK
 
 
 def serve(jobs: Sequence[str], *, port: int = 0) -> int:
-    """Run TensorBoard on this machine's loopback until it is interrupted; returns its exit status.
+    """Run TensorBoard on the loopback address of this machine until TensorBoard exits or an interrupt arrives.
+
+    Args:
+        jobs: The names of the jobs to show. With an empty sequence, all jobs are shown.
+        port: The port. 0 means a free port.
+
+    Returns:
+        The exit status of TensorBoard.
 
     Raises:
         UnsupportedError: TensorBoard is not installed.
@@ -88,7 +98,10 @@ def serve(jobs: Sequence[str], *, port: int = 0) -> int:
 
 
 def _link(links: Path, jobs: Sequence[str]) -> int:
-    """Have a link for each folder of event files; returns how many there are."""
+    """Create a link to each folder that contains event files, and remove obsolete links.
+
+    Return the number of folders.
+    """
     found = event_folders(jobs)
     for name, folder in found.items():
         link = links / name

@@ -1,4 +1,4 @@
-"""``fleetfit track``: tell a tracker of jobs that it does not know, or not whole."""
+"""Sends jobs, or the missing part of their data, to a tracker: ``fleetfit track``."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ examples:
   fleetfit track mlflow=http://tracking:5000 JOB OTHER-JOB
   fleetfit track tensorboard=runs $(fleetfit list --quiet)
 """
-#: A person waits: an answer that does not come is not waited for as long as by a job's own thread.
+#: Shorter timeouts than those in a job's own thread, because a person is waiting for the command.
 _PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
 
 
 def add(subparsers: Any) -> None:
-    """Add the command."""
+    """Add the command ``track`` to the command line."""
     track = subparsers.add_parser(
         "track", help="send jobs to MLflow, Weights & Biases or TensorBoard", epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -32,7 +32,7 @@ def add(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Send jobs to a tracker."""
+    """Send the named jobs and tuning jobs to a tracker."""
     from estimators.client.attaching import find_job
     from estimators.client.trackers import parse
     from estimators.tuning import tracking

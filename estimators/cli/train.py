@@ -1,4 +1,4 @@
-"""``fleetfit train`` and ``fleetfit plan``."""
+"""Runs jobs and shows plans of jobs: ``fleetfit train`` and ``fleetfit plan``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ examples:
 
 
 def add(subparsers: Any) -> None:
-    """Add both commands."""
+    """Add the commands ``train`` and ``plan`` to the command line."""
     formatter = argparse.RawDescriptionHelpFormatter
     train = subparsers.add_parser(
         "train", help="run a training job", epilog=_EXAMPLES, formatter_class=formatter,
@@ -78,7 +78,7 @@ def add(subparsers: Any) -> None:
 
 
 def run_plan(args: argparse.Namespace) -> int:
-    """Show the plan."""
+    """Print the plan of a job. Nothing is started."""
     if getattr(args, "schema", False):
         from estimators.client.jobfiles.schema import schema
 
@@ -95,7 +95,7 @@ def run_plan(args: argparse.Namespace) -> int:
 
 
 def run_train(args: argparse.Namespace) -> int:
-    """Start a job and wait for it."""
+    """Start a job, and wait until it ends unless ``--no-wait`` is given."""
     if args.dry_run:
         return run_plan(args)
     if args.debug:
@@ -118,7 +118,7 @@ def run_train(args: argparse.Namespace) -> int:
         if sys.stdout.isatty():
             console.say(f"`fleetfit logs -f {job.name}` follows the job, `fleetfit stop {job.name}` stops it.")
         return Exit.OK
-    # With --json standard output is the result's alone, however the job ended.
+    # With --json, only the result is written to standard output, even if the job fails.
     show = parsing.logs(args) if not args.json else False
     with terminate_like_interrupt() as terminated:
         try:
@@ -139,20 +139,20 @@ def run_train(args: argparse.Namespace) -> int:
 
 
 def _callbacks(args: argparse.Namespace) -> list[Callback]:
-    """Return what is told of the job while it is waited for."""
+    """Return the callbacks that ``--track`` and ``--notify`` select."""
     from estimators.client import notifying, trackers
 
     return [*(trackers.parse(text) for text in args.track), *(notifying.parse(text) for text in args.notify)]
 
 
 def _out_result(args: argparse.Namespace, job: TrainingJob | None) -> None:
-    """Print the result of a job that is over, where JSON is asked for."""
+    """Print the result of a job as JSON if ``--json`` is given and the job has ended."""
     if args.json and job is not None and job.status.is_terminal:
         console.out_json(job.result().to_dict())
 
 
 def run_debug(args: argparse.Namespace) -> int:
-    """Run the entry point as one process in this terminal."""
+    """Run the entry point as one process in this terminal, and return the exit code of the process."""
     from estimators.client import debugging
 
     args.strategy, args.processes, args.option = None, None, []
@@ -167,7 +167,11 @@ def run_debug(args: argparse.Namespace) -> int:
 
 
 def ended(job: TrainingJob) -> int:
-    """Return the exit status for a job that is over."""
+    """Return the exit status for a job that has ended. Print a message if the job was stopped.
+
+    Returns:
+        0 if the job completed; 1 if the job failed; 4 if the job was stopped.
+    """
     status = str(job.status)
     if status == "Completed":
         return Exit.OK
@@ -180,9 +184,10 @@ def ended(job: TrainingJob) -> int:
 
 @contextlib.contextmanager
 def terminate_like_interrupt() -> Iterator[list[int]]:
-    """Give a script that is being trained the time to save when we are asked to end, as after Ctrl-C.
+    """Return a context in which SIGTERM and SIGHUP stop the job as Ctrl-C does.
 
-    A signal that we were started to ignore stays ignored: under ``nohup`` a job outlives its terminal.
+    The script then has time to save its state. If this process was started with one of these signals ignored, the
+    signal stays ignored. Therefore a job under ``nohup`` continues after its terminal is closed.
     """
     received: list[int] = []
 

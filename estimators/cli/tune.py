@@ -1,4 +1,4 @@
-"""``fleetfit tune`` and ``fleetfit tuning``: studies of many jobs."""
+"""Runs, lists and shows tuning jobs: ``fleetfit tune`` and ``fleetfit tuning``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ examples:
   fleetfit tuning NAME --report study.html
 """
 
-#: What may be written for a strategy of the search.
+#: Names of search strategies on the command line -> names of SageMaker's API.
 SEARCHES = {
     "bayesian": "Bayesian",
     "random": "Random",
@@ -41,12 +41,12 @@ SEARCHES = {
     "asha": "ASHA",
     "pbt": "PBT",
 }
-#: How long trackers may take at the end, in seconds.
+#: Maximum time to wait for trackers after the tuning job's end, in seconds.
 _TRACKERS_S = 30.0
 
 
 def add(subparsers: Any) -> None:
-    """Add both commands."""
+    """Add the commands ``tune`` and ``tuning`` to the command line."""
     formatter = argparse.RawDescriptionHelpFormatter
     tune = subparsers.add_parser(
         "tune", help="search for good hyperparameters with many jobs", epilog=_EXAMPLES, formatter_class=formatter,
@@ -136,7 +136,7 @@ def add(subparsers: Any) -> None:
 
 
 def run_tune(args: argparse.Namespace) -> int:
-    """Start a tuning job, and show it."""
+    """Start a tuning job. Unless ``--no-wait`` is given, show the trials until the tuning job ends."""
     from estimators.client import trackers
 
     _check_report(args.report)
@@ -168,7 +168,7 @@ def run_tune(args: argparse.Namespace) -> int:
 
 
 def run_tuning(args: argparse.Namespace) -> int:
-    """List tuning jobs, or show one."""
+    """List the tuning jobs, or show or stop a single tuning job."""
     from estimators.results import tables
     from estimators.tuning import running
     from estimators.tuning.analytics import describe
@@ -196,7 +196,7 @@ def run_tuning(args: argparse.Namespace) -> int:
         console.say(held_up)
     head, rows = cells(record, sorted_rows(record))
     width = tables.terminal_width()
-    if width is not None:  # without the jobs' names, which the trials' numbers stand for
+    if width is not None:  # leave out the jobs' names; the trials' numbers identify the trials
         head, rows = head[:-1], [row[:-1] for row in rows]
     console.out(tables.numbers(head, rows, width))
     return Exit.OK

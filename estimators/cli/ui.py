@@ -1,4 +1,4 @@
-"""``fleetfit ui``: the jobs in a browser."""
+"""Serves pages that show the jobs in a browser: ``fleetfit ui``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from estimators.cli import Exit, console, parsing
 
 
 def add(subparsers: Any) -> None:
-    """Add the command."""
+    """Add the command ``ui`` to the command line."""
     command = subparsers.add_parser(
         "ui", help="show jobs in a browser",
         description="Serves pages that show the jobs of $FLEETFIT_HOME. On these pages, you can also stop, resume and "
@@ -23,7 +23,7 @@ def add(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve."""
+    """Serve the pages until SIGINT or SIGTERM."""
     from estimators.service import packages
 
     packages.check()
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
         with Page(args.port) as page:
             console.out(page.link)
             console.say("the link works once, in one browser. Ctrl-C ends the page; jobs continue.")
-            while not told.wait(0.5):  # a signal in the moment in which the wait begins would not end it
+            while not told.wait(0.5):  # a signal that arrives just before the wait would not interrupt it
                 pass
         return Exit.OK
     finally:

@@ -1,4 +1,4 @@
-"""``fleetfit doctor``, ``clean``, ``install`` and ``version``."""
+"""Diagnoses, cleans and installs: ``fleetfit doctor``, ``clean``, ``install`` and ``version``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ examples:
                                           Horovod for TensorFlow and PyTorch
 """
 
-#: Extras that `fleetfit install` adds one by one. TensorFlow, whose builds must not meet, has a step of its own.
+#: Extras that `fleetfit install` can install separately. TensorFlow is none of them: its builds exclude each other, so
+#: a step of its own installs it.
 EXTRAS = (
     "docker", "functions", "jobfiles", "mlflow", "mpi", "notebook", "plots", "ray", "ray-tune", "s3",
     "sagemaker", "service", "simulation", "spark", "tensorboard", "test", "torch", "tuning", "wandb",
@@ -49,7 +50,7 @@ INSTALLABLE = ("all", "horovod", "pipe", *EXTRAS)
 
 
 def add(subparsers: Any) -> None:
-    """Add the commands."""
+    """Add the commands ``doctor``, ``clean``, ``install`` and ``version`` to the command line."""
     formatter = argparse.RawDescriptionHelpFormatter
 
     doctor = subparsers.add_parser(
@@ -103,12 +104,12 @@ def add(subparsers: Any) -> None:
 
 
 def _searched_by_name() -> list[str]:
-    """The backends that are asked for what jobs have left there when they are named."""
+    """Return the names of the backends whose leftovers are searched only if the command line names the backend."""
     return [name for name, fleet in fleets.FLEETS.items() if fleet.capabilities.searched_by_name]
 
 
 def run_doctor(args: argparse.Namespace) -> int:
-    """Show what is installed."""
+    """Show the installed software and the problems."""
     from estimators.cli import doctor
 
     report = doctor.diagnose(deep=args.deep, hosts=args.hosts)
@@ -120,7 +121,7 @@ def run_doctor(args: argparse.Namespace) -> int:
 
 
 def run_clean(args: argparse.Namespace) -> int:
-    """Remove what is not needed any more."""
+    """Remove leftovers and, with options, old jobs and caches."""
     from container.system.machine import format_bytes
     from estimators.cli import clean
 
@@ -164,7 +165,10 @@ def run_clean(args: argparse.Namespace) -> int:
 
 
 def _offer(jobs: list[Item]) -> str:
-    """What finished jobs hold, and how to have them removed; empty where there are none."""
+    """Return a text with the size of the finished jobs, and with the options that remove these jobs.
+
+    Return ``""`` if there are no finished jobs.
+    """
     from container.system.machine import format_bytes
 
     if not jobs:
@@ -178,7 +182,7 @@ def _offer(jobs: list[Item]) -> str:
 
 
 def run_install(args: argparse.Namespace) -> int:
-    """Install what trainings need, or a part of it."""
+    """Install all software that trainings need, or only the named part."""
     from estimators.provision import command, venvs
 
     here = Path(sys.prefix) if venvs.is_environment(Path(sys.prefix)) else None
@@ -197,7 +201,11 @@ def run_install(args: argparse.Namespace) -> int:
 
 
 def _frameworks(words: list[str]) -> list[str]:
-    """Return the frameworks that Horovod is to be built for."""
+    """Return the frameworks for which to build Horovod.
+
+    Raises:
+        ConfigurationError: Horovod cannot be built for the framework that a word names.
+    """
     for word in words:
         if word not in ("tensorflow", "torch"):
             raise ConfigurationError(
@@ -207,7 +215,14 @@ def _frameworks(words: list[str]) -> list[str]:
 
 
 def _install_one(what: str, prefix: Path, frameworks: list[str]) -> int:
-    """Install Horovod (without frameworks for those that are there), the reader of Pipe mode, or an extra."""
+    """Install Horovod, the Pipe mode reader, or an extra.
+
+    Args:
+        what: The name of the part.
+        prefix: The folder of the environment.
+        frameworks: The frameworks for which Horovod is built. With an empty list, the frameworks that
+            ``FLEETFIT_HOROVOD`` or the installed packages determine.
+    """
     from container.system.files import cache_root
     from estimators.provision import horovod, packages, pipe_reader
     from estimators.provision.errors import CommandFailed, ProvisionError
@@ -242,13 +257,13 @@ def _install_one(what: str, prefix: Path, frameworks: list[str]) -> int:
 
 
 def run_version(args: argparse.Namespace) -> int:
-    """Show the version."""
+    """Print the version of fleetfit."""
     console.out(f"fleetfit {version_text()}")
     return Exit.OK
 
 
 def version_text() -> str:
-    """Return the installed version."""
+    """Return the installed version of fleetfit, or ``(not installed)``."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

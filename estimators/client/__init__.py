@@ -1,1 +1,1 @@
-"""What users hold: the estimator, the training job, its plan, and what shows them."""
+"""Contains the user's interface: estimators, training jobs, plans, and their display in terminals and notebooks."""

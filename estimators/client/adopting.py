@@ -1,4 +1,4 @@
-"""Records of jobs that are elsewhere and not here: started on another machine, or by another client."""
+"""Creates local records for jobs that another machine or another client has started."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.records import status as statuses
 from estimators.records.record import JobRecord
 
-#: How long a dispatcher may take to say the first of a job, in seconds: our code may have to be brought there.
+#: Maximum time to wait for a dispatcher's first message about a job, in seconds. Our code may have to be copied first.
 _FIRST_NEWS_S = 60.0
 _LOOK_S = 0.02
 
 
 def adopt(name: str, session: Any = None, *, not_here: JobNotFoundError) -> TrainingJob:
-    """Find a job on SageMaker, make its record and follow it.
+    """Find a job on SageMaker, create a local record for the job, and start a supervisor that follows the job.
 
     Args:
         name: The job's name.
         session: The user's boto3 or SageMaker session.
-        not_here: What to raise where SageMaker is not to be asked.
+        not_here: The error to raise if SageMaker cannot be asked because no session is given and no region is
+            configured.
 
     Raises:
-        JobNotFoundError: SageMaker does not have it, or could not be asked.
+        JobNotFoundError: SageMaker does not have the job, or the request to SageMaker failed.
     """
     if session is None and find_region() is None:
         raise not_here
@@ -57,7 +58,7 @@ def adopt(name: str, session: Any = None, *, not_here: JobNotFoundError) -> Trai
         now = time.time()
         fill(record, spec, options, None, now)
         status = statuses.mirrored(statuses.new_status(spec.to_request(), now), mirror.status_of(answer), now)
-        # The supervisor tells its end, when it has brought the logs.
+        # The supervisor sets the final status after it has downloaded the logs.
         status = {**status, "TrainingJobStatus": "InProgress"} if mirror.is_over(answer) else status
         record.write_status(statuses.with_own(status, elsewhere=True, taken=True))
     except BaseException:
@@ -68,17 +69,17 @@ def adopt(name: str, session: Any = None, *, not_here: JobNotFoundError) -> Trai
 
 
 def adopt_dispatched(name: str, dispatcher: str, options: Mapping[str, Any]) -> TrainingJob:
-    """Find a job at a dispatcher, make its record here and follow it.
+    """Find a job at a dispatcher, create a local record for the job, and start a supervisor that follows the job.
 
     Args:
         name: The job's name.
-        dispatcher: As of ``RunOptions``.
-        options: Its options.
+        dispatcher: The dispatcher, as in ``RunOptions``.
+        options: The dispatcher's options.
 
     Raises:
         ConfigurationError: the dispatcher's name or an option is wrong.
-        JobNotFoundError: it does not have the job.
-        JobUnreachableError: it is not reached.
+        JobNotFoundError: the dispatcher does not have the job.
+        JobUnreachableError: the dispatcher cannot be reached.
     """
     from estimators.backends import dispatchers
 

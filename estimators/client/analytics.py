@@ -1,4 +1,4 @@
-"""Metrics of a job in the form of the SageMaker SDK's ``TrainingJobAnalytics``."""
+"""Provides a job's metrics in the form of the SageMaker SDK's ``TrainingJobAnalytics``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class TrainingJobAnalytics:
-    """The metrics of one job.
+    """The metrics of a job. The methods are the methods of the SageMaker SDK's class with the same name.
 
     Args:
         job: The job.
@@ -26,12 +26,13 @@ class TrainingJobAnalytics:
         return f"<TrainingJobAnalytics of {self._job.name!r}>"
 
     def dataframe(self, force_refresh: bool = False) -> pandas.DataFrame:
-        """Return a row per value: ``timestamp`` (seconds since the first value), ``metric_name``, ``value``.
+        """Return a table with one row for each value: ``timestamp``, ``metric_name`` and ``value``.
 
-        The rows hold the values of all ranks; ``job.metrics()`` also has the rank of each value.
+        The timestamp is the number of seconds since the first value. The rows hold the values of all ranks. The table
+        of ``job.metrics()`` also shows the rank of each value.
 
         Args:
-            force_refresh: No effect, because nothing is cached; accepted as in the SDK.
+            force_refresh: An argument of the SageMaker SDK that has no effect here, because nothing is cached.
         """
         del force_refresh
         metrics = self._job.metrics()

@@ -1,4 +1,7 @@
-"""An estimator's settings from a job's record: the inverse of :mod:`estimators.client.request_builder`."""
+"""Attaches to jobs, and restores an estimator's settings from a job's record.
+
+The module :mod:`estimators.client.request_builder` does the inverse, and builds a job's request from settings.
+"""
 
 from __future__ import annotations
 
@@ -27,19 +30,19 @@ def find_job(
     dispatcher: str | None = None,
     dispatcher_options: Mapping[str, Any] | None = None,
 ) -> TrainingJob:
-    """Return the handle of a job that is on record here, at a dispatcher, or on SageMaker.
+    """Return the handle of a job that has a local record, or that a dispatcher or SageMaker knows.
 
-    SageMaker is asked only where a session is given or a region is configured.
+    SageMaker is asked only if a session is given or a region is configured.
 
     Args:
         name: The job's name.
         session: The user's boto3 or SageMaker session.
-        dispatcher: Where to look if it is not on record here.
-        dispatcher_options: How that is reached.
+        dispatcher: The dispatcher to ask if the job has no local record.
+        dispatcher_options: The dispatcher's options.
 
     Raises:
-        JobNotFoundError: there is no such job.
-        ConfigurationError: a job of that name on record here is none of the dispatcher's.
+        JobNotFoundError: the job does not exist.
+        ConfigurationError: the job has a local record, but does not run at the given dispatcher.
     """
     try:
         job = TrainingJob(JobRecord.open(name))
@@ -65,12 +68,14 @@ def find_job(
 
 
 def settings_of(record: JobRecord, session: Any = None, *, passes_model_dir: bool) -> Settings:
-    """Return the settings with which the same job could be started again, its code being the record's copy.
+    """Return the settings that start the same job again.
+
+    The settings name the record's copy of the code.
 
     Args:
         record: The job's record.
-        session: The session for jobs to come.
-        passes_model_dir: Whether the estimator has a ``model_dir`` of its own.
+        session: The session for new jobs.
+        passes_model_dir: Whether the estimator has an argument ``model_dir``.
     """
     spec = TrainingJobSpec.from_request(record.read_request())
     options = JobOptions.from_dict(record.read_options())
@@ -78,13 +83,13 @@ def settings_of(record: JobRecord, session: Any = None, *, passes_model_dir: boo
     user = spec.user_hyperparameters
     if (
         spec.algorithm.image is not None and spec.program is None
-    ):  # they are texts, which need not be written again as they were
+    ):  # pass the texts on, because encoding the decoded values may produce other texts
         user = {name: spec.hyperparameters[name] for name in user}
     model_dir: Any = None
     if passes_model_dir:
         model_dir = user.pop(codec.MODEL_DIR, False)
         if isinstance(model_dir, str) and _is_default(model_dir, spec):
-            model_dir = None  # which may be another one for the next job
+            model_dir = None  # the default may be another path for the next job
     source = record.source_dir
     resources, checkpoint, vpc = spec.resources, spec.checkpoint, spec.vpc
     log_level = decoded.get(codec.LOG_LEVEL)
@@ -146,5 +151,5 @@ def _is_default(model_dir: str, spec: TrainingJobSpec) -> bool:
 
 
 def _output_path(spec: TrainingJobSpec, record: JobRecord) -> str | None:
-    """Return the output path that was given; None for the default."""
+    """Return the output path that the user gave, or None if the user gave no output path."""
     return None if spec.output.path == record.path.parent.as_uri() else spec.output.path

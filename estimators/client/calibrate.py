@@ -1,4 +1,4 @@
-"""The short runs that a calibration is made of."""
+"""Runs the short trainings from whose measurements a calibration is computed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from estimators.results.advice.calibration import Observation
 from estimators.results.comparison.comparison import Comparison
 from estimators.results.result import Result
 
-#: Perceptrons: 0.1 and 5.0 million parameters to fit to, 1.3 million to check by.
+#: Layers of perceptrons: 0.1 and 5.0 million parameters for the fit, 1.3 million for the check.
 SMALL, LARGE, BETWEEN = "64,300,256,10", "512,1152,2048,1000,10", "256,1024,900,100,10"
-#: What the probe reports of each model.
+#: Metrics that the probe reports for each model.
 _REPORTED = ("gradient_bytes", "step_s", "own_s")
 
 _SCRIPT = """\
@@ -42,17 +42,17 @@ def estimator(
     batch_size: int = 32,
     **arguments: Any,
 ) -> TensorFlow:
-    """Return an estimator of the probe: each process is a host of its own.
+    """Return an estimator that runs the probe as one process on each host.
 
     Args:
-        strategy: ``mpi``, ``collective_all_reduce`` or ``parameter_server``.
-        processes: How many.
-        models: Units of each perceptron's layers.
-        source_dir: A folder with the script, from :func:`script`.
-        instance_type: Where.
-        seconds: Of timed steps of each model.
-        batch_size: Records of each process's step.
-        arguments: More of the estimator's.
+        strategy: The strategy: ``mpi``, ``collective_all_reduce`` or ``parameter_server``.
+        processes: The number of processes.
+        models: The perceptrons. Each text lists the number of units of each layer, such as ``64,300,10``.
+        source_dir: The folder with the script, from :func:`script`.
+        instance_type: The instance type of the hosts.
+        seconds: The duration of the timed steps of each model, in seconds.
+        batch_size: The number of records in a step of one process.
+        arguments: More arguments of the estimator.
     """
     kinds: dict[str, Any] = {
         "mpi": MPI(),
@@ -76,7 +76,7 @@ def estimator(
 
 @contextmanager
 def script() -> Iterator[str]:
-    """A folder with the probe's script."""
+    """Yield a temporary folder that contains the probe's script. The folder is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="probe-") as folder:
         Path(folder, "probe.py").write_text(_SCRIPT, encoding="utf-8")
         yield folder
@@ -93,18 +93,20 @@ def measure(
 ) -> Comparison:
     """Run the probe under each strategy with each number of processes, one job after another.
 
+    Each job trains all perceptrons.
+
     Args:
-        strategies: Which.
-        counts: How many processes.
-        models: Units of each perceptron's layers; a job trains all of them.
-        instance_type: Where.
-        seconds: Of timed steps of each model.
-        alone: Whether to run one process by itself, too.
+        strategies: The strategies.
+        counts: The numbers of processes.
+        models: The perceptrons. Each text lists the number of units of each layer, such as ``64,300,10``.
+        instance_type: The instance type of the hosts.
+        seconds: The duration of the timed steps of each model, in seconds.
+        alone: Whether to also run a job with a single process.
     """
     with script() as folder:
         settings: dict[str, Any] = {"source_dir": folder, "instance_type": instance_type, "seconds": seconds}
         runs: dict[str, TensorFlow] = {}
-        if alone:  # it exchanges nothing, so what is always there will do
+        if alone:  # one process exchanges nothing, so use the strategy that is always available
             runs["alone"] = estimator("collective_all_reduce", 1, models, **settings)
         for processes in counts:
             for strategy in strategies:
@@ -113,16 +115,16 @@ def measure(
 
 
 def observations(comparison: Comparison) -> tuple[Observation, ...]:
-    """Return what the completed runs measured."""
+    """Return the measurements of all completed runs of a comparison."""
     return tuple(
         one for group in comparison.groups for result in group.completed for one in observations_of(result)
     )  # fmt: skip
 
 
 def observations_of(result: Result) -> list[Observation]:
-    """What one run of the probe measured, model by model: the median over the ranks. Pure.
+    """Return the measurements of one run, one for each model.
 
-    Every rank reports the models in the same order.
+    Each measurement is the median of all ranks' values. Every rank reports the models in the same order.
     """
     by_rank: dict[int | None, dict[str, list[float]]] = {}
     for point in result.series:

@@ -1,8 +1,9 @@
-"""``fit(callbacks=[…])``: the caller's own code, called while it waits for a job.
+"""Calls the user's callbacks while ``fit(callbacks=[…])`` waits for a job.
 
-Callbacks run in the process and thread that waits, between the log's lines, so they may plot, print or stop the job;
-they see what a job reports, not the training process itself. An exception of theirs ends a job that is tied to the
-caller (the script has ``interrupt_grace`` to save) and comes out of ``fit()``.
+Callbacks run in the caller's process, in the thread that waits. They are called between the lines of the log. A
+callback may plot, print or stop the job. Callbacks receive the values and events that the job reports, and have no
+access to the training process. If a callback raises an exception, ``fit()`` raises this exception. A job that is tied
+to the caller is then stopped, and the script has ``interrupt_grace`` seconds to save its state.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from estimators.client.training_job import TrainingJob
     from estimators.records.record import JobRecord
 
-#: So many events are held in memory while callbacks are told of them.
+#: Maximum number of events that are read at once.
 _AT_ONCE = 2000
 
 
@@ -33,9 +34,9 @@ class Metric:
     Attributes:
         name: The metric's name.
         value: The value.
-        rank: The rank; None if the process is not a rank.
-        host: The host.
-        time: Seconds since the epoch.
+        rank: The rank of the process, or None if the process is not a rank.
+        host: The name of the process's host.
+        time: The time of the report, in seconds since the epoch.
         attempt: The number of the job's attempt, from 0.
     """
 
@@ -48,16 +49,19 @@ class Metric:
 
 
 class Callback:
-    """Base of the callbacks that ``fit()`` and ``wait()`` call. Override any method; by default, each does nothing."""
+    """The base class of the callbacks that ``fit()`` and ``wait()`` call.
+
+    A subclass overrides any of the methods. The methods of the base class do nothing.
+    """
 
     def on_metric(self, job: TrainingJob, metric: Metric) -> None:
-        """Called for each new value of a metric."""
+        """Handle a new value of a metric."""
 
     def on_event(self, job: TrainingJob, event: Event) -> None:
-        """Called for each event in the job's record: phases, processes, checkpoints, and also metrics."""
+        """Handle an event in the job's record, such as the start of a phase, a checkpoint or a metric."""
 
     def on_end(self, job: TrainingJob) -> None:
-        """Called when the job has ended, in any status, before ``fit()`` returns or raises."""
+        """Handle the end of the job, with any status. ``fit()`` calls this method before it returns or raises."""
 
 
 #: The argument ``callbacks``.
@@ -65,10 +69,12 @@ Callbacks = Callback | Iterable[Callback] | None
 
 
 def check_callbacks(value: Any) -> tuple[Callback, ...]:
-    """Read the ``callbacks`` argument: None, a callback, or several.
+    """Return the value of the ``callbacks`` argument as a tuple of callbacks.
+
+    The value is None, one callback, or several callbacks.
 
     Raises:
-        ConfigurationError: something else.
+        ConfigurationError: an item is not a callback.
     """
     if value is None:
         return ()
@@ -88,13 +94,13 @@ def check_callbacks(value: Any) -> tuple[Callback, ...]:
 
 
 class EventFeed:
-    """Calls callbacks with what is new on a job's record.
+    """A reader of a job's events that passes new events to callbacks.
 
     Args:
         job: The job.
-        callbacks: Whom to tell.
-        progress: What follows how far the job is.
-        before: Called before callbacks are: they may print.
+        callbacks: The callbacks.
+        progress: The object that tracks the job's progress, or None.
+        before: The function to call before callbacks, because a callback may print.
     """
 
     def __init__(
@@ -111,14 +117,14 @@ class EventFeed:
         self._tail = EventTail(job.record)
 
     def poll(self) -> bool:
-        """Tell what is new; returns whether there was anything."""
+        """Pass new events to the callbacks. Return whether there were new events."""
         if not self._callbacks and self._progress is None:
             return False
         told = False
         while events := self._tail.read():
             if not self._callbacks and self._progress is not None:
                 self._progress.take(events)
-                return True  # the rest is for the next call: nobody waits for it
+                return True  # the next call reads the rest, because no callback is waiting for it
             told = True
             if self._progress is not None:
                 self._progress.take(events)
@@ -136,7 +142,7 @@ class EventFeed:
                     callback.on_metric(self._job, metric)
 
     def end(self) -> None:
-        """Tell the last news, and that the job is over."""
+        """Pass the last events to the callbacks. Then call ``on_end`` of each callback."""
         self.poll()
         self._before()
         for callback in self._callbacks:
@@ -144,14 +150,14 @@ class EventFeed:
 
 
 class EventTail:
-    """Reads ``events.jsonl`` on from where it was.
+    """A reader of ``events.jsonl`` that continues where the last call stopped.
 
     Args:
         record: The job's record.
-        offset: Where to begin, in bytes.
+        offset: The position of the first byte to read.
 
     Attributes:
-        offset: Where the next call goes on.
+        offset: The position at which the next call continues, in bytes.
     """
 
     def __init__(self, record: JobRecord, offset: int = 0) -> None:
@@ -159,7 +165,7 @@ class EventTail:
         self.offset = offset
 
     def read(self) -> list[Event]:
-        """Events that have been added since the last call: not all at once, so call it until there are none."""
+        """Return the events that were added since the last call, at most 2000. Call again until the list is empty."""
         events: list[Event] = []
         with contextlib.suppress(FileNotFoundError), self._path.open("rb") as file:
             file.seek(self.offset)
@@ -167,7 +173,7 @@ class EventTail:
                 if not line.endswith(b"\n"):
                     break
                 self.offset += len(line)
-                with contextlib.suppress(ValueError, TypeError):  # a line that a full disk has torn
+                with contextlib.suppress(ValueError, TypeError):  # an incomplete line, written when the disk was full
                     events.append(Event.from_dict(json.loads(line)))
                     if len(events) >= _AT_ONCE:
                         break
@@ -175,7 +181,7 @@ class EventTail:
 
 
 def metric_of(event: Event) -> Metric | None:
-    """Return the metric that an event is; None if it is something else."""
+    """Return the metric of an event, or None if the event is not a metric."""
     name, value = event.data.get("name"), event.data.get("value")
     if event.kind != "metric" or not isinstance(name, str) or not isinstance(value, int | float):
         return None

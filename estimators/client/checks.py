@@ -1,4 +1,4 @@
-"""What ``fit()`` checks on this machine before a job is started here: everything that depends on files."""
+"""Checks, before a job starts, everything that depends on the files of this machine."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def check_local(spec: TrainingJobSpec) -> None:
 
     Raises:
         ConfigurationError: a channel's data does not exist or cannot be read, or an output cannot be written.
-        UnsupportedError: a path that processes of one machine cannot have.
+        UnsupportedError: processes that share this machine cannot use the checkpoints' path.
     """
     for channel in spec.inputs:
         _check_channel(channel)
@@ -64,46 +64,47 @@ def check_local(spec: TrainingJobSpec) -> None:
 
 
 def check_syntax(source: Source) -> None:
-    """Refuse a Python script that this Python cannot compile: no rank could start.
+    """Check that the script compiles with this Python, because otherwise no rank could start.
 
     Args:
         source: The job's code.
 
     Raises:
-        ConfigurationError: with the file, the line and the place in it.
+        ConfigurationError: the script does not compile. The message shows the file, the line and the column.
     """
     if not source.program.endswith(".py"):
         return
     text = source.entry_text()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of scripts that are valid all the same
+            warnings.simplefilter("ignore")  # warnings do not make a script invalid
             compile(text, source.program, "exec", dont_inherit=True)
     except SyntaxError as error:
         lines = text.decode("utf-8", "replace").splitlines()
         if error.lineno is not None and error.lineno <= len(lines):
-            error.text = f"{lines[error.lineno - 1]}\n"  # Python would look for the file in this process's folder
+            error.text = f"{lines[error.lineno - 1]}\n"  # Python would search for the file in the working directory
         shown = "".join(traceback.format_exception_only(error)).rstrip()
         raise ConfigurationError(f"the script does not compile, so nothing was started:\n{shown}") from None
     except ValueError as error:  # null bytes
         raise ConfigurationError(f"{source.program} is not a Python script: {error}.") from None
     except (RecursionError, MemoryError):
-        return  # the script's own affair
+        return  # do not refuse the script: it may run with other limits
 
 
 def check_horovod(spec: TrainingJobSpec, source: Source, framework: str | None, python: str) -> None:
-    """Refuse a script for the framework that the Horovod of a Python was not built for.
+    """Check that Horovod was built for the framework that the script uses.
 
-    A job's own code may bring a Horovod. On other machines the toolkit checks.
+    Nothing is checked if the job's code contains its own Horovod. On other machines, the container toolkit does this
+    check.
 
     Args:
         spec: The job.
-        source: Its code.
-        framework: The framework that the estimator is for.
-        python: The interpreter of its ranks.
+        source: The job's code.
+        framework: The estimator's framework.
+        python: The interpreter of the job's ranks. The Horovod of this interpreter is checked.
 
     Raises:
-        UnsupportedError: with the command that builds what is missing.
+        UnsupportedError: Horovod was not built for the framework. The message has the command that builds Horovod.
     """
     if not isinstance(spec.strategy, MPI | ElasticHorovod) or "horovod" in source.listing.top:
         return
@@ -117,17 +118,17 @@ def check_horovod(spec: TrainingJobSpec, source: Source, framework: str | None, 
     try:
         built = horovod_builds.built_for(packages.folders_of(python))
     except (OSError, subprocess.SubprocessError, ValueError):
-        return  # the job says what is wrong with that Python
+        return  # this Python cannot be run; the job will report the cause
     problem = horovod_builds.refusal(source.program, needed, built)
     if problem is not None:
         raise UnsupportedError(problem)
 
 
 def check_queue(spec: TrainingJobSpec, options: RunOptions) -> None:
-    """Check that a job that is to wait for its turn runs on this machine.
+    """Check that a job with a queue runs on this machine.
 
     Raises:
-        UnsupportedError: its hosts are other machines.
+        UnsupportedError: the job's hosts are other machines.
     """
     if options.queue is None:
         return
@@ -140,12 +141,12 @@ def check_queue(spec: TrainingJobSpec, options: RunOptions) -> None:
 
 
 def check_elastic(spec: TrainingJobSpec, backend: type[Backend]) -> None:
-    """Check what only an elastic job has.
+    """Check the options and channels of an elastic job.
 
     Raises:
-        ConfigurationError: sizes that contradict each other, a discovery script that is not there or not executable, or
-            no file of the exclusion policy.
-        UnsupportedError: the backend's hosts cannot come and go, or a channel cannot be dealt out anew.
+        ConfigurationError: the sizes contradict each other, the discovery script is missing or not executable, or the
+            file of the exclusion policy is missing.
+        UnsupportedError: the backend cannot add and remove hosts, or the records of a channel cannot be redistributed.
     """
     strategy = spec.strategy
     if not isinstance(strategy, Elastic):
@@ -179,7 +180,7 @@ def check_elastic(spec: TrainingJobSpec, backend: type[Backend]) -> None:
         _check_discovery(strategy)
     if strategy.exclusion is not None:
         file = Path(strategy.exclusion.rpartition(":")[0])
-        if file.suffix == ".py" and not file.is_file():  # the rest the job's supervisor finds out, which runs it
+        if file.suffix == ".py" and not file.is_file():  # the supervisor, which runs the policy, does the other checks
             raise ConfigurationError(
                 f"{type(strategy).__name__}(exclusion={strategy.exclusion!r}): there is no such file."
             )
@@ -200,16 +201,17 @@ def _check_discovery(strategy: Elastic) -> None:
 
 
 def check_data(spec: TrainingJobSpec, python: str) -> None:
-    """Check what of a job's data is on S3 or listed in a manifest, with the interpreter that will read it.
+    """Check the channels and outputs on S3, and check the manifests.
 
-    Only what can be seen in a moment: credentials, bucket, region, an empty prefix, a manifest's form and its entries.
+    The checks run with the hosts' interpreter, because this interpreter will read the data. Only quick checks are made.
+    They concern credentials, buckets, regions, empty prefixes, and the form and the entries of manifests.
 
     Args:
-        spec: A job for this machine, of which :func:`check_local` has been checked.
-        python: The hosts' interpreter.
+        spec: A job for this machine that :func:`check_local` has accepted.
+        python: The interpreter of the hosts.
 
     Raises:
-        ConfigurationError: something is wrong, or the interpreter lacks what reads S3.
+        ConfigurationError: a check failed, or the interpreter lacks the packages that read S3.
     """
     channels = {
         name: values for name, values in agent_channels(spec).items() if is_s3(values["uri"]) or "data_type" in values
@@ -238,7 +240,7 @@ def check_data(spec: TrainingJobSpec, python: str) -> None:
 
 
 def version_warnings(framework_version: str | None, py_version: str | None, framework: str = "tensorflow") -> list[str]:
-    """Warnings for versions that were asked for and are not what runs on this machine."""
+    """Return a warning for each requested version that differs from the version on this machine."""
     warnings = []
     if framework_version is not None:
         installed = installed_version(framework)
@@ -256,12 +258,15 @@ def version_warnings(framework_version: str | None, py_version: str | None, fram
     return warnings
 
 
-#: Framework -> the distributions that bring it.
+#: Framework -> the distributions that contain it.
 _DISTRIBUTIONS = {"tensorflow": ("tensorflow", "tensorflow-cpu"), "torch": ("torch",)}
 
 
 def installed_version(framework: str) -> str | None:
-    """Return the installed framework's version without importing it; None when there is none."""
+    """Return the installed version of a framework, or None if the framework is not installed.
+
+    The framework is not imported.
+    """
     for name in _DISTRIBUTIONS[framework]:
         with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version(name).partition("+")[0]
@@ -269,7 +274,7 @@ def installed_version(framework: str) -> str | None:
 
 
 def _matches(wanted: str, running: str) -> bool:
-    """Return whether ``2.21`` means ``2.21.0``."""
+    """Return whether a version, such as ``2.21.0``, begins with the numbers of the wanted version, such as ``2.21``."""
     parts = wanted.split(".")
     return running.split(".")[: len(parts)] == parts
 
@@ -277,7 +282,7 @@ def _matches(wanted: str, running: str) -> bool:
 def _check_channel(channel: Channel) -> None:
     path = path_here(channel.source.s3.uri) if channel.source.s3 is not None else None
     if path is None:
-        return  # the backend says what it thinks of it
+        return  # the backend checks this channel
     if not path.exists():
         raise ConfigurationError(f"channel {channel.name!r}: {str(path)!r} does not exist.{_hint(path)}")
     if not os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0)):
@@ -318,14 +323,17 @@ def _check_writable(argument: str, uri: str) -> None:
 
 
 def _write_error(folder: Path) -> str | None:
-    """Return why no file can be made in a folder, or None. Leaves nothing behind."""
+    """Return the reason why no file can be created in a folder, or None if a file can be created.
+
+    The test file is removed.
+    """
     try:
         os.close(os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         return None
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
             return error.strerror
-    probe = folder / f".fleetfit-{os.getpid()}"  # this file system has no nameless files
+    probe = folder / f".fleetfit-{os.getpid()}"  # this file system does not support O_TMPFILE
     try:
         os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         probe.unlink()
@@ -347,10 +355,12 @@ def check_faults(spec: TrainingJobSpec, options: RunOptions) -> None:
 
 
 def refuse_faults(instance_type: str, options: RunOptions) -> None:
-    """Refuse what only the local backends can do about failures.
+    """Refuse options for injected faults, simulated spot markets and failure policies.
+
+    Only local backends support these options.
 
     Raises:
-        UnsupportedError: names it, and what there is instead.
+        UnsupportedError: such an option is set. The message names the option and an alternative.
     """
     asked = {
         "fit(faults=…)": (bool(options.faults), f"rehearse on {fleets.PROCESSES!r} or {fleets.CONTAINERS!r}"),
@@ -366,7 +376,10 @@ def refuse_faults(instance_type: str, options: RunOptions) -> None:
 
 
 def _ranks(spec: TrainingJobSpec) -> int:
-    """Return how many ranks there are: with a coordinator's cluster the chief is one more than the workers."""
+    """Return the number of ranks.
+
+    A parameter server strategy with a coordinator has one additional rank, the chief.
+    """
     strategy = spec.strategy
     chief = isinstance(strategy, ParameterServer) and strategy.coordinated
     return spec.size + (1 if chief else 0)

@@ -1,4 +1,7 @@
-"""What would be started, shown before anything is: a summary for people, every process as data."""
+"""Contains the plan of a job. The plan is shown to people as a summary, and describes every process as data.
+
+No process is started.
+"""
 
 from __future__ import annotations
 
@@ -20,30 +23,31 @@ TF_CONFIG = "TF_CONFIG"
 
 _Item = TypeVar("_Item")
 
-#: How many characters of a variable's value the text shows; the data has it whole.
+#: Maximum number of characters of a variable's value in the text. The data contains the whole value.
 _SHOWN = 200
-_SHOWN_ON_PAGE = 2000  # of a host's variables, in a table that one opens
+_SHOWN_ON_PAGE = 2000  # the same for a host's variables in the HTML page
 _WIDTH = 110
-#: How many hosts, and processes of a host, a summary shows before it leaves out the middle, and how many then.
+#: A summary of more hosts (or processes of a host) than `_MANY` shows only the first `_FIRST` and the last `_LAST`.
 _MANY = 16
 _FIRST, _LAST = 2, 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClusterPlan:
-    """What a job would start. ``print(plan)`` shows it as text, a notebook as HTML; both show secrets as ``***``.
+    """The plan of a job. ``print(plan)`` shows the plan as text, and a notebook shows the plan as HTML.
 
-    If there are more than 16 hosts, or more than 16 processes on a host, only the first two and the last one are shown.
-    ``print(plan.text(whole=True))`` shows all, and :meth:`to_dict` returns all as data.
+    Text and HTML show secrets as ``***``. Of more than 16 hosts, or of more than 16 processes on a host, only the first
+    two and the last one are shown. ``print(plan.text(whole=True))`` shows everything. :meth:`to_dict` returns
+    everything as data.
 
     Attributes:
         spec: The job.
         options: The run options of the job.
         plan: The processes of every host, as data.
-        entry_points: Host -> the command that starts its toolkit or container.
-        gpus: Number of GPUs of each host; if all hosts are on one machine, the number of GPUs of this machine.
-        preparations: The commands that would run first, such as for the network of containers.
-        warnings: What the user should know before the job runs.
+        entry_points: A mapping from hosts to the commands that start their toolkits or containers.
+        gpus: The number of GPUs of each host. If all hosts are on one machine, the number of GPUs of that machine.
+        preparations: The commands that would run first, such as the command that creates the containers' network.
+        warnings: Warnings about the job, for the user to read before the job runs.
     """
 
     spec: TrainingJobSpec
@@ -56,28 +60,29 @@ class ClusterPlan:
 
     @property
     def request(self) -> dict[str, Any]:
-        """The CreateTrainingJob request."""
+        """Return the CreateTrainingJob request."""
         return self.spec.to_request()
 
     @property
     def hosts(self) -> tuple[HostPlan, ...]:
-        """What each host would run, in rank order."""
+        """Return the plan of each host, in rank order."""
         return self.plan.hosts
 
     @property
     def processes(self) -> tuple[ProcessPlan, ...]:
-        """Every process, host by host."""
+        """Return the processes of all hosts, in the order of the hosts."""
         return self.plan.processes
 
     @property
     def devices(self) -> int:
-        """Number of GPUs of all hosts together, whether or not the strategy uses them."""
+        """Return the total number of GPUs of all hosts, including GPUs that the strategy does not use."""
         return self.gpus * (1 if self._capabilities.shared_machine else len(self.hosts))
 
     def devices_of(self, process: ProcessPlan) -> tuple[int, ...]:
-        """Return the numbers of the GPUs that a process trains on, counted on its host.
+        """Return the indices of the GPUs that a process trains on. The GPUs of each host are numbered from 0.
 
-        This is for scripts that call ``distributed.init()``. Other scripts see all GPUs, and choose by themselves.
+        The indices apply to scripts that call ``distributed.init()``. Other scripts see all GPUs of the host, and
+        decide by themselves which GPUs to use.
         """
         strategy = self.spec.strategy
         if not self.gpus or process.role is not Role.RANK or strategy is None:
@@ -94,7 +99,7 @@ class ClusterPlan:
         else:
             place = int((process.rank if self._one_machine else process.local_rank) or 0)
         hosts = len(self.hosts)
-        # Containers on one machine have a part of its GPUs each, where there are enough.
+        # Containers on one machine divide its GPUs, if there are at least as many GPUs as containers.
         seen = self.gpus // hosts if self._divided and self.gpus >= hosts else self.gpus
         return (place % seen,)
 
@@ -112,9 +117,10 @@ class ClusterPlan:
 
     @property
     def ring(self) -> tuple[ProcessPlan, ...]:
-        """The ranks in the order of the all-reduce ring; the last rank sends to the first. Empty without a ring.
+        """Return the ranks in the order of the all-reduce ring, or an empty tuple if the strategy has no ring.
 
-        This is the ring of TensorFlow, and of Horovod with Gloo. NCCL and MPI may choose other orders.
+        Each rank sends to the next rank, and the last rank sends to the first rank. TensorFlow, and Horovod with Gloo,
+        use this ring. NCCL and MPI may use other orders.
         """
         strategy = self.spec.strategy
         if strategy is None or not strategy.all_reduce or len(self.plan.ranks) < 2:
@@ -123,7 +129,7 @@ class ClusterPlan:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Remarks about the run: the devices, the ring."""
+        """Return notes about the run, such as the devices and the ring."""
         found = list(self.plan.notes)
         if self.devices:
             known = instances.describe(self.spec.instance_type)
@@ -149,14 +155,16 @@ class ClusterPlan:
 
     @property
     def mpirun(self) -> tuple[str, ...] | None:
-        """The mpirun command line as an argv list; None for a strategy without one."""
+        """Return the mpirun command line as a tuple of arguments, or None if the strategy does not use mpirun."""
         return self.plan.mpirun
 
     def environment(self, host: str, process: str | None = None) -> dict[str, str]:
-        """Return the environment variables (the user's and ``SM_*``) of a host, or of one of its processes.
+        """Return the environment variables of a host, or of one of the host's processes.
+
+        The variables are the user's variables and the ``SM_*`` variables.
 
         Raises:
-            KeyError: there is no such host or process.
+            KeyError: the job has no such host or process.
         """
         planned = self._by_name.get(host)
         if planned is None:
@@ -176,7 +184,7 @@ class ClusterPlan:
         return {host.name: host for host in self.hosts}
 
     def tf_config(self, host: str, process: str) -> dict[str, Any] | None:
-        """Return the decoded TF_CONFIG of a process; None if the strategy needs none."""
+        """Return the decoded TF_CONFIG of a process, or None if the process has no TF_CONFIG."""
         text = self.environment(host, process).get(TF_CONFIG)
         return None if text is None else dict(json.loads(text))
 
@@ -222,7 +230,8 @@ class ClusterPlan:
         """Return the plan as text, with secrets masked.
 
         Args:
-            whole: Whether to show every host, every process and every command in full, instead of a summary.
+            whole: Whether to show every host, every process and every command in full. By default, the text is a
+                summary.
         """
         lines = [self._title(), *(f"warning: {warning}" for warning in self.warnings)]
         lines += [f"note: {note}" for note in self.notes]
@@ -245,7 +254,7 @@ class ClusterPlan:
         return "\n".join(lines)
 
     def _request_text(self) -> str:
-        """Return the request as SageMaker would get it, but for secrets."""
+        """Return the request that SageMaker would receive, with secrets masked."""
         return json.dumps(mask_request(self.request), indent=2, ensure_ascii=False)
 
     def __repr__(self) -> str:
@@ -287,7 +296,7 @@ def _process_title(process: ProcessPlan, gpus: tuple[int, ...]) -> str:
 
 
 def _span(numbers: list[int]) -> str:
-    """`` 3``, ``s 0–7`` or ``s 0, 2``, behind a word in the singular."""
+    """Return numbers as text to append to a singular noun, such as `` 3``, ``s 0–7`` or ``s 0, 2``."""
     if len(numbers) < 2:
         return f" {numbers[0]}" if numbers else "s none"
     if numbers == list(range(numbers[0], numbers[-1] + 1)):
@@ -310,7 +319,7 @@ def _process_text(process: ProcessPlan, gpus: tuple[int, ...], *, whole: bool) -
 
 
 def _few(items: Sequence[_Item]) -> Iterator[_Item | None]:
-    """Yield the items that a summary shows; None in place of those of the middle that it leaves out."""
+    """Yield the items that a summary shows. One None replaces the items in the middle that the summary leaves out."""
     if len(items) <= _MANY:
         yield from items
         return
@@ -329,7 +338,10 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _summary(process: ProcessPlan) -> tuple[str, ...]:
-    """Return a command with mpirun's list of many hosts, the one word that grows with the cluster, shortened."""
+    """Return a process's command for the summary.
+
+    In an mpirun command, the list of hosts is shortened, because only this list grows with the cluster.
+    """
     argv = process.argv
     if process.role is not Role.LAUNCHER or "--host" not in argv:
         return argv

@@ -1,4 +1,4 @@
-"""``compare()``: runs estimators side by side, or takes jobs that are over."""
+"""Runs estimators one after another, and compares these runs and earlier jobs: ``compare()``."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from estimators.job.inputs import Inputs
 from estimators.results.comparison.comparison import Comparison, Group
 from estimators.results.result import Result
 
-#: How long to wait after a job for its supervisor, which completes the record beside nothing else, in seconds.
+#: Maximum time to wait after a job's end for its supervisor's exit, in seconds. No other run starts before.
 _SETTLE_SECONDS = 75.0
 _POLL_SECONDS = 0.05
 
 
 class ComparisonWarning(UserWarning):
-    """The compared runs differ in more than their configuration, such as in their data."""
+    """A warning that the compared runs differ in more than their configuration, such as in their data."""
 
 
 def compare(
@@ -39,27 +39,30 @@ def compare(
 ) -> Comparison:
     """Compare runs in a table.
 
-    Estimators run one after another, never at the same time. With ``repeat``, every second round runs in reverse order,
-    so that a machine that becomes slower or faster favours no estimator. If a run fails, the comparison keeps the run
+    Estimators run one after another, never at the same time. With ``repeat``, every second round runs in reverse order.
+    Therefore no estimator profits if the machine becomes slower or faster. If a run fails, the comparison keeps the run
     and its cause, and continues.
 
     Args:
-        what: What to compare, in any combination: estimators; functions; jobs, as handles, names, results
-            (:class:`~estimators.Result`) or paths of a ``result.json``. Alternatively, a single mapping from names to
-            these. A function runs with the settings of its ``@remote`` decorator, or else as one process of this
-            machine. An estimator from ``Estimator.attach(name)`` stands for its job, until an argument changes.
+        what: The items to compare: estimators, functions and jobs, in any combination. A job is given as a handle, a
+            name, a :class:`~estimators.Result` or the path of a ``result.json``. Alternatively, a single mapping from
+            names to such items. A function runs with the settings of its ``@remote`` decorator. A function without this
+            decorator runs as one process of this machine. An unchanged estimator from ``Estimator.attach(name)``
+            represents its job and does not run again.
         inputs: The channels of the estimators' jobs, as in ``fit()``.
-        repeat: Number of runs of each estimator.
-        names: Names for the table, one for each item; items with the same name form one row.
-        prices: Instance type -> US dollars per host and hour, instead of the published prices.
+        repeat: The number of runs of each estimator.
+        names: The items' names in the table, one for each item. Items with the same name form one row.
+        prices: A mapping from instance types to prices in US dollars per host and hour. These prices replace the
+            published prices.
         logs: Whether to print the jobs' logs.
 
     Warns:
-        ComparisonWarning: the runs had different data or global batch sizes; the table marks these rows.
+        ComparisonWarning: the runs had different data or different global batch sizes. The table marks the rows of
+            these runs.
 
     Raises:
-        ConfigurationError: there is nothing to compare, an item cannot be compared, or an option is wrong.
-        JobNotFoundError: there is no job of that name.
+        ConfigurationError: no item is given, an item cannot be compared, or an option is wrong.
+        JobNotFoundError: no job has the given name.
     """
     things, given = _things(what, names)
     rules.whole(1)("compare(repeat=…)", repeat)
@@ -67,7 +70,7 @@ def compare(
         rules.number(0)(f"compare(prices=…): the price of {instance_type!r}", price)
     for thing in things:
         if isinstance(thing, Estimator):
-            thing.plan(inputs)  # what is wrong with one is said before any of them runs
+            thing.plan(inputs)  # raises errors in any estimator before the first one runs
     found: list[list[Result]] = [[] if isinstance(thing, Estimator) else [_result(thing)] for thing in things]
     if inputs is not None and not any(isinstance(thing, Estimator) for thing in things):
         raise ConfigurationError("compare(inputs=…) is for estimators only. Jobs are not run again: leave inputs= out.")
@@ -85,13 +88,18 @@ def compare(
 
 
 def _turns(runs: Sequence[bool], repeat: int) -> list[int]:
-    """Whose turn it is, run after run: every second round is in reversed order."""
+    """Return the order of the runs, as indices of items. Every second round is in reverse order.
+
+    Args:
+        runs: Whether each item is an estimator, which has to run.
+        repeat: The number of rounds.
+    """
     places = [place for place, wanted in enumerate(runs) if wanted]
     return [place for number in range(repeat) for place in (places if number % 2 == 0 else reversed(places))]
 
 
 def _things(what: Sequence[Any], names: Sequence[str] | None) -> tuple[list[Any], list[str | None]]:
-    """What to compare, and what it is called."""
+    """Return the items to compare, and the name of each item. The name is None if no name is known."""
     if len(what) == 1 and isinstance(what[0], Mapping):
         if names is not None:
             raise ConfigurationError("compare({name: …}) already gives the names. Leave out the argument names.")
@@ -112,7 +120,7 @@ def _things(what: Sequence[Any], names: Sequence[str] | None) -> tuple[list[Any]
         raise ConfigurationError("compare() needs estimators or jobs; none was given.")
     functions = [packing.name_of(thing) if _is_function(thing) else None for thing in things]
     given = [
-        name or (function if functions.count(function) == 1 else None)  # one name would be one row
+        name or (function if functions.count(function) == 1 else None)  # items with the same name would form one row
         for name, function in zip(given, functions, strict=True)
     ]
     things = [_estimator_of(thing) if _is_function(thing) else thing for thing in things]
@@ -137,7 +145,7 @@ def _estimator_of(function: Any) -> Estimator:
 
 
 def _attached_job(thing: Any) -> Any:
-    """Return the job of an estimator that stands for one; anything else as it is."""
+    """Return the existing job that an unchanged estimator represents. Return any other item unchanged."""
     if isinstance(thing, Estimator) and thing.stands_for_its_job:
         return thing.latest_training_job
     return thing
@@ -154,7 +162,7 @@ def _result(thing: Any) -> Result:
 
 
 def _run(estimator: Estimator, inputs: Any, *, logs: bool) -> Result:
-    """One run, to its end and to that of its record."""
+    """Run an estimator, and wait until its job has ended and the job's record is complete. Return the result."""
     try:
         job = estimator.fit(inputs, logs=logs)
     except TrainingJobError as error:
@@ -162,14 +170,14 @@ def _run(estimator: Estimator, inputs: Any, *, logs: bool) -> Result:
             raise
         job = error.job
     except (BackendError, JobUnreachableError) as error:
-        # Nothing was started; what the others have told so far is not lost for that.
+        # Nothing was started. The comparison continues, so that the other results are not lost.
         return not_started(estimator, str(error))
     settle(job)
     return job.result()
 
 
 def not_started(estimator: Estimator, reason: str) -> Result:
-    """Return what stands for a run that could not be started."""
+    """Return the result of a run that could not be started. The status is ``Failed``."""
     settings = estimator.settings
     strategy = settings.distribution
     per_host = strategy.ranks_per_host if strategy is not None else 1
@@ -200,7 +208,10 @@ def _name(estimator: Estimator) -> str:
 
 
 def settle(job: TrainingJob) -> None:
-    """Wait, bounded, until a job's supervisor is gone: what it still does must fall on no other run."""
+    """Wait until a job's supervisor has exited, so that the supervisor does not slow down the next run.
+
+    The function returns after 75 seconds even if the supervisor is still running.
+    """
     until = time.monotonic() + _SETTLE_SECONDS
     while job.record.is_supervised() and time.monotonic() < until:
         time.sleep(_POLL_SECONDS)
@@ -215,7 +226,11 @@ def _groups(found: Sequence[Sequence[Result]], names: Sequence[str | None]) -> l
 
 
 def _labels(results: Sequence[Result]) -> list[str]:
-    """Names that tell runs apart: by strategy and shape, then by where they ran, then by what else differs."""
+    """Return labels that distinguish runs.
+
+    A label consists of the strategy and the numbers of hosts and processes. Where necessary, the instance type,
+    hyperparameters and the job's name are added, in this order.
+    """
     labels = [f"{result.strategy or 'none'} {result.hosts} × {result.processes_per_host}" for result in results]
     if len({result.instance_type for result in results}) > 1:
         labels = [f"{label}, {result.instance_type}" for label, result in zip(labels, results, strict=True)]

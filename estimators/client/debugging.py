@@ -1,6 +1,6 @@
-"""A job as one process in the foreground, so that ``pdb`` and ``breakpoint()`` work.
+"""Runs a job as one process in the foreground, so that ``pdb`` and ``breakpoint()`` work.
 
-By ``fleetfit train --debug`` and ``Estimator.debug()``.
+``fleetfit train --debug`` and ``Estimator.debug()`` use this module.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def run_estimator(estimator: EstimatorBase, inputs: Any, job_name: str | None) -> Any:
-    """Run an estimator's entry point in this terminal; see ``Estimator.debug()``."""
+    """Run an estimator's entry point in this terminal, as described at ``Estimator.debug()``."""
     if in_jupyter():
         raise ConfigurationError(
             "debug() needs a terminal, which a notebook does not have. Instead, call the function directly and use "
@@ -61,19 +61,20 @@ def run_estimator(estimator: EstimatorBase, inputs: Any, job_name: str | None) -
 
 
 def run(draft: Draft) -> tuple[JobRecord, int]:
-    """Run a checked draft's entry point in this terminal.
+    """Run the entry point of a checked draft in this terminal.
 
-    Nothing of it is supervised: its output goes to the terminal and not to the record, and Ctrl-C is its own.
+    No supervisor is started. The output is written to the terminal and not to the record, and the script receives
+    Ctrl-C.
 
     Args:
-        draft: A job of one host and without a strategy.
+        draft: A job with one host and without a strategy.
 
     Returns:
-        The job's record, and the entry point's exit code (128 + signal if one killed it).
+        The job's record, and the entry point's exit code (128 + signal number if a signal killed the process).
 
     Raises:
-        ConfigurationError: a channel is not available here, or could not be brought.
-        JobExistsError: the name is taken.
+        ConfigurationError: a channel is not supported here, or its data could not be prepared.
+        JobExistsError: a job with this name exists.
         RecordError: the record cannot be written.
     """
     spec, options = draft.spec, draft.options
@@ -133,16 +134,19 @@ def _bring_channels(draft: Draft, record: JobRecord, agent: list[str]) -> None:
 
 @contextlib.contextmanager
 def _fed_pipes(draft: Draft, record: JobRecord, agent: list[str]) -> Iterator[None]:
-    """Feed the channels in Pipe mode; what the agent has to say comes to the terminal."""
+    """Write the data of channels in Pipe mode to named pipes while the context is active.
+
+    An agent process writes the data. The agent's output is printed in this terminal.
+    """
     if not local.has_pipes(draft.spec):
         yield
         return
     (host,) = draft.spec.hosts
     tree = record.tree(host)
-    for channel in local.piped(draft.spec):  # a script may open the first one as soon as it starts
+    for channel in local.piped(draft.spec):  # the pipes must exist before the script starts
         os.mkfifo(pipes.fifo(tree.data, channel, 0), 0o600)
     words = ["pipe", "--base-dir", str(tree.base), "--channels", str(tree.base / "input" / "channels.json")]
-    # In a session of its own: Ctrl-C is for the script.
+    # The agent runs in a session of its own, so that only the script receives Ctrl-C.
     pid = processes.spawn([*agent, *words, "--host", host], env=dict(os.environ), new_session=True)
     try:
         yield
@@ -152,7 +156,10 @@ def _fed_pipes(draft: Draft, record: JobRecord, agent: list[str]) -> Iterator[No
 
 
 def _in_foreground(command: list[str], env: dict[str, str]) -> int:
-    """Run it with our terminal; Ctrl-C is its own business."""
+    """Run a command in this terminal, and return its exit code (128 + signal number if a signal killed the command).
+
+    Ctrl-C reaches only the command.
+    """
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         process = subprocess.Popen(
@@ -165,14 +172,14 @@ def _in_foreground(command: list[str], env: dict[str, str]) -> int:
 
 
 def check(instance_type: str | None, asked: str = "--debug") -> None:
-    """Refuse a place where there is no foreground.
+    """Check that a job can run in the foreground.
 
     Args:
-        instance_type: Where the job is to run.
-        asked: What asks for it, for the message.
+        instance_type: The job's instance type.
+        asked: The name of the requested feature, for the message.
 
     Raises:
-        ConfigurationError: it is not this machine's processes.
+        ConfigurationError: the job would not run as processes of this machine.
     """
     if not fleets.capabilities(instance_type).this_python:
         raise ConfigurationError(
@@ -182,5 +189,5 @@ def check(instance_type: str | None, asked: str = "--debug") -> None:
 
 
 def say_where(record: JobRecord) -> None:
-    """Tell where the files of the run are."""
+    """Print the path of the folder with the files of the run."""
     print(f"the run's files: {record.tree(record.hosts[0]).base}", file=sys.stderr)

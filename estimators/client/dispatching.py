@@ -40,14 +40,14 @@ from estimators.records.private_files import HOME_VARIABLE
 from estimators.records.record import JobRecord, jobs_folder
 from estimators.records.replication import Changes
 
-#: How often the record is looked at, in seconds.
+#: Interval at which the record is checked, in seconds.
 _LOOK_S = 0.1
-#: How often something is said, and after how long without a word from the other end this ends, in seconds.
+#: Interval between heartbeats, and silence of the other end after which the program exits, in seconds.
 _BEAT_S, _SILENCE_S = 5.0, 20.0
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Take a job, or follow one."""
+    """Accept a job, or report a job's progress. Return the program's exit code."""
     parser = argparse.ArgumentParser(prog="estimators.client.dispatching", description=__doc__)
     parser.add_argument("command", choices=("submit", "follow"))
     parser.add_argument("job", nargs="?")
@@ -61,10 +61,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 class Speaker:
-    """Writes messages, whole, from several threads.
+    """A writer of complete messages. Several threads can use the same writer.
 
     Args:
-        descriptor: Where to.
+        descriptor: The file descriptor to write to.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -72,10 +72,10 @@ class Speaker:
         self._lock = threading.Lock()
 
     def say(self, message: Mapping[str, Any]) -> None:
-        """Write one.
+        """Write a message.
 
         Raises:
-            OSError: nobody reads any more.
+            OSError: the reader has closed the connection.
         """
         data = memoryview(encode(message, LIMIT))
         with self._lock:
@@ -87,14 +87,21 @@ class Speaker:
 
 
 def submit(source: IO[bytes], speaker: Speaker) -> int:
-    """Take a parcel and start the job's supervisor, which goes on by itself."""
+    """Read a job from a parcel, and start the job's supervisor. Answer ``done`` or ``refused``.
+
+    The supervisor runs independently of this process.
+
+    Args:
+        source: The parcel.
+        speaker: The writer for the answer.
+    """
     try:
         take(source)
     except FleetfitError as error:
         speaker.say({"op": "refused", "error": str(error)})
     except OSError as error:
         speaker.say({"op": "refused", "error": f"{error.filename or 'the job'}: {error.strerror or error}"})
-    except Exception as error:  # noqa: BLE001 - whoever waits would be told that there is no such job
+    except Exception as error:  # noqa: BLE001 - otherwise the sender would report that the job does not exist
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{os.path.basename(place.filename)}:{place.lineno}, Python {sys.version.split()[0]}"
         text = f"fleetfit failed on the dispatcher: {type(error).__name__}: {error} ({where})"
@@ -105,15 +112,15 @@ def submit(source: IO[bytes], speaker: Speaker) -> int:
 
 
 def take(source: IO[bytes], tied: tuple[socket.socket, int] | None = None) -> JobRecord:
-    """Read a parcel, make the record that it is, and start its supervisor.
+    """Read a parcel, create the record that the parcel describes, and start the job's supervisor.
 
     Args:
         source: The parcel.
-        tied: What the job ends with, as of :func:`estimators.client.launch.start`.
+        tied: The connection and the process whose end stops the job, as in :func:`estimators.client.launch.start`.
 
     Raises:
         FleetfitError: the job cannot run here.
-        OSError: the parcel cannot be kept.
+        OSError: the parcel cannot be stored.
     """
     try:
         header = decode(source.readline(LIMIT))
@@ -127,7 +134,7 @@ def take(source: IO[bytes], tied: tuple[socket.socket, int] | None = None) -> Jo
         known = JobRecord.open(name)
         if (known.stored_status() or {}).get("CreationTime") != header["created"] or known.read_request() != request:
             raise
-        return known  # this very job: the answer was lost
+        return known  # the same job was received before, but the answer was lost
     try:
         try:
             archive.extract_stream(source, record.path, "the job", archive.UNBOUNDED)
@@ -152,13 +159,16 @@ def take(source: IO[bytes], tied: tuple[socket.socket, int] | None = None) -> Jo
 
 def _options_of(header: Message) -> JobOptions:
     options = dict(header["options"])
-    if options.get("python") == header["python"]:  # what it was there by itself, it is here by itself
+    if options.get("python") == header["python"]:  # the sender's default becomes the default here
         options["python"] = sys.executable
     return JobOptions.from_dict(options)
 
 
 def _environment(header: Message) -> dict[str, str]:
-    """Return the supervisor's environment; our packages are where this one is, which nobody has installed."""
+    """Return the supervisor's environment.
+
+    PYTHONPATH contains the folder of this package, because the package may not be installed on this machine.
+    """
     root = str(Path(__file__).resolve().parents[2])
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     given = {str(name): str(value) for name, value in dict(header.get("environment") or {}).items()}
@@ -166,7 +176,12 @@ def _environment(header: Message) -> dict[str, str]:
 
 
 def _check(spec: TrainingJobSpec, options: JobOptions) -> None:
-    """Refuse what cannot run from here, as ``fit()`` here would."""
+    """Make the checks that ``fit()`` makes for a job on this machine.
+
+    Raises:
+        ConfigurationError: a check failed.
+        UnsupportedError: the job's settings are not supported here.
+    """
     backend = backends.load(options.backend)
     checks.check_elastic(spec, backend)
     checks.check_local(spec)
@@ -181,16 +196,16 @@ def _check(spec: TrainingJobSpec, options: JobOptions) -> None:
     checks.check_data(spec, options.python)
 
 
-# --- telling how it stands ---
+# --- reporting progress ---
 
 
 class _Listener(threading.Thread):
-    """Hears what the other end says, and ends this process when it has gone.
+    """A thread that reads messages from the job's sender. When the connection is lost, the thread exits the process.
 
     Args:
-        record: The job.
-        descriptor: Where it comes from.
-        speaker: Where answers go.
+        name: The job's name.
+        descriptor: The file descriptor to read from.
+        speaker: The writer for answers.
     """
 
     def __init__(self, name: str, descriptor: int, speaker: Speaker) -> None:
@@ -204,13 +219,13 @@ class _Listener(threading.Thread):
         self.begun = threading.Event()
 
     def run(self) -> None:
-        """Hear."""
+        """Read messages until the connection closes or is silent for 20 seconds. Then exit the process."""
         try:
             while self._listen():
                 pass
         except (OSError, MessageError):
             pass
-        os._exit(0)  # the other thread may be writing to nobody
+        os._exit(0)  # the main thread may be blocked in a write that nobody reads
 
     def _listen(self) -> bool:
         ready, _, _ = select.select([self._descriptor], [], [], 1.0)
@@ -239,28 +254,37 @@ class _Listener(threading.Thread):
 
 
 def follow(name: str, descriptor: int, speaker: Speaker) -> int:
-    """Tell what is new of a job until it is over."""
+    """Send the changes of a job's record until the job has ended.
+
+    Args:
+        name: The job's name.
+        descriptor: The file descriptor from which requests are read.
+        speaker: The writer for messages.
+
+    Returns:
+        The exit code: 0 if the job has ended; 1 if the reader has closed the connection.
+    """
     listener = _Listener(name, descriptor, speaker)
     listener.start()
     listener.begun.wait()
     try:
         tell(name, listener.have, speaker)
     except OSError:
-        return 1  # nobody hears it
+        return 1  # the reader has closed the connection
     return 0
 
 
 def tell(name: str, have: Mapping[str, Any], speaker: Speaker, seconds: float = math.inf) -> None:
-    """Say what is new of a job until it is over, or the time is.
+    """Send the changes of a job's record until the job has ended or the time limit is reached.
 
     Args:
-        name: The job.
-        have: What the copy has.
-        speaker: Where to.
-        seconds: For how long at most.
+        name: The job's name.
+        have: The receiver's description of its copy of the record.
+        speaker: The writer for messages.
+        seconds: The time limit, in seconds.
 
     Raises:
-        OSError: nobody reads any more.
+        OSError: the reader has closed the connection.
     """
     until = time.monotonic() + seconds
     try:

@@ -7,45 +7,48 @@ from estimators.job.arguments import Owner
 
 
 class Estimator(EstimatorBase):
-    """Trains: takes the arguments of the SageMaker SDK 2.x, starts training jobs, and keeps their handles.
+    """A training configuration with the arguments of the SageMaker SDK 2.x.
 
-    Names, meanings and defaults are those of the SDK; ``docs/sagemaker-arguments.md`` lists every argument and all
-    differences. Names of the SDK 1.x still work, with a DeprecationWarning. Arguments can be read and set as
-    attributes; setting one checks the value as the constructor does.
+    An estimator starts jobs and keeps the jobs' handles. Arguments have the same names, meanings and defaults as in the
+    SageMaker SDK. ``docs/sagemaker-arguments.md`` lists every argument and all differences. Names of the SageMaker SDK
+    1.x still work, with a DeprecationWarning. Arguments can be read and set as attributes. An assignment checks the
+    value as the constructor does.
 
     Args:
-        image_uri: The container image. Jobs are named after it; processes of this machine do not use it.
-        role: IAM role of jobs on SageMaker.
-        instance_count: Number of hosts.
-        instance_type: Where to run: processes of this machine (the default), ``local`` or ``local_gpu`` (containers on
-            this machine), ``ml.*`` (Amazon SageMaker), or one of the other backends.
+        image_uri: The container image. Jobs are named after the image. Processes of this machine do not use the image.
+        role: The IAM role of jobs on SageMaker.
+        instance_count: The number of hosts.
+        instance_type: The kind of hosts. The default is processes of this machine. ``local`` and ``local_gpu`` are
+            containers on this machine, and ``ml.*`` is Amazon SageMaker. Other backends have other names.
         **arguments: All other arguments, such as
 
-            - ``entry_point``: the script (``.py``, ``.sh``), module (``pkg.module``) or folder with a ``__main__.py``;
-              relative to ``source_dir`` if this is given;
-            - ``source_dir``, ``dependencies``: the folder with the code, and additional files and folders. Each job
+            - ``entry_point``: The script (``.py``, ``.sh``), the module (``pkg.module``) or the folder with a
+              ``__main__.py``. The path is relative to ``source_dir`` if ``source_dir`` is given.
+            - ``source_dir``, ``dependencies``: The folder with the code, and additional files and folders. Each job
               keeps a copy. A ``requirements.txt`` at the top of ``source_dir`` is installed for the job, never into
-              this environment;
-            - ``hyperparameters``: become arguments of the script; values keep their types;
-            - ``arguments``: more arguments of the script, passed unchanged: ``["--fp16", "--layers", "64", "32"]``;
-            - ``distribution``: the strategy, ``MPI(processes_per_host=2)`` or SageMaker's dict
-              ``{"mpi": {"enabled": True, "processes_per_host": 2}}``;
-            - ``environment``: environment variables for the script;
-            - ``output_path``: a path, ``file://`` or ``s3://`` URI. The model is saved as
-              ``<output_path>/<job>/output/model.tar.gz``. Default: the folder of the job's record;
-            - ``checkpoint_s3_uri``: where checkpoints are kept: an S3 URI or a path;
-            - ``max_run``: seconds after which the job is stopped (default: 86,400);
-            - ``metric_definitions``: ``[{"Name": "loss", "Regex": "loss: ([0-9.]+)"}]``;
-            - ``base_job_name``: jobs are named ``<base>-<time>``;
-            - ``sagemaker_session``: a session of boto3 or of the SageMaker SDK.
+              this environment.
+            - ``hyperparameters``: Values that the script receives as arguments. The values keep their types.
+            - ``arguments``: More arguments of the script, such as ``["--fp16", "--layers", "64", "32"]``. These
+              arguments are passed unchanged.
+            - ``distribution``: The strategy, such as ``MPI(processes_per_host=2)`` or SageMaker's dict ``{"mpi":
+              {"enabled": True, "processes_per_host": 2}}``.
+            - ``environment``: Environment variables for the script.
+            - ``output_path``: A path, ``file://`` or ``s3://`` URI. The model is saved as
+              ``<output_path>/<job>/output/model.tar.gz``. The default is the folder of the job's record.
+            - ``checkpoint_s3_uri``: The S3 URI or the path of the folder for checkpoints.
+            - ``max_run``: The time after which the job is stopped, in seconds. The default is 86,400.
+            - ``metric_definitions``: The metrics to find in the output, such as ``[{"Name": "loss", "Regex": "loss:
+              ([0-9.]+)"}]``.
+            - ``base_job_name``: The first part of job names. Jobs are named ``<base>-<time>``.
+            - ``sagemaker_session``: A session of boto3 or of the SageMaker SDK.
 
     Raises:
         ConfigurationError: an argument is wrong (this error is also a ValueError).
-        ArgumentNameError: there is no such argument (this error is also a TypeError).
-        UnsupportedError: the argument is not available; the message says why.
+        ArgumentNameError: an argument does not exist (this error is also a TypeError).
+        UnsupportedError: an argument is not available. The message gives the reason.
 
     Attributes:
-        latest_training_job: The handle of the last job, or None.
+        latest_training_job: The handle of the last job, or None before the first job.
         jobs: The handles of all jobs that this estimator started.
     """
 
@@ -54,15 +57,15 @@ class Estimator(EstimatorBase):
 
 
 class TensorFlow(Estimator):
-    """Trains TensorFlow scripts; see :class:`Estimator` for the arguments that all estimators take.
+    """An estimator for TensorFlow scripts. :class:`Estimator` describes the arguments of all estimators.
 
     Args:
-        py_version: The desired Python version. Processes of this machine run the Python of this process, and warn if
-            the versions differ.
-        framework_version: The desired TensorFlow version. Processes of this machine run the installed version, and warn
+        py_version: The desired Python version. Processes of this machine use this process's Python. A warning is given
             if the versions differ.
-        model_dir: The value that the script gets as ``--model_dir``. Default: ``/opt/ml/model`` with MPI, else
-            ``<output_path>/<job>/model``. False: the script gets no ``--model_dir``.
+        framework_version: The desired TensorFlow version. Processes of this machine use the installed version. A
+            warning is given if the versions differ.
+        model_dir: The value of the script's argument ``--model_dir``. The default is ``/opt/ml/model`` with MPI, and
+            ``<output_path>/<job>/model`` with other strategies. With False, the script receives no ``--model_dir``.
         image_uri: The container image.
         distribution: The strategy.
         **arguments: The other arguments, as for :class:`Estimator`.
@@ -76,16 +79,16 @@ class TensorFlow(Estimator):
 
 
 class PyTorch(Estimator):
-    """Trains PyTorch scripts; see :class:`Estimator` for the arguments that all estimators take.
+    """An estimator for PyTorch scripts. :class:`Estimator` describes the arguments of all estimators.
 
     Args:
         entry_point: The script.
-        framework_version: The desired PyTorch version. Processes of this machine run the installed version, and warn if
-            the versions differ.
-        py_version: The desired Python version. Processes of this machine run the Python of this process, and warn if
-            the versions differ.
+        framework_version: The desired PyTorch version. Processes of this machine use the installed version. A warning
+            is given if the versions differ.
+        py_version: The desired Python version. Processes of this machine use this process's Python. A warning is given
+            if the versions differ.
         source_dir: The folder with the code.
-        hyperparameters: Become arguments of the script.
+        hyperparameters: Values that the script receives as arguments.
         image_uri: The container image.
         distribution: The strategy. ``TorchDistributed(processes_per_host=2)`` or SageMaker's ``{"torch_distributed":
             {"enabled": True}}`` starts the script as torchrun does. ``ElasticTorchDistributed(…)`` also allows hosts to

@@ -1,6 +1,7 @@
-"""What of a job's logs is shown: TensorFlow's start-up lines are left out, equal lines of several ranks become one.
+"""Selects the log lines to show.
 
-Only what people see is folded. The files have every byte, and so has what programs read.
+TensorFlow's start-up lines are hidden, and a line that several ranks print is shown once. Log files, and the output
+that programs read, still contain every line.
 """
 
 from __future__ import annotations
@@ -14,26 +15,26 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from estimators.records.logs import LogLine
 
-#: How long a line waits for other ranks to say the same, in seconds: less than one notices.
+#: Time that a line waits for equal lines of other ranks, in seconds. People do not notice this delay.
 WINDOW = 0.125
-#: So many lines wait at most.
+#: Maximum number of waiting lines.
 _HELD = 4096
-#: Of a line that a rank prints again and again, so many are kept in view for the others.
+#: Maximum number of waiting lines with the same text, if a rank prints a line repeatedly.
 _EQUALS = 32
 
 _Key = tuple[str, str | None]
 
-#: When TensorFlow says it, and in which thread: ``I0000 00:00:1795.3 16629 port.cc:153]``, until 2.17
+#: Time and thread at the beginning of TensorFlow's lines: ``I0000 00:00:1795.3 16629 port.cc:153]``; until 2.17
 #: ``2024-01-31 10:00:00.1: I tensorflow/core/util/port.cc:153]``.
 _STAMP = rb"(?:[IWEF]\d{4} [\d:.]+ +\d+ |\d{4}-\d\d-\d\d [\d:.]+: [IWEF] )"
 _STAMPED = re.compile(_STAMP)
 
-#: What every process says that imports TensorFlow, or meets others. What may be a fault on a machine with a GPU is not
-#: among it: "Cannot dlopen some GPU libraries".
+#: Lines that every process prints when it imports TensorFlow or connects to others. A line that may be an error on a
+#: machine with a GPU is not included: "Cannot dlopen some GPU libraries".
 _STARTUP = re.compile(
     rb"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR"
     rb"|To enable the following instructions: .* rebuild TensorFlow with the appropriate compiler flags\."
-    # Whom its cluster still waits for.
+    # The tasks for which the cluster still waits.
     rb"|/job:\w+/replica:\d+/task:\d+\s*$"
     rb"|" + _STAMP + rb"(?:[\w/.-]+/)?(?:"
     rb"port\.cc:\d+\] oneDNN custom operations are on"
@@ -52,17 +53,17 @@ _STARTUP = re.compile(
     rb")"
 )
 
-#: Shown once, in place of all of them.
+#: Line that is shown once, in place of all start-up lines.
 STARTUP_NOTE = b"(TensorFlow's start-up lines are left out; `fleetfit logs --all` or job.logs(all=True) has them)\n"
 
 _TRACEBACK = re.compile(rb"\s*(?:\+ )?(?:Exception Group )?Traceback \(most recent call last\):")
 _CHAIN = (b"During handling of the above exception", b"The above exception was the direct cause")
-#: Without a letter or a digit a line says nothing by itself: it belongs to those around it.
+#: Lines without a letter or digit are not folded, because they belong to the surrounding lines.
 _WORD = re.compile(rb"\w")
 
 
 def is_startup(data: bytes) -> bool:
-    """Return whether a line is one that every process prints that imports TensorFlow."""
+    """Return whether a line is a start-up line, which every process prints when it imports TensorFlow."""
     return _STARTUP.match(data) is not None
 
 
@@ -70,8 +71,8 @@ class Shown(NamedTuple):
     """A line to show.
 
     Attributes:
-        line: The line, as the first of the ranks printed it.
-        times: How many ranks did.
+        line: The line, as printed by the lowest rank.
+        times: The number of ranks that printed the line.
     """
 
     line: LogLine
@@ -79,7 +80,7 @@ class Shown(NamedTuple):
 
 
 class _Held:
-    """A line that waits for others like it."""
+    """A line that waits for equal lines of other ranks."""
 
     __slots__ = ("arrived", "foldable", "line", "number", "said_by")
 
@@ -92,29 +93,28 @@ class _Held:
 
 
 class Folding:
-    """Decides what of the lines is shown, and when.
+    """The state that decides which lines are shown, and when the lines are shown.
 
-    The order of each process's lines is kept, and none is lost. A line that other ranks may still say is held for
-    :data:`WINDOW`, and what came behind it with it; the same line twice of one rank is never folded, and neither are
-    tracebacks.
+    The lines of each process stay in order, and no line is lost. A line that other ranks may still print is held for
+    :data:`WINDOW` seconds, together with all later lines. Repeated lines of one rank, and tracebacks, are never folded.
 
     Args:
-        several: Whether there is more than one rank. With one, nothing is ever held.
-        clock: Seconds.
+        several: Whether the job has more than one rank. With one rank, lines are shown at once.
+        clock: A function that returns the time in seconds.
     """
 
     def __init__(self, *, several: bool = True, clock: Callable[[], float] = time.monotonic) -> None:
         self._several = several
         self._clock = clock
         self._queue: deque[_Held] = deque()
-        self._open: dict[tuple[bytes, int], deque[_Held]] = {}  # what others may still say
-        self._newest: dict[_Key, int] = {}  # the last line that a process has a part in
+        self._open: dict[tuple[bytes, int], deque[_Held]] = {}  # lines that other ranks may still print
+        self._newest: dict[_Key, int] = {}  # process -> number of the last waiting line that the process has printed
         self._in_traceback: set[_Key] = set()
         self._number = 0
         self._noted = False
 
     def take(self, lines: Iterable[LogLine]) -> Iterator[Shown]:
-        """Take lines, and give what may be shown now."""
+        """Add new lines, and yield the lines that can be shown now."""
         now = self._clock()
         for line in lines:
             if is_startup(line.data):
@@ -130,13 +130,13 @@ class Folding:
         yield from self._release(None, now)
 
     def rest(self) -> Iterator[Shown]:
-        """Give all that is held: nothing will be added."""
+        """Yield all lines that are still held. Call this method after the last line."""
         while self._queue:
             yield self._pop()
 
     @property
     def due(self) -> float | None:
-        """In how many seconds something is to be shown; None while nothing is held."""
+        """Return the number of seconds until the next line has to be shown, or None if no line is held."""
         if not self._queue:
             return None
         return max(0.0, self._queue[0].arrived + WINDOW - self._clock())
@@ -145,7 +145,7 @@ class Folding:
         key = (line.host, line.process)
         foldable = self._is_foldable(line, key)
         equals = self._open.get(_said(line), ()) if foldable else ()
-        # In front of a line of its own it would lose its place.
+        # Only fold with a line behind the process's previous one, so that the order of the process's lines is kept.
         newest = self._newest.get(key, -1)
         equal = next((held for held in equals if held.number > newest), None)
         if equal is not None:
@@ -168,14 +168,23 @@ class Folding:
             return False
         if key in self._in_traceback:
             if not data.startswith((b" ", b"\t")) and data.strip():
-                self._in_traceback.discard(key)  # the exception itself
+                self._in_traceback.discard(key)  # this line is the exception, the last one of a traceback
             return False
         if line.rank is None or not data.endswith(b"\n") or data.startswith(_CHAIN):
             return False
         return _WORD.search(data) is not None
 
     def _release(self, time_ns: int | None, now: float) -> Iterator[Shown]:
-        """Give from the front what is complete, or has waited: by the lines' own times, and by the clock."""
+        """Yield lines from the front of the queue that need not wait any longer.
+
+        A line need not wait if the line cannot be folded, if it has waited for :data:`WINDOW` seconds, or if too many
+        lines are waiting.
+
+        Args:
+            time_ns: The time of the line that arrives next, in nanoseconds. With None, waiting times are measured by
+                the clock.
+            now: The current time of the clock.
+        """
         queue = self._queue
         while queue:
             first = queue[0]
@@ -198,5 +207,8 @@ class Folding:
 
 
 def _said(line: LogLine) -> tuple[bytes, int]:
-    """Return what has to be equal; TensorFlow's lines have the time and the thread in front."""
+    """Return the part of a line that must be equal for folding.
+
+    This part does not contain the time and thread at the beginning of TensorFlow's lines.
+    """
     return _STAMPED.sub(b"", line.data, count=1) if _STAMPED.match(line.data) else line.data, line.attempt

@@ -1,4 +1,4 @@
-"""``discovery=function`` of an elastic strategy: the caller's process tells the supervisor which hosts there are."""
+"""Calls an elastic strategy's function ``discovery=``, and passes the available hosts to the supervisor."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Any
 from estimators.job.errors import ConfigurationError
 from estimators.records.record import DISCOVERED
 
-#: How often the function is called, in seconds.
+#: Interval between calls of the function, in seconds.
 EVERY_S = 1.0
 
 
 def lines(answer: Any) -> str:
-    """Return a function's answer as lines ``host`` or ``host:slots``.
+    """Return a discovery function's result as lines of the form ``host`` or ``host:slots``.
 
     Args:
-        answer: A mapping from names to slots, or names.
+        answer: A mapping from host names to numbers of slots, or an iterable of host names.
 
     Raises:
-        ConfigurationError: it is neither.
+        ConfigurationError: the result has another type.
     """
     if isinstance(answer, Mapping):
         return "".join(f"{name}:{int(slots)}\n" for name, slots in answer.items())
@@ -37,14 +37,15 @@ def lines(answer: Any) -> str:
 
 
 def follow(function: Callable[[], Any], record: Path, is_over: Callable[[], bool]) -> None:
-    """Call the function until the job is over, from a thread, and leave what it says in the record.
+    """Start a thread that calls a discovery function until the job has ended, and writes the results to the record.
 
-    What it raises is warned of once; what was known stays.
+    If the function raises an exception, the thread issues a warning and keeps the last result. If the function raises
+    the same exception again, no further warning is issued.
 
     Args:
-        function: The user's.
+        function: The user's function.
         record: The job's folder.
-        is_over: Whether the job has ended.
+        is_over: A function that returns whether the job has ended.
     """
 
     def call() -> None:
@@ -58,7 +59,7 @@ def follow(function: Callable[[], Any], record: Path, is_over: Callable[[], bool
                     new.write_text(text, encoding="utf-8")
                     os.replace(new, record / DISCOVERED)
                     last = text
-            except Exception as error:  # noqa: BLE001 - the user's function may raise anything; the job goes on
+            except Exception as error:  # noqa: BLE001 - the user's function can raise any exception; the job continues
                 if repr(error) != warned:
                     warned = repr(error)
                     warnings.warn(f"discovery=… raised {error!r}. The job keeps its hosts.", stacklevel=1)

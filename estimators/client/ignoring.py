@@ -1,7 +1,8 @@
-"""What a folder of code leaves out of a job: what its ``.fleetfitignore`` names, or else what git would ignore.
+"""Selects the files of a code folder that are left out of a job.
 
-``.fleetfitignore`` has git's own form, and counts alone where it lies at the top of the folder. Without it the
-``.gitignore`` files count as they do for git: those in the folder, and those above it up to the top of its repository.
+A file ``.fleetfitignore`` at the top of the folder has the format of ``.gitignore``. If this file exists, no other file
+is read. Otherwise, the ``.gitignore`` files are read as git reads them. These are the files in the folder, and in the
+folders above it up to the top of the repository.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Iterable
 OWN = ".fleetfitignore"
 GITS = ".gitignore"
 
-#: What is a job's only where an ignore file takes it back by its name (``!.env``), or ``dependencies`` name it.
+#: Files that are left out unless an ignore file includes them by name (``!.env``), or ``dependencies`` names them.
 NEVER = frozenset({".env"})
 
 
@@ -24,9 +25,9 @@ class _Rule:
     """A line of an ignore file.
 
     Attributes:
-        ignores: Whether it leaves out what it matches, or takes it back.
-        regex: pathspec's, which also matches what is below a folder that it names.
-        last: The last part of what it names.
+        ignores: True if the line leaves out the matching paths. False if the line includes the matching paths again.
+        regex: The regular expression from the package pathspec, which also matches the contents of a matching folder.
+        last: The last component of the pattern's path.
     """
 
     ignores: bool
@@ -34,38 +35,44 @@ class _Rule:
     last: str
 
     def matches(self, path: str) -> bool:
-        """Return whether it names a path itself. As git, we do not look into folders that are left out."""
+        """Return whether the pattern matches the path itself, and not only a folder that contains the path.
+
+        As in git, the contents of a folder that is left out are not searched.
+        """
         match = self.regex.match(path)
         if match is None:
             return False
         if "ps_d" in self.regex.groupindex:
             return match["ps_d"] is None or match.end("ps_d") == len(path)
-        return not self.regex.pattern.endswith("/") or match.end() < len(path)  # `a/**` is what is below a
+        return not self.regex.pattern.endswith("/") or match.end() < len(path)  # `a/**` matches only the contents of a
 
 
 class Ignored:
-    """What is left out below one folder.
+    """The rules that decide which files below a folder are left out.
 
     Args:
-        root: The folder, without links in its path.
-        kept: Files that are taken whatever is said of them: the entry point.
+        root: The folder, without symbolic links in its path.
+        kept: Files that are never left out, such as the entry point.
 
     Raises:
-        OSError: an ignore file cannot be read; so do the methods.
+        OSError: an ignore file cannot be read. The methods also raise this error.
     """
 
     def __init__(self, root: str, kept: Iterable[str] = ()) -> None:
         self._kept = frozenset(kept)
         self._root = root
-        #: The name of the files that say what is left out.
+        #: The name of the ignore files.
         self.file = OWN if os.path.isfile(os.path.join(root, OWN)) else GITS
         self._rules: dict[str, list[_Rule]] = {}
-        #: Folders that are left out, but for the files in them that are kept.
+        #: Folders that are left out except for their files in `kept`.
         self._entered: set[str] = set()
         self._above = [] if self.file == OWN else self._of_repository()
 
     def _of_repository(self) -> list[str]:
-        """Return the folders above whose files count, the nearest first; none that leave out this one as a whole."""
+        """Return the folders above the root whose ignore files apply. The nearest folder is first.
+
+        A folder whose ignore file leaves out the whole root is not returned.
+        """
         found = []
         folder = self._root
         while not os.path.exists(os.path.join(folder, ".git")):
@@ -88,8 +95,8 @@ class Ignored:
         """Return whether a file or a folder is left out.
 
         Args:
-            path: Where it is, below the root, in no folder that is left out.
-            is_folder: Which of the two it is.
+            path: A path below the root. The caller has checked that no folder of the path is left out.
+            is_folder: Whether the path is a folder.
         """
         if path in self._kept:
             return False
@@ -108,13 +115,13 @@ class Ignored:
         return name in NEVER
 
     def leaves_out_anywhere(self, path: str) -> bool:
-        """Return whether a path below the root, or a folder that it is in, is left out."""
+        """Return whether a path below the root, or a folder that contains the path, is left out."""
         parts = os.path.relpath(path, self._root).split(os.sep)
         places = [os.path.join(self._root, *parts[: number + 1]) for number in range(len(parts))]
         return any(self.leaves_out(place, is_folder=os.path.isdir(place)) for place in places)
 
     def _folders(self, path: str) -> list[str]:
-        """Return the folders whose ignore files count for a path, the nearest first."""
+        """Return the folders whose ignore files apply to a path. The nearest folder is first."""
         if self.file == OWN:
             return [self._root]
         found = []
@@ -125,7 +132,10 @@ class Ignored:
         return [*found, *self._above]
 
     def _rule(self, folder: str, path: str, *, is_folder: bool) -> _Rule | None:
-        """Return the line of a folder's ignore file that decides for a path: the last that matches."""
+        """Return the line of a folder's ignore file that decides about a path, or None if no line matches the path.
+
+        The last matching line decides.
+        """
         if folder not in self._rules:
             self._rules[folder] = _read(os.path.join(folder, self.file))
         relative = os.path.relpath(path, folder) + ("/" if is_folder else "")
@@ -136,7 +146,7 @@ def _read(path: str) -> list[_Rule]:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             return []
-    except OSError:  # there is none, or a link that leads nowhere
+    except OSError:  # the file does not exist, or is a dangling link
         return []
     with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:
         text = file.read()
@@ -146,7 +156,7 @@ def _read(path: str) -> list[_Rule]:
     for line in text.split("\n"):
         try:
             patterns = GitIgnoreSpec.from_lines([line.rstrip("\r")], backend="simple").patterns
-        except (ValueError, re.error):  # git takes no notice of such a line either
+        except (ValueError, re.error):  # git ignores such a line, too
             continue
         last = line.strip().rstrip("/").rpartition("/")[2].lstrip("!")
         for each in patterns:

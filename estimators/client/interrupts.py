@@ -1,4 +1,6 @@
-"""Ctrl-C and a notebook's interrupt, counted instead of raised wherever the program happens to be."""
+"""Counts Ctrl-C and a notebook's interrupts, so that KeyboardInterrupt is not raised at an arbitrary point of the
+program.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +12,18 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
-#: Who waits in the main thread, the innermost last.
+#: The active instances in the main thread, the innermost last.
 _waiting: list[Interrupts] = []
 
 
 def ask_to_end() -> None:
-    """Do what a first Ctrl-C does; for handlers of signals that ask a process to end.
+    """Treat a signal that requests this process's exit like the first Ctrl-C.
 
-    SIGINT itself will not do: shells have it ignored by what they start in the background. Asking again changes
-    nothing, since whoever closes a terminal or ends a group of processes often signals twice.
+    The function does not raise SIGINT, because shells start background processes with SIGINT ignored. Repeated calls
+    have no effect, because closing a terminal or terminating a process group often sends two signals.
 
     Raises:
-        KeyboardInterrupt: nobody waits for a job.
+        KeyboardInterrupt: this process is not waiting for a job.
     """
     if not _waiting:
         raise KeyboardInterrupt
@@ -30,14 +32,14 @@ def ask_to_end() -> None:
 
 
 class Interrupts:
-    """While it is entered, SIGINT is counted and wakes :meth:`wait`; no KeyboardInterrupt is raised.
+    """A context in which SIGINT is counted and wakes :meth:`wait`. No KeyboardInterrupt is raised.
 
-    So whoever waits can end a job in order, and a second interrupt cannot tear that apart. In other threads than the
-    main one, and where the program has a SIGINT handler of its own, nothing is changed; a KeyboardInterrupt that such
-    a handler raises has to be counted by hand (:attr:`count`).
+    The caller can thus stop a job in an orderly way, and a second interrupt does not disturb the stop. Nothing is
+    changed in threads other than the main thread, or if the program has installed a SIGINT handler. If such a handler
+    raises KeyboardInterrupt, the caller must increment :attr:`count`.
 
     Attributes:
-        count: How many interrupts there were.
+        count: The number of interrupts.
     """
 
     def __init__(self) -> None:
@@ -73,15 +75,15 @@ class Interrupts:
                 os.write(self._write_end, b"!")
 
     def wait(self, timeout: float, *descriptors: int, watch: int | None = None) -> None:
-        """Wait until a descriptor can be read, or an interrupt comes, at most ``timeout`` seconds.
+        """Wait until a descriptor can be read, an interrupt arrives, or ``timeout`` seconds have passed.
 
         Args:
-            timeout: In seconds.
-            descriptors: Those to read from.
-            watch: A descriptor to write to.
+            timeout: The maximum time to wait, in seconds.
+            descriptors: The descriptors to read from.
+            watch: A descriptor to write to, which is only checked for errors.
 
         Raises:
-            BrokenPipeError: nobody will read what is written to ``watch``.
+            BrokenPipeError: the reader of ``watch`` has closed the pipe.
         """
         poll = select.poll()
         for descriptor in (self._read_end, *descriptors):

@@ -1,7 +1,10 @@
-"""Talk to a job's supervisor: over its socket from any process, over the tie from the process that waits for it.
+"""Sends requests to a job's supervisor.
 
-Requests are messages (:mod:`container.contract.messages`): ``stop`` with ``grace`` (seconds or null) and ``reason``, or
-``ping``; an elastic job takes more. On the socket each is answered by ``ok``: true, or false and an ``error``.
+Any process can send a request over the supervisor's socket. The waiting process can also send requests over the
+connection that ties the job to the process. Requests are messages (:mod:`container.contract.messages`). The request
+``stop`` has ``grace`` (seconds or null) and ``reason``. The request ``ping`` has no values. Elastic jobs accept more
+requests. The socket's answer to a request has the member ``ok``. If ``ok`` is false, the answer also has the member
+``error``.
 """
 
 from __future__ import annotations
@@ -19,33 +22,33 @@ from estimators.records.record import JobRecord
 _RETRY_SECONDS = 0.02
 
 
-#: How long an answer may take of a supervisor on this machine, and of one at a dispatcher, which may have to start a
-#: program there for the question.
+#: Timeouts for an answer from a supervisor on this machine, and from one at a dispatcher, where a program may have to
+#: be started first.
 _NEAR_SECONDS, _FAR_SECONDS = 5.0, 60.0
 
 
 def stop_message(grace: float | None, reason: str) -> dict[str, Any]:
-    """Ask to end the job.
+    """Return the message that stops the job.
 
     Args:
-        grace: Seconds that the script has to save; None for the job's own ``stop_grace``.
-        reason: Who asked, for the status message.
+        grace: The time that the script has to save its state, in seconds. With None, the job's ``stop_grace`` applies.
+        reason: The origin of the request, for the status message.
     """
     return {"op": "stop", "grace": grace, "reason": reason}
 
 
 def request(record: JobRecord, message: dict[str, Any], timeout: float | None = None) -> dict[str, Any]:
-    """Send a message to the supervisor of a job and return its answer.
+    """Send a message to the supervisor of a job, and return the supervisor's answer.
 
-    Waits for a supervisor that is just starting.
+    If the supervisor is starting, the function waits until the supervisor accepts messages.
 
     Args:
         record: The job's record.
-        message: What to ask.
-        timeout: Seconds for everything; default: 5, or 60 where the question goes on to a dispatcher.
+        message: The request.
+        timeout: The maximum total time, in seconds. The default is 60 for a job at a dispatcher, and 5 for other jobs.
 
     Raises:
-        JobUnreachableError: the job has no supervisor any more, or it does not answer in time.
+        JobUnreachableError: the job has no supervisor, or the supervisor does not answer in time.
     """
     if timeout is None:
         timeout = _FAR_SECONDS if record.read_options().get("dispatcher") is not None else _NEAR_SECONDS
@@ -61,7 +64,7 @@ def request(record: JobRecord, message: dict[str, Any], timeout: float | None = 
                 if (answer := connection.receive(deadline - time.monotonic())) is None:
                     raise ConnectionResetError("the supervisor closed the connection without an answer")
                 return answer
-        except (FileNotFoundError, ConnectionError, MessageError) as error:  # not there yet, or not any more
+        except (FileNotFoundError, ConnectionError, MessageError) as error:  # the supervisor is starting or has exited
             if record.queued_file.exists():
                 raise JobUnreachableError(
                     f"training job {record.name!r} waits in the queue of an endpoint and has no supervisor yet. Only "
@@ -84,10 +87,10 @@ def request(record: JobRecord, message: dict[str, Any], timeout: float | None = 
 
 
 class Tie:
-    """The caller's end of the connection that ties an attached job to it.
+    """The caller's end of the connection that ties an attached job to the caller.
 
-    The supervisor sends a message when there is something new to read and closes its end when it is done. When this end
-    is closed, for whatever reason, the supervisor ends the job at once.
+    The supervisor sends a message when the record has new content, and closes the connection when the job has ended. If
+    the caller's end is closed for any reason, the supervisor stops the job at once.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -96,13 +99,13 @@ class Tie:
         self.ended = False
 
     def fileno(self) -> int:
-        """Return the descriptor to wait for; -1 once closed."""
+        """Return the descriptor to wait for, or -1 after :meth:`close`."""
         return self._connection.fileno()
 
     def drain(self) -> bool:
-        """Take what has arrived, which says no more than that; returns whether there was anything.
+        """Read and discard all received data. Return whether data was received.
 
-        Sets :attr:`ended` at end-of-file.
+        The data has no meaning except to wake the caller. At end-of-file, :attr:`ended` becomes True.
         """
         woken = False
         while not self.ended:
@@ -119,7 +122,10 @@ class Tie:
         return woken
 
     def send(self, message: dict[str, Any]) -> bool:
-        """Send a message; returns False when the supervisor is gone or does not read."""
+        """Send a message. Return whether the whole message was sent.
+
+        The message cannot be sent if the supervisor has exited or does not read.
+        """
         try:
             line = encode(message)
             return self._connection.send(line, socket.MSG_NOSIGNAL) == len(line)
@@ -127,6 +133,6 @@ class Tie:
             return False
 
     def close(self) -> None:
-        """Cut the tie: a job that still runs is ended at once."""
+        """Close the connection. The supervisor then stops a running job at once."""
         self._connection.close()
         self.ended = True

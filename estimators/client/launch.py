@@ -1,4 +1,4 @@
-"""Starting a job: claim its record, fill it, and hand it to a supervisor process."""
+"""Starts a job. Creates and fills the job's record, and passes the record to a supervisor process."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from estimators.records.record import JobRecord
 if TYPE_CHECKING:
     from estimators.client.source import Source
 
-#: The folder of our packages, for a supervisor that runs in another working directory.
+#: The folder of our packages, which a supervisor needs because it runs in another working directory.
 _ROOT = str(Path(__file__).resolve().parents[2])
 
-#: Not `-m`, which would look into the working directory first, and not the file, whose folder would come first.
+#: Program that runs a module. `python -m` would search the working directory first, `python FILE` the file's folder.
 _BOOT = """\
 import gc, sys
 gc.set_threshold(100_000)  # loading modules makes many objects and no garbage, and a job's start waits for it
@@ -51,12 +51,12 @@ import importlib
 sys.exit(importlib.import_module(sys.argv.pop(1)).main(sys.argv[1:]))
 """
 
-#: How long processes of an earlier supervisor may take to end, in seconds: two for processes, five for containers.
+#: Maximum time to wait for processes of an earlier supervisor, in seconds. They take two; containers take five.
 _LEFTOVERS = 15.0
-#: How long the supervisor of a job that is over may still collect its provenance, in seconds, and a little more.
+#: Maximum time to wait for the supervisor of a job that has ended, in seconds. It may still collect the provenance.
 _LINGERING = 40.0
 
-#: Supervisors that this process started and that may still run. They are kept so that they are reaped.
+#: Supervisors that this process started and that may still run. The list is needed to reap them.
 _supervisors: list[subprocess.Popen[bytes]] = []
 
 
@@ -65,8 +65,8 @@ class Started(NamedTuple):
 
     Attributes:
         record: The job's record.
-        tie: What ends the job with this process; None for a job that goes on by itself.
-        process: The supervisor.
+        tie: The connection that ties the job to this process, or None if the job continues without this process.
+        process: The supervisor's process.
     """
 
     record: JobRecord
@@ -83,22 +83,22 @@ def launch(
     source: Source | None = None,
     env: Mapping[str, str] | None = None,
 ) -> Started:
-    """Start a job. Everything must have been checked before.
+    """Start a job that has passed all checks.
 
     Args:
-        spec: What to run.
-        options: How to run it.
-        home: Instead of ``$FLEETFIT_HOME``.
-        attached: Whether the job ends with this process.
-        source: The user's code, of which a snapshot goes into the record.
-        env: The supervisor's environment; default: this process's.
+        spec: The job.
+        options: The run options.
+        home: The folder to use instead of ``$FLEETFIT_HOME``.
+        attached: Whether the job stops when this process exits.
+        source: The user's code, which is copied into the record.
+        env: The supervisor's environment. The default is the environment of this process.
 
     Returns:
-        The started job; whether it comes up is seen by waiting.
+        The started job. Wait for the job to learn whether the start succeeds.
 
     Raises:
-        ConfigurationError: the name is not possible, or the source cannot be copied.
-        JobExistsError: the name is taken.
+        ConfigurationError: the name is not allowed, or the source cannot be copied.
+        JobExistsError: a job with this name exists.
         RecordError: the record cannot be written.
         BackendError: the supervisor cannot be started.
     """
@@ -109,7 +109,7 @@ def launch(
         fill(record, spec, options, source, now)
         if options.dispatcher is None:
             hand_over(record, spec, options)
-        record.publish(spec.name)  # until here the name is free: who is killed leaves a whole record or none
+        record.publish(spec.name)  # claims the name only now, so that a killed process leaves a whole record or none
         hold("launch.before_supervisor")
         return _started(record, env, attached=attached)
     except BaseException:
@@ -135,7 +135,7 @@ def _started(
 
 
 def pinned(options: JobOptions) -> JobOptions:
-    """Return options whose dispatcher is the same one when the job is attached to."""
+    """Return run options with which a later process can find the same dispatcher again, to attach to the job."""
     if options.dispatcher is None:
         return options
     reached = dispatchers.load(options.dispatcher).pinned(options.dispatcher_options)
@@ -143,22 +143,22 @@ def pinned(options: JobOptions) -> JobOptions:
 
 
 def resume(record: JobRecord, *, attached: bool = True) -> Started:
-    """Go on with a job that failed, was stopped, or lost its supervisor: another attempt, with the same record.
+    """Start another attempt of a job that failed, was stopped, or lost its supervisor. The job keeps its record.
 
-    The scripts go on from the last checkpoint, if they made some.
+    If the job has a checkpoint, the script continues from the last checkpoint.
 
     Args:
         record: The job's record.
-        attached: Whether the job ends with this process.
+        attached: Whether the job stops when this process exits.
 
     Returns:
-        The job, started again.
+        The restarted job.
 
     Raises:
-        ConfigurationError: the job runs, or has completed.
-        UnsupportedError: its backend cannot run it here.
+        ConfigurationError: the job is running, or has completed.
+        UnsupportedError: the job's backend or dispatcher cannot resume the job from this machine.
         RecordError: the record cannot be written.
-        BackendError: the supervisor cannot be started, or processes of the job do not end.
+        BackendError: the supervisor cannot be started, or processes of the job do not exit.
     """
     from estimators.results import saving
 
@@ -185,7 +185,7 @@ def resume(record: JobRecord, *, attached: bool = True) -> Started:
         if stored is None:
             raise ConfigurationError(f"training job {record.name!r} never started: start a new job with fit().")
         record.write_status(_resumed(stored, time.time(), record.last_sign()))
-        (record.path / saving.FILE).unlink(missing_ok=True)  # of the attempts until now
+        (record.path / saving.FILE).unlink(missing_ok=True)  # the file of the earlier attempts
         hand_over(record, spec, options)
         return _started(record, attached=attached, resumed=True)
     finally:
@@ -193,10 +193,10 @@ def resume(record: JobRecord, *, attached: bool = True) -> Started:
 
 
 def _take_over(record: JobRecord, seconds: float = _LINGERING) -> None:
-    """Take the lock of a job that is over. Its supervisor, which may still be busy with provenance, is dismissed.
+    """Acquire the lock of a job that has ended. If the supervisor is still collecting provenance, terminate it.
 
     Raises:
-        ConfigurationError: another process goes on with the job.
+        ConfigurationError: another process is resuming the job.
     """
     until = time.monotonic() + seconds
     while not record.lock():
@@ -209,7 +209,10 @@ def _take_over(record: JobRecord, seconds: float = _LINGERING) -> None:
 
 
 def _dismiss(record: JobRecord, status: Mapping[str, Any]) -> None:
-    """Have the supervisor of a job that is over end at once: what it does then is worth no wait."""
+    """Terminate the supervisor of a job that has ended.
+
+    The supervisor may still be collecting provenance. A resumed job does not wait for this work.
+    """
     pid = status.get(statuses.OWN, {}).get("supervisor_pid")
     with contextlib.suppress(OSError, TypeError):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -218,7 +221,10 @@ def _dismiss(record: JobRecord, status: Mapping[str, Any]) -> None:
 
 
 def hand_over(record: JobRecord, spec: TrainingJobSpec, options: JobOptions) -> None:
-    """Tell the supervisor what the backend's check has just found out here."""
+    """Write the facts that the backend's check has found to the record.
+
+    The supervisor reads these facts and need not find them again.
+    """
     found = backends.load(options.backend).found(spec)
     if found is None:
         record.found_file.unlink(missing_ok=True)
@@ -241,7 +247,7 @@ def _resumed(stored: dict[str, Any], now: float, last_sign: float) -> dict[str, 
     attempt = int(own.get("attempt") or 0)
     endings = list(own.get("attempts") or [])
     if not any(values.get("attempt") == attempt for values in endings):
-        # It was stopped, or its supervisor was lost: nobody has noted how that attempt ended.
+        # The job was stopped, or its supervisor was lost: the record does not say how that attempt ended.
         failure = Failure(cause=Cause.INTERNAL, message="the supervisor was lost.")
         if statuses.is_terminal(stored):
             failure = statuses.failure_of(stored) or Failure(
@@ -253,10 +259,10 @@ def _resumed(stored: dict[str, Any], now: float, last_sign: float) -> dict[str, 
 
 
 def await_leftovers(record: JobRecord, seconds: float = _LEFTOVERS) -> None:
-    """Wait for the processes of an earlier supervisor of a job, which end after it by themselves.
+    """Wait until the processes that a job's earlier supervisor started have exited by themselves.
 
     Raises:
-        BackendError: they do not.
+        BackendError: the processes do not exit in time.
     """
     until = time.monotonic() + seconds
     while left := _leftovers(record.path):
@@ -293,10 +299,10 @@ def _leftovers(path: Path) -> list[int]:
 
 
 def fill(record: JobRecord, spec: TrainingJobSpec, options: JobOptions, source: Source | None, now: float) -> None:
-    """Write what a new record holds before anything runs: request, options, status, source, provenance.
+    """Write the initial content of a new record: the request, the options, the status, the source and the provenance.
 
     Raises:
-        RecordError: it cannot be written.
+        RecordError: the record cannot be written.
         ConfigurationError: the source cannot be copied.
     """
     from estimators.records.provenance import caller_facts
@@ -349,7 +355,7 @@ def start(
             stderr=log,
             env=env,
             cwd="/",
-            start_new_session=True,  # Ctrl-C in the caller's terminal is the caller's business
+            start_new_session=True,  # Ctrl-C in the caller's terminal is only for the caller
             pass_fds=[record.lock_fd, *descriptors] if record.lock_fd is not None else descriptors,
         )
     except OSError as error:
@@ -365,10 +371,10 @@ def start(
 
 
 def boot(module: str) -> list[str]:
-    """Return the command that runs a module's ``main()`` in a process of its own, whose working directory is not ours.
+    """Return the command that runs a module's ``main()`` in a new process. The process can have any working directory.
 
     Raises:
-        BackendError: this interpreter does not know itself.
+        BackendError: ``sys.executable`` is unknown.
     """
     if not sys.executable:
         raise BackendError("no process can be started: sys.executable does not name a Python interpreter.")

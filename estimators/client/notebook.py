@@ -1,7 +1,7 @@
-"""What ``fit()`` shows in a notebook while it waits: how far the job is, and its logs in a pane that folds.
+"""Shows the progress and the logs of a job in a foldable pane, while ``fit()`` waits in a notebook.
 
-It is one display of the cell that is brought up to date in place, so that a saved notebook has the final state of it:
-the job's table, and the end of its logs, folded.
+The pane is a single display of the cell, and is updated in place. Therefore a saved notebook contains the final state.
+This is the job's table, and the last lines of the logs in a folded part.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from estimators.client.training_job import TrainingJob
     from estimators.job.settings import Settings
 
-#: So many of the last lines are shown; ``job.logs()`` shows all.
+#: Number of last lines that are shown. ``job.logs()`` shows all lines.
 _LINES = 200
 _LINE_LIMIT = 2000
 
-#: The size of the drawn loss, in pixels.
+#: Size of the plot of the loss, in pixels.
 _WIDTH, _HEIGHT = 120.0, 22.0
-#: What people call packages.
+#: Modules -> names for people.
 _NAMES = {"tensorflow": "TensorFlow", "torch": "PyTorch", "tf_keras": "Keras", "keras": "Keras", "horovod": "Horovod"}
 
 
 def pane_for(job: TrainingJob, progress: JobProgress) -> Pane | None:
-    """Return a pane in the running notebook; None where there is no IPython to show it."""
+    """Return a pane in the running notebook, or None if IPython is not installed."""
     with contextlib.suppress(ImportError):
         from IPython.display import HTML, display
 
@@ -44,7 +44,11 @@ _said: list[str] = []
 
 
 def keep(settings: Settings) -> Settings:
-    """Return the settings of a notebook's job: unless they say otherwise, the next run of the cell finds it warm."""
+    """Return the settings with the default keep-alive period if no period is set.
+
+    With such a period, the next run of the notebook's cell starts faster. The settings are returned unchanged if the
+    backend does not keep processes between jobs.
+    """
     if settings.keep_alive_period_in_seconds is None and settings.capabilities.keeps_imports:
         from estimators.backends.hosts import kept
 
@@ -53,16 +57,16 @@ def keep(settings: Settings) -> Settings:
 
 
 class Pane:
-    """The display of one waiting call.
+    """The display of one call that waits for a job in a notebook.
 
     Args:
         job: The job.
-        progress: How far it is.
+        progress: The job's progress.
         display: IPython's ``display``.
         as_html: IPython's ``HTML``.
 
     Attributes:
-        stream: What is written to it stands in the folding part.
+        stream: A stream whose text appears in the foldable part of the pane.
     """
 
     def __init__(self, job: TrainingJob, progress: JobProgress, display: Any, as_html: Any) -> None:
@@ -79,18 +83,18 @@ class Pane:
         self.refresh()
 
     def write(self, text: str) -> None:
-        """Take a piece of the log."""
+        """Add text to the log. The text may contain incomplete lines."""
         *whole, rest = (self._rest + text).split("\n")
-        self._rest = rest[:_LINE_LIMIT]  # it may never end
+        self._rest = rest[:_LINE_LIMIT]  # the line may never end
         self._count += len(whole)
         self._lines.extend(line[:_LINE_LIMIT] for line in whole)
 
     def refresh(self) -> None:
-        """Bring the display up to date: the whole pane is sent to the browser."""
+        """Send the whole pane to the browser again, with the current content."""
         self._show()
 
     def finish(self) -> None:
-        """Show the job's table, with the logs folded: it is over."""
+        """Show the table of the ended job, with the logs folded."""
         from estimators.results.display import job_html
 
         if self._rest:
@@ -98,7 +102,10 @@ class Pane:
         self._show(job_html(self._job.result()), kept=self._kept())
 
     def _kept(self) -> str:
-        """Return what stays loaded after the job, and the memory that takes; said once in this process."""
+        """Return a text about the modules that stay loaded after the job, and about their memory.
+
+        The text is returned only once per process, and ``""`` later.
+        """
         seconds = (self._job.record.read_request().get("ResourceConfig") or {}).get("KeepAlivePeriodInSeconds")
         if _said or not seconds:
             return ""
@@ -143,7 +150,7 @@ class Pane:
 
 
 def _curve(values: Sequence[float]) -> str:
-    """Return the points of an SVG line through some values; "" for fewer than two."""
+    """Return the points of an SVG line through the values, or ``""`` for fewer than two finite values."""
     known = [value for value in values if math.isfinite(value)]
     if len(known) < 2:
         return ""
@@ -153,8 +160,8 @@ def _curve(values: Sequence[float]) -> str:
 
 
 def _kernel_id() -> str:
-    """Return the id by which Jupyter's server knows this kernel; "" where that is not known."""
-    with contextlib.suppress(Exception):  # no kernel, or one that has no such file
+    """Return the id of this kernel at Jupyter's server, or ``""`` if the id is unknown."""
+    with contextlib.suppress(Exception):  # no kernel, or no connection file
         from ipykernel.connect import get_connection_file
 
         return Path(get_connection_file()).stem.removeprefix("kernel-")
@@ -162,7 +169,7 @@ def _kernel_id() -> str:
 
 
 class _Stream(io.TextIOBase):
-    """Lets the log's printer write to a pane."""
+    """A stream that passes the text of the log's printer to a pane."""
 
     def __init__(self, pane: Pane) -> None:
         self._pane = pane

@@ -1,4 +1,4 @@
-"""Word of a job's end, failure, stall, NaN or divergence: a command that is run, or a URL that is posted to."""
+"""Runs a command or sends a POST request when a job ends or stalls, a metric is NaN, or a loss diverges."""
 
 from __future__ import annotations
 
@@ -29,35 +29,40 @@ if TYPE_CHECKING:
     from container.contract.wire import Event
     from estimators.client.training_job import TrainingJob
 
-#: What there may be word of.
+#: Occasions for a notification.
 OCCASIONS = ("completed", "failed", "stopped", "stalled", "nan", "diverged")
 
 _POST_TIMEOUT_S = 10.0
 _POST_ATTEMPTS = 3
 _COMMAND_TIMEOUT_S = 60.0
-#: How long the end of ``fit()`` waits for what is still being sent, in seconds.
+#: Maximum time that the end of ``fit()`` waits for pending notifications, in seconds.
 _PATIENCE_S = 20.0
-#: A loss has diverged when so many values in a row are above its least one times ``diverged``.
+#: A loss has diverged if this many successive values are above its lowest value times ``diverged``.
 _IN_A_ROW = 3
 _REASON_LIMIT = 1000
 
 
 class NotifyCallback(Callback):
-    """Runs a command or posts to a URL when a job ends, fails or stalls, or when a metric is NaN or a loss diverges.
+    """A callback that runs a command or sends a POST request when something happens to a job.
 
-    The command gets the message as JSON on standard input, and ``FLEETFIT_JOB`` and ``FLEETFIT_OCCASION`` as
-    environment variables. The URL gets the same JSON; its ``text`` is a sentence, as chat webhooks expect. A slow
-    command or URL does not delay the job, and delays ``fit()`` by a few seconds at most, at the end. If a notification
-    fails, fleetfit prints a message, and the job continues.
+    The occasions are the end or a stall of the job, a metric that is not a number, and a loss that diverges.
+
+    The command receives the message as JSON on standard input, and ``FLEETFIT_JOB`` and ``FLEETFIT_OCCASION`` as
+    environment variables. The URL receives the same JSON. The member ``text`` of the JSON is a sentence, as chat
+    webhooks expect.
+
+    A slow command or URL does not delay the job. After the job's end, ``fit()`` waits for pending notifications, at
+    most 20 seconds. If a notification fails, a message is printed and the job continues.
 
     Args:
         command: A program with its arguments, as a list.
         url: An http or https URL.
-        on: The occasions to notify of, from :data:`OCCASIONS`; default: all.
-        stall: Number of seconds without a sign of life after which a job counts as stalled; None: do not look for
-            stalls.
-        diverged: A loss (a metric with "loss" in its name) has diverged if three values in a row are above its lowest
-            value times this factor. Negative losses are ignored. None: do not look for divergence.
+        on: The occasions to notify of, from :data:`OCCASIONS`. The default is all occasions.
+        stall: The number of seconds without any event of the job after which the job counts as stalled. With None,
+            stalls are not detected.
+        diverged: The factor for the detection of divergence. A loss is a metric with "loss" in its name. The loss has
+            diverged if three successive values are above the lowest value times this factor. Negative losses are
+            ignored. With None, divergence is not detected.
 
     Raises:
         ConfigurationError: an argument is wrong.
@@ -89,15 +94,15 @@ class NotifyCallback(Callback):
         self._watches: dict[str, _Watch] = {}
 
     def on_event(self, job: TrainingJob, event: Event) -> None:
-        """Take the event as a sign of life of the job."""
+        """Record that the job is alive. If the event reports that a metric is not a number, send a notification."""
         if event.kind == "resources":
-            return  # of hosts, which look at their ranks whatever these do
+            return  # hosts send these events even if their ranks do nothing
         self._watch(job).sign()
         if event.kind == "not_a_number":
             self._tell_once(job, "nan", f"metric {event.data.get('name')} is not a number")
 
     def on_metric(self, job: TrainingJob, metric: Metric) -> None:
-        """Check whether the value is a number, and whether a loss diverges."""
+        """Check a metric's value. If the value is not a number, or if a loss diverges, send a notification."""
         where = f" on rank {metric.rank}" if metric.rank is not None else ""
         if math.isnan(metric.value) or (math.isinf(metric.value) and "loss" in metric.name.lower()):
             self._tell_once(job, "nan", f"metric {metric.name} is {metric.value}{where}")
@@ -109,7 +114,7 @@ class NotifyCallback(Callback):
             self._tell_once(job, "diverged", text)
 
     def on_end(self, job: TrainingJob) -> None:
-        """Notify of the job's end, and wait a few seconds until the notification is sent."""
+        """Notify of the job's end, and wait until all notifications are sent, at most 20 seconds."""
         status = str(job.status)
         reason = job.describe().get("FailureReason") or ""
         text = f"training job {job.name}: {status}" + (f". {cut(str(reason), _REASON_LIMIT)}" if reason else "")
@@ -125,7 +130,7 @@ class NotifyCallback(Callback):
         return self._watches[job.name]
 
     def stalled(self, job: TrainingJob, seconds: float) -> None:
-        """Notify that there has been no sign of life of a job for this many seconds."""
+        """Notify that the job has produced no event for the given number of seconds."""
         self._tell(job, "stalled", f"training job {job.name}: no sign of life for {seconds:.0f} s")
 
     def _tell_once(self, job: TrainingJob, occasion: str, text: str) -> None:
@@ -149,7 +154,7 @@ class NotifyCallback(Callback):
         )
 
     def send(self, news: dict[str, Any]) -> None:
-        """Send a notification to the command and the URL; print a message for each failure."""
+        """Pass a notification to the command and the URL. Print a message if the command or the URL fails."""
         body = strict_json.dumps(news).encode()
         for way in (self._run, self._post):
             try:
@@ -187,14 +192,14 @@ class NotifyCallback(Callback):
             except (OSError, ValueError) as error:
                 refused = isinstance(error, urllib.error.HTTPError) and error.code < 500
                 if refused or attempt == _POST_ATTEMPTS:
-                    # The address may be a secret: chat webhooks are.
+                    # Show only the host, because the URL may be a secret, as those of chat webhooks are.
                     host = urllib.parse.urlsplit(self._url).hostname
                     raise OSError(f"{host}: {getattr(error, 'reason', None) or type(error).__name__}") from None
                 time.sleep(attempt)
 
 
 class _Watch:
-    """What is known of one job, and the threads that watch it and send."""
+    """The state of one job, and the threads that watch the job and send notifications."""
 
     def __init__(self, callback: NotifyCallback, job: TrainingJob, stall: float | None) -> None:
         self._callback = callback
@@ -213,11 +218,11 @@ class _Watch:
             threading.Thread(target=self._look, args=(stall,), name="notify-stall", daemon=True).start()
 
     def sign(self) -> None:
-        """The job has given a sign."""
+        """Record that the job is alive."""
         self._heard.set()
 
     def diverges(self, metric: Metric, factor: float) -> bool:
-        """Take a loss's value; returns whether it has grown too far for too long."""
+        """Add a value of a loss, and return whether the loss has diverged."""
         key = (metric.name, metric.rank)
         least = self._least.get(key)
         if metric.value < 0 or least is None or metric.value < least:
@@ -228,7 +233,7 @@ class _Watch:
         return self._above[key] >= _IN_A_ROW
 
     def end(self, patience: float) -> None:
-        """The job is over: have the rest sent."""
+        """Stop watching the job. Wait until the pending notifications are sent, at most ``patience`` seconds."""
         self._over.set()
         self._heard.set()
         self.news.put(None)
@@ -251,10 +256,10 @@ class _Watch:
 
 
 def parse(text: str) -> NotifyCallback:
-    """Return the callback of a URL, or of a command as one writes it in a shell.
+    """Return the callback for a URL or a shell command.
 
     Raises:
-        ConfigurationError: it is neither.
+        ConfigurationError: the text is neither a URL nor a valid command.
     """
     if text.startswith(("http://", "https://")):
         return NotifyCallback(url=text)

@@ -1,8 +1,8 @@
-"""Plan a job: for every host its entry point, its processes, its environment, as :class:`ClusterPlan` shows them.
+"""Plans a job for :class:`ClusterPlan`: the entry point, the processes and the environment of every host.
 
-:func:`plan_cluster` uses what a backend and the hosts' toolkits use (:mod:`estimators.backends.config`,
-:mod:`container.launchers`), so what it shows is what runs. Only values that exist once a job runs (ports, a private
-folder, the control connection's token) are missing.
+:func:`plan_cluster` uses the same code as the backends and the hosts' toolkits (:mod:`estimators.backends.config`,
+:mod:`container.launchers`), so that the plan shows exactly what will run. Only values that are created when a job runs
+are missing. These are ports, a private folder, and the token of the control connection.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ def plan_cluster(
     home: str | Path | None = None,
     warnings: tuple[str, ...] = (),
 ) -> ClusterPlan:
-    """Plan a job; starts nothing and writes nothing.
+    """Return the plan of a job. Nothing is started or written.
 
     Args:
         spec: The job.
-        options: How it would be run.
-        source: The user's code, where it is on this machine.
-        home: Instead of ``$FLEETFIT_HOME``.
-        warnings: What is known already.
+        options: The run options.
+        source: The user's code if it is on this machine, or None.
+        home: The folder to use instead of ``$FLEETFIT_HOME``.
+        warnings: Warnings to include in the plan.
 
     Raises:
-        ConfigurationError: options of the strategy that make no sense.
-        UnsupportedError: the strategy cannot be started in this version.
+        ConfigurationError: options of the strategy are invalid.
+        UnsupportedError: this version cannot start the strategy.
     """
     place = backends.load(options.backend).describe(spec, options, jobs_folder(home) / spec.name)
     host = spec.hosts[0]
@@ -82,11 +82,11 @@ def plan_cluster(
 
 
 def _command(spec: TrainingJobSpec, source: Source | None, environment: Environment) -> tuple[str, ...]:
-    """Return the user's entry point as the host would start it."""
+    """Return the command with which a host would start the user's entry point."""
     arguments = environment.to_cmd_args()
     python = environment.machine.python
     if source is None:
-        # The image brings its own program: the toolkit is told only what the hyperparameters say.
+        # The image contains its own program, which receives only the hyperparameters.
         return (*spec.algorithm.entry_point, *spec.algorithm.arguments) or ("train", *arguments)
     if source.program in source.made:
         return (python, source.program, *arguments)
@@ -96,7 +96,7 @@ def _command(spec: TrainingJobSpec, source: Source | None, environment: Environm
             return code.entry_command(source.program, root, arguments, python)
         if root.is_dir():
             return (python, "-m", source.program, *arguments)
-        if source.program.endswith(".py"):  # alone: what lies beside it now will not be there
+        if source.program.endswith(".py"):  # a single script is copied without the files beside it
             return (python, source.program, *arguments)
         return code.entry_command(source.program, root.parent, arguments, python)
     except code.CodeError as error:
@@ -104,9 +104,10 @@ def _command(spec: TrainingJobSpec, source: Source | None, environment: Environm
 
 
 def _on_host(host: HostPlan, environment: Environment, tree: MLTree) -> HostPlan:
-    """Return a host's plan with the paths of its own tree, and with the user's variables.
+    """Return a host's plan with the paths of that host's folder, and with the user's environment variables.
 
-    Launchers plan with the paths of the host that they run on.
+    The translation of paths is necessary because a launcher plans all hosts with the paths of the host on which the
+    launcher runs.
     """
     here, there = str(environment.tree.base), str(tree.base)
     given: Mapping[str, str] = rebased(environment.user_environment, tree)
@@ -124,6 +125,6 @@ def _on_host(host: HostPlan, environment: Environment, tree: MLTree) -> HostPlan
     return dataclasses.replace(
         host,
         environment=moved_variables(host.environment, given),
-        # There may be thousands of them.
+        # A host may have thousands of processes, so change them only if necessary.
         processes=host.processes if here == there else tuple(map(moved_process, host.processes)),
     )

@@ -1,8 +1,9 @@
-"""Compares what a job asks of this machine with what the machine has, before anything starts.
+"""Compares the resources that a job needs on this machine with the available resources, before the job starts.
 
-A job that asks for more than there is may still run, slowly, and is warned of; a job that cannot run at all is refused.
-Each text names the numbers and a remedy. :func:`compare` and :func:`refusal` are pure functions of two values;
-:func:`preflight` and :func:`check_fits` make them from a job and from this machine.
+A job that needs more resources than are available may still run slowly. Such a job causes a warning. A job that cannot
+run at all is refused. Each message has the numbers and a remedy. :func:`compare` and :func:`refusal` depend only on the
+demand and the machine's resources that are passed to them. :func:`preflight` and :func:`check_fits` determine both
+values from a job and this machine.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from estimators.job.errors import UnsupportedError
 if TYPE_CHECKING:
     from estimators.job.request import TrainingJobSpec
 
-#: Resident memory of a process that has imported TensorFlow 2.21 and built a small model; real models add to it.
+#: Resident memory of a process that has imported TensorFlow 2.21 and built a small model, in bytes. Models need more.
 PROCESS_BYTES = 600_000_000
-#: The least memory of a host with a script that imports nothing, in bytes: of its toolkit, and of each process with its
-#: wrapper. Measured by /proc/PID/smaps_rollup (Pss) with 40 hosts on one machine, Python 3.11.
+#: Minimum memory of a host's toolkit, and of each process with its wrapper, in bytes, if the script imports nothing.
+#: Measured by /proc/PID/smaps_rollup (Pss) with 40 hosts on one machine, Python 3.11.
 HOST_BYTES, SCRIPT_BYTES = 12_000_000, 8_000_000
-#: Descriptors that the supervisor has open for each host of its own machine, and processes that a host has at least.
+#: Open files of the supervisor for each host on its machine, and minimum numbers of processes of a host and of a rank.
 FILES_PER_HOST, PROCESSES_PER_HOST, PROCESSES_PER_RANK = 4, 1, 2
-#: Room that a record needs for logs, checkpoints and the model of even a small job.
+#: Disk space in bytes that the record of a small job needs for logs, checkpoints and the model.
 DISK_BYTES = 1_000_000_000
 
 
@@ -51,17 +52,17 @@ class Demand:
 
     @property
     def ranks(self) -> int:
-        """Processes on this machine that run the user's script."""
+        """Return the number of processes on this machine that run the user's script."""
         return self.hosts * self.processes_per_host
 
     @property
     def processes(self) -> int:
-        """All processes on this machine that load TensorFlow."""
+        """Return the number of processes on this machine that load TensorFlow."""
         return self.ranks + self.hosts * self.servers_per_host
 
     @classmethod
     def of(cls, spec: TrainingJobSpec) -> Demand:
-        """Return what a job asks of the machine that it is started on; hosts of a local job share it."""
+        """Return the resources that a job needs if all its hosts are on the machine that starts the job."""
         strategy = spec.strategy
         return cls(
             hosts=spec.instance_count,
@@ -103,20 +104,20 @@ def preflight(
 
 
 def check_fits(spec: TrainingJobSpec, machine: MachineFacts | None = None) -> None:
-    """Refuse a job that this machine cannot start.
+    """Check that this machine can start a job.
 
     Args:
         spec: The job.
-        machine: Instead of this machine's facts.
+        machine: Facts to use instead of the facts of this machine.
 
     Raises:
-        UnsupportedError: with the numbers, and how many hosts there can be.
+        UnsupportedError: the machine cannot start the job. The message has the numbers and the maximum number of hosts.
     """
     capabilities = fleets.capabilities(spec.instance_type)
     if not capabilities.shared_machine or capabilities.simulated:
         return
     found = machine if machine is not None else machines.facts()
-    if capabilities.containers:  # which have limits of their own
+    if capabilities.containers:  # containers have limits of their own
         found = dataclasses.replace(found, processes_limit=None, open_files_hard_limit=None)
     text = refusal(Demand.of(spec), found)
     if text is not None:
@@ -124,11 +125,11 @@ def check_fits(spec: TrainingJobSpec, machine: MachineFacts | None = None) -> No
 
 
 def refusal(demand: Demand, machine: MachineFacts) -> str | None:
-    """Return why a machine cannot start a job at all; None if it can.
+    """Return the reason why a machine cannot start a job at all, or None if the machine can start the job.
 
     Args:
-        demand: What the job asks for.
-        machine: What there is.
+        demand: The job's demand.
+        machine: The machine's resources.
     """
     each = demand.processes_per_host + demand.servers_per_host
     needed = {
@@ -138,7 +139,7 @@ def refusal(demand: Demand, machine: MachineFacts) -> str | None:
     }
     most = min((limit // per_host for per_host, limit in needed.values() if limit), default=demand.hosts)
     for name, (per_host, limit) in needed.items():
-        if not limit or per_host * demand.hosts <= limit:  # a machine that does not say its memory has 0
+        if not limit or per_host * demand.hosts <= limit:  # 0 means that the memory is unknown
             continue
         wanted, there = per_host * demand.hosts, limit
         shown = (format_bytes(wanted), format_bytes(there)) if name == "memory" else (f"{wanted:,}", f"{there:,}")
@@ -155,13 +156,13 @@ def refusal(demand: Demand, machine: MachineFacts) -> str | None:
 def compare(
     demand: Demand, machine: MachineFacts, *, disk_free_bytes: int | None = None, disk: Path | None = None
 ) -> list[str]:
-    """What the machine is short of, most serious first.
+    """Return warnings about scarce resources. The most serious warning is first.
 
     Args:
-        demand: What the job asks for.
-        machine: What there is.
-        disk_free_bytes: Free space where the record will be; None if unknown.
-        disk: That folder, for the text.
+        demand: The job's demand.
+        machine: The machine's resources.
+        disk_free_bytes: The free space in the folder for the record, in bytes, or None if unknown.
+        disk: The folder for the record, for the message.
     """
     warnings = [
         _memory(demand, machine),
@@ -211,7 +212,10 @@ def _cores(demand: Demand, machine: MachineFacts) -> str | None:
 
 
 def idle_devices(spec: TrainingJobSpec) -> str | None:
-    """Return what to say of a job on SageMaker that starts fewer processes than its instances have GPUs."""
+    """Return a warning if a job on SageMaker starts fewer processes than its instances have GPUs.
+
+    Return None otherwise.
+    """
     gpus, strategy = instances.gpus(spec.instance_type), spec.strategy
     each = strategy.ranks_per_host if strategy is not None else 1
     if gpus <= each or isinstance(strategy, Mirrored) or spec.program is None:

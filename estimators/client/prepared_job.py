@@ -1,4 +1,4 @@
-"""A job before it is started: built from an estimator's settings, checked, planned."""
+"""Builds a job from an estimator's settings, checks the job before the start, and plans the job."""
 
 from __future__ import annotations
 
@@ -25,25 +25,27 @@ from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.job.settings import Settings
 from estimators.records.record import jobs_folder
 
-#: What names TensorFlow in code and in lists of requirements.
+#: Matches names of TensorFlow in code and in requirements files.
 _TENSORFLOW = re.compile(rb"tensorflow|keras|\btf|horovod(?!\s*\.\s*torch\b|\s+import\s+torch\b)", re.IGNORECASE)
-#: What imports PyTorch.
+#: Matches imports of PyTorch.
 _TORCH = re.compile(rb"^[ \t]*(from|import)\b[^#\n]*\b(torch|pytorch|lightning)", re.MULTILINE)
 _OURS = re.compile(rb"\bcontainer\b")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Draft:
-    """A job that could be started.
+    """A job that has been built from an estimator's settings, and has not been started.
 
     Attributes:
-        spec: The job; SageMaker's own rules have been checked.
-        settings: What the estimator was told.
-        source: The user's code; None when the image brings its own, or it is on S3.
-        framework: The framework that the script is for; None where that is not known.
-        problems: What a job on SageMaker lacks (a role, credentials), and what to set: it can be planned, not started.
-        remarks: What the user should know of what was found for it.
-        kept_with: The process with which what is kept of it ends, a notebook's kernel; None for none.
+        spec: The job, which satisfies SageMaker's rules.
+        settings: The estimator's settings.
+        source: The user's code, or None if the image contains the code or the code is on S3.
+        framework: The script's framework, or None if the framework is unknown.
+        problems: The missing parts of a job on SageMaker, such as a role or credentials, with remedies. A job with
+            problems can be planned, but not started.
+        remarks: Warnings about settings that were determined automatically.
+        kept_with: The PID of a process, such as a notebook's kernel. When this process exits, processes that were kept
+            for later jobs also exit. None if there is no such process.
     """
 
     spec: TrainingJobSpec
@@ -70,18 +72,18 @@ class Draft:
         """Build a job.
 
         Args:
-            settings: What the estimator was told.
-            inputs: The ``inputs`` of ``fit()``.
+            settings: The estimator's settings.
+            inputs: The value of ``inputs`` in ``fit()``.
             name: The job's name.
-            passes_model_dir: Whether the script is passed ``--model_dir``.
-            framework: The framework that the script is for; None where that is not known.
+            passes_model_dir: Whether the script receives ``--model_dir``.
+            framework: The script's framework, or None if the framework is unknown.
             experiment: SageMaker's ``ExperimentConfig``.
-            tuned: Names of hyperparameters that a tuning job adds.
-            source: The code, where it has been read already.
+            tuned: The names of hyperparameters that a tuning job adds.
+            source: The code if it has already been read, or None.
 
         Raises:
-            ConfigurationError: something is wrong with it.
-            UnsupportedError: something is not available.
+            ConfigurationError: a setting or an input is wrong.
+            UnsupportedError: a feature is not available.
         """
         if experiment and not settings.capabilities.managed:
             raise UnsupportedError("experiment_config: SageMaker Experiments is a service of AWS.")
@@ -120,7 +122,7 @@ class Draft:
 
     @functools.cached_property
     def warnings(self) -> tuple[str, ...]:
-        """What the user should know before it runs."""
+        """Return warnings that the user should read before the job runs."""
         found = list(self.source.warnings()) if self.source is not None else []
         found += self.remarks
         here = self.settings.run_options.dispatcher is None
@@ -142,7 +144,7 @@ class Draft:
 
     @functools.cached_property
     def options(self) -> JobOptions:
-        """How it is run, with the warnings that its record keeps."""
+        """Return the run options, including the warnings to store in the record."""
         return dataclasses.replace(self._options, warnings=self.warnings)
 
     @functools.cached_property
@@ -152,7 +154,11 @@ class Draft:
 
     @property
     def _frameworks(self) -> tuple[str, ...]:
-        """What script and strategy need, for jobs in environments that are made for them."""
+        """Return the frameworks that the script and the strategy need.
+
+        Only backends that create an environment for each job use the result. For other backends, the result is
+        ``tensorflow``.
+        """
         if self.source is None or not self.settings.capabilities.own_environment:
             return ("tensorflow",)
         needed = {
@@ -166,7 +172,7 @@ class Draft:
         return framework == self.framework or (strategy is not None and strategy.frameworks == (framework,))
 
     def _told(self, pattern: bytes | re.Pattern[bytes]) -> bool:
-        """Return whether a value that the script is given holds what a pattern finds."""
+        """Return whether a pattern matches a hyperparameter, an environment variable or an argument of the script."""
         given = (self.settings.hyperparameters, self.settings.environment or {})
         told = [*(value for each in given for value in each.values()), *(self.settings.arguments or ())]
         return any(re.search(pattern, str(one).encode("utf-8", "replace")) for one in told)
@@ -174,12 +180,12 @@ class Draft:
     def _needs_tensorflow(self, source: Source) -> bool:
         if self._is_for("tensorflow") or self._told(_TENSORFLOW):
             return True
-        # Under these our own package imports Horovod for the script.
+        # With these strategies, our own package imports Horovod for the script.
         ours = isinstance(self.spec.strategy, MPI | ElasticHorovod) and source.names(_OURS)
         return (ours and not self._is_for("torch")) or source.names(_TENSORFLOW)
 
     def plan(self) -> ClusterPlan:
-        """Return what would be started, as data; it is made once."""
+        """Return the plan of the job. Repeated calls return the same plan."""
         return self._plan
 
     @functools.cached_property
@@ -190,7 +196,10 @@ class Draft:
 
     @property
     def env(self) -> dict[str, str] | None:
-        """The environment of the job's supervisor; None for this process's."""
+        """Return the environment variables of the job's supervisor.
+
+        Return None if the supervisor inherits the environment of this process.
+        """
         if not self.settings.capabilities.managed:
             return {**os.environ, variables.KEPT_WITH: str(self.kept_with)} if self.kept_with else None
         from estimators.backends.sagemaker.aws import supervisor_environment
@@ -198,11 +207,11 @@ class Draft:
         return supervisor_environment(self.settings.sagemaker_session)
 
     def check(self) -> None:
-        """Refuse what cannot run here, before anything is claimed or started.
+        """Check that the job can run, before anything is created or started.
 
         Raises:
             ConfigurationError: a channel, an output or an option of the strategy is wrong.
-            UnsupportedError: the backend or the strategy cannot do something, or this version does not have it.
+            UnsupportedError: the backend, the strategy or this version of fleetfit does not support a setting.
         """
         instance_type = self.spec.instance_type
         options = self._options
@@ -235,10 +244,10 @@ class Draft:
         except launchers.LaunchError as error:
             raise UnsupportedError(f"distribution: {error}") from None
         self.plan()
-        checks.check_data(self.spec, options.python)  # the last: it asks servers
+        checks.check_data(self.spec, options.python)  # last, because this check sends requests to servers
 
     def _check_dispatched(self, place: str) -> None:
-        """Refuse what can be seen from here; the rest is checked at the dispatcher."""
+        """Run the checks that are possible on this machine. The dispatcher runs the other checks."""
         from estimators.backends import dispatchers
         from estimators.backends.dispatchers import parcels
 
@@ -262,7 +271,7 @@ def _listed(place: str, problems: Sequence[str]) -> str:
 
 
 def _code_on_s3(settings: Settings) -> request_builder.Code | None:
-    """Return the code of a job on SageMaker that is an archive on S3 already."""
+    """Return the code of a job on SageMaker if the code is an archive on S3. Return None otherwise."""
     location = settings.source_dir
     if not settings.capabilities.managed or location is None or not location.startswith("s3://"):
         return None

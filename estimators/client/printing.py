@@ -1,4 +1,7 @@
-"""Log lines for people: prefixes, colours, progress bars, on a terminal, in Jupyter and in files."""
+"""Prints log lines for people, with prefixes, colours and progress bars.
+
+The output can be a terminal, Jupyter or a file.
+"""
 
 from __future__ import annotations
 
@@ -21,25 +24,25 @@ if TYPE_CHECKING:
 
 _RESET = "\x1b[0m"
 _DIM = "\x1b[2m"
-#: Readable on dark and on light grounds.
+#: Colours that are readable on dark and on light backgrounds.
 _COLOURS = ("\x1b[36m", "\x1b[33m", "\x1b[35m", "\x1b[32m", "\x1b[34m", "\x1b[91m", "\x1b[96m", "\x1b[95m")
 
-#: Progress bars off a terminal: so many states of one process are shown at once, and then one per so many seconds.
+#: Limits for progress bars without a terminal: number of states of a process shown at once, then seconds per state.
 _BURST = 20
 _REFILL_SECONDS = 1.0
 
-#: At most this many progress bars stand under the log on a terminal.
+#: Maximum number of progress bars below the log on a terminal.
 _MAX_LIVE = 16
 
 _Key = tuple[str, str | None]
 
 
 class LogPrinter:
-    """Prints log lines for people, each with ``[algo-1:rank 0]`` in front, whole at any length.
+    """A printer of complete log lines for people. Each line has a prefix such as ``[algo-1:rank 0]``.
 
-    Progress bars (pieces that end in ``\\r``) stand under the log on a terminal and are redrawn in place. Elsewhere
-    each state is a line of its own; a bar that is redrawn many times a second is thinned to one state per second, and
-    its last state is always shown. The record has them all.
+    On a terminal, progress bars (texts that end in ``\\r``) stand below the log and are redrawn in place. On other
+    streams, each state of a bar is a line. If a bar changes many times a second, only one state per second is shown.
+    The last state is always shown. The record contains all states.
     """
 
     def __init__(
@@ -51,14 +54,16 @@ class LogPrinter:
         folding: Folding | None = None,
         tracebacks: Tracebacks | None = None,
     ) -> None:
-        """Print to a stream.
+        """Create a printer that prints to a stream.
 
         Args:
-            stream: Default: ``sys.stdout`` as it is now.
-            colour: Whether to colour the prefixes; default: on a terminal and in Jupyter, unless ``NO_COLOR`` is set.
-            mask: Applied to every text before it is shown, to hide secrets.
-            folding: What is left out, and what is shown once; default: every line is shown.
-            tracebacks: What holds tracebacks back until it is known whether the job fails of them; default: nothing.
+            stream: The stream. The default is the current ``sys.stdout``.
+            colour: Whether to colour the prefixes. The default is True on a terminal and in Jupyter, unless
+                ``NO_COLOR`` is set.
+            mask: The function that hides secrets in a text before the text is shown.
+            folding: The object that hides and folds lines. With None, every line is shown.
+            tracebacks: The object that holds a traceback back until it is known whether the traceback's exception made
+                the job fail. With None, no traceback is held back.
         """
         self.stream: IO[str] = stream if stream is not None else sys.stdout
         self._tty = is_terminal(self.stream)
@@ -66,22 +71,22 @@ class LogPrinter:
         self._mask = mask
         self._folding = folding
         self._tracebacks = tracebacks
-        # Who reads a pipe or a file wants the text of a bar, not how it was drawn.
+        # In a pipe or a file, print the text of a bar without control characters.
         self._plain = not (self._tty or in_jupyter(self.stream))
         self._tags: dict[_Key, str] = {}
-        self._open: _Key | None = None  # whose line has been begun and not ended
+        self._open: _Key | None = None  # the process whose line is incomplete
         self._decoders: dict[_Key, codecs.IncrementalDecoder] = {}
-        self._live: dict[_Key, str] = {}  # progress bars: what they show now
-        self._status = ""  # the line below them
-        self._has_status = False  # whether that is drawn
-        self._drawn = 0  # how many lines of the terminal the bars take
+        self._live: dict[_Key, str] = {}  # process -> the current text of its progress bar
+        self._status = ""  # the line below the progress bars
+        self._has_status = False  # whether this line is drawn
+        self._drawn = 0  # number of terminal lines that the bars occupy
         self._budget: dict[_Key, tuple[float, int]] = {}
 
     def print(self, lines: Iterable[LogLine]) -> None:
-        """Print some lines, in one write.
+        """Print lines with a single write to the stream.
 
         Raises:
-            BrokenPipeError: nobody reads the stream any more.
+            BrokenPipeError: the reader has closed the stream.
         """
         out: list[str] = []
         self._take(lines if self._tracebacks is None else self._tracebacks.take(lines), out)
@@ -96,12 +101,12 @@ class LogPrinter:
 
     @property
     def due(self) -> float | None:
-        """In how many seconds to call :meth:`print` again, with or without lines; None when nothing is held back."""
+        """Return the number of seconds until :meth:`print` must be called again, or None if no line is held back."""
         times = [held.due for held in (self._folding, self._tracebacks) if held is not None and held.due is not None]
         return min(times, default=None)
 
     def message(self, text: str) -> None:
-        """Print a line of our own."""
+        """Print a message of fleetfit. Lines that are held back for folding are printed first."""
         out: list[str] = []
         if self._folding is not None:
             self._folded(self._folding.rest(), out)
@@ -110,23 +115,26 @@ class LogPrinter:
         self._emit(out)
 
     def note(self, text: str) -> None:
-        """Print a line of our own beside what is held back."""
+        """Print a message of fleetfit at once, before lines that are held back."""
         out: list[str] = []
         self._end_open_line(out)
         out.append(f"{text}\n")
         self._emit(out)
 
     def status(self, text: str) -> None:
-        """Show a line below the log on a terminal; "" for none."""
+        """Show a line below the log on a terminal. With ``""``, remove this line."""
         if text != self._status:
             self._status = text
             self._emit([])
 
     def finish(self, told: str | None = None) -> None:
-        """End what is unfinished: what is held back, the last state of progress bars, a line without an end.
+        """Print everything that has not been printed yet.
+
+        This includes lines that are held back, the last state of each progress bar, and an incomplete line.
 
         Args:
-            told: The traceback of which the job has failed, if it is told elsewhere: it is not printed, too.
+            told: The traceback that made the job fail if the caller prints this traceback. The printer then omits this
+                traceback.
         """
         self._status = ""
         out: list[str] = []
@@ -172,12 +180,12 @@ class LogPrinter:
             out.append(text)
 
     def _progress(self, key: _Key, text: str, time_ns: int, out: list[str]) -> None:
-        if self._open == key:  # the end of a long line that a carriage return ended
+        if self._open == key:  # the last piece of a long line that ends in a carriage return
             out.append(text + "\n")
             self._open = None
             return
         if not text.strip():
-            return  # the carriage return in front of a bar that is redrawn
+            return  # the carriage return before a bar is redrawn
         if not self._tty:
             if not self._affordable(key, time_ns):
                 self._live[key] = text
@@ -190,7 +198,11 @@ class LogPrinter:
         self._live[key] = text
 
     def _affordable(self, key: _Key, time_ns: int) -> bool:
-        """Return a bucket of tokens by the lines' own times."""
+        """Return whether a progress bar's state may be shown now.
+
+        After a burst of 20 states, one state per second is shown. The seconds are measured by the times of the log
+        lines.
+        """
         level, since = self._budget.get(key, (float(_BURST), time_ns))
         level = min(float(_BURST), level + (time_ns - since) / 1e9 / _REFILL_SECONDS)
         paid = level >= 1
@@ -240,7 +252,7 @@ class LogPrinter:
                     room = width - 2 - len(prefix(*key))
                     out.append(f"{self._tag(key)} {fit_columns(text, room)}\n")
                 self._drawn = len(bars)
-                if self._status:  # without an end: what others print meanwhile goes on behind it, and is not erased
+                if self._status:  # without a line break, so that output of other programs is appended and not erased
                     text = fit_columns(self._masked(self._status), width - 1)
                     out.append(f"{_DIM}{text}{_RESET}" if self._colour else text)
                     self._has_status = True
@@ -249,17 +261,18 @@ class LogPrinter:
 
 
 class UnwritableError(OSError):
-    """A stream cannot be written to, though somebody may read it: a full disk."""
+    """Raised if a stream cannot be written for another reason than a closed pipe, such as a full disk."""
 
 
 def write_text(stream: IO[str] | None, text: str) -> None:
-    """Write and flush; for characters that the stream's encoding lacks the nearest is written.
+    """Write and flush a text. Characters that the stream's encoding lacks are replaced by similar characters.
 
-    As ``print`` does, nothing where there is no stream: Python has none for a descriptor that is closed.
+    With None as the stream, nothing happens, as with ``print``. Python sets a standard stream to None if its descriptor
+    is closed.
 
     Raises:
-        BrokenPipeError: nobody reads it any more.
-        UnwritableError: it takes nothing.
+        BrokenPipeError: the reader has closed the stream.
+        UnwritableError: the stream cannot be written to.
     """
     if stream is None:
         return
@@ -272,8 +285,10 @@ def write_text(stream: IO[str] | None, text: str) -> None:
 
 
 def _write(stream: IO[str], text: str) -> None:
-    """With PYTHONUNBUFFERED there is no buffer below the text layer, which then drops what a write that a signal cut
-    short has left over; so such a stream is written byte by byte count.
+    """Write and flush a text. Write to an unbuffered stream in a loop.
+
+    With PYTHONUNBUFFERED, the text layer has no buffer below it. If a signal interrupts a write, the text layer drops
+    the rest of the text. The loop counts the written bytes and writes the rest.
     """
     encoding = getattr(stream, "encoding", None)
     raw = getattr(stream, "buffer", None)
@@ -283,20 +298,23 @@ def _write(stream: IO[str], text: str) -> None:
         while rest:
             rest = rest[raw.write(rest) or 0 :]
         return
-    if encoding is not None:  # not left to the stream: standard error would write "\\u2026"
+    if encoding is not None:  # encode here, because standard error would write "\\u2026"
         text = text.encode(encoding, "fleetfit.nearest").decode(encoding)
     stream.write(text)
     stream.flush()
 
 
 def _to_ascii(error: UnicodeError) -> tuple[str, int]:
-    """For ``str.encode``: the nearest that a simple encoding has, so that marks stay apart; else a question mark."""
+    """Replace characters that an encoding lacks by similar characters or by question marks.
+
+    This function is an error handler for ``str.encode``.
+    """
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return "".join(_ASCII.get(character, "?") for character in error.object[error.start : error.end]), error.end
 
 
-#: What stands for a character that an encoding lacks.
+#: Characters that an encoding may lack -> replacements.
 _ASCII = {
     "✓": "+", "✗": "x", "⚠": "!", "·": "|", "•": "*", "…": "...", "×": "x", "÷": "/", "−": "-", "–": "-", "—": "-",
     "─": "-", "━": "=", "│": "|", "├": "|", "└": "`", "→": "->", "≥": ">=", "≤": "<=", "µ": "u", "†": "*", "‡": "**",
@@ -314,12 +332,15 @@ def is_terminal(stream: IO[str]) -> bool:
 
 
 def in_jupyter(stream: IO[str] | None = None) -> bool:
-    """Return whether the stream (default: stdout) is that of a Jupyter kernel."""
+    """Return whether the stream is the output of a Jupyter kernel. The default stream is ``sys.stdout``."""
     return type(stream if stream is not None else sys.stdout).__module__.partition(".")[0] == "ipykernel"
 
 
 def wants_colour(stream: IO[str]) -> bool:
-    """Return whether ANSI colours are welcome: on a terminal and in Jupyter, unless ``NO_COLOR`` is set."""
+    """Return whether to print ANSI colours to a stream.
+
+    Colours are printed on a terminal and in Jupyter, unless ``NO_COLOR`` is set.
+    """
     if os.environ.get("NO_COLOR"):
         return False
     return is_terminal(stream) or in_jupyter(stream)

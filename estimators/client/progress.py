@@ -1,4 +1,4 @@
-"""How far a job is, for whoever waits for it: the terminal's line and the notebook's pane say the same. Pure."""
+"""Describes the progress of a job. The terminal's status line and the notebook's pane use the same words."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ _STATUSES: dict[str, str] = {
     SecondaryStatus.UPLOADING: "saving the outputs",
     SecondaryStatus.STOPPING: "stopping",
 }
-#: Those in which what they wait for is worth telling.
+#: Statuses whose message is shown, because it names the cause of the waiting.
 _WAITING = (SecondaryStatus.PENDING, SecondaryStatus.DOWNLOADING_TRAINING_IMAGE)
 _PHASES = {
     "ranks_started": "importing", "imported": "connecting", "rendezvous": "preparing the first step",
     "first_step": "training", "training_ended": "finishing", "ranks_ended": "finishing",
 }  # fmt: skip
-#: The phases in which a line of the script's says that it runs.
+#: Phases in which the first line that the script prints shows that the script is running.
 _QUIET = ("", "ranks_started", "rendezvous")
-#: Hyperparameters that say how many epochs or steps there will be.
+#: Names of hyperparameters with the total number of epochs or steps.
 _TOTALS = {
     "epoch": ("epochs", "num-epochs", "num_epochs", "num_train_epochs"),
     "step": ("steps", "max-steps", "max_steps", "num-steps", "num_steps", "train_steps"),
 }
-#: So many values are drawn of the loss, and so many metrics shown.
+#: Number of values in the plot of the loss, and maximum number of metrics in the text.
 _CURVE, _SHOWN = 240, 4
-#: The time of an epoch is the mean of so many.
+#: Number of recent epochs or steps over which the time of one is averaged.
 _RECENT = 5
 
 
 class JobProgress:
-    """How far a job is.
+    """The progress of a job.
 
     Args:
-        hyperparameters: The job's.
-        began: When it began, in seconds since the epoch.
+        hyperparameters: The job's hyperparameters.
+        began: The start time of the job, in seconds since the epoch.
 
     Attributes:
-        loss: Values of the loss so far, thinned.
-        interrupted: What the user's interrupt does; "" without one.
+        loss: The values of the loss until now. If there are many values, only a part of the values is kept.
+        interrupted: A text about the effect of the user's interrupt, or ``""`` without an interrupt.
     """
 
     def __init__(self, hyperparameters: Mapping[str, Any], began: float) -> None:
@@ -63,18 +63,18 @@ class JobProgress:
         self._attempt = 0
         self._printed = False
         self._metrics: dict[str, float] = {}
-        self._rate: float | None = None  # steps a second, in the last epoch
-        self._reached: list[tuple[float, float]] = []  # when, and how many epochs or steps were done
+        self._rate: float | None = None  # steps per second in the last epoch
+        self._reached: list[tuple[float, float]] = []  # times, and numbers of epochs or steps that were done then
         self.loss: list[float] = []
         self.interrupted = ""
 
-    # --- what is new ---
+    # --- updates ---
 
     def take(self, events: Iterable[Event]) -> None:
-        """Take what is new on the job's record."""
+        """Process new events of the job's record."""
         for event in events:
             with contextlib.suppress(KeyError, TypeError, AttributeError, ValueError, OverflowError):
-                self._take(event)  # one that no toolkit of ours wrote may hold anything
+                self._take(event)  # an event that another program wrote may have any content
 
     def _take(self, event: Event) -> None:
         self._begin(event.attempt)
@@ -89,7 +89,7 @@ class JobProgress:
             self._metrics[metric.name] = metric.value
             if metric.name == self._unit:
                 if self._reached and self._reached[-1][1] > metric.value:
-                    self._reached = []  # it counts something else now
+                    self._reached = []  # the script has started to count again
                 self._reached = [*self._reached[-_RECENT:], (metric.time, metric.value)]
             if metric.name == self._loss_name:
                 self.loss.append(metric.value)
@@ -97,28 +97,28 @@ class JobProgress:
                     self.loss = self.loss[::2]
 
     def _begin(self, attempt: int) -> None:
-        if attempt > self._attempt:  # what went before says nothing of how long this one takes
+        if attempt > self._attempt:  # the duration of this attempt does not depend on earlier ones
             self._attempt, self._phase, self._printed, self._reached, self._rate = attempt, "", False, [], None
             self._metrics = {}
 
     def stand(self, secondary_status: str, message: str) -> None:
-        """Take the job's secondary status, with the message that belongs to it."""
+        """Set the job's secondary status and the status message."""
         self._status, self._message = secondary_status, message
 
     @property
     def awaits_output(self) -> bool:
-        """Whether a line of a rank would say that its script runs."""
+        """Return whether the stage will change when the script prints its first line."""
         return not self._printed and self._phase in _QUIET
 
     def printed(self) -> None:
-        """Take note that a rank has printed something of its script's own."""
+        """Record that the script has printed a line."""
         self._printed = True
 
-    # --- how far that is ---
+    # --- state ---
 
     @property
     def stage(self) -> str:
-        """What the job does: ``importing``, ``training``, ``waiting for hosts: …``."""
+        """Return the job's stage, such as ``importing``, ``training`` or ``waiting for hosts: …``."""
         if self._status != SecondaryStatus.TRAINING:
             said = self._message.rstrip(".") if self._status in _WAITING else ""
             if not said or said == MESSAGES[SecondaryStatus(self._status)]:
@@ -132,7 +132,7 @@ class JobProgress:
 
     @property
     def _unit(self) -> str:
-        """What is counted: epochs, or steps where the script reports no epochs."""
+        """Return the unit of the progress: ``epoch``, or ``step`` if the script reports steps and no epochs."""
         return "step" if "epoch" not in self._metrics and "step" in self._metrics else "epoch"
 
     @property
@@ -142,19 +142,19 @@ class JobProgress:
 
     @property
     def done(self) -> float | None:
-        """How many epochs or steps are done; None where that is not known."""
+        """Return the number of finished epochs or steps, or None if the number is unknown."""
         return self._metrics.get(self._unit)
 
     @property
     def total(self) -> int | None:
-        """How many there will be; None where that is not known."""
+        """Return the total number of epochs or steps, or None if the number is unknown."""
         return self._totals[self._unit]
 
     def seconds_left(self, now: float) -> float | None:
-        """Return about how long the rest takes; None where that cannot be told.
+        """Return the estimated remaining time in seconds, or None if the time is unknown.
 
         Args:
-            now: Seconds since the epoch.
+            now: The current time, in seconds since the epoch.
         """
         if self.total is None or self.done is None or len(self._reached) < 2:
             return None
@@ -165,10 +165,10 @@ class JobProgress:
         return max(0.0, (self.total - last) * each_s - (now - last_s))
 
     def parts(self, now: float) -> list[str]:
-        """Return what there is to say, the stage first.
+        """Return the texts that describe the progress. The stage is first.
 
         Args:
-            now: Seconds since the epoch.
+            now: The current time, in seconds since the epoch.
         """
         if self.interrupted:
             return [self.interrupted]
@@ -188,7 +188,7 @@ class JobProgress:
 
 
 def _whole_seconds(seconds: float) -> str:
-    """Return a time that changes once a second."""
+    """Return a duration as text. The duration is rounded, so that the text changes at most once a second."""
     return f"{seconds:.0f} s" if seconds < 99.5 else seconds_text(round(seconds))
 
 

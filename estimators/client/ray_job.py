@@ -39,14 +39,14 @@ from estimators.records.record import JobRecord
 
 #: The variable in which Ray describes the job to drivers that its program starts.
 _JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-#: How long one program follows, and how long it waits to be stopped when it has said all, in seconds.
+#: Maximum duration of `follow`, and the time that it then waits until it is stopped, in seconds.
 _FOLLOWS_S, _READ_S = 3600.0, 60.0
-#: How long the supervisor of a job that is over may still complete its record, in seconds, and between two looks.
+#: Maximum time to wait for the supervisor of a job that has ended, and the interval between checks, in seconds.
 _LINGERS_S, _LOOK_S = 60.0, 0.05
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Be a job of Ray's."""
+    """Run the command ``run``, ``follow`` or ``ask``, and return the exit code."""
     parser = argparse.ArgumentParser(prog="estimators.client.ray_job", description=__doc__)
     parser.add_argument("command", choices=("run", "follow", "ask"))
     parser.add_argument("job", nargs="?", default="")
@@ -68,10 +68,14 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run(parcel: Path, speaker: dispatching.Speaker) -> int:
-    """Take a job, say so, and show its logs until it is over.
+    """Start the training job, report the start or the refusal, and show the job's logs until the job has ended.
+
+    Args:
+        parcel: The file with the training job.
+        speaker: The writer for the report.
 
     Returns:
-        0 if it has completed.
+        The exit code: 0 if the job has completed; 1 otherwise.
     """
     _keep_the_working_directory_here()
     ours, theirs = socket.socketpair()
@@ -87,13 +91,16 @@ def run(parcel: Path, speaker: dispatching.Speaker) -> int:
     except TrainingJobError as error:
         print(error, file=sys.stderr)
     until = time.monotonic() + _LINGERS_S
-    while job.record.is_supervised() and time.monotonic() < until:  # its code is in this job's working directory
+    while job.record.is_supervised() and time.monotonic() < until:  # its code is in this Ray job's working directory
         time.sleep(_LOOK_S)
     return 0 if job.status == "Completed" else 1
 
 
 def _keep_the_working_directory_here() -> None:
-    """Let the hosts have the job's runtime environment, but not its working directory, which has the data."""
+    """Remove the working directory from the runtime environment that hosts receive.
+
+    Otherwise every host would receive the working directory, which contains the data.
+    """
     try:
         config = json.loads(os.environ[_JOB_CONFIG])
     except (KeyError, ValueError):
@@ -104,7 +111,10 @@ def _keep_the_working_directory_here() -> None:
 
 
 def _taken(parcel: Path, theirs: socket.socket) -> Message:
-    """Take the parcel in a process that ends then, so that the supervisor is nobody's child."""
+    """Accept the parcel in a forked process, which then exits. Return the answer for the submitter.
+
+    Because of the fork, the supervisor is not a descendant of this process.
+    """
     read, write = os.pipe()
     pid = os.getpid()
     if os.fork() == 0:
@@ -121,7 +131,7 @@ def _taken(parcel: Path, theirs: socket.socket) -> Message:
 def _take(parcel: Path, tied: tuple[socket.socket, int]) -> Message:
     try:
         with parcel.open("rb") as source:
-            parcel.unlink()  # it may hold what is nobody's business
+            parcel.unlink()  # the parcel may contain secrets
             record = dispatching.take(source, tied)
     except FleetfitError as error:
         return {"op": "refused", "error": str(error)}
@@ -131,19 +141,22 @@ def _take(parcel: Path, tied: tuple[socket.socket, int]) -> Message:
 
 
 def _stop(job: TrainingJob) -> None:
-    with contextlib.suppress(FleetfitError):  # it is over, or ends without being told
+    with contextlib.suppress(FleetfitError):  # the job has ended or is ending
         ipc_client.request(job.record, {"op": "stop", "grace": None, "reason": "Ray was asked to stop the job"})
 
 
-# --- who tells of it ---
+# --- reporting progress ---
 
 
 def follow(name: str, have: Mapping[str, Any], speaker: dispatching.Speaker) -> int:
-    """Say what is new of a job until it is over, and wait to be stopped."""
+    """Send the changes of a job's record until the job has ended or an hour has passed.
+
+    Then wait until Ray stops this process, at most one minute.
+    """
 
     def forget(number: int, frame: FrameType | None) -> None:
         with contextlib.suppress(OSError):
-            os.ftruncate(sys.stdout.fileno(), 0)  # models and logs, in a file that nobody removes
+            os.ftruncate(sys.stdout.fileno(), 0)  # the file contains models and logs, and Ray does not remove it
         os._exit(0)
 
     signal.signal(signal.SIGTERM, forget)
@@ -157,7 +170,7 @@ def follow(name: str, have: Mapping[str, Any], speaker: dispatching.Speaker) -> 
 
 
 def ask(name: str, message: Mapping[str, Any], speaker: dispatching.Speaker) -> int:
-    """Say what a job's supervisor answers."""
+    """Send a request to a job's supervisor, and print the supervisor's answer."""
     try:
         answer = ipc_client.request(JobRecord.open(name), dict(message))
     except FleetfitError as error:

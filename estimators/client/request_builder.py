@@ -1,8 +1,8 @@
-"""From an estimator's settings to the two values that describe a job: :class:`TrainingJobSpec` and
-:class:`RunOptions`.
+"""Builds the two values that describe a job, :class:`TrainingJobSpec` and :class:`RunOptions`, from settings.
 
-What the SageMaker SDK 2.x would put into its request is put here too (``session.py``, ``_get_train_request``;
-``estimator.py``, ``_script_mode_hyperparam_update``; ``tensorflow/estimator.py``, ``_default_s3_path``).
+The request contains everything that the SageMaker SDK 2.x would put into the request (``session.py``,
+``_get_train_request``; ``estimator.py``, ``_script_mode_hyperparam_update``; ``tensorflow/estimator.py``,
+``_default_s3_path``).
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from estimators.job.request import (
 from estimators.job.settings import Settings
 from estimators.records.record import jobs_folder
 
-#: Stands for the role of jobs that no role is needed for, in the form of one.
+#: Placeholder for the role of jobs that need none.
 PLACEHOLDER_ROLE = "arn:aws:iam::000000000000:role/fleetfit-local"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Code:
-    """What a job's code is to its containers.
+    """The code of a job, as the containers see it.
 
     Attributes:
         program: The entry point.
-        submit_directory: Where the code is: ``file://`` of a folder, or an archive on S3.
+        submit_directory: The location of the code: a ``file://`` URI of a folder, or the S3 URI of an archive.
     """
 
     program: str
@@ -60,16 +60,16 @@ def build_spec(
     home: str | Path | None = None,
     experiment: dict[str, str] | None = None,
 ) -> TrainingJobSpec:
-    """Build the job.
+    """Build the specification of a job.
 
     Args:
-        settings: What the estimator was told.
+        settings: The estimator's settings.
         name: The job's name.
         channels: The inputs.
-        code: The user's code; None when the image brings its own.
-        passes_model_dir: Whether the script is passed ``--model_dir`` (TensorFlow's estimator does).
-        home: Instead of ``$FLEETFIT_HOME``.
-        experiment: ``ExperimentConfig``.
+        code: The user's code, or None if the image contains the code.
+        passes_model_dir: Whether the script receives ``--model_dir``, as with TensorFlow's estimator.
+        home: The folder to use instead of ``$FLEETFIT_HOME``.
+        experiment: SageMaker's ``ExperimentConfig``.
 
     Raises:
         ConfigurationError: the settings contradict each other.
@@ -139,16 +139,21 @@ def build_hyperparameters(
     passes_model_dir: bool,
     home: str | Path | None = None,
 ) -> dict[str, str]:
-    """All hyperparameters as they are sent: the user's, the strategy's, ``model_dir`` and the platform's.
+    """Return all hyperparameters of a job's request.
 
-    They are JSON texts; those of an image that brings its own entry point are ``str()`` of the values.
+    These are the user's and the strategy's hyperparameters, ``model_dir``, and the hyperparameters for the container
+    toolkit. The values are JSON texts. For an image with its own entry point, ``str()`` converts the values.
 
     Args:
-        settings: What the estimator was told.
-        name: The job's name; None before there is one, which leaves out what depends on it.
-        code: The user's code, if there is any.
-        passes_model_dir: Whether the script is passed ``--model_dir``.
-        home: Instead of ``$FLEETFIT_HOME``.
+        settings: The estimator's settings.
+        name: The job's name, or None if the job has no name yet. With None, hyperparameters that depend on the name are
+            left out.
+        code: The user's code, or None.
+        passes_model_dir: Whether the script receives ``--model_dir``.
+        home: The folder to use instead of ``$FLEETFIT_HOME``.
+
+    Raises:
+        ConfigurationError: ``model_dir`` is set both as an argument and as a hyperparameter.
     """
     user = settings.hyperparameters
     platform: dict[str, Any] = {}
@@ -177,13 +182,16 @@ def build_hyperparameters(
         if settings.region is not None:
             platform[codec.REGION] = settings.region
     encoded = {**settings.encoded_hyperparameters, **codec.encode(platform)}
-    if settings.is_plain and codec.MODEL_DIR in platform:  # the image's program reads it
+    if settings.is_plain and codec.MODEL_DIR in platform:  # the image's own program reads this value
         encoded[codec.MODEL_DIR] = codec.plain_value(codec.MODEL_DIR, platform[codec.MODEL_DIR])
     return encoded
 
 
 def _noticed(settings: Settings) -> dict[str, str]:
-    """Return what the hosts are to fail a job for. Of metrics the supervisor judges, where the job is not elsewhere."""
+    """Return the hyperparameters that make the hosts fail the job on certain problems.
+
+    Only the hosts on SageMaker check metrics for NaN. With other backends, the supervisor checks the metrics.
+    """
     options = settings.run_options
     found = {}
     if options.on_undistributed == "fail" and settings.distribution is not None:
@@ -194,9 +202,10 @@ def _noticed(settings: Settings) -> dict[str, str]:
 
 
 def default_model_dir(settings: Settings, name: str | None, home: str | Path | None = None) -> str | None:
-    """``model_dir`` where none is given: ``/opt/ml/model`` with MPI, else ``<output path>/<job>/model``.
+    """Return the default of ``model_dir``: ``/opt/ml/model`` with MPI, and ``<output path>/<job>/model`` otherwise.
 
-    A local output gives a plain path, since scripts make the folder. None before the job has a name.
+    If the output is on this machine, the result is a path and not a URI, because scripts create this folder. Without
+    MPI, the result is None if the job has no name yet.
     """
     if isinstance(settings.distribution, MPI):
         return f"{DEFAULT_BASE_DIR}/model"
@@ -208,17 +217,25 @@ def default_model_dir(settings: Settings, name: str | None, home: str | Path | N
 
 
 def output_path(settings: Settings, home: str | Path | None = None) -> str:
-    """Return where outputs go: what was given, or the folder of the records, or the SDK's default bucket."""
+    """Return the URI of the folder for the outputs.
+
+    Without a given output path, the URI is the folder of the records. On SageMaker, the URI is the default bucket of
+    the SageMaker SDK.
+    """
     if settings.output_path is not None:
         return _location(settings.output_path)
     if not settings.capabilities.managed:
         return jobs_folder(home).as_uri()
-    # The SDK's default bucket. Its account is found when the job is launched.
+    # The SDK's default bucket. The account in its name is determined when the job starts.
     return f"s3://sagemaker-{settings.region or '<region>'}-<account>"
 
 
 def submit_directory(settings: Settings, name: str, home: str | Path | None = None) -> str:
-    """Return where the containers find the code: the record's ``source/``, or the archive that the SDK would upload."""
+    """Return the URI of the job's code.
+
+    On SageMaker, the URI is the archive that the SageMaker SDK would upload. With other backends, the URI is the
+    record's folder ``source``.
+    """
     if not settings.capabilities.managed:
         return (jobs_folder(home) / name / "source").as_uri()
     prefix = settings.code_location or output_path(settings, home)
@@ -231,7 +248,7 @@ def _role(settings: Settings) -> str:
         return PLACEHOLDER_ROLE
     if role.startswith("arn:"):
         return role
-    # The SDK looks a plain name up in IAM; locally there is nothing to look it up in.
+    # On SageMaker, the SDK looks up a plain name in IAM. Locally, a placeholder account suffices.
     return f"{PLACEHOLDER_ROLE.rsplit('/', 1)[0]}/{role}" if not settings.capabilities.managed else role
 
 

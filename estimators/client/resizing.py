@@ -1,4 +1,4 @@
-"""Callbacks that resize an elastic job while ``fit()`` waits for it: experiments with a changing number of hosts."""
+"""Provides callbacks that resize an elastic job during ``fit()``. They are meant for experiments with elasticity."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ if TYPE_CHECKING:
 
 
 def next_size(size: int, *, step: int, least: int, most: int, generator: random.Random) -> int:
-    """Return the next size of a random walk: at the maximum always down, at the minimum always up, else either alike.
+    """Return the next size of a random walk.
+
+    The size decreases at the maximum, and increases at the minimum. Between the limits, the size increases or decreases
+    with equal probability.
 
     Args:
-        size: Hosts now.
-        step: Hosts that come or go at once; fewer where a limit is nearer.
-        least: The minimum.
-        most: The maximum.
-        generator: For the choice between up and down.
+        size: The current number of hosts.
+        step: The number of hosts that are added or removed at once. The number is smaller if a limit is closer.
+        least: The minimum number of hosts.
+        most: The maximum number of hosts.
+        generator: The generator of random numbers.
     """
     if size >= most:
         up = False
@@ -35,38 +38,38 @@ def next_size(size: int, *, step: int, least: int, most: int, generator: random.
 
 
 class Hosts(Protocol):
-    """What a callback resizes."""
+    """The interface of an object whose number of hosts a callback changes."""
 
     def size(self, job: TrainingJob) -> int:
-        """Return the number of hosts that a change begins from."""
+        """Return the current number of hosts, without the hosts that are leaving."""
 
     def resize(self, job: TrainingJob, size: int) -> bool:
-        """Have so many hosts; see :func:`resize`."""
+        """Change the number of hosts. Return False if the job is about to end, as :func:`resize` does."""
 
 
 class JobHosts:
-    """The hosts of the job itself."""
+    """The hosts of the job."""
 
     def size(self, job: TrainingJob) -> int:
-        """See :class:`Hosts`."""
+        """Return the current number of hosts, without the hosts that are leaving."""
         return len(staying(job))
 
     def resize(self, job: TrainingJob, size: int) -> bool:
-        """See :class:`Hosts`."""
+        """Change the number of hosts. Return False if the job is about to end, as :func:`resize` does."""
         return resize(job, size)
 
 
 class RandomResize(Callback):
-    """Adds or removes hosts at regular intervals, at random.
+    """A callback that adds or removes hosts at regular intervals. Random numbers decide between adding and removing.
 
     Args:
-        step: Number of hosts that are added or removed at once.
-        interval: Seconds between changes, counted from the first membership.
-        min: Minimum number of hosts.
-        max: Maximum number of hosts.
-        seed: Seed of the random choices; the same seed makes the same choices.
-        changes: Maximum number of changes; None: no limit.
-        hosts: What to resize instead of the job, such as the nodes of a cluster that provides the hosts; None: the job.
+        step: The number of hosts that are added or removed at once.
+        interval: The time between changes in seconds. The first interval starts with the job's first membership.
+        min: The minimum number of hosts.
+        max: The maximum number of hosts.
+        seed: The seed of the random numbers. Equal seeds lead to equal decisions.
+        changes: The maximum number of changes. With None, the number is not limited.
+        hosts: The object to resize instead of the job, such as the nodes of a cluster that provides the hosts.
 
     Raises:
         ConfigurationError: an argument is out of range.
@@ -93,17 +96,17 @@ class RandomResize(Callback):
         self._hosts = hosts or JobHosts()
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
-        #: The sizes that were asked for, in their order.
+        #: The sizes that were requested, in order.
         self.sizes: list[int] = []
 
     def on_event(self, job: TrainingJob, event: Event) -> None:
-        """Start when the job has its first membership."""
+        """Start the random changes when the job reports its first membership."""
         if event.kind == "resized" and self._thread is None:
             self._thread = threading.Thread(target=self._run, args=(job,), daemon=True, name="fleetfit-resize")
             self._thread.start()
 
     def on_end(self, job: TrainingJob) -> None:
-        """Stop when the job has ended."""
+        """Stop the random changes when the job has ended."""
         self._over.set()
 
     def _run(self, job: TrainingJob) -> None:
@@ -115,18 +118,20 @@ class RandomResize(Callback):
                 if not self._hosts.resize(job, size):
                     return
             except ConfigurationError:
-                continue  # hosts that leave are counted until they are gone: the next time will do
+                continue  # leaving hosts still count towards the limits; try again after the next interval
             self.sizes.append(size)
             if self._left is not None:
                 self._left -= 1
 
 
 class GrowWithEpochs(Callback):
-    """Adds hosts after some epochs: ``GrowWithEpochs({30: 4, 60: 8})`` asks for 4 from epoch 30, for 8 from epoch 60.
+    """A callback that changes the number of hosts after given epochs.
+
+    With ``GrowWithEpochs({30: 4, 60: 8})``, the job has 4 hosts after epoch 30, and 8 hosts after epoch 60.
 
     Args:
-        sizes: Number of finished epochs -> number of hosts.
-        hosts: What to resize; see :class:`RandomResize`.
+        sizes: A mapping from numbers of finished epochs to numbers of hosts.
+        hosts: The object to resize instead of the job, as for :class:`RandomResize`.
 
     Raises:
         ConfigurationError: an epoch or a size is out of range.
@@ -141,7 +146,7 @@ class GrowWithEpochs(Callback):
         self._hosts = hosts or JobHosts()
 
     def on_metric(self, job: TrainingJob, metric: Metric) -> None:
-        """Check whether an epoch has finished."""
+        """Resize the job when the required number of epochs has finished."""
         if metric.name != "epoch":
             return
         due = [size for epoch, size in self._left if metric.value >= epoch]
@@ -151,18 +156,18 @@ class GrowWithEpochs(Callback):
 
 
 def resize(job: TrainingJob, size: int) -> bool:
-    """Have an elastic job run on so many hosts: start some, or let the newest leave.
+    """Change the number of hosts of an elastic job. Start new hosts, or remove the newest hosts.
 
     Args:
         job: The job.
-        size: How many.
+        size: The new number of hosts.
 
     Returns:
-        Whether the job took it; False for one that is about to end.
+        True if the job accepted the change. False if the job is about to end.
 
     Raises:
-        ConfigurationError: the job may not have so many hosts now.
-        JobUnreachableError: its supervisor does not answer.
+        ConfigurationError: the job cannot have this number of hosts now.
+        JobUnreachableError: the job's supervisor does not answer.
     """
     from estimators.job.errors import JobUnreachableError
 
@@ -180,7 +185,7 @@ def resize(job: TrainingJob, size: int) -> bool:
 
 
 def staying(job: TrainingJob) -> list[str]:
-    """Return the hosts of an elastic job that are there and do not leave, oldest first."""
+    """Return the current hosts of an elastic job, without the hosts that are leaving. The oldest host is first."""
     going = {str(host["name"]) for host in job.membership if host["state"] == "leaving"}
     return [name for name in job.hosts if name not in going]
 

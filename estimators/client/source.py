@@ -1,8 +1,9 @@
-"""The user's code: what an entry point, a source folder and dependencies mean, and the snapshot that a job runs.
+"""Finds and checks the user's code (entry point, source folder, dependencies), and creates the copy that a job runs.
 
-What is an entry point follows SageMaker's training toolkit (``_entry_point_type.py``): ``x.sh`` runs in a shell, in a
-folder with a ``setup.py`` everything else is a module (``python -m``), ``x.py`` is a script, and any other file is a
-command. Modules can also be named without a ``setup.py``: ``pkg.module``, or a folder with a ``__main__.py``.
+The kinds of entry points are the kinds that SageMaker's training toolkit defines (``_entry_point_type.py``). ``x.sh``
+runs in a shell. In a folder with a ``setup.py``, any other entry point is a module (``python -m``). Without a
+``setup.py``, ``x.py`` is a script, and any other file is a command. In fleetfit, modules can also be named without a
+``setup.py``, as ``pkg.module`` or as a folder with a ``__main__.py``.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ from estimators.job.errors import ConfigurationError, UnsupportedError
 if TYPE_CHECKING:
     from estimators.client.functions.packing import Packed
 
-#: Never part of a job's code.
+#: Names that are never part of a job's code.
 SKIPPED = frozenset({".git", "__pycache__", ".ipynb_checkpoints", ".venv"})
 
-#: Sources above this size are warned about, in bytes: each job keeps its own copy.
+#: Larger sources (in bytes, or in files) cause a warning, because each job keeps its own copy.
 LARGE_BYTES = 200_000_000
 LARGE_FILES = 20_000
 
-#: Larger files are no code, in bytes.
+#: Larger files are not searched, because they are not code; in bytes.
 _LARGEST_TEXT = 4_000_000
-#: How names of files end that hold others.
+#: Suffixes of archives.
 _PACKED = (".whl", ".zip", ".egg", ".tar", ".gz", ".tgz", ".bz2", ".xz")
 
-#: So many of what is left out are named.
+#: Maximum number of files that a message about excluded files names.
 _MOST_NAMED = 8
 
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -46,15 +47,15 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One thing to copy.
+    """A file or link to copy.
 
     Attributes:
-        name: Its path in the snapshot.
-        origin: Where it is now; None for a link, which has a target instead.
-        size: Bytes.
-        executable: Whether it may be executed.
-        link: Where a link that stays inside of the source leads, relative to its folder.
-        content: What a file holds that is made for the job, and has no origin.
+        name: The path in the snapshot.
+        origin: The current path, or None for a link or a generated file.
+        size: The size in bytes.
+        executable: Whether the file is executable.
+        link: The relative target of a link whose target is inside the source, or None if the entry is a file.
+        content: The content of a generated file, or None if the entry has another origin.
     """
 
     name: str
@@ -67,13 +68,13 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class Listing:
-    """Everything that a snapshot will hold.
+    """The content of a snapshot.
 
     Attributes:
-        entries: Files and links.
-        folders: Folders, each after those that hold it.
-        left_out: What cannot be part of it, as texts for a warning: links that lead nowhere, sockets.
-        ignored: What an ignore file leaves out: the file's name -> paths, folders with a slash at the end.
+        entries: The files and links.
+        folders: The folders. A folder is listed before its subfolders.
+        left_out: Descriptions of excluded items, such as dangling links and sockets, for a warning.
+        ignored: The excluded paths for each ignore file, by the file's name. Folders end in a slash.
     """
 
     entries: tuple[Entry, ...]
@@ -83,27 +84,29 @@ class Listing:
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """Return the total size of all files, in bytes."""
         return sum(entry.size for entry in self.entries)
 
     @property
     def top(self) -> frozenset[str]:
-        """The names at the top."""
+        """Return the names at the top of the snapshot."""
         names = (*self.folders, *(entry.name for entry in self.entries))
         return frozenset(name.split("/", 1)[0] for name in names)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-    """The code of a job; make one with :func:`resolve`.
+    """The code of a job, as returned by :func:`resolve` and :func:`resolve_function`.
 
     Attributes:
-        program: The entry point as the toolkit is told: ``train.py``, ``train.sh``, ``pkg.module``.
-        roots: ``(name in the snapshot, path)``; the name is empty for a folder whose content is taken.
-        without: Folders that are never entered: the one that holds job records, should it lie in the source.
-        made: Files that are made for the job: path -> content.
-        kept: Files that are taken whatever an ignore file says: the entry point.
-        taken: What the snapshot will hold, where that has been read already.
+        program: The entry point in the form for the container toolkit, such as ``train.py``, ``train.sh`` or
+            ``pkg.module``.
+        roots: Pairs ``(name in the snapshot, path)``. An empty name means that the folder's content is copied to the
+            top.
+        without: Folders that are never copied, such as the folder of job records.
+        made: The generated files, as a mapping from paths to contents.
+        kept: The files of the entry point, which ignore files cannot exclude.
+        taken: The snapshot's content if it has already been read, or None.
     """
 
     program: str
@@ -115,10 +118,10 @@ class Source:
 
     @functools.cached_property
     def listing(self) -> Listing:
-        """What the snapshot will hold, read once.
+        """Return the snapshot's content. The files are listed once, and the result is kept.
 
         Raises:
-            ConfigurationError: something cannot be part of a job's code; the message names it.
+            ConfigurationError: a file or folder cannot be part of a job's code. The message names the file or folder.
         """
         if self.taken is not None:
             return self.taken
@@ -130,7 +133,7 @@ class Source:
         )
 
     def warnings(self) -> list[str]:
-        """Return what the user should know: a large source, what was left out and may be missed."""
+        """Return warnings for the user, such as a large source or excluded files that may be needed."""
         listing = self.listing
         found = [f"source_dir: {text}." for text in listing.left_out]
         found += self._missed()
@@ -143,7 +146,7 @@ class Source:
         return found
 
     def _missed(self) -> Iterator[str]:
-        """Yield what is said of files that were left out, and are likely to be missed."""
+        """Yield a warning for each kind of excluded files that are probably needed."""
         for file, names in self.listing.ignored.items():
             for name in names:
                 if name.rpartition("/")[2] in ignoring.NEVER:
@@ -161,7 +164,7 @@ class Source:
                 )
 
     def notes(self) -> list[str]:
-        """Return what ignore files leave out, a text for each."""
+        """Return a text for each ignore file. The text lists the excluded files."""
         ignored = self.listing.ignored.items()
         return [f"left out of the job's code by {file}: {_some(names)}" for file, names in ignored]
 
@@ -173,15 +176,16 @@ class Source:
         return sorted(sizes.items(), key=lambda item: -item[1])[:3]
 
     def names(self, pattern: re.Pattern[bytes], *, packed: bool = True) -> bool:
-        """Return whether a file of it may hold what a pattern finds.
+        """Return whether a pattern matches the content of any file.
 
         Args:
-            pattern: What is looked for.
-            packed: What is said of a file that is packed, such as a wheel: it may hold anything.
+            pattern: The pattern.
+            packed: The result if the source contains an archive, such as a wheel. The content of archives is not
+                searched.
         """
         for entry in self.listing.entries:
             if entry.content is not None and entry.name == self.program:
-                continue  # our own, which runs a function; that is a file beside it
+                continue  # our own program, which runs the function in another file
             if entry.name.endswith(_PACKED):
                 if packed:
                     return True
@@ -193,34 +197,40 @@ class Source:
             else:
                 try:
                     content = Path(entry.origin).read_bytes()
-                except OSError:  # whoever copies it says so
+                except OSError:  # the later copy reports the error
                     continue
             if pattern.search(content):
                 return True
         return False
 
     def text_of(self, name: str) -> bytes:
-        """Return what a file holds; nothing where there is none, or it cannot be read."""
+        """Return the content of a file, or ``b""`` if the file does not exist or cannot be read."""
         for entry in self.listing.entries:
             if entry.name == name and entry.origin is not None and entry.size <= _LARGEST_TEXT:
-                with contextlib.suppress(OSError):  # whoever copies it says so
+                with contextlib.suppress(OSError):  # the later copy reports the error
                     return Path(entry.origin).read_bytes()
         return b""
 
     def entry_text(self) -> bytes:
-        """Return the text of the entry point, a script of Python's or a module; nothing of any other."""
+        """Return the text of the entry point if it is a Python script or module. Return ``b""`` otherwise."""
         if self.program.endswith(".py"):
             return self.text_of(self.program)
         module = self.program.replace(".", "/")
         return self.text_of(f"{module}.py") or self.text_of(f"{module}/__main__.py")
 
     def found(self) -> Source:
-        """Return the part of it that lies on this machine's disk: all but what is made for the job."""
+        """Return the source without generated files."""
         entries = tuple(entry for entry in self.listing.entries if entry.content is None)
         return dataclasses.replace(self, taken=dataclasses.replace(self.listing, entries=entries), made={})
 
     def from_copy(self, folder: str | Path) -> Source:
-        """Return the same code with its files read from a copy that :meth:`copy_to` made of :meth:`found`."""
+        """Return the same code with other origins of the files.
+
+        The new origins are in the copy that :meth:`copy_to` made of :meth:`found`.
+
+        Args:
+            folder: The folder of the copy.
+        """
         entries = tuple(
             entry if entry.origin is None else dataclasses.replace(entry, origin=os.path.join(folder, entry.name))
             for entry in self.listing.entries
@@ -228,12 +238,13 @@ class Source:
         return dataclasses.replace(self, taken=dataclasses.replace(self.listing, entries=entries))
 
     def copy_to(self, target: str | Path) -> None:
-        """Copy the source into a folder, which is made if it does not exist.
+        """Copy the source into a folder. The folder is created if necessary.
 
-        Modes are the user's only (0600, 0700), but for the permission to execute. Links that stay inside stay links.
+        Only the user can access the copied files (modes 0600 and 0700). Executable files stay executable. Links to
+        targets inside the source stay links.
 
         Raises:
-            ConfigurationError: something cannot be read, or vanished meanwhile.
+            ConfigurationError: a file cannot be read.
             OSError: the target cannot be written.
         """
         base = os.fspath(target)
@@ -260,16 +271,19 @@ def resolve_function(
     *,
     without: tuple[str | os.PathLike[str], ...] = (),
 ) -> Source:
-    """Return the code of a job that runs a function: its files, and the modules of the project that it needs.
+    """Return the code of a job that runs a function.
+
+    The code consists of the function's files and the project's modules that the function needs.
 
     Args:
         packed: The function.
-        source_dir: A folder of which all is taken as well: modules that only ``importlib`` finds, a requirements.txt.
-        dependencies: As for :func:`resolve`.
-        without: As for :func:`resolve`.
+        source_dir: A folder that is also copied as a whole. Such a folder is useful for modules that only ``importlib``
+            finds, or for a requirements.txt.
+        dependencies: The dependencies, as for :func:`resolve`.
+        without: Folders that are never copied.
 
     Raises:
-        ConfigurationError: as for :func:`resolve`.
+        ConfigurationError: a file is missing, or hides one of fleetfit's packages.
     """
     roots = [("", _folder(_plain("source_dir", source_dir)))] if source_dir is not None else []
     for name, path in packed.modules.items():
@@ -292,17 +306,17 @@ def resolve(
     *,
     without: tuple[str | os.PathLike[str], ...] = (),
 ) -> Source:
-    """Find the user's code and check it.
+    """Find and check the user's code.
 
     Args:
-        entry_point: A file (relative to ``source_dir`` where that is given), a module, or a folder with a
-            ``__main__.py``.
-        source_dir: A folder: all of it is taken. Without it, only the entry point is.
-        dependencies: Files and folders that are put beside the entry point.
-        without: Folders that are never entered.
+        entry_point: A file, a module, or a folder with a ``__main__.py``. A file's path is relative to ``source_dir``
+            if ``source_dir`` is given.
+        source_dir: A folder that is copied as a whole. Without ``source_dir``, only the entry point is copied.
+        dependencies: Files and folders that are copied to the folder of the entry point.
+        without: Folders that are never copied.
 
     Raises:
-        ConfigurationError: something is missing, outside of ``source_dir``, or hides our own packages.
+        ConfigurationError: a file is missing, is outside of ``source_dir``, or hides one of fleetfit's packages.
         UnsupportedError: the source is on S3.
     """
     if entry_point is None or not str(entry_point):
@@ -326,7 +340,7 @@ def resolve(
 
 
 def _files_of(program: str, name: str, root: Path) -> Iterator[str]:
-    """Yield the files that an entry point may be, where they are and, if links lead there, where these lead."""
+    """Yield the paths of the files that may belong to the entry point, and the targets of links to these files."""
     base = os.path.realpath(root.parent if name else root)
     module = program.replace(".", "/")
     packages = [parent.as_posix() for parent in PurePosixPath(module).parents if parent.as_posix() != "."]
@@ -350,7 +364,10 @@ def _add_dependencies(roots: list[tuple[str, Path]], dependencies: tuple[str, ..
 
 
 def _has(root: Path, name: str) -> bool:
-    """Return whether a folder has something of a name that is part of the job's code."""
+    """Return whether a folder adds a file or folder with the given name to the job's code.
+
+    The result is False if an ignore file excludes the file or folder.
+    """
     real = os.path.realpath(root)
     path = os.path.join(real, name)
     return os.path.lexists(path) and not _left_out(_rules(real, ()), path, is_folder=os.path.isdir(path))
@@ -384,7 +401,10 @@ def _folder(source_dir: str) -> Path:
 
 
 def _alone(entry: str) -> tuple[str, tuple[str, Path]]:
-    """Return the program and the root of an entry point without a source folder: it alone is taken."""
+    """Return the program and the root of an entry point without a source folder.
+
+    Only the entry point is copied.
+    """
     path = Path(os.path.abspath(entry))
     if path.is_dir():
         if not (path / "__main__.py").is_file():
@@ -405,7 +425,10 @@ def _alone(entry: str) -> tuple[str, tuple[str, Path]]:
 
 
 def _within(entry: str, folder: Path) -> str:
-    """Return the program for an entry point in a source folder."""
+    """Return the program for an entry point in a source folder.
+
+    The program has the form that the container toolkit expects.
+    """
     relative = os.path.relpath(entry, folder) if os.path.isabs(entry) else os.path.normpath(entry)
     path = folder / relative
     if relative == os.pardir or relative.startswith(os.pardir + os.sep):
@@ -437,7 +460,11 @@ def _is_module(folder: Path, module: str) -> bool:
 
 
 def _check_program(path: Path, name: str, *, has_setup: bool) -> None:
-    """Refuse a file that nothing would run."""
+    """Check that a file can be the entry point.
+
+    Raises:
+        ConfigurationError: the file is not a Python script, a shell script, a module or an executable.
+    """
     if name.endswith((".py", ".sh")) or has_setup:
         return
     with open(path, "rb") as file:
@@ -460,7 +487,10 @@ def _refuse_reserved(roots: list[tuple[str, Path]]) -> None:
 
 
 def _near(path: Path) -> str:
-    """Return the most similar name in the folder of a path that does not exist."""
+    """Return a hint for a path that does not exist.
+
+    The hint names a similar name in the folder, or says that the folder does not exist.
+    """
     try:
         names = sorted(os.listdir(path.parent))
     except OSError:
@@ -512,17 +542,17 @@ def _walk(
     rules: ignoring.Ignored,
     ignored: list[str],
 ) -> Iterator[str | Entry]:
-    """Yield the entries below a folder; a text is a folder.
+    """Yield the entries below a folder. Files and links are yielded as entries, and folders as texts.
 
     Args:
-        folder: The folder, without links in its path.
-        prefix: Its name in the snapshot.
-        root: Links that stay in it stay links.
-        above: The folders that are being listed, ``folder`` the last.
-        without: Folders that are not entered.
-        left_out: Takes what is left out, as texts.
-        rules: What ignore files say of what is below the root.
-        ignored: Takes what they leave out.
+        folder: The folder, without symbolic links in its path.
+        prefix: The folder's name in the snapshot.
+        root: The folder of the source. Links to targets in this folder stay links.
+        above: The folders that are being listed, from the root to ``folder``.
+        without: Folders that are not listed.
+        left_out: A list to which descriptions of excluded items are added.
+        rules: The rules of ignore files for paths below the root.
+        ignored: A list to which the paths are added that these rules exclude.
     """
     try:
         with os.scandir(folder) as found:
@@ -558,7 +588,7 @@ def _walk(
         try:
             status = os.stat(path)
         except FileNotFoundError:
-            continue  # it has just gone
+            continue  # removed meanwhile
         if stat.S_ISDIR(status.st_mode):
             if path in without:
                 continue
@@ -573,7 +603,7 @@ def _walk(
 
 
 def _kind(status: os.stat_result) -> str | None:
-    """Return what is no file is called; None for a file."""
+    """Return the name of a special file's type, or None for a regular file."""
     if stat.S_ISREG(status.st_mode):
         return None
     kinds = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
@@ -589,7 +619,7 @@ def _file(path: str, name: str, status: os.stat_result) -> Entry:
 
 
 def _inner_link(path: str, root: str) -> str | None:
-    """Return the relative target of a link that stays inside of ``root`` and leads somewhere; None otherwise."""
+    """Return the relative target of a link whose target exists inside ``root``, or None for any other link."""
     target = os.path.realpath(path)
     if not os.path.exists(target) or not target.startswith(root.rstrip("/") + "/"):
         return None
@@ -604,14 +634,14 @@ def _copy(entry: Entry, place: str) -> None:
         Path(place).write_bytes(entry.content)
         os.chmod(place, 0o600)
         return
-    assert entry.origin is not None  # every other file has one
+    assert entry.origin is not None  # files that are not generated have an origin
     try:
         shutil.copyfile(entry.origin, place)
         status = os.stat(entry.origin)
     except FileNotFoundError as error:
         if error.filename != entry.origin:
             raise
-        return  # it has gone meanwhile
+        return  # removed meanwhile
     except OSError as error:
         if error.filename != entry.origin:
             raise

@@ -1,4 +1,6 @@
-"""Tracebacks in what a job prints: the one that ends the job is told once, by the error that ``fit()`` raises."""
+"""Holds back tracebacks in a job's output, so that the traceback that ``fit()`` raises as an error is not printed
+twice.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +12,23 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from estimators.records.logs import LogLine
 
-#: How long a traceback is held at the end of what a process prints, in seconds: a job that fails by it ends sooner.
+#: Time that a traceback at the end of a process's output is held, in seconds. A job that fails by it ends sooner.
 HELD_S = 3.0
-#: Lines that a process prints within this time of a traceback's last line are held with it, in nanoseconds.
+#: Lines that a process prints within this time after a traceback's last line are held, too; in nanoseconds.
 _BURST_NS = 100_000_000
 
 _HINT = b"Traceback (most recent call last)"
-#: What an exception group says of its members, between their frames.
+#: Matches the lines of an exception group about its members, between their frames.
 _IN_GROUP = re.compile(rb" +\| \S")
 _HEADER = re.compile(rb"\s*(?:\+ )?(?:Exception Group )?Traceback \(most recent call last\):")
-#: What stands between two exceptions of a chain.
+#: Beginnings of the lines between two exceptions of a chain.
 _CHAIN = (b"During handling of the above exception", b"The above exception was the direct cause")
 
 _Key = tuple[str, str | None]
 
 
 class _Held:
-    """A traceback, and what its process printed right behind it."""
+    """A traceback, and the lines that the same process printed directly after the traceback."""
 
     def __init__(self, line: LogLine, now: float) -> None:
         self.lines = [line]
@@ -34,10 +36,12 @@ class _Held:
 
 
 class Tracebacks:
-    """Holds each rank's traceback until the rank prints more, or the job is over. No line is lost.
+    """A buffer that holds each rank's traceback until the rank prints more or the job has ended.
+
+    A traceback is held for 3 seconds at most. No line is lost.
 
     Args:
-        clock: Seconds.
+        clock: A function that returns the time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -45,7 +49,7 @@ class Tracebacks:
         self._held: dict[_Key, _Held] = {}
 
     def take(self, lines: Iterable[LogLine]) -> Iterator[LogLine]:
-        """Take lines, and give what may be shown now."""
+        """Add new lines, and yield the lines that can be shown now."""
         now = self._clock()
         for line in lines:
             if not self._held and _HINT not in line.data:  # nearly every line
@@ -57,7 +61,7 @@ class Tracebacks:
                 yield line
                 continue
             if held is not None:
-                own = line.time_ns - held.lines[0].time_ns  # a log of hours passes here in a moment, too
+                own = line.time_ns - held.lines[0].time_ns  # the lines' own times, because old logs are read quickly
                 if line.time_ns - held.lines[-1].time_ns <= _BURST_NS and own <= HELD_S * 1e9:
                     held.lines.append(line)
                     continue
@@ -74,18 +78,22 @@ class Tracebacks:
 
     @property
     def due(self) -> float | None:
-        """In how many seconds something is to be shown; None while nothing is held."""
+        """Return the number of seconds until a traceback has to be shown, or None if no traceback is held."""
         if not self._held:
             return None
         return max(0.0, min(held.since for held in self._held.values()) + HELD_S - self._clock())
 
     def rest(self, told: str | None = None, mask: Callable[[str], str] = str) -> Iterator[LogLine]:
-        """Give all that is held.
+        """Yield all lines that are still held.
+
+        If the caller shows the traceback of the job's failure, lines of this traceback are not yielded. The last
+        traceback of each other rank is then a consequence of the failure. Only the messages of such a traceback are
+        yielded.
 
         Args:
-            told: The traceback of the job's failure, if one is told. What a rank prints of it is left out then, and of
-                the last traceback of each other rank, which is its consequence, the frames.
-            mask: Hides secrets in a text as they are hidden in ``told``.
+            told: The traceback of the job's failure if the caller shows the traceback. With None, all lines are
+                yielded.
+            mask: A function that hides secrets in a text. The secrets in ``told`` are already hidden.
         """
         held, self._held = self._held, {}
         known = {line.strip() for line in (told or "").splitlines()}
@@ -94,11 +102,17 @@ class Tracebacks:
 
 
 def _untold(lines: list[LogLine], known: set[str], mask: Callable[[str], str]) -> Iterator[LogLine]:
-    """Yield the lines without the last traceback, but for what it says that is not known."""
+    """Yield lines without the last traceback. Messages of this traceback are yielded if the caller does not show them.
+
+    Args:
+        lines: The lines, which contain a traceback.
+        known: The lines of the traceback that the caller shows.
+        mask: A function that hides secrets in a text.
+    """
     headers = [place for place, line in enumerate(lines) if _HEADER.match(line.data) is not None]
     first = headers.pop()
     while headers and any(line.data.startswith(_CHAIN) for line in lines[headers[-1] : first]):
-        first = headers.pop()  # of a chain, or of a group
+        first = headers.pop()  # include the other tracebacks of a chain or group
     yield from lines[:first]
     in_frames = False
     for line in lines[first:]:

@@ -1,4 +1,4 @@
-"""The handle of a training job that users hold."""
+"""Contains the user's handle of a training job."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     import pandas
 
 
-#: How often a job is looked at to which there is no tie, in seconds.
+#: Interval for polling a job without a tie, in seconds.
 _POLL_SECONDS = 0.1
-#: How long ending may take where the job is on SageMaker, in seconds: two minutes for the script, then uploading and
-#: giving back the instances.
+#: Maximum time to wait for a job's end on SageMaker, in seconds: two minutes for the script, then uploads and the
+#: release of the instances.
 _ENDING_ELSEWHERE_SECONDS = 1800.0
-#: How long a handle waits for news of a job elsewhere that nobody followed, in seconds.
+#: Maximum time to wait for the first update of a job elsewhere that no process has followed, in seconds.
 _FIRST_NEWS_SECONDS = 15.0
 
 #: Members of the request that DescribeTrainingJob does not repeat.
@@ -51,11 +51,12 @@ _NOT_DESCRIBED = ("Tags", "SessionChainingConfig")
 
 
 class TrainingJob:
-    """A training job, running or ended.
+    """A training job that is running or has ended.
 
-    The handle holds only the name and reads everything else from the job's record, so a handle from another process
-    (``Estimator.attach(name)``) returns the same. If ``wait=True`` started the job, the handle also holds the
-    connection that ends the job when this process ends.
+    The handle stores only the name, and reads everything else from the job's record. Therefore a handle from another
+    process (``Estimator.attach(name)``) returns the same values. If ``fit(wait=True)`` started the job, the handle also
+    holds a connection to the supervisor. The supervisor stops the job if the connection closes because this process
+    exits.
     """
 
     def __init__(
@@ -64,12 +65,12 @@ class TrainingJob:
         tie: ipc_client.Tie | None = None,
         process: subprocess.Popen[bytes] | None = None,
     ) -> None:
-        """Use :meth:`attach`, or the handle that ``fit()`` returns.
+        """Create a handle. Users call :meth:`attach`, or use the handle that ``fit()`` returns.
 
         Args:
             record: The job's record.
-            tie: The connection that ties the job to this process.
-            process: The supervisor, if this process started it.
+            tie: The connection that ties the job to this process, or None.
+            process: The supervisor's process, or None if another process started the supervisor.
         """
         self.record = record
         self._tie = tie
@@ -77,12 +78,12 @@ class TrainingJob:
 
     @classmethod
     def attach(cls, name: str, home: str | Path | None = None) -> TrainingJob:
-        """Return the handle of a job, which another process may have started.
+        """Return the handle of a job on record. Another process may have started the job.
 
         ``Estimator.attach(name, dispatcher=…)`` also finds a job that was started from another machine.
 
         Raises:
-            JobNotFoundError: there is no such job; the message has the nearest name.
+            JobNotFoundError: the job does not exist. The message has the most similar name.
         """
         job = cls(JobRecord.open(name, home))
         job._ensure_followed()
@@ -103,19 +104,19 @@ class TrainingJob:
 
         return job_html(self.result())
 
-    # --- what it is ---
+    # --- properties ---
 
     @property
     def name(self) -> str:
-        """The job's name."""
+        """Return the job's name."""
         return self.record.name
 
     @property
     def status(self) -> TrainingJobStatus:
-        """The primary status, which equals its text: ``job.status == "Completed"``.
+        """Return the primary status. The status equals its text, as in ``job.status == "Completed"``.
 
         Raises:
-            RecordError: a newer fleetfit wrote a status that this version does not know.
+            RecordError: a newer version of fleetfit wrote a status that this version does not know.
         """
         value = self._status()["TrainingJobStatus"]
         try:
@@ -128,7 +129,10 @@ class TrainingJob:
 
     @property
     def secondary_status(self) -> SecondaryStatus | str:
-        """What the job is doing; a plain string if a newer fleetfit wrote a status that is unknown here."""
+        """Return the secondary status.
+
+        The result is a plain string if a newer version of fleetfit wrote a status that this version does not know.
+        """
         value = str(self._status()["SecondaryStatus"])
         try:
             return SecondaryStatus(value)
@@ -137,17 +141,17 @@ class TrainingJob:
 
     @property
     def failure(self) -> Failure | None:
-        """Why the job failed, as data; None if it did not fail."""
+        """Return the failure as data, or None if the job did not fail."""
         return statuses.failure_of(self._status())
 
     @property
     def warnings(self) -> list[str]:
-        """The warnings before and since the start of the job."""
+        """Return the warnings from before and after the start of the job."""
         return list(self._status().get(statuses.OWN, {}).get("warnings") or [])
 
     @property
     def hosts(self) -> list[str]:
-        """The names of the hosts, in rank order. For an elastic job: only the current hosts."""
+        """Return the names of the hosts in rank order. For an elastic job, return only the current hosts."""
         there = [str(host["name"]) for host in self.membership if host["state"] not in ("gone", "spare")]
         if there:
             return sorted(there, key=natural_key)
@@ -157,18 +161,23 @@ class TrainingJob:
 
     @property
     def model_data(self) -> str | None:
-        """Where the model is (``model.tar.gz``); None if there is no model yet."""
+        """Return the path or URI of the model (``model.tar.gz``), or None if the job has no model yet."""
         return outputs.model_data(self.record)
 
     @property
     def checkpoints(self) -> str:
-        """Where the checkpoints are: the job's ``checkpoint_s3_uri``, or a folder in its record."""
+        """Return the path or URI of the checkpoints.
+
+        This is the job's ``checkpoint_s3_uri``. Without ``checkpoint_s3_uri``, the checkpoints are in a folder of the
+        job's record.
+        """
         return outputs.checkpoints(self.record)
 
     def describe(self) -> dict[str, Any]:
-        """Return the job as SageMaker's DescribeTrainingJob does. Times are seconds since the epoch, secrets ``***``.
+        """Return the job in the form of the response of SageMaker's DescribeTrainingJob.
 
-        The key ``Fleetfit`` has what SageMaker's response does not have: failure, warnings, attempt.
+        Times are seconds since the epoch. Secrets are replaced by ``***``. The key ``Fleetfit`` contains values that
+        SageMaker's response lacks, such as the failure, the warnings and the attempt.
         """
         from estimators.job.secrets import mask_request
 
@@ -178,20 +187,24 @@ class TrainingJob:
 
     @property
     def phases(self) -> dict[str, float | None]:
-        """Seconds per phase: launch, import, rendezvous, first_step, training, teardown; None if unknown."""
+        """Return the duration of each phase in seconds. The duration is None if unknown.
+
+        The phases are ``launch``, ``import``, ``rendezvous``, ``first_step``, ``training`` and ``teardown``.
+        """
         return phases(self.record.events())
 
     def metrics(self, kind: str = "script") -> pandas.DataFrame:
         """Return every value of every metric.
 
-        The columns are time, elapsed_s (since the job's creation), attempt, rank, name, value and host.
+        The columns are ``time``, ``elapsed_s``, ``attempt``, ``rank``, ``name``, ``value`` and ``host``. ``elapsed_s``
+        is the time since the job's creation, in seconds.
 
         Args:
-            kind: ``"script"``: the metrics of the script; ``"system"``: CPU and memory of each rank, and network and
-                GPUs of each host.
+            kind: ``"script"`` selects the metrics of the script. ``"system"`` selects CPU and memory of each rank, and
+                network and GPUs of each host.
 
         Raises:
-            ConfigurationError: there is no such kind.
+            ConfigurationError: the kind is unknown.
         """
         if kind not in METRIC_KINDS:
             raise ConfigurationError(unknown("kind of metrics", kind, METRIC_KINDS))
@@ -200,7 +213,10 @@ class TrainingJob:
         return metrics_frame(found, start=self._status().get("CreationTime"))
 
     def result(self) -> Result:
-        """Return the result of the job so far; for a job that has ended, the result that was saved."""
+        """Return the result of the job, as far as the job has progressed.
+
+        If the job has ended, return the result that was saved.
+        """
         from estimators.results import saving
 
         return saving.result_of(self.record)
@@ -208,13 +224,14 @@ class TrainingJob:
     def value(self) -> Any:
         """Wait for a job whose entry point is a function, and return the function's return value on rank 0.
 
-        A path in the job's model or output folder is returned as a path on this machine, where its files are.
+        If the value is a path in the job's model or output folder, the result is the path of a local copy.
 
         Raises:
-            ConfigurationError: the entry point is a script, which returns nothing.
+            ConfigurationError: the entry point is a script, which returns no value.
             TrainingJobError: the job failed, but not because of an exception of the function.
             RecordError: the job was stopped and has no value, or the value cannot be unpickled here.
-            Exception: the exception that the function raised; its cause has the traceback on the host.
+            Exception: the exception that the function raised on a host. The exception's cause shows the traceback of
+                that host.
         """
         from estimators.client.functions import values
 
@@ -233,20 +250,22 @@ class TrainingJob:
 
     @property
     def lives_elsewhere(self) -> bool:
-        """Whether the job is on SageMaker or at a dispatcher, where it continues without this machine."""
+        """Return whether the job is on SageMaker or at a dispatcher. Such a job continues without this machine."""
         return statuses.lives_elsewhere(self.record.stored_status())
 
     @property
     def dispatcher(self) -> str | None:
-        """The dispatcher that runs the job's supervisor; None for a job without one."""
+        """Return the name of the dispatcher that runs the job's supervisor, or None if the job has no dispatcher."""
         found = self.record.read_options().get("dispatcher")
         return str(found) if found is not None else None
 
     def _ensure_followed(self, env: Mapping[str, str] | None = None) -> None:
-        """Start a new supervisor for a job on SageMaker or at a dispatcher, if the old one was killed; else do nothing.
+        """Start a new supervisor for a job on SageMaker or at a dispatcher if the previous supervisor was killed.
+
+        For other jobs, do nothing.
 
         Args:
-            env: The environment of the new supervisor; default: the environment of this process.
+            env: The environment of the new supervisor. The default is the environment of this process.
 
         Raises:
             BackendError: the supervisor cannot be started.
@@ -256,7 +275,7 @@ class TrainingJob:
             return
         taken = JobRecord(self.record.path)
         if not taken.lock():
-            return  # somebody else was quicker
+            return  # another process is starting the supervisor
         try:
             self._process = launch.start(taken, env)
         finally:
@@ -288,7 +307,7 @@ class TrainingJob:
 
     def _status(self) -> dict[str, Any]:
         if self._process is not None:
-            self._process.poll()  # so that a supervisor that is done does not stay as a zombie
+            self._process.poll()  # reaps a supervisor that has exited
         return self.record.read_status()
 
     # --- logs ---
@@ -299,12 +318,12 @@ class TrainingJob:
         TensorFlow's start-up lines are hidden, and a line that several ranks print is shown once.
 
         Args:
-            rank: Print only the lines of this rank.
-            follow: Continue until the job ends. An interrupt ends the printing, not the job.
-            all: Show every line.
+            rank: The rank whose lines are printed. With None, the lines of all processes are printed.
+            follow: Whether to continue until the job ends. An interrupt stops only the printing, and the job continues.
+            all: Whether to show every line.
 
         Raises:
-            ConfigurationError: the job has no such rank.
+            ConfigurationError: the job does not have the rank.
         """
         printer = self._printer(all=all, one_rank=rank is not None)
         for lines in self._portions(rank, follow):
@@ -312,15 +331,23 @@ class TrainingJob:
         printer.finish()
 
     def log_lines(self, rank: int | None = None, follow: bool = False) -> Iterator[LogLine]:
-        """Yield the logs as data, merged over processes by time; see :meth:`logs`."""
+        """Yield the log lines of all processes as data, in the order of their times.
+
+        Args:
+            rank: The rank whose lines are yielded. With None, the lines of all processes are yielded.
+            follow: Whether to continue until the job ends.
+
+        Raises:
+            ConfigurationError: the job does not have the rank.
+        """
         for lines in self._portions(rank, follow):
             yield from lines
 
     def _check_rank(self, rank: int) -> None:
-        """Check that the job has this rank.
+        """Check that the job has the given rank.
 
         Raises:
-            ConfigurationError: the job has no such rank.
+            ConfigurationError: the job does not have the rank.
         """
         known = ranks.known(self.record)
         if known and rank not in known:
@@ -337,19 +364,20 @@ class TrainingJob:
             yield from reader.drain(final=over)
             if over or not follow:
                 return
-            yield []  # time goes by
+            yield []  # lets the printer show lines whose waiting time has passed
             time.sleep(_POLL_SECONDS)
 
     def _printer(
         self, stream: IO[str] | None = None, *, all: bool = False, one_rank: bool = False, waits: bool = False
     ) -> LogPrinter:
-        """Return what prints the logs.
+        """Return the printer of the logs.
 
         Args:
-            stream: Default: standard output.
+            stream: The stream. The default is standard output.
             all: Whether every line is shown.
             one_rank: Whether the lines of a single rank are printed.
-            waits: Whether whoever looks is told of the job's failure, with the traceback.
+            waits: Whether the caller raises the job's failure with its traceback. If so, the printer omits this
+                traceback.
         """
         from estimators.client.folding import Folding
         from estimators.client.tracebacks import Tracebacks
@@ -363,18 +391,21 @@ class TrainingJob:
         tracebacks = Tracebacks() if waits else None
         return LogPrinter(stream, mask=text_mask(request), folding=Folding(several=several), tracebacks=tracebacks)
 
-    # --- ending it ---
+    # --- stopping ---
 
     def stop(self, wait: bool = False, *, grace: float | None = None) -> None:
-        """Ask the job to end. The script gets SIGTERM, and time to save. A job that has ended is left unchanged.
+        """Stop the job. The script receives SIGTERM, and has time to save its state.
+
+        A job that has ended is not changed.
 
         Args:
             wait: Whether to wait until the job has ended.
-            grace: Seconds that the script has to save; default: the job's ``stop_grace`` (120 s).
+            grace: The time that the script has to save its state, in seconds. The default is the job's ``stop_grace``
+                (120 s).
 
         Raises:
-            UnsupportedError: ``grace`` was given for a job on SageMaker, which gives every script 120 s.
-            JobUnreachableError: the job's supervisor does not answer, or does not end the job.
+            UnsupportedError: ``grace`` was given for a job on SageMaker, where every script has 120 s.
+            JobUnreachableError: the job's supervisor does not answer, or does not stop the job.
         """
         ending = ENDING_SECONDS
         if not statuses.is_terminal(self._status()):
@@ -421,9 +452,10 @@ class TrainingJob:
 
     @property
     def membership(self) -> list[dict[str, Any]]:
-        """The present and former hosts of an elastic job, each with its ``name``, current ``state`` and ``ranks``.
+        """Return the present and former hosts of an elastic job. For any other job, the list is empty.
 
-        States: ``starting``, ``ready``, ``leaving``, ``gone``, ``spare``. Empty for a job that is not elastic.
+        Each host has a ``name``, a ``state`` and ``ranks``. The state is ``starting``, ``ready``, ``leaving``, ``gone``
+        or ``spare``.
         """
         noted = self._status().get(statuses.OWN, {}).get("hosts")
         return [dict(host) for host in noted] if isinstance(noted, list) else []
@@ -432,7 +464,7 @@ class TrainingJob:
         """Start more hosts for an elastic job. The training continues until the new hosts can join.
 
         Args:
-            count: Number of hosts to add.
+            count: The number of hosts to add.
 
         Returns:
             The names of the new hosts.
@@ -444,26 +476,31 @@ class TrainingJob:
         return [str(name) for name in self._ask({"op": "add_hosts", "count": count})["hosts"]]
 
     def remove_host(self, name: str) -> None:
-        """Remove a host from an elastic job. The others continue without it as soon as they notice the change.
+        """Remove a host from an elastic job.
+
+        The other hosts continue without the removed host as soon as they notice the change.
 
         Args:
-            name: The host, such as ``algo-2``.
+            name: The host's name, such as ``algo-2``.
 
         Raises:
-            ConfigurationError: there is no such host, too few would be left, or the job is not elastic.
+            ConfigurationError: the host does not exist, too few hosts would be left, or the job is not elastic.
             JobUnreachableError: the job's supervisor does not answer.
         """
         self._ask({"op": "remove_host", "host": name})
 
     def interrupt(self, name: str, notice_s: float = 120.0) -> None:
-        """Simulate a spot interruption of an elastic job's host, which leaves or is killed at the end of the notice.
+        """Simulate a spot interruption of a host of an elastic job.
+
+        After the notice, the host leaves the job. If the host has not left at the end of the notice period, the host is
+        killed.
 
         Args:
-            name: The host.
-            notice_s: Seconds from the notice to the kill.
+            name: The host's name.
+            notice_s: The time from the notice to the kill, in seconds.
 
         Raises:
-            ConfigurationError: there is no such host, or the job is not elastic.
+            ConfigurationError: the host does not exist, or the job is not elastic.
             JobUnreachableError: the job's supervisor does not answer.
         """
         self._ask({"op": "interrupt", "host": name, "notice_s": notice_s})
@@ -480,12 +517,12 @@ class TrainingJob:
             raise ConfigurationError(f"training job {self.name!r}: {error}")
         return answer
 
-    # --- going on with it ---
+    # --- resuming ---
 
     def resume(
         self, wait: bool = True, logs: bool = True, callbacks: Callbacks = None, *, all: bool = False
     ) -> TrainingJob:
-        """Continue a job that failed, was stopped, or lost its supervisor: start another attempt with the same record.
+        """Start another attempt of a job that failed, was stopped, or lost its supervisor, with the same record.
 
         Scripts continue from their last checkpoint. The counts of failures and the time of ``max_run`` start again.
 
@@ -508,7 +545,7 @@ class TrainingJob:
             job.wait(logs=logs, callbacks=callbacks, all=all)
         return job
 
-    # --- waiting for it ---
+    # --- waiting ---
 
     def wait(
         self, logs: bool = True, timeout: float | None = None, callbacks: Callbacks = None, *, all: bool = False
@@ -530,7 +567,7 @@ class TrainingJob:
             ConfigurationError: ``callbacks`` has something that is not a callback.
             TrainingJobError: the job failed.
             KeyboardInterrupt: the waiting was interrupted; see above.
-            BrokenPipeError: nobody reads the standard output any more; a job that is tied to this process was stopped.
+            BrokenPipeError: the reader of standard output has closed it; a job tied to this process was stopped.
             TimeoutError: the job has not ended after ``timeout`` seconds.
         """
         checked = check_callbacks(callbacks)
@@ -546,7 +583,7 @@ class TrainingJob:
             except (TimeoutError, KeyboardInterrupt, BrokenPipeError):
                 raise
             except BaseException:
-                # Something else went wrong here: a tied job must not go on unwatched.
+                # After any other error here, stop a tied job, which must not continue without its caller.
                 if self._tie is not None and not self._tie.ended:
                     self._tie.send(ipc_client.stop_message(self._interrupt_grace(), "its caller failed"))
                 raise
@@ -560,13 +597,19 @@ class TrainingJob:
         output.table()
 
     def _raised_by_function(self, failure: Failure | None) -> BaseException | None:
-        """Return the exception for which it failed, if its entry point was a function."""
+        """Return the exception of the function that made the job fail.
+
+        Return None if the entry point is not a function, or if the exception is unknown.
+        """
         from estimators.client.functions import values
 
         return values.exception_of(self.record, failure) if values.is_function(self.record) else None
 
     def _opening(self) -> str:
-        """Return what a caller sees first: the first line of a script may take a while."""
+        """Return the first line of the output, which describes the job.
+
+        This line is useful because the script may not print anything for a while.
+        """
         spec = TrainingJobSpec.from_request(self.record.read_request())
         strategy = spec.strategy
         shape = f"{spec.instance_count} host{'s' if spec.instance_count > 1 else ''}"
@@ -580,7 +623,10 @@ class TrainingJob:
         return float(value) if isinstance(value, int | float) else 5.0
 
     def _is_over(self) -> bool:
-        """Return whether the end is on record. A supervisor with a tie tells when it is worth looking."""
+        """Return whether the job has ended, according to the record.
+
+        If the job is tied to this process, the record is read only after the supervisor has closed the connection.
+        """
         if self._tie is not None and not self._tie.ended:
             return False
         return statuses.is_terminal(self._status())
@@ -589,4 +635,4 @@ class TrainingJob:
         if self._tie is not None:
             self._tie.close()
         if self._process is not None:
-            self._process.poll()  # it may stay a little to complete the provenance; a later call reaps it
+            self._process.poll()  # a later call reaps a supervisor that is still completing the provenance

@@ -1,4 +1,4 @@
-"""Waiting for a job: its logs and events are shown, interrupts are heeded, and a supervisor that hangs is ended."""
+"""Waits for a job. Shows the logs and the progress, handles interrupts, and kills a supervisor that does not answer."""
 
 from __future__ import annotations
 
@@ -28,56 +28,58 @@ if TYPE_CHECKING:
     from estimators.client.training_job import TrainingJob
     from estimators.records.logs import LogLine
 
-#: How often a job is looked at to which there is no tie, in seconds.
+#: Interval for polling a job without a tie, in seconds.
 _POLL_SECONDS = 0.1
-#: With a tie the supervisor says when there is something; this is in case it cannot.
+#: Interval for polling a job with a tie, in seconds, in case that the supervisor's message does not arrive.
 _TIED_POLL_SECONDS = 1.0
-#: How often the line of a terminal is brought up to date, in seconds.
+#: Interval at which the status line of a terminal is updated, in seconds.
 _LINE_SECONDS = 0.25
-#: Between two looks at the logs of a job that writes without pause, in seconds: it shares the machine with us.
+#: Pause between two reads of the logs of a job that prints continuously, in seconds: the job shares the machine with
+#: us.
 _BREATH_SECONDS = 0.005
-#: How long a supervisor may take to end a job beyond the script's own grace, before it is killed.
+#: Time after the script's grace period in which a supervisor must stop a job before it is killed, in seconds.
 ENDING_SECONDS = 15.0
 
-#: After so many seconds without news a waiting caller asks whether the supervisor is there, and believes so often that
-#: it is only slow.
+#: Seconds without output or events after which the caller pings the supervisor, and number of missing answers after
+#: which the supervisor counts as hanging.
 _PING_SECONDS = 15.0
 _PINGS = 3
 
 
 class Output:
-    """Where a waiting caller shows the logs and how far the job is: nowhere, or on a stream.
+    """The display of the logs and the progress for a waiting caller.
 
-    A terminal has a line for the latter below the logs, a notebook a pane; elsewhere each stage is told in a line.
-    A stream that cannot be written to, on a full disk for example, is none any more; the job goes on.
+    With None as the stream, neither logs nor progress are displayed. A terminal shows the progress in a line below the
+    logs. A notebook shows the progress in a pane. On other streams, each stage is printed as a line. If a write fails,
+    such as on a full disk, the output stops and the job continues.
     """
 
     def __init__(self, job: TrainingJob, stream: IO[str] | None, *, all: bool = False) -> None:
         self._job = job
         self._stream = stream
-        #: How far the job is; None where nobody looks.
+        #: The job's progress; None without a stream.
         self.progress: JobProgress | None = None
         if stream is not None:
             request = job.record.read_request()
             began = float(job._status().get("CreationTime") or time.time())
             self.progress = JobProgress(codec.decode(request.get("HyperParameters") or {}), began)
-        #: A notebook's display, which takes the place of the stream.
+        #: A notebook's display, which replaces the stream.
         self.pane: Pane | None = None
         if stream is not None and self.progress is not None and in_jupyter(stream):
             from estimators.client.notebook import pane_for
 
             self.pane = pane_for(job, self.progress)
-        self._stage = self.progress.stage if self.progress is not None else ""  # the last that was told
+        self._stage = self.progress.stage if self.progress is not None else ""  # the last stage that was printed
         self._shown_at = float("-inf")
         self._interrupted = False
         target: Any = self.pane.stream if self.pane is not None else stream
         self._reader = LogReader(job.record) if stream is not None else None
         self._printer = job._printer(target, all=all, waits=True) if stream is not None else None
-        #: A pipe on which the logs go, whose reader may go away.
+        #: The descriptor of the stream if it is a pipe, whose reader may close it.
         self.pipe = _pipe_of(stream)
 
     def show(self, *, final: bool = False) -> bool:
-        """Print what is new; returns whether there was anything."""
+        """Print new lines. Return whether there were new lines."""
         shown = False
         with self._going_on():
             for _ in self._showing(final=final):
@@ -85,7 +87,7 @@ class Output:
         return shown
 
     def _showing(self, *, final: bool) -> Iterator[None]:
-        """Yield whenever something was printed."""
+        """Print new lines, and yield after each group of lines."""
         if self._reader is None or self._printer is None:
             return
         shown = False
@@ -95,7 +97,7 @@ class Output:
             shown = True
             yield
         if not shown:
-            self._printer.print(())  # what has waited long enough
+            self._printer.print(())  # print lines whose waiting time has passed
         if final:
             failure = statuses.failure_of(self._job._status()) if not self._interrupted else None
             self._printer.finish(failure.traceback if failure is not None else None)
@@ -105,7 +107,10 @@ class Output:
             self._show_progress()
 
     def _notice(self, lines: Iterable[LogLine]) -> None:
-        """See whether the script runs: a rank prints something of its own."""
+        """Record that the script is running if a rank has printed a line.
+
+        TensorFlow's start-up lines do not count.
+        """
         if (
             self.progress is not None
             and self.progress.awaits_output
@@ -114,7 +119,7 @@ class Output:
             self.progress.printed()
 
     def _show_progress(self) -> None:
-        """Say how far the job is, a few times a second at most."""
+        """Show the job's progress. Repeated calls have an effect at most four times a second."""
         now = time.monotonic()
         if self.progress is None or self._printer is None or now - self._shown_at < _LINE_SECONDS:
             return
@@ -122,9 +127,9 @@ class Output:
         try:
             status = self._job._status()
         except FleetfitError:
-            return  # the wait itself finds out
+            return  # the waiting loop raises this error
         if statuses.is_terminal(status):
-            return  # the end follows
+            return  # the final output follows
         message = str((status.get("SecondaryStatusTransitions") or [{}])[-1].get("StatusMessage") or "")
         self.progress.stand(str(status["SecondaryStatus"]), message)
         if self.pane is not None:
@@ -136,24 +141,24 @@ class Output:
             self._stage = self.progress.stage
 
     def hide(self) -> None:
-        """Take the terminal's line away: something else is printed."""
+        """Remove the terminal's status line before other output is printed."""
         if self._printer is not None:
             with self._going_on():
                 self._printer.status("")
 
     def close(self) -> None:
-        """Print what is still held back, and show nothing more: nobody waits any longer."""
+        """Print the lines that are still held back when the waiting is over."""
         if self._printer is not None:
             with contextlib.suppress(BrokenPipeError), self._going_on():
                 self._printer.finish()
 
     @property
     def due(self) -> float | None:
-        """In how many seconds there is something to show even if nothing comes; None for none."""
+        """Return the number of seconds until a held-back line has to be shown, or None if no line is held back."""
         return self._printer.due if self._printer is not None else None
 
     def message(self, text: str) -> None:
-        """Print a line of our own, also without logs."""
+        """Print a message of fleetfit, even if the logs are not shown."""
         with self._going_on():
             if self._printer is not None:
                 self._printer.message(text)
@@ -163,11 +168,14 @@ class Output:
                 write_text(sys.stderr, text + "\n")
 
     def interrupted(self, text: str, short: str) -> None:
-        """Say what an interrupt does: on a terminal in the line below the logs, which goes when the job has ended.
+        """Show the effect of an interrupt.
+
+        On a terminal or in a notebook, the effect is shown in the status line. The status line disappears when the job
+        has ended.
 
         Args:
-            text: What to say.
-            short: The same for a line.
+            text: The message for other streams.
+            short: The short message for the status line.
         """
         self._interrupted = True
         if self.progress is not None:
@@ -197,17 +205,17 @@ class Output:
     _silent = False
 
     def silence(self) -> None:
-        """Nobody reads: print nothing more."""
+        """Stop all output. This method is called when the reader has closed the stream."""
         self._reader = self._printer = self._stream = self.pipe = None
         self._silent = True
 
     def table(self) -> None:
-        """Print the table of the end; in a notebook as HTML."""
+        """Print the table with the job's result. In a notebook, the pane already contains the table."""
         stream = self._stream
         if stream is None:
             return
         if self.pane is not None:
-            return  # the table is in it
+            return  # the pane contains the table
         from estimators.results import display
 
         columns = shutil.get_terminal_size().columns
@@ -217,9 +225,9 @@ class Output:
 
 
 def told_interrupt(text: str) -> KeyboardInterrupt:
-    """Return the interrupt that has stopped a job, of which everything is told already: a notebook shows no frames.
+    """Return a KeyboardInterrupt whose cause has already been printed, so that a notebook shows no traceback.
 
-    It is no class of its own: Python ends by SIGINT for KeyboardInterrupt alone.
+    A subclass of KeyboardInterrupt is not used, because Python exits by SIGINT only for KeyboardInterrupt.
     """
     error = KeyboardInterrupt(text)
     error._render_traceback_ = lambda: [text]  # type: ignore[attr-defined]  # the name that IPython asks for
@@ -227,12 +235,12 @@ def told_interrupt(text: str) -> KeyboardInterrupt:
 
 
 def is_told(error: KeyboardInterrupt) -> bool:
-    """Return whether everything is told of an interrupt."""
+    """Return whether the cause of a KeyboardInterrupt has already been printed."""
     return hasattr(error, "_render_traceback_")
 
 
 class Wait:
-    """One call of :meth:`TrainingJob.wait`."""
+    """A running call of :meth:`TrainingJob.wait`."""
 
     def __init__(
         self,
@@ -247,14 +255,14 @@ class Wait:
         self._feed = feed
         self._interrupts = interrupts
         self._deadline = deadline
-        self._heeded = 0  # interrupts that have been acted on
-        self._kill_at: float | None = None  # when the supervisor has had its time to end the job
+        self._heeded = 0  # number of interrupts that have been handled
+        self._kill_at: float | None = None  # time at which the supervisor is killed if the job has not ended
         self._broken: BrokenPipeError | None = None
         self._ping_at = time.monotonic() + _PING_SECONDS
         self._unanswered = 0
 
     def run(self) -> None:
-        """Return when the job is over, or raise as :meth:`TrainingJob.wait` says."""
+        """Wait until the job has ended, or raise the errors that :meth:`TrainingJob.wait` describes."""
         while True:
             try:
                 if self._interrupts.count > self._heeded:
@@ -283,12 +291,12 @@ class Wait:
             raise told_interrupt(text)
 
     def _step(self) -> bool:
-        """Show what is new and wait a little; returns whether the job is over."""
+        """Show new output, and then wait for more output, at most one second. Return whether the job has ended."""
         job, tie = self._job, self._job._tie
         if tie is not None:
             tie.drain()
         over = job._is_over()
-        news = self._feed.poll()  # first: what it tells of is what the logs are printed with
+        news = self._feed.poll()  # before the logs, whose display depends on these events
         shown = self._output.show(final=over) or news
         if over:
             self._feed.end()
@@ -313,15 +321,18 @@ class Wait:
         if tie is not None and not tie.ended:
             self._interrupts.wait(pause, tie.fileno(), watch=self._output.pipe)
         else:
-            # With a tie that has ended, the end is a moment away: the supervisor's lock is about to be free.
+            # After the tie has closed, poll quickly, because the supervisor is about to exit.
             self._interrupts.wait(min(pause, _BREATH_SECONDS) if tie is not None else pause, watch=self._output.pipe)
         return False
 
     def _ping(self) -> None:
-        """The job has been silent for a while: see that its supervisor is there, and wait for nobody who is not.
+        """Check that the supervisor of a job without new output answers.
+
+        If a job is tied to this process and the supervisor has failed to answer three times, kill the supervisor.
 
         Raises:
-            JobUnreachableError: it has not answered several times, and nobody's job is tied to us.
+            JobUnreachableError: the job is not tied to this process, and the supervisor has failed to answer three
+                times. Also raised if the supervisor returned an error.
         """
         job = self._job
         self._ping_at = time.monotonic() + _PING_SECONDS
@@ -368,11 +379,11 @@ class Wait:
         self._kill_at = time.monotonic() + grace + ENDING_SECONDS
         tie = self._job._tie
         if tie is None or tie.ended or not tie.send(ipc_client.stop_message(grace, reason)):
-            # It is ending by itself, or does not listen: then the end of the tie is what it must notice.
+            # The supervisor is exiting by itself, or does not read. After this time, kill it and close the tie.
             self._kill_at = time.monotonic() + ENDING_SECONDS
 
     def _kill(self) -> None:
-        """The supervisor did not end the job in its time: the kernel does, whatever state it is in."""
+        """Kill a supervisor that did not stop the job in time, and close the connection to the supervisor."""
         self._kill_at = None
         job = self._job
         if job._process is not None and job._process.poll() is None:
@@ -382,7 +393,7 @@ class Wait:
 
 
 def _pipe_of(stream: IO[str] | None) -> int | None:
-    """Return the descriptor of a stream that is a pipe or socket of this process, else None."""
+    """Return the descriptor of a stream that is a pipe or socket, or None for any other stream."""
     if stream is None or in_jupyter(stream):
         return None
     try:

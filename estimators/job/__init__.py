@@ -1,1 +1,1 @@
-"""A job as values: its request, settings, inputs, policies and errors. Pure, and known to every other room."""
+"""A job as values: its request, settings, inputs, policies and errors. Pure; every other package may import it."""

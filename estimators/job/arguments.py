@@ -1,8 +1,8 @@
-"""The constructor's arguments: every one of the SageMaker SDK 2.x, and what becomes of it.
+"""The constructor's arguments: how fleetfit treats each argument of the SageMaker SDK 2.x.
 
-One table, :data:`ARGUMENTS`, says for each argument of ``EstimatorBase``, ``Framework`` and ``TensorFlow`` whether it
-is carried, changed or refused, and why. The constructor reads its arguments by it, and ``docs/sagemaker-arguments.md``
-shows it.
+The table :data:`ARGUMENTS` states for each argument of ``EstimatorBase``, ``Framework`` and ``TensorFlow`` whether it
+is carried, changed or refused, and why. The constructor reads its arguments with this table, and
+``docs/sagemaker-arguments.md`` shows the table.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from estimators.job.fleets import DEFAULT, PROCESSES, capabilities
 
 
 class Treatment(enum.Enum):
-    """What becomes of an argument."""
+    """Treatment of an argument."""
 
     CARRIED = "carried"  # same name, meaning and default
-    CHANGED = "changed"  # same name, another default or meaning; the note says which
-    AWS_ONLY = "aws"  # carried into the request for ml.* types, refused for local ones unless it asks for nothing
-    REFUSED = "refused"  # refused whatever the instance type
-    OWN = "own"  # fleetfit's own, unknown to the SDK
+    CHANGED = "changed"  # same name, other default or meaning, as the note explains
+    AWS_ONLY = "aws"  # sent for ml.* types; refused for local ones unless the value is neutral
+    REFUSED = "refused"  # refused for every instance type
+    OWN = "own"  # an argument of fleetfit that the SDK does not have
 
 
 class Owner(enum.Enum):
-    """Which constructor takes an argument."""
+    """The constructor that accepts an argument."""
 
-    ESTIMATOR = "Estimator"  # and every class below it
+    ESTIMATOR = "Estimator"  # and every subclass
     FRAMEWORK = "TensorFlow and PyTorch"
     TENSORFLOW = "TensorFlow"
 
@@ -62,7 +62,7 @@ class Argument:
 
 
 class ArgumentNameError(ConfigurationError, TypeError):
-    """A constructor does not take an argument of that name."""
+    """A constructor does not accept an argument of that name."""
 
 
 _CARRIED, _CHANGED, _AWS, _REFUSED, _OWN = Treatment
@@ -73,7 +73,7 @@ _PATHS = "Sequence[str | os.PathLike[str]] | None"
 _TEXTS = "Sequence[str] | None"
 
 ARGUMENTS: tuple[Argument, ...] = (
-    # where
+    # # hosts
     Argument(
         name="role",
         treatment=_CHANGED,
@@ -358,7 +358,7 @@ ARGUMENTS: tuple[Argument, ...] = (
         accepts="Sequence[Mapping[str, str]] | Mapping[str, str] | None",
         note="without effect locally",
     ),
-    # our own
+    # # fleetfit's own arguments
     Argument(
         name="arguments",
         treatment=_OWN,
@@ -394,21 +394,21 @@ BY_V1_NAME: Mapping[str, Argument] = {item.v1_name: item for item in ARGUMENTS i
 def read_arguments(
     given: Mapping[str, Any], *, constructor: str, owners: Iterable[Owner], stacklevel: int = 3
 ) -> dict[str, Any]:
-    """Read the keywords of a constructor: rename v1's names, refuse what nobody takes.
+    """Read the keywords of a constructor: rename old names, raise errors for unknown and refused arguments.
 
     Args:
         given: The keywords.
-        constructor: What the constructor is called in errors.
-        owners: Whose arguments it takes.
-        stacklevel: Of the DeprecationWarning for v1's names, so that it shows the user's line.
+        constructor: The constructor's name in errors.
+        owners: The owners of the arguments that the constructor accepts.
+        stacklevel: The stack level of the DeprecationWarning for old names, so that it shows the user's line.
 
     Returns:
-        The values by their v2 names; what is refused and was given as a value that asks for nothing is left out.
+        The values by their v2 names, without refused arguments that have neutral values.
 
     Raises:
-        ArgumentNameError: nobody takes the name; the message has the nearest one.
-        ConfigurationError: an argument is given by its old and its new name.
-        UnsupportedError: the argument is refused; the message says why.
+        ArgumentNameError: the constructor does not accept the name; the message suggests the nearest one.
+        ConfigurationError: an argument is given with its old and its new name.
+        UnsupportedError: the argument is refused; the message has the reason.
     """
     allowed = {item.name: item for item in ARGUMENTS if item.owner in set(owners)}
     values: dict[str, Any] = {}
@@ -442,15 +442,15 @@ def read_arguments(
 
 
 def asks_for_nothing(argument: Argument, value: Any) -> bool:
-    """Return whether the value is one of the argument's neutral ones."""
+    """Return whether the value is one of the argument's neutral values."""
     return any(value is neutral or (type(value) is type(neutral) and value == neutral) for neutral in argument.neutral)
 
 
 def refuse_locally(values: Mapping[str, Any], instance_type: str) -> None:
-    """Refuse, for a local instance type, what only AWS can do and would be missed.
+    """Raise an error for arguments that only AWS supports, if the instance type is local.
 
     Raises:
-        UnsupportedError: names the argument, the reason and what is done instead.
+        UnsupportedError: an argument is not supported; the message has the reason and an alternative.
     """
     for argument in ARGUMENTS:
         if argument.treatment is not Treatment.AWS_ONLY or argument.name not in values:

@@ -1,17 +1,17 @@
-"""The most that an argument may be: far above what anybody has, far below what would take the caller's memory.
+"""The upper limits of arguments: far above practical values, but low enough to protect the caller's memory.
 
-Pure; without them a slip of the keyboard (``processes_per_host=10**9``) would be carried out to the end.
+Pure. Without these limits, a typing error such as ``processes_per_host=10**9`` would exhaust the memory.
 """
 
 from __future__ import annotations
 
 from container.contract.names import shown
 
-#: Hosts of a job.
+#: #: The most hosts of a job.
 MAX_HOSTS = 1024
-#: Ranks of a job: eight for each of as many hosts.
+#: #: The most ranks of a job: eight for each of the most hosts.
 MAX_RANKS = 8192
-#: Ten years in seconds. Sums with the time of day stay exact, and every system call takes them.
+#: #: Ten years in seconds. Sums with the current time stay exact, and every system call accepts them.
 MAX_SECONDS = 315_360_000
 
 

@@ -1,19 +1,19 @@
-"""What can go wrong, as exceptions.
+"""The exceptions of fleetfit.
 
 ::
 
-    FleetfitError                         everything that fleetfit raises on purpose
+    FleetfitError                         base of all errors that fleetfit raises
     ├── TrainingJobError                  a job failed; carries host, rank, exit code, traceback, hints
     ├── TuningJobError                    a tuning job failed
     ├── JobExistsError                    the name of a job is taken
-    ├── JobNotFoundError                  there is no job of that name
+    ├── JobNotFoundError                  no job has that name
     ├── JobUnreachableError               the job's supervisor does not answer
     ├── RecordError                       a job's record cannot be read or written
     ├── BackendError                      a backend cannot run jobs here, or could not start one
     └── ConfigurationError (ValueError)   an argument, a file or a request is wrong
-        └── UnsupportedError              what was asked for exists, but not here: refused by name
+        └── UnsupportedError              a feature exists, but is not supported here
 
-    PreflightWarning (UserWarning)        a job will run, but perhaps not as it was meant to
+    PreflightWarning (UserWarning)        a job will run, but perhaps not as intended
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ if TYPE_CHECKING:
 
 
 for _error in (FleetfitError, ConfigurationError):
-    _error.__module__ = __name__  # where users find them; the toolkit, which raises them too, cannot import this
+    # users find the classes here; the toolkit, which also raises them, cannot import this module
+    _error.__module__ = __name__
 
-#: Whose frames say nothing to users.
+#: #: Packages whose frames are left out of the users' tracebacks.
 _NOT_THE_USERS = ("estimators", "container", "IPython", "ipykernel", "traitlets", "nbclient", "concurrent", "asyncio")
 
 
 def _in_ipython(error: BaseException) -> list[str]:
-    """What IPython shows of an error: the frames of the user's code and the message, without fleetfit's own frames."""
+    """Return IPython's display of an error: the frames of the user's code and the message, without fleetfit's."""
     from IPython.core.getipython import get_ipython
 
     cause, suppressed = error.__cause__, error.__suppress_context__
     try:
-        error.__cause__, error.__suppress_context__ = None, True  # what led to it inside, the message says
+        error.__cause__, error.__suppress_context__ = None, True  # the message already explains the inner causes
         formatter = get_ipython().InteractiveTB
         return list(formatter.structured_traceback(type(error), error, _users_frames(error), tb_offset=0))
     finally:
@@ -49,7 +50,7 @@ def _in_ipython(error: BaseException) -> list[str]:
 
 
 def _users_frames(error: BaseException) -> types.TracebackType | None:
-    """Return a traceback of the frames that are neither fleetfit's nor the notebook's."""
+    """Return a traceback of the frames that belong neither to fleetfit nor to the notebook."""
     frames = []
     trace = error.__traceback__
     while trace is not None:
@@ -62,14 +63,14 @@ def _users_frames(error: BaseException) -> types.TracebackType | None:
     return made
 
 
-FleetfitError._render_traceback_ = _in_ipython  # type: ignore[attr-defined]  # the name that IPython asks for
+FleetfitError._render_traceback_ = _in_ipython  # type: ignore[attr-defined]  # the name that IPython looks up
 
 
 class TrainingJobError(FleetfitError):
     """A training job failed.
 
-    The message says where and what happened, then the hints, then where the logs are. The user's traceback comes last,
-    as when the script runs without fleetfit.
+    The message has the place and the failure, then the hints, then the location of the logs. The user's traceback comes
+    last, as when the script runs without fleetfit.
 
     Attributes:
         job: The job's handle, or the job's name if there is no handle.
@@ -86,37 +87,37 @@ class TrainingJobError(FleetfitError):
 
     @property
     def job_name(self) -> str:
-        """The job's name."""
+        """Return the job's name."""
         return self.job if isinstance(self.job, str) else self.job.name
 
     @property
     def host(self) -> str | None:
-        """The host that failed; None if no host did."""
+        """Return the host that failed; None if no host did."""
         return self.failure.host
 
     @property
     def rank(self) -> int | None:
-        """The rank that failed first; None if no rank did."""
+        """Return the rank that failed first; None if no rank did."""
         return self.failure.rank
 
     @property
     def exit_code(self) -> int | None:
-        """The exit status, if a process exited with an error."""
+        """Return the exit status of the failed process; None without one."""
         return self.failure.exit_code
 
     @property
     def signal(self) -> int | None:
-        """The number of the signal that killed a process, if a signal did."""
+        """Return the number of the signal that killed a process; None without one."""
         return self.failure.signal
 
     @property
     def traceback(self) -> str | None:
-        """The user's traceback, if there was one."""
+        """Return the user's traceback, or None."""
         return self.failure.traceback
 
     @property
     def hints(self) -> tuple[str, ...]:
-        """What the user can do about the failure."""
+        """Return hints for the user on how to fix the failure."""
         return self.failure.hints
 
 
@@ -129,7 +130,7 @@ class JobExistsError(FleetfitError):
 
 
 class JobNotFoundError(FleetfitError, LookupError):
-    """There is no job of that name."""
+    """No job has that name."""
 
 
 class JobUnreachableError(FleetfitError):
@@ -153,7 +154,7 @@ class PreflightWarning(UserWarning):
 
 
 def _message(job: Any, failure: Failure) -> str:
-    """Return the exception's text, which ends on somebody's terminal, with what a script has said in it."""
+    """Return the exception's text with control characters removed, since it contains output of the script."""
     from estimators.job.text import visible
 
     return visible(_failure_message(job, failure))

@@ -1,9 +1,10 @@
-"""Whether a job is started again after an attempt has ended, when, and on which hosts: pure deciders over values.
+"""Decides whether, when and on which hosts a job is started again after an attempt: pure functions of values.
 
 An *attempt* is one start of a job. It ends by a failure (a crash, a lost host, a time limit of its start) or by a
-preemption (a host was taken away, after a notice). The two are counted apart: a preemption is nobody's fault.
+preemption (a host was taken away, after a notice). Failures and preemptions are counted separately, because a
+preemption is not a fault of the job.
 
-All times are seconds on one clock, whichever; nothing here reads one.
+All times are seconds on one clock, which the caller chooses; no function here reads a clock.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from estimators.job.bounds import MAX_SECONDS
 #: SageMaker's limits of RetryStrategy.MaximumRetryAttempts.
 RETRIES = (1, 30)
 
-#: An attempt that raised within this time of training, in seconds, failed "at once".
+#: #: An attempt that raised an exception within this time of training, in seconds, failed "at once".
 _AT_ONCE_S = 60.0
 
-#: Exceptions that another attempt with the same code meets again.
+#: #: Exceptions that another attempt with the same code would raise again.
 _FAULTS_OF_CODE = frozenset(
     {"SyntaxError", "IndentationError", "TabError", "ImportError", "ModuleNotFoundError", "NameError"}
 )
 
-#: How much of a traceback is kept with an earlier attempt, in characters.
+#: #: How much of an earlier attempt's traceback is stored, in characters.
 _TRACEBACK_LIMIT = 2000
 
 #: The exit codes of a shell whose command cannot be run or found.
@@ -44,7 +45,7 @@ _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)', re.MULTILINE)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FailurePolicy:
-    """What happens to a job after a failed or preempted attempt.
+    """The reaction to failed and preempted attempts of a job.
 
     Attributes:
         max_failures: Number of failed attempts after which another attempt starts. None: the estimator's
@@ -52,7 +53,7 @@ class FailurePolicy:
         max_preemptions: Number of preempted attempts after which another attempt starts. None: no limit, as on
             SageMaker.
         cooldown: ``(first, longest)`` pause in seconds after a failed attempt. The pause doubles with each failure that
-            follows without a new checkpoint. After a preemption, there is no pause.
+            follows without a new checkpoint. A preemption causes no pause.
         min_hosts: Minimum number of hosts with which the job continues if some hosts are lost. None: all hosts; the job
             waits for lost hosts to return, and fails if they do not return.
     """
@@ -68,7 +69,7 @@ class FailurePolicy:
         rules.check(self)
 
     def with_retries(self, attempts: int | None) -> FailurePolicy:
-        """Return the policy with SageMaker's ``max_retry_attempts`` where it says nothing itself."""
+        """Return the policy with SageMaker's ``max_retry_attempts`` as ``max_failures``, unless that is set."""
         return dataclasses.replace(self, max_failures=attempts or 0) if self.max_failures is None else self
 
 
@@ -81,7 +82,7 @@ def pause_s(first: float, longest: float, failures: int) -> float:
 
 
 class EndedBy(enum.Enum):
-    """What an attempt ended by."""
+    """Reason for the end of an attempt."""
 
     FAILURE = "failure"
     PREEMPTION = "preemption"
@@ -92,13 +93,13 @@ class Ending:
     """How one attempt ended.
 
     Attributes:
-        attempt: Its number, from 0.
-        kind: By what.
+        attempt: The number of the attempt, from 0.
+        kind: The reason for the end.
         failure: The failure; None after a preemption.
-        hosts: The hosts that it ran on; after a preemption ``taken`` names those that were taken away.
-        taken: See there.
-        progressed: Whether it left a new checkpoint.
-        seconds: How long it trained.
+        hosts: The hosts on which the attempt ran.
+        taken: The hosts that were taken away by a preemption.
+        progressed: Whether the attempt left a new checkpoint.
+        seconds: How long the attempt trained, in seconds.
     """
 
     attempt: int
@@ -110,19 +111,19 @@ class Ending:
     seconds: float = 0.0
 
     def line(self) -> str:
-        """One line for people: what ended it, after how long."""
+        """Return one line for users: the reason for the end, and after how many seconds."""
         return f"attempt {self.attempt}, after {self.seconds:.1f} s: {cut(self.what(), 199)}"
 
     def what(self) -> str:
-        """What ended it, in a line."""
+        """Return the reason for the end in one line."""
         if self.kind is EndedBy.PREEMPTION:
             return f"{', '.join(self.taken) or 'a host'} was interrupted"
         return " ".join(self.failure.summary().split()) if self.failure is not None else "it failed"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable form; :meth:`from_dict` reads it back."""
+        """Return a JSON-serialisable form; :meth:`from_dict` reads it."""
         failure = self.failure
-        if failure is not None:  # there may be thirty of them; the logs have everything
+        if failure is not None:  # a job may have thirty attempts; the logs have the full texts
             shortened = failure.traceback[-_TRACEBACK_LIMIT:] if failure.traceback else None
             failure = dataclasses.replace(failure, traceback=shortened, log_tail=None, places=None, attempts=())
         return {
@@ -137,7 +138,7 @@ class Ending:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Ending:
-        """Read what :meth:`to_dict` gave."""
+        """Read the result of :meth:`to_dict`."""
         failure = values.get("failure")
         return cls(
             attempt=int(values["attempt"]),
@@ -155,10 +156,10 @@ class Ending:
 
 @dataclasses.dataclass(frozen=True)
 class Again:
-    """Start another attempt.
+    """Decision: start another attempt.
 
     Attributes:
-        pause_s: After as many seconds.
+        pause_s: The pause before the attempt, in seconds.
     """
 
     pause_s: float = 0.0
@@ -166,24 +167,24 @@ class Again:
 
 @dataclasses.dataclass(frozen=True)
 class Final:
-    """Start no other one.
+    """Decision: start no further attempt.
 
     Attributes:
-        why: For users; empty where nobody asked for another attempt.
+        why: The reason for users; empty if no retries were requested.
     """
 
     why: str = ""
 
 
 def decide(policy: FailurePolicy, endings: Sequence[Ending]) -> Again | Final:
-    """Return whether another attempt follows.
+    """Decide whether another attempt follows.
 
-    A failure that another attempt would meet again is final, however many retries are left: see :func:`never_again`
-    and :func:`place_of`.
+    A failure that another attempt would repeat is final, however many retries are left: see :func:`never_again` and
+    :func:`place_of`.
 
     Args:
-        policy: What the user wants.
-        endings: How the attempts ended so far, the last of which has just done so.
+        policy: The user's policy.
+        endings: The ends of all attempts so far; the last one has just ended.
     """
     last = endings[-1]
     of_kind = [ending for ending in endings if ending.kind is last.kind]
@@ -211,11 +212,11 @@ def decide(policy: FailurePolicy, endings: Sequence[Ending]) -> Again | Final:
 
 
 def never_again(failure: Failure) -> str:
-    """Return why another attempt would fail as this one did; empty when it may not.
+    """Return why another attempt would fail in the same way; empty if that is not certain.
 
-    Wrong files and arguments, what ``on_undistributed`` and ``on_nan`` notice, faults of fleetfit itself, code that
-    cannot be run (``SyntaxError``, ``ImportError``, ``NameError``, a command that is not there), and arguments that the
-    script's parser refused.
+    These failures would be repeated: wrong files and arguments, failures by ``on_undistributed`` and ``on_nan``, faults
+    of fleetfit itself, code that cannot run (``SyntaxError``, ``ImportError``, ``NameError``, a missing command), and
+    arguments that the script's parser rejects.
     """
     if failure.cause is Cause.CONFIGURATION:
         return "the job's files or arguments are wrong"
@@ -242,9 +243,9 @@ def exception_of(failure: Failure) -> str | None:
 
 
 def place_of(failure: Failure) -> tuple[str | None, str, int] | None:
-    """Return what was raised and where: exception, file, line; None where no traceback says it.
+    """Return the exception and its place: exception, file, line; None without a traceback.
 
-    The message does not count: it often holds numbers that differ.
+    The message is left out, because its numbers often differ.
     """
     frames = _FRAME.findall(failure.traceback or "")
     if not frames:
@@ -261,7 +262,7 @@ def _repeats(before: Ending, last: Ending) -> bool:
 
 
 def in_a_row(endings: Sequence[Ending]) -> int:
-    """Return how many attempts failed in a row, back to the last one that left a new checkpoint."""
+    """Return how many attempts failed in a row since the last one that left a new checkpoint, which counts."""
     count = 0
     for ending in reversed(endings):
         if ending.kind is not EndedBy.FAILURE:
@@ -273,41 +274,41 @@ def in_a_row(endings: Sequence[Ending]) -> int:
 
 
 def with_attempts(failure: Failure, endings: Iterable[Ending], why: str = "") -> Failure:
-    """Return the failure of a job, with how its earlier attempts ended, and why there is no other one."""
+    """Return the failure of a job, with the ends of its earlier attempts, and the reason for no further one."""
     earlier = tuple(ending.line() for ending in endings)
     hints = (*failure.hints, why[:1].upper() + why[1:]) if why else failure.hints
     return dataclasses.replace(failure, attempts=earlier, hints=hints)
 
 
-# --- who is there ---
+# # --- present hosts ---
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PresentHosts:
-    """Which of a job's hosts are there.
+    """The hosts of a job that are present.
 
     Attributes:
-        hosts: All of them, in rank order.
-        gone: Those that are not there -> when they are back; infinite for never.
+        hosts: All hosts of the job, in rank order.
+        gone: Absent host -> the time of its return; infinite for never.
     """
 
     hosts: tuple[str, ...]
     gone: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def without(self, host: str, *, until: float = math.inf) -> PresentHosts:
-        """Return the fleet when a host is gone."""
+        """Return the hosts after a host has gone."""
         return dataclasses.replace(self, gone={**self.gone, host: until})
 
     def returned(self, host: str) -> PresentHosts:
-        """Return the fleet when a host is back."""
+        """Return the hosts after a host has come back."""
         return dataclasses.replace(self, gone={name: until for name, until in self.gone.items() if name != host})
 
     def present(self, now: float) -> tuple[str, ...]:
-        """Return the hosts that are there, in rank order."""
+        """Return the present hosts, in rank order."""
         return tuple(host for host in self.hosts if self.gone.get(host, -math.inf) <= now)
 
     def enough_at(self, least: int, now: float) -> float:
-        """Return when at least ``least`` hosts are there: ``now``, later, or infinite for never."""
+        """Return when at least ``least`` hosts are present: ``now``, later, or infinite for never."""
         times = sorted(max(now, self.gone.get(host, now)) for host in self.hosts)
         return times[least - 1] if 0 < least <= len(times) else (now if least <= 0 else math.inf)
 

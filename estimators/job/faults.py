@@ -69,7 +69,7 @@ class Fault:
         rules.check(self)
 
     def happens_in(self, attempt: int) -> bool:
-        """Return whether it belongs to an attempt."""
+        """Return whether the fault happens in an attempt."""
         return self.attempt is None or self.attempt == attempt
 
     def __str__(self) -> str:
@@ -99,7 +99,7 @@ class Kill(Fault):
 
     @property
     def number(self) -> int:
-        """The signal's number."""
+        """Return the signal's number."""
         return signals.Signals[self.signal].value if isinstance(self.signal, str) else self.signal
 
 
@@ -158,10 +158,10 @@ def check(value: Any) -> tuple[Fault, ...]:
 
 
 def check_against(faults: Iterable[Fault], *, hosts: Sequence[str], size: int) -> None:
-    """See that the ranks and hosts exist in the job.
+    """Check that the ranks and hosts of faults exist in the job.
 
     Raises:
-        ConfigurationError: one does not.
+        ConfigurationError: a rank or host does not exist.
     """
     for fault in faults:
         if isinstance(fault, Kill) and fault.rank >= size:
@@ -192,12 +192,12 @@ def _make(kind: type[Fault], given: Mapping[str, Any]) -> Fault:
 
 
 def parse(text: str) -> Fault:
-    """Read a fault from a command line: ``kill:rank=1,at_step=50``, ``remove_host:host=algo-2,at_s=20``.
+    """Parse a fault from a command line: ``kill:rank=1,at_step=50``, ``remove_host:host=algo-2,at_s=20``.
 
-    An ``at_line`` comes last: it may hold commas.
+    An ``at_line`` comes last, because it may contain commas.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: the text is not a fault.
     """
     name, colon, rest = text.partition(":")
     kind = _KINDS.get(name.strip().replace("-", "_"))
@@ -227,9 +227,9 @@ def _value(text: str) -> Any:
 
 
 def step_orders(faults: Sequence[Fault], attempt: int) -> list[dict[str, int]]:
-    """Return what the ranks of an attempt are told: which of them does what after which step.
+    """Return the orders for the ranks of an attempt: which rank does what after which step.
 
-    A fault of a host is rank 0's to report: ``{"id", "rank", "step"}``; a kill has the ``signal`` too.
+    Rank 0 reports faults of hosts: ``{"id", "rank", "step"}``. The order of a kill also has the ``signal``.
     """
     orders = []
     for number, fault in enumerate(faults):

@@ -1,7 +1,7 @@
-"""Where hosts can come from: the table of the backends' names, and what each of them can do.
+"""The table of backends: their names and capabilities.
 
-Everything outside :mod:`estimators.backends` asks for a capability, and never for a name. A new backend is one folder
-there and one line here. Installed packages add theirs by entry points of the group ``fleetfit.backends``.
+Code outside :mod:`estimators.backends` checks capabilities, never names. A new backend needs one folder there and one
+entry here. Installed packages add backends by entry points of the group ``fleetfit.backends``.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from collections.abc import Mapping
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Capabilities:
-    """What a backend's hosts are like.
+    """The capabilities of a backend and its hosts.
 
     Attributes:
-        managed: Whether jobs live on a service of somebody else's: they outlive their supervisor, which only follows
-            them, and are described by a whole CreateTrainingJob request.
+        managed: Whether a managed service runs the jobs: jobs do not depend on their supervisor, which only follows
+            them, and are described by a complete CreateTrainingJob request.
         shared_machine: Whether all hosts of a job share this machine, with its cores, GPUs and disk.
         containers: Whether hosts are containers, with an image and file trees of their own.
         this_python: Whether scripts run in this Python environment.
-        own_environment: Whether scripts run in an environment that is made for them there.
-        heartbeats: Whether every host runs our toolkit, and so tells that it is alive.
-        elastic: Whether hosts can come and go while a job runs.
-        simulated: Whether nothing is started, and what hosts print is given beforehand.
-        needs_gpus: Whether hosts are asked for because they get this machine's GPUs.
-        spot: Whether spot capacity is bought at a market, which takes hosts back by itself.
-        searched_by_name: Whether what jobs have left there is looked for only where a region of it is named (``fleetfit
-            clean --NAME``), since that asks a service, with the user's credentials.
+        own_environment: Whether scripts run in an environment that is created for them on the hosts.
+        heartbeats: Whether every host runs fleetfit's toolkit, which sends heartbeats.
+        elastic: Whether hosts can join and leave while a job runs.
+        simulated: Whether no process is started, and the output of hosts is given in advance.
+        needs_gpus: Whether hosts need GPUs of this machine.
+        spot: Whether spot capacity comes from a real market, which itself interrupts hosts.
+        searched_by_name: Whether leftovers of jobs are searched only if the user names a region (``fleetfit clean
+            --NAME``), since the search queries a service with the user's credentials.
         bridges: Whether connections between hosts that do not reach each other can be forwarded.
-        locates: Whether a source of places decides where a host is, so that one without a place never comes.
-        keeps_imports: Whether a job of a notebook leaves what its scripts import for the next one, unless it is told
-            otherwise (``keep_alive_period_in_seconds``).
+        locates: Whether a source of places decides where each host is, so that a host without a place never starts.
+        keeps_imports: Whether a job of a notebook by default keeps a process with its scripts' imports for the next job
+            (``keep_alive_period_in_seconds``).
     """
 
     managed: bool = False
@@ -53,12 +53,12 @@ class Capabilities:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fleet:
-    """A line of the table.
+    """An entry of the table of backends.
 
     Attributes:
-        backend: The class that runs jobs there: ``module:name``, imported on use.
-        capabilities: What its hosts are like.
-        typed: Whether the name only begins an instance type, which goes on with a dot: ``ml.p3.2xlarge``.
+        backend: The class that runs jobs: ``module:name``, imported on use.
+        capabilities: The capabilities of the backend.
+        typed: Whether the name is only the prefix of instance types, before a dot: ``ml.p3.2xlarge``.
     """
 
     backend: str
@@ -66,12 +66,12 @@ class Fleet:
     typed: bool = False
 
 
-#: Processes of this machine; containers on it, without and with its GPUs; the fake for users' own tests; SageMaker;
-#: machines that ssh reaches; nodes of a Slurm or a Ray cluster; Spark's executors; EC2.
+#: #: Processes of this machine; containers on it, without and with its GPUs; the fake for users' own tests; SageMaker;
+#: machines that are reached by ssh; nodes of a Slurm or a Ray cluster; Spark's executors; EC2.
 PROCESSES, CONTAINERS, GPU_CONTAINERS, FAKE, SAGEMAKER = "local_process", "local", "local_gpu", "local_fake", "ml"
 SSH, SLURM, RAY, SPARK, EC2 = "ssh", "slurm", "ray", "spark", "ec2"
 
-#: What an estimator takes where it is told nothing.
+#: #: An estimator's default instance type.
 DEFAULT = PROCESSES
 
 _ON_CONTAINERS = Capabilities(shared_machine=True, containers=True, elastic=True)
@@ -121,7 +121,7 @@ FLEETS: Mapping[str, Fleet] = {
     ),
 }
 
-#: The instance types that are a backend's whole name.
+#: #: The instance types that equal the name of a backend.
 OWN_TYPES = tuple(name for name, fleet in FLEETS.items() if not fleet.typed)
 
 
@@ -135,29 +135,29 @@ def added() -> Mapping[str, Fleet]:
 
 
 def kinds() -> str:
-    """Return the table's names as help texts show them: ``ml.TYPE`` where a name only begins an instance type."""
+    """Return the table's names for help texts: ``ml.TYPE`` if the name is a prefix of instance types."""
     return ", ".join(f"{name}.TYPE" if fleet.typed else name for name, fleet in FLEETS.items())
 
 
 def find(name: str) -> Fleet | None:
-    """Return the line of a name; None for one that nobody has added."""
+    """Return the table's entry for a name; None if the name is unknown."""
     return FLEETS[name] if name in FLEETS else added().get(name)
 
 
 def names() -> tuple[str, ...]:
-    """Return all names, also those that installed packages have added."""
+    """Return all names, including those that installed packages have added."""
     return (*FLEETS, *added())
 
 
 def fleet_name(instance_type: str) -> str:
-    """Return the name in the table: ``ml`` for every ``ml.*`` type, where that is one; else the type itself."""
+    """Return an instance type's name in the table: ``ml`` for every ``ml.*`` type; otherwise the type itself."""
     name, dot, _ = instance_type.partition(".")
     fleet = find(name) if dot else None
     return name if fleet is not None and fleet.typed else instance_type
 
 
 def capabilities(instance_type: str | None) -> Capabilities:
-    """Return what an instance type's hosts are like; a type that is not in the table is taken for SageMaker's."""
+    """Return the capabilities of an instance type; a type that is not in the table counts as SageMaker's."""
     fleet = find(fleet_name(instance_type or SAGEMAKER))
     return (fleet or FLEETS[SAGEMAKER]).capabilities
 

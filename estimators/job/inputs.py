@@ -15,7 +15,7 @@ from estimators.job.request import Channel
 #: The channel of inputs that are not a dict.
 DEFAULT_CHANNEL = "training"
 
-#: What writes DataFrames of Spark; imported on use.
+#: #: The module that writes Spark's DataFrames; imported on use.
 _FRAMES = "estimators.backends.spark.frames"
 
 
@@ -51,7 +51,7 @@ class ShuffleConfig:
 
 
 class TrainingInput:
-    """Where a channel's data is, and how the script reads it.
+    """The location of a channel's data, and how the script reads it.
 
     Args:
         s3_data: ``s3://bucket/prefix``, ``file:///folder`` or a path. A relative path begins at the working directory
@@ -137,7 +137,7 @@ class TrainingInput:
         distribution: str = "ShardedByS3Key",
         **arguments: Any,
     ) -> TrainingInput:
-        """Let Spark's executors write a DataFrame to files and a manifest, and return these as a channel.
+        """Write a Spark DataFrame to files and a manifest, by Spark's executors, and return them as a channel.
 
         The same content (rows in any order, schema, number of shards) is written only once.
 
@@ -227,7 +227,7 @@ def parse_inputs(inputs: Any) -> tuple[Channel, ...]:
             to these.
 
     Raises:
-        ConfigurationError: it is something else.
+        ConfigurationError: the value has none of these types.
     """
     if inputs is None:
         return ()
@@ -246,10 +246,11 @@ def model_channel(model_uri: str | os.PathLike[str], name: str) -> Channel:
 
 
 def normalise_uri(location: Any) -> str:
-    """Return a URI as it is; a path made absolute.
+    """Return a location: a URI unchanged, a path made absolute.
 
     Raises:
-        ConfigurationError: it is neither, or a ``file://`` URI of another machine or without an absolute path.
+        ConfigurationError: the value is neither a path nor a URI, or is a ``file://`` URI of another machine or without
+            an absolute path.
     """
     if not isinstance(location, str | os.PathLike) or isinstance(location, bytes):
         raise ConfigurationError(
@@ -288,7 +289,7 @@ def _channel(name: str, value: Any) -> Channel:
             )
     channel = Channel.from_request({**config, "ChannelName": name})
     source = channel.source.s3
-    if source is not None:  # the SDK's own classes know no relative paths
+    if source is not None:  # the SDK's own classes do not support relative paths
         config = channel.to_request()
         config["DataSource"]["S3DataSource"]["S3Uri"] = normalise_uri(source.uri)
         channel = Channel.from_request(config)

@@ -1,6 +1,6 @@
-"""Hides the secrets of a job in what its processes print, and in what is told of how it ended.
+"""Hides the secrets of a job in the output of its processes, and in texts about its end.
 
-They are the values that the job has been given by names of secrets, and whatever has the form of a known one.
+Secrets are the values whose names look secret, and texts that have the form of known keys.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from container.contract.names import CUT
 from estimators.job.redaction import mask_known, secret_words
 from estimators.job.secrets import MASK, looks_secret
 
-#: The members of a request in which names and values are the user's.
+#: #: The members of a request whose names and values come from the user.
 _MEMBERS = ("Environment", "HyperParameters")
 
-#: Shorter values are words of every log; to replace them would tell the secret rather than hide it.
+#: #: Shorter values are not hidden: they also occur as ordinary words, so that hiding them would reveal the secret.
 _SHORTEST = 6
-#: What is left of a secret beside a cut is hidden from this many characters on.
+#: #: The shortest part of a secret beside a cut that is hidden, in characters.
 _SHORTEST_REST = 4
-#: Shorter texts of a failure are whole, so that what looks like a rest of a secret at their ends is none.
+#: #: Texts of a failure that are shorter than this are complete, so their ends are not parts of secrets.
 _SHORTEST_CUT = 100
 
 
 class Mask:
-    """Hides secrets in texts: as they are, and what is left of one beside the mark of a cut (``…``).
+    """Hides secrets in texts: whole ones, and parts of them beside the mark of a cut (``…``).
 
     Args:
-        forms: The secrets, in each form in which they are printed.
+        forms: The secrets, in each form in which they may be printed.
     """
 
     def __init__(self, forms: Iterable[str]) -> None:
@@ -44,7 +44,7 @@ class Mask:
         return self._without(text, cut=False)
 
     def of_tail(self, text: str) -> str:
-        """Return the text without secrets, which may have been cut at both of its ends without a mark."""
+        """Return the text without secrets; the text may have been cut at both ends without a mark."""
         return self._without(text, cut=len(text) >= _SHORTEST_CUT)
 
     def _without(self, text: str, *, cut: bool) -> str:
@@ -61,7 +61,7 @@ class Mask:
         )
 
     def _without_rests(self, part: str, *, begun: bool, goes_on: bool) -> str:
-        """What is between two cuts, or between one and an end of the text, without the rests of secrets there."""
+        """Return the text between two cuts, or a cut and an end of the text, without parts of secrets at these cuts."""
         body = part.strip()
         head, tail = part[: len(part) - len(part.lstrip())], part[len(part.rstrip()) :]
         if len(body) < _SHORTEST_REST:
@@ -76,10 +76,10 @@ class Mask:
 
 
 def text_mask(request: Mapping[str, Any]) -> Mask:
-    """Return what hides the job's secrets in a text.
+    """Return the mask that hides the job's secrets in texts.
 
-    They are those of the request, and those of this process's environment, which jobs of this machine inherit. Values
-    shorter than six characters are left alone.
+    Secrets come from the request and from this process's environment, which local jobs inherit. Values of fewer than
+    six characters are not hidden.
     """
     values = {value for name, value in os.environ.items() if looks_secret(name) and not _is_harmless(value)}
     for member in _MEMBERS:
@@ -109,17 +109,17 @@ def mask_failure(failure: Failure, mask: Mask) -> Failure:
 
 
 def _is_harmless(value: str) -> bool:
-    """Whether a variable that nobody chose for the job holds a word or a path: ``AUTH=disabled``, ``SSH_AUTH_SOCK``."""
+    """Return whether a value of the environment is a word or a path: ``AUTH=disabled``, ``SSH_AUTH_SOCK``."""
     return value.isalpha() or (value.startswith("/") and os.path.exists(value))
 
 
 def _forms(value: str) -> set[str]:
-    """Return how a value looks in an exception's text: as it is, as a literal, and line by line."""
+    """Return the forms of a value in printed texts: unchanged, as a literal, and line by line."""
     return {value, repr(value)[1:-1], json.dumps(value)[1:-1], *(line.strip() for line in value.splitlines())}
 
 
 def _size_of_end(form: str, text: str) -> int:
-    """With how many characters from the end of a secret a text begins; 0 for none or few."""
+    """Return how many characters from the end of a secret begin the text; 0 if fewer than four."""
     first = text[:_SHORTEST_REST]
     start = form.find(first, max(0, len(form) - len(text)))
     while start >= 0:
@@ -130,7 +130,7 @@ def _size_of_end(form: str, text: str) -> int:
 
 
 def _size_of_start(form: str, text: str) -> int:
-    """With how many characters from the beginning of a secret a text ends; 0 for none or few."""
+    """Return how many characters from the beginning of a secret end the text; 0 if fewer than four."""
     last = text[-_SHORTEST_REST:]
     start = form.rfind(last, 0, len(text))
     while start >= 0:

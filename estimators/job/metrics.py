@@ -1,8 +1,9 @@
 """Metrics: numbers that regular expressions find in the logs, or that a script reports.
 
 SageMaker's ``metric_definitions`` (``[{"Name": "loss", "Regex": "loss: ([0-9.]+)"}]``) are checked and compiled once,
-before a job starts. While it runs, the supervisor feeds every piece of output to a :class:`MetricExtractor`, has the
-lines searched (:mod:`estimators.supervisor.matching`) and gets events; :func:`metrics_frame` makes a DataFrame of them.
+before a job starts. While the job runs, the supervisor feeds every piece of output to a :class:`MetricExtractor`,
+searches the resulting lines (:mod:`estimators.supervisor.matching`) and gets events. :func:`metrics_frame` converts
+events to a DataFrame.
 """
 
 from __future__ import annotations
@@ -27,22 +28,22 @@ if TYPE_CHECKING:
 #: The columns of :func:`metrics_frame`.
 COLUMNS = ("time", "elapsed_s", "attempt", "rank", "name", "value", "host")
 
-#: Whose metrics there are.
+#: #: The kinds of metrics: reported by the script, or measured by fleetfit.
 METRIC_KINDS = ("script", "system")
 
 #: The longest regex, in characters: SageMaker's limit.
 _MAX_REGEX = 500
 
-#: Lines are searched up to this many bytes; what is beyond is in the log, but is not looked at.
+#: #: Only this many bytes of a line are searched; the log has the whole line.
 LINE_LIMIT = 1 << 20
 
-#: How programs print what is not a number; and, to look no further where there is none, the letters of it.
+#: #: The form in which programs print values that are not numbers; and substrings of it, as a fast first check.
 _NOT_A_NUMBER = re.compile(r"(?<![\w.])[-+]?(?:nan|inf(?:inity)?)(?!\w)", re.IGNORECASE)
 _WORDS = ("nan", "NaN", "NAN", "inf", "Inf", "INF")
-#: Numbers that hardly any training prints, and how much of one a regex must have caught to be sure.
+#: #: Numbers that a training is very unlikely to print, and how many characters of one a regex must match at least.
 _STAND_INS = {"nan": "0.73905142681", "inf": "0.40286193757", "-inf": "0.61820347193"}
 _LEAST = len("0.7390")
-#: Keras's ``Epoch 3/10`` and ``45/120 [===>…``, and what other scripts print.
+#: #: Keras's ``Epoch 3/10`` and ``45/120 [===>…``, and the forms of other scripts.
 _EPOCH = re.compile(r"Epoch (\d{1,15})\b")
 _STEPS = re.compile(r"(?:\x1b\[[0-9;]*m)*\s*(\d{1,15})/\d+\b")
 _PLACES = re.compile(r"\b(step|iteration|iter|batch|epoch)\b\W{0,3}(\d{1,15})", re.IGNORECASE)
@@ -50,10 +51,10 @@ _PLACES = re.compile(r"\b(step|iteration|iter|batch|epoch)\b\W{0,3}(\d{1,15})", 
 
 @dataclasses.dataclass(frozen=True)
 class MetricDefinition:
-    """A metric and how to find its value in a line.
+    """A metric and the regular expression that finds its value in a line.
 
     Attributes:
-        name: What the metric is called.
+        name: The metric's name.
         regex: A regular expression whose first group matches the number.
     """
 
@@ -78,22 +79,22 @@ class MetricDefinition:
             )
 
     def compile(self) -> Pattern[str]:
-        """Compile the regex with the package ``regex``, which can end a search that takes too long; ``re`` cannot.
+        """Compile the regex with the package ``regex``, which can stop a search that takes too long; ``re`` cannot.
 
         Raises:
-            ConfigurationError: it is not a regex of Python's ``re``; the message shows where it goes wrong.
+            ConfigurationError: the text is not a regex of Python's ``re``; the message shows the position of the error.
         """
         import regex
 
         try:
-            re.compile(self.regex)  # its errors name the position better
+            re.compile(self.regex)  # re's errors have better positions
             return regex.compile(self.regex)
         except (RecursionError, OverflowError):
             raise ConfigurationError(
                 f"metric {self.name!r}: the regex is nested too deeply, or repeats too often: {shown(self.regex)}."
             ) from None
         except (re.error, regex.error) as raised:
-            error: Any = raised  # the stubs lack its attributes
+            error: Any = raised  # the stubs lack the attributes of these errors
             position = error.pos or 0
             raise ConfigurationError(
                 f"metric {self.name!r}: the regex is not valid: {error.msg} at position {position}.\n"
@@ -102,13 +103,13 @@ class MetricDefinition:
 
     @property
     def word(self) -> str:
-        """What lines that were meant have in them: the longest word of the regex, or else of the name."""
+        """Return a word that matching lines are likely to contain: the longest of the regex, or else of the name."""
         plain = re.sub(r"\\.|\[[^\]]*\]|\(\?[^)]*\)?", " ", self.regex)
         words: list[str] = re.findall(r"[^\W\d]{2,}", plain) or re.findall(r"[^\W\d]{2,}", self.name) or [self.name]
         return max(words, key=len)
 
     def to_dict(self) -> dict[str, str]:
-        """SageMaker's form."""
+        """Return the definition in SageMaker's form."""
         return {"Name": self.name, "Regex": self.regex}
 
 
@@ -119,7 +120,7 @@ def parse_metric_definitions(value: Any) -> tuple[MetricDefinition, ...]:
         value: None, or a list of ``{"Name": …, "Regex": …}`` or :class:`MetricDefinition`.
 
     Raises:
-        ConfigurationError: an unknown key, a regex that is not one or that has no group.
+        ConfigurationError: a key is unknown, or a regex is not valid or has no group.
     """
     if value is None:
         return ()
@@ -145,17 +146,17 @@ def _parse_one(item: Any) -> MetricDefinition:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a process's output, to be searched.
+    """A line of a process's output that is to be searched.
 
     Attributes:
-        text: The line, without its end; of a very long one the first :data:`LINE_LIMIT` bytes.
+        text: The line without its line end; at most the first :data:`LINE_LIMIT` bytes.
         host: The host that printed it.
-        rank: The rank, if it is of one.
+        rank: The rank of the process, or None.
         time_ns: When it arrived, in nanoseconds since the epoch.
-        attempt: Which start of the job.
-        epoch: The epoch that Keras has last said to have begun.
-        place: Where in the training it was printed, of a line in which numbers stand for what is not one
-            (:func:`with_numbers`); None of one as it was printed.
+        attempt: The number of the attempt.
+        epoch: The last epoch whose beginning Keras has printed.
+        place: For a line with stand-ins (:func:`with_numbers`), the epoch and step in which it was printed; None for an
+            unchanged line.
     """
 
     text: str
@@ -167,21 +168,21 @@ class Line:
     place: Mapping[str, int] | None = None
 
     def event(self, kind: str, data: Mapping[str, Any]) -> Event:
-        """Make an event of the process that printed the line."""
+        """Create an event of the process that printed the line."""
         return Event(
             kind=kind, host=self.host, time_ns=self.time_ns, rank=self.rank, attempt=self.attempt, data=dict(data)
         )
 
 
 class MetricExtractor:
-    """Makes lines of the output of processes, and events of what was found in them.
+    """Joins the output of processes to lines, and creates events for the metrics found in them.
 
-    Pieces are joined until their line ends; each metric is taken once per line, where it matches first.
+    Pieces are joined until their line ends. Each metric is found at most once per line, at its first match.
 
     Args:
         definitions: The metrics.
-        rank_of: The rank of a host's process, see :mod:`estimators.records.ranks`; None to take it from the process's
-        name.
+        rank_of: Returns the rank of a host's process, see :mod:`estimators.records.ranks`; None to use the process's
+            name.
     """
 
     def __init__(
@@ -193,20 +194,20 @@ class MetricExtractor:
         self.definitions = tuple(definitions)
         self._rest: dict[tuple[str, str | None], bytearray] = {}
         self._complained: set[str] = set()
-        self._epochs: dict[tuple[str, str | None], int] = {}  # as Keras prints them
-        self._nearest: dict[str, str] = {}  # of metrics that were not found so far, a line that has their word
+        self._epochs: dict[tuple[str, str | None], int] = {}  # the current epochs, as Keras prints them
+        self._nearest: dict[str, str] = {}  # metric without a match -> a line that contains its word
         self._words = {definition.name: definition.word for definition in self.definitions}
 
     def feed(self, piece: Piece, *, time_ns: int, attempt: int = 0) -> Line | None:
-        """Take a piece of output.
+        """Add a piece of output.
 
         Args:
-            piece: What one process printed.
+            piece: The output of one process.
             time_ns: When it arrived, in nanoseconds since the epoch.
-            attempt: Which start of the job.
+            attempt: The number of the attempt.
 
         Returns:
-            The line that ends with the piece, if one does and there is something to look for.
+            The line that ends with the piece; None if no line ends, or no metric is defined.
         """
         if not self.definitions:
             return None
@@ -222,7 +223,7 @@ class MetricExtractor:
         return self._line(data, piece.host, piece.process, time_ns, attempt)
 
     def finish(self, *, time_ns: int, attempt: int = 0) -> list[Line]:
-        """The processes have ended: their last lines without an end."""
+        """Return the last lines without a line end, after the processes have ended."""
         lines = [self._line(rest, *key, time_ns, attempt) for key, rest in self._rest.items()]
         self._rest.clear()
         return lines
@@ -237,18 +238,17 @@ class MetricExtractor:
         return Line(text, host, self.rank_of(host, process), time_ns, attempt, epoch=self._epochs.get((host, process)))
 
     def events(self, line: Line, definition: MetricDefinition, caught: Caught) -> list[Event]:
-        """Return what was found in a line.
+        """Return the events for a metric that was found in a line.
 
         Args:
             line: The line.
             definition: The metric.
-            caught: What its regex caught there.
+            caught: The text that the metric's regex matched.
 
         Returns:
-            An event of kind ``metric`` with data ``{"name", "value"}``, and one of kind ``warning`` for the first time
-            that the regex of a metric caught something that is not a number, or only a number's end. Of a line with
-            numbers in place of ``nan`` one of kind ``not_a_number``, with what was in the number's place, and where in
-            the training that was.
+            An event of kind ``metric`` with data ``{"name", "value"}``. The first time that the regex of a metric
+            matches a text that is not a number, or only a part of one, also an event of kind ``warning``. For a line
+            with stand-ins, an event of kind ``not_a_number`` with the real value, epoch and step.
         """
         if line.place is not None:
             value = _stood_for(caught.text)
@@ -274,10 +274,10 @@ class MetricExtractor:
         return events
 
     def unmatched(self, known: Collection[str]) -> list[str]:
-        """Say what was not found in any line.
+        """Return a text for each metric that was found in no line.
 
         Args:
-            known: The metrics that were found, or reported.
+            known: The names of the metrics that were found or reported.
         """
         told = []
         for definition in self.definitions:
@@ -290,9 +290,9 @@ class MetricExtractor:
 
 
 def with_numbers(line: Line) -> Line | None:
-    """The line with numbers in place of ``nan`` and ``inf``, where it has some: a stand-in, to be searched as well.
+    """Return the line with numbers as stand-ins for ``nan`` and ``inf``, to be searched too; None if it has neither.
 
-    ``loss: ([0-9.]+)`` does not match ``loss: nan``. With a number in its place it does, and catches that.
+    For example, ``loss: ([0-9.]+)`` does not match ``loss: nan``, but matches the line with a stand-in.
     """
     if not any(word in line.text for word in _WORDS):
         return None
@@ -303,7 +303,7 @@ def with_numbers(line: Line) -> Line | None:
 
 
 def _stood_for(caught: str) -> float | None:
-    """Return what a number that was caught in a stand-in is in place of; None if it is the line's own."""
+    """Return the value that a matched stand-in represents; None if the number is not a stand-in."""
     for name, number in _STAND_INS.items():
         if len(caught) >= _LEAST and number.startswith(caught):
             return float(name)
@@ -311,7 +311,7 @@ def _stood_for(caught: str) -> float | None:
 
 
 def _place(text: str, epoch: int | None) -> dict[str, int]:
-    """Where in the training a line was printed, as far as it says so, or Keras did before."""
+    """Return the epoch and step in which a line was printed, from the line itself or Keras's last epoch."""
     found: dict[str, int] = {"epoch": epoch} if epoch is not None else {}
     if (steps := _STEPS.match(text)) is not None:
         found["step"] = int(steps[1])
@@ -321,16 +321,16 @@ def _place(text: str, epoch: int | None) -> dict[str, int]:
 
 
 class FinalMetrics:
-    """The last value of each metric, kept up to date event by event.
+    """The last value of each metric, updated event by event.
 
-    Of the last attempt that reported a metric, the lowest rank counts: the chief's word, where it has one.
+    In the last attempt that reported a metric, the lowest rank that reported it counts, so the chief if possible.
     """
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[tuple[int, float], float, int]] = {}
 
     def add(self, event: Event) -> None:
-        """Take an event; those that are not metrics are left out."""
+        """Update the values with an event; ignore events that are not metrics."""
         if event.kind != "metric":
             return
         name, value = event.data.get("name"), event.data.get("value")
@@ -342,11 +342,11 @@ class FinalMetrics:
 
     @property
     def names(self) -> Collection[str]:
-        """The metrics that have come."""
+        """Return the names of the metrics so far."""
         return self._last.keys()
 
     def to_list(self) -> list[dict[str, Any]]:
-        """DescribeTrainingJob's ``FinalMetricDataList``, in the order in which the metrics first came."""
+        """Return DescribeTrainingJob's ``FinalMetricDataList``, in the order of the metrics' first values."""
         return [
             {"MetricName": name, "Value": value, "Timestamp": time_ns / 1e9}
             for name, (_, value, time_ns) in self._last.items()
@@ -354,7 +354,7 @@ class FinalMetrics:
 
 
 def final_metrics(events: Iterable[Event]) -> list[dict[str, Any]]:
-    """``FinalMetricDataList`` of all events of a job."""
+    """Return the ``FinalMetricDataList`` for all events of a job."""
     final = FinalMetrics()
     for event in events:
         final.add(event)
@@ -362,10 +362,10 @@ def final_metrics(events: Iterable[Event]) -> list[dict[str, Any]]:
 
 
 def system_metrics(events: Iterable[Event]) -> Iterator[Event]:
-    """Yield what hosts report of their resources as metrics: each number is one.
+    """Yield the hosts' resource usage as metrics, one for each number.
 
     Args:
-        events: The job's events; those that are something else are left out.
+        events: The job's events; only the kind ``resources`` counts.
     """
     for event in events:
         for name, value in event.data.items() if event.kind == "resources" else ():
@@ -374,20 +374,20 @@ def system_metrics(events: Iterable[Event]) -> Iterator[Event]:
 
 
 def metrics_frame(events: Iterable[Event], *, start: float | None = None) -> pandas.DataFrame:
-    """Return a DataFrame of a job's metrics, a row per value, in the order in which they came.
+    """Return a DataFrame of a job's metrics, a row per value, in the order of their arrival.
 
     Args:
-        events: The job's events; those that are not metrics are left out.
-        start: What ``elapsed_s`` counts from, in seconds since the epoch; default: the first value.
+        events: The job's events; only metrics count.
+        start: The origin of ``elapsed_s``, in seconds since the epoch; default: the time of the first value.
 
     Returns:
-        Columns ``time`` (UTC), ``elapsed_s`` (seconds), ``attempt``, ``rank`` (missing for processes that are none),
+        Columns ``time`` (UTC), ``elapsed_s`` (seconds), ``attempt``, ``rank`` (missing for processes without a rank),
         ``name``, ``value``, ``host``.
     """
     import pandas
 
     times, attempts, found_ranks, names, values, hosts = [], [], [], [], [], []
-    for event in events:  # there may be millions of them: columns take a tenth of what the events would
+    for event in events:  # the events may be millions: columns need a tenth of their memory
         if event.kind == "metric" and {"name", "value"} <= event.data.keys():
             times.append(event.time_ns)
             attempts.append(event.attempt)

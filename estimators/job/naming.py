@@ -1,4 +1,4 @@
-"""Names of training jobs, as the SageMaker SDK 2.x makes them: a base and the time in milliseconds."""
+"""Names of training jobs, in the form of the SageMaker SDK 2.x: a base and the time in milliseconds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import threading
 import time
 
-#: The longest name that SageMaker takes.
+#: #: The longest name that SageMaker accepts.
 MAX_LENGTH = 63
 
 _STAMP = re.compile(r"^(.+)-(\d{4}-\d{2}-\d{2}-\d{2}-\d{2}-\d{2}-\d{3}|\d{6}-\d{4})$")
@@ -17,9 +17,9 @@ _last_ms = 0
 
 
 def job_name(base: str) -> str:
-    """Make a name: ``tensorflow-training-2026-11-21-06-17-00-123`` (UTC).
+    """Create a name: ``tensorflow-training-2026-11-21-06-17-00-123`` (UTC).
 
-    Two names of one process never have the same time; a base that is too long is cut.
+    Names from one process never have the same time. A base that is too long is cut.
     """
     moment = _next_ms()
     stamp = time.strftime("%Y-%m-%d-%H-%M-%S", time.gmtime(moment // 1000)) + f"-{moment % 1000:03d}"
@@ -27,7 +27,7 @@ def job_name(base: str) -> str:
 
 
 def base_of_name(name: str) -> str:
-    """Return the base of a name that :func:`job_name` (or the SDK) made; the name itself when it did not."""
+    """Return the base of a name from :func:`job_name` or the SDK; other names unchanged."""
     match = _STAMP.match(name)
     return match.group(1) if match else name
 
@@ -35,7 +35,7 @@ def base_of_name(name: str) -> str:
 def base_of_image(image: str) -> str:
     """Return the base for jobs of an image: ``tensorflow-training`` for ``123.dkr.ecr…/tensorflow-training:2.11``.
 
-    Characters that a job's name cannot have become hyphens.
+    Characters that are not allowed in a job's name become hyphens.
     """
     match = _IMAGE.match(image)
     base = match.group(1) if match else image
@@ -43,7 +43,7 @@ def base_of_image(image: str) -> str:
 
 
 def _next_ms() -> int:
-    """Return the time in milliseconds since the epoch, later than any that was given before."""
+    """Return the time in milliseconds since the epoch, but always later than the previous result."""
     global _last_ms
     with _lock:
         _last_ms = max(time.time_ns() // 1_000_000, _last_ms + 1)

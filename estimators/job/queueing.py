@@ -1,8 +1,8 @@
-"""Whose turn it is in a queue of jobs on one machine. Pure.
+"""Decides whose turn it is in a queue of jobs on one machine. Pure.
 
-Jobs start in the order of their priority, then of their arrival, each as soon as what it needs is free. None overtakes
-one that is ahead, so that a large job is not kept waiting by small ones; a job that needs more than the machine has
-starts when nothing else of the queue runs. One that may be preempted makes room for one of higher priority.
+Jobs start in the order of their priority, then of their arrival, each as soon as its resources are free. No job
+overtakes one that is ahead, so small jobs do not delay a large one. A job that needs more than the machine has starts
+when no other job of the queue runs. A preemptible job makes room for a job of higher priority.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from container.contract import rules
 
-#: The farthest from 0 that a priority may be.
+#: #: The largest absolute value of a priority.
 MOST_URGENT = 1000
 #: The rule for a queue's name.
 check_name = rules.text(
@@ -23,7 +23,7 @@ check_name = rules.text(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What a job needs of a machine, or what there is.
+    """The resources that a job needs, or that a machine has.
 
     Attributes:
         cores: Processor cores.
@@ -36,16 +36,16 @@ class Resources:
     memory_gb: float = 0.0
 
     def fits(self, free: Resources) -> bool:
-        """Return whether there is enough of everything."""
+        """Return whether the free resources are sufficient."""
         return all(getattr(self, name) <= getattr(free, name) + 1e-9 for name in NAMES)
 
     def minus(self, others: Iterable[Resources]) -> Resources:
-        """Return what is left when others have what they need."""
+        """Return the resources that remain if others use theirs."""
         taken = list(others)
         return Resources(**{name: getattr(self, name) - sum(getattr(one, name) for one in taken) for name in NAMES})
 
     def __str__(self) -> str:
-        """Say what there is of it: ``2 cores, 1 GPU, 4 GB``."""
+        """Return a text such as ``2 cores, 1 GPU, 4 GB``."""
         parts = [
             f"{amount:g} {unit}{'s' if amount != 1 and unit != 'GB' else ''}"
             for amount, unit in ((self.cores, "core"), (self.gpus, "GPU"), (self.memory_gb, "GB"))
@@ -62,12 +62,12 @@ class Entry:
     """A job in a queue.
 
     Attributes:
-        job: Its name.
-        priority: Higher ones go first.
-        since: When it came, in seconds since the epoch.
-        needs: What it needs.
-        running: Whether its turn has come.
-        preemptible: Whether it makes room for one of higher priority.
+        job: The job's name.
+        priority: The priority; jobs with higher ones start first.
+        since: The time of arrival, in seconds since the epoch.
+        needs: The resources that the job needs.
+        running: Whether the job has had its turn and runs.
+        preemptible: Whether the job makes room for one of higher priority.
     """
 
     job: str
@@ -88,7 +88,7 @@ class Entry:
 
 
 def order(entries: Iterable[Entry]) -> list[Entry]:
-    """Return those that wait, the next one first."""
+    """Return the waiting entries, the next one first."""
     waiting = (entry for entry in entries if not entry.running)
     return sorted(waiting, key=lambda entry: (-entry.priority, entry.since, entry.job))
 
@@ -97,9 +97,9 @@ def starts(entries: Iterable[Entry], job: str, machine: Resources) -> bool:
     """Return whether it is a job's turn.
 
     Args:
-        entries: All of the queue.
-        job: The job, which waits.
-        machine: What the machine has.
+        entries: All entries of the queue.
+        job: The name of the waiting job.
+        machine: The machine's resources.
     """
     known = list(entries)
     waiting = order(known)
@@ -109,15 +109,15 @@ def starts(entries: Iterable[Entry], job: str, machine: Resources) -> bool:
 
 
 def makes_room(entries: Iterable[Entry], job: str, machine: Resources) -> bool:
-    """Return whether a job is to end its attempt for the one that is next.
+    """Return whether a running job must end its attempt for the next one in the queue.
 
-    As few make room as are needed, those of the lowest priority first, of these the latest; nobody does where it would
-    not help.
+    As few jobs as necessary make room: those of the lowest priority first, and among these the latest. If that would
+    not be sufficient, no job makes room.
 
     Args:
-        entries: All of the queue.
-        job: The job, which runs.
-        machine: What the machine has.
+        entries: All entries of the queue.
+        job: The name of the running job.
+        machine: The machine's resources.
     """
     known = list(entries)
     waiting = order(known)

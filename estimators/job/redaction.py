@@ -1,10 +1,10 @@
-"""Hides secrets in command lines, in source text, in logs and in addresses before they are kept or shown.
+"""Hides secrets in command lines, source text, logs and addresses before they are stored or shown.
 
-They are known by the name that they have, or by their own form: those of well-known services, signatures in addresses.
-What services' keys look like is what they document, and what Yelp's detect-secrets looks for.
+Secrets are recognised by their name or by their form: keys of well-known services, signatures in addresses. The forms
+are those that the services document, and those of Yelp's detect-secrets.
 
-Every pattern is bounded: the text may be a notebook cell or a hyperparameter of hundreds of kilobytes, and masking it
-must take a time that grows with its length only.
+Every pattern is bounded: the text may be a notebook cell or a hyperparameter of hundreds of kilobytes, and the time for
+masking must be linear in its length.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from collections.abc import Sequence
 MASK = "***"
 
 _NAME_LIMIT = 200
-#: A word of a name that ends like this is a secret's: ``dbpassword``, ``accesstoken``.
+#: #: Endings of words that make a name secret: ``dbpassword``, ``accesstoken``.
 _ENDINGS = ("password", "passwd", "passphrase", "secret", "token", "apikey", "credential", "credentials", "secrets")
 _WORDS = frozenset({"auth", "pass", "pwd", "passwords"})
-#: Two words in a row: ``api_key``, ``accessKeyId``.
+#: #: Pairs of words that make a name secret: ``api_key``, ``accessKeyId``.
 _PAIRS = frozenset({("api", "key"), ("access", "key"), ("private", "key"), ("encryption", "key"), ("signing", "key")})
-#: Whose ``key`` is a secret: ``WANDB_KEY``, ``comet_key``, ``AccountKey``. Others' are columns: ``sort_key``.
+#: #: Words before ``key`` that make a name secret: ``WANDB_KEY``, ``comet_key``, ``AccountKey``. With other words, a
+#: key is a column: ``sort_key``.
 _KEYS_OF = frozenset({
     "account", "anthropic", "aws", "azure", "cohere", "comet", "datadog", "deepseek", "deploy", "fernet", "gcp",
     "gemini", "github", "gitlab", "google", "gpg", "groq", "hf", "hmac", "huggingface", "kaggle", "license",
@@ -30,14 +31,14 @@ _KEYS_OF = frozenset({
     "sendgrid", "sentry", "service", "slack", "ssh", "storage", "stripe", "subscription", "together", "twilio",
     "wandb", "webhook",
 })  # fmt: skip
-#: Whose ``token`` is a word of a text: ``pad_token``, ``decoder_start_token``.
+#: #: Words before ``token`` that mean a token of a text: ``pad_token``, ``decoder_start_token``.
 _TOKENS_OF_TEXTS = frozenset({
     "audio", "begin", "blank", "boi", "bos", "cls", "delimiter", "end", "eoi", "eos", "eot", "fim", "image",
     "initializer", "lang", "language", "mask", "modifier", "oov", "pad", "padding", "per", "placeholder", "prefix",
     "sep", "separator", "sos", "special", "src", "start", "stop", "suffix", "tgt", "trigger", "unk", "unknown",
     "video", "word",
 })  # fmt: skip
-#: What a ``token`` of a text has: ``token_embedding_dim``.
+#: #: Words after ``token`` that mean a token of a text: ``token_embedding_dim``.
 _OF_TOKENS = frozenset({
     "classification", "count", "dim", "dropout", "embedding", "ids", "length", "level", "limit", "size", "type",
     "types",
@@ -50,7 +51,7 @@ _ASSIGNMENT = re.compile(
     r"""(?P<quote>["'])(?P<value>(?:\\.|(?!(?P=quote))[^\\\n]){1,4096})(?P=quote)"""
 )
 _URL_USER = re.compile(r"://[^/\s@'\"]{1,512}@")
-#: Keys that are recognised by their form, each with what it begins with, which is looked for first.
+#: #: Prefix -> the form of a key; the prefixes are a fast first check.
 _FORMS = {
     "AKIA": r"AKIA[0-9A-Z]{16}",
     "ASIA": r"ASIA[0-9A-Z]{16}",
@@ -75,7 +76,7 @@ _FORMS = {
     "ya29.": r"ya29\.[\w-]{20,2048}",
 }
 _KNOWN_FORMS = re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(_FORMS.values())})(?![A-Za-z0-9])")
-#: What an address is signed with, or gives: ``?X-Amz-Signature=…``, ``&sig=…``, ``?token=…``.
+#: #: Signatures and secrets in addresses: ``?X-Amz-Signature=…``, ``&sig=…``, ``?token=…``.
 _QUERY = re.compile(r"(?P<name>[?&;](?P<word>[A-Za-z][\w.-]{0,60}))=(?P<value>[^&;\s\"'<>#]{1,4096})")
 _SIGNATURES = frozenset(("sig", "signature", "key", "token", "x-amz-signature", "x-amz-credential", "x-goog-signature"))
 _HEADER = re.compile(
@@ -88,9 +89,9 @@ _PRIVATE = re.compile(r"(?<=PRIVATE KEY-----)[\s\S]{1,16384}?(?=-----END)")
 
 @functools.lru_cache(maxsize=1024)
 def looks_secret(name: str) -> bool:
-    """Return whether a variable, option or hyperparameter of this name is likely to hold a secret.
+    """Return whether a variable, option or hyperparameter of this name is likely to contain a secret.
 
-    ``max_tokens`` and ``tokenizer``, everyday hyperparameters of text models, do not look like one.
+    Common hyperparameters of text models, such as ``max_tokens`` and ``tokenizer``, do not look secret.
     """
     if len(name) > _NAME_LIMIT:
         return False
@@ -105,14 +106,14 @@ def looks_secret(name: str) -> bool:
 
 
 def mask_text(text: str) -> str:
-    """Mask string literals that are given to secret names, users in URLs, and keys known by their form."""
+    """Mask string literals that are assigned to secret names, users in URLs, and keys known by their form."""
     return mask_known(_ASSIGNMENT.sub(_mask_assignment, text))
 
 
 def mask_known(text: str) -> str:
-    """Mask users and signatures in addresses, what an Authorization header has, and keys that are known by their form.
+    """Mask users and signatures in addresses, values of Authorization headers, and keys known by their form.
 
-    Fast where there is nothing of that: it is for all that a job prints.
+    The function is fast on texts without such secrets, because it is applied to all output of jobs.
     """
     if "://" in text:
         text = _URL_USER.sub(f"://{MASK}@", text)
@@ -158,7 +159,7 @@ def _is_secret(name: str) -> bool:
 
 
 def secret_words(argv: Sequence[str]) -> set[str]:
-    """Return the values of secret options in a command line, which :func:`mask_argv` hides."""
+    """Return the values of secret options in a command line that :func:`mask_argv` hides."""
     masked = zip(argv, mask_argv(argv), strict=True)
     return {word[len(shown) - len(MASK) :] for word, shown in masked if shown.endswith(MASK) and word != shown}
 
@@ -170,7 +171,7 @@ def _mask_query(match: re.Match[str]) -> str:
 
 
 def _mask_assignment(match: re.Match[str]) -> str:
-    # ``os.environ["HF_TOKEN"] = …`` and ``client.secret = …``: the last part says what it is.
+    # # ``os.environ["HF_TOKEN"] = …`` and ``client.secret = …``: the last part of the name decides.
     if not looks_secret(match["name"]):
         return match[0]
     return f"{match['name']}{match['between']}{match['quote']}{MASK}{match['quote']}"

@@ -34,7 +34,7 @@ from estimators.job.spot_market import SpotMarket
 S = TypeVar("S", bound="_Shape")
 Options = TypeVar("Options", bound="RunOptions")
 
-#: What may be done about something that is noticed in a job.
+#: #: The possible reactions to a problem that is noticed in a job.
 Noticed = Literal["warn", "fail"]
 NOTICED = get_args(Noticed)
 
@@ -43,13 +43,13 @@ HOST_PREFIX = "algo-"
 
 
 def _member(name: str, *, shape: type[_Shape] | None = None, many: bool = False, default: Any = None) -> Any:
-    """Return a field that is one member of a request's structure.
+    """Return a field for one member of a request's structure.
 
     Args:
         name: SageMaker's name of the member.
-        shape: The dataclass of its value, when the value is a structure.
+        shape: The dataclass of its value if that is a structure.
         many: Whether the member is a list (a tuple here; the empty one is absent from the request).
-        default: Value when the member is absent; ``dict`` for a map.
+        default: The value if the member is absent; ``dict`` for a map.
     """
     metadata = {"member": name, "shape": shape, "many": many}
     if many:
@@ -61,13 +61,13 @@ def _member(name: str, *, shape: type[_Shape] | None = None, many: bool = False,
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class _Shape:
-    """Base of the structures: renders and reads itself by its fields' metadata.
+    """Base of the structures: converts itself to and from a request by the metadata of its fields.
 
-    Comparing and showing is written once, here: generating it for each of the structures would double the time of
-    importing this module, which every job's start waits for.
+    Equality, hash and representation are written once, here: generating them for each structure would double the import
+    time of this module, which delays the start of every job.
 
     Attributes:
-        others: Members of the structure that fleetfit does not look into, by SageMaker's names, verbatim.
+        others: Members of the structure that fleetfit does not use, by SageMaker's names, unchanged.
     """
 
     others: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -93,7 +93,7 @@ class _Shape:
         return hash(json.dumps(self.to_request(), sort_keys=True, default=repr))
 
     def __repr__(self) -> str:
-        """Return what is not at its default."""
+        """Return a text with the values that differ from the defaults."""
         shown = []
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -102,7 +102,7 @@ class _Shape:
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def to_request(self) -> dict[str, Any]:
-        """Return the structure as the request has it; absent members are left out."""
+        """Return the structure in the form of a request, without absent members."""
         request: dict[str, Any] = {}
         for field in dataclasses.fields(self):
             if "member" not in field.metadata:
@@ -116,10 +116,10 @@ class _Shape:
 
     @classmethod
     def from_request(cls: type[S], request: Mapping[str, Any]) -> S:
-        """Read the structure of a request.
+        """Read the structure from a request.
 
         Raises:
-            ConfigurationError: a member has the wrong type; :mod:`estimators.job.validation` says it with its path.
+            ConfigurationError: a member has the wrong type; :mod:`estimators.job.validation` also names its path.
         """
         if not isinstance(request, Mapping):
             raise ConfigurationError(f"{cls.__name__}: expected a structure, got {shown(request)}.")
@@ -155,7 +155,7 @@ def _render(value: Any) -> Any:
 
 
 def _copy(value: Any, depth: int = 0) -> Any:
-    """Return a copy of a JSON-like value that shares nothing that can be changed."""
+    """Return a deep copy of a JSON-like value."""
     if not isinstance(value, Mapping | list | tuple):
         return value
     if depth >= codec.MAX_DEPTH:
@@ -182,7 +182,7 @@ class MetricDefinition(_Shape):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class Algorithm(_Shape):
-    """What runs: ``AlgorithmSpecification``.
+    """The code that runs: ``AlgorithmSpecification``.
 
     Attributes:
         input_mode: ``File``, ``Pipe`` or ``FastFile``, for channels without their own.
@@ -241,7 +241,7 @@ class FileSystemDataSource(_Shape):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class DataSource(_Shape):
-    """Where a channel's data is: one of the two."""
+    """The location of a channel's data: one of the two."""
 
     s3: S3DataSource | None = _member("S3DataSource", shape=S3DataSource)
     file_system: FileSystemDataSource | None = _member("FileSystemDataSource", shape=FileSystemDataSource)
@@ -264,8 +264,8 @@ class Channel(_Shape):
 
     Attributes:
         name: The channel's name: ``training``.
-        source: Where the data is.
-        input_mode: Overrides the job's.
+        source: The location of the data.
+        input_mode: The input mode; overrides the job's.
         content_type: MIME type, for the script.
         compression: ``None`` or ``Gzip``.
         record_wrapper: ``None`` or ``RecordIO``.
@@ -283,11 +283,11 @@ class Channel(_Shape):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class OutputConfig(_Shape):
-    """Where outputs go: ``OutputDataConfig``.
+    """The location of outputs: ``OutputDataConfig``.
 
     Attributes:
         path: Outputs go to ``<path>/<job>/output/``.
-        kms_key: Key that encrypts them.
+        kms_key: The key that encrypts the outputs.
         compression: ``GZIP`` or ``NONE``.
     """
 
@@ -298,13 +298,14 @@ class OutputConfig(_Shape):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class Resources(_Shape):
-    """What it runs on: ``ResourceConfig``.
+    """The hosts of the job: ``ResourceConfig``.
 
     Attributes:
-        instance_type: Where it runs, ``ml.p3.2xlarge`` say; :mod:`estimators.job.fleets` has the others.
+        instance_type: The instance type, for example ``ml.p3.2xlarge``; :mod:`estimators.job.fleets` lists the local
+            ones.
         instance_count: Number of hosts.
         volume_size_gb: Storage of each instance in GB.
-        volume_kms_key: Key that encrypts it.
+        volume_kms_key: The key that encrypts the storage.
         keep_alive_s: How long SageMaker keeps the instances warm, in seconds.
         training_plan: ARN of a training plan.
     """
@@ -327,12 +328,12 @@ class VpcConfig(_Shape):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class StoppingCondition(_Shape):
-    """How long the job may take.
+    """The time limits of the job.
 
     Attributes:
-        max_run_s: Training time in seconds, after which it is stopped.
-        max_wait_s: Time in seconds including the wait for spot capacity.
-        max_pending_s: Time in seconds that it may wait for capacity of a training plan.
+        max_run_s: The training time in seconds after which the job is stopped.
+        max_wait_s: The time limit in seconds including the wait for spot capacity.
+        max_pending_s: The time in seconds that the job may wait for capacity of a training plan.
     """
 
     max_run_s: int | None = _member("MaxRuntimeInSeconds")
@@ -342,10 +343,10 @@ class StoppingCondition(_Shape):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class CheckpointConfig(_Shape):
-    """Where checkpoints are kept.
+    """The location of checkpoints.
 
     Attributes:
-        uri: Kept in step with ``local_path`` while the job runs.
+        uri: The location that is synchronised with ``local_path`` while the job runs.
         local_path: The folder in the container; None is ``/opt/ml/checkpoints``.
     """
 
@@ -358,7 +359,7 @@ class RetryStrategy(_Shape):
     """Retries after a failure of the platform.
 
     Attributes:
-        max_attempts: How many, 1 to 30.
+        max_attempts: The number of retries, 1 to 30.
     """
 
     max_attempts: int = _member("MaximumRetryAttempts", default=1)
@@ -428,32 +429,32 @@ class TrainingJobSpec(_Shape):
 
     @property
     def instance_type(self) -> str:
-        """The instance type, which selects the backend."""
+        """Return the instance type, which selects the backend."""
         return self.resources.instance_type or ""
 
     @property
     def instance_count(self) -> int:
-        """The number of hosts."""
+        """Return the number of hosts."""
         return self.resources.instance_count or 1
 
     @functools.cached_property
     def hosts(self) -> tuple[str, ...]:
-        """The hosts' names in rank order."""
+        """Return the hosts' names in rank order."""
         return self.present or tuple(f"{HOST_PREFIX}{number}" for number in range(1, self.instance_count + 1))
 
     @property
     def decoded_hyperparameters(self) -> dict[str, Any]:
-        """All hyperparameters with their types."""
+        """Return all hyperparameters with their types."""
         return codec.decode(self.hyperparameters)
 
     @property
     def user_hyperparameters(self) -> dict[str, Any]:
-        """The user's own hyperparameters with their types."""
+        """Return the user's own hyperparameters with their types."""
         return {name: value for name, value in self.decoded_hyperparameters.items() if not codec.is_reserved(name)}
 
     @functools.cached_property
     def strategy(self) -> Distribution | None:
-        """The distribution strategy, or None. The hyperparameters are read only once.
+        """Return the distribution strategy, or None; the hyperparameters are read only once.
 
         Raises:
             ValueError: the hyperparameters enable several strategies, or an option is out of range.
@@ -462,29 +463,29 @@ class TrainingJobSpec(_Shape):
 
     @property
     def size(self) -> int:
-        """The number of ranks."""
+        """Return the number of ranks."""
         strategy = self.strategy
         return self.instance_count * (strategy.ranks_per_host if strategy is not None else 1)
 
     @property
     def program(self) -> str | None:
-        """The entry point, relative to the source; None if the image has its own entry point."""
+        """Return the entry point, relative to the source; None if the image has its own entry point."""
         return codec.program(self.hyperparameters, self.environment)
 
     @property
     def hang_timeout(self) -> float | None:
-        """Seconds without a sign of life from any rank after which the job fails; None: no limit."""
+        """Return after how many seconds without progress of any rank the job fails; None: no limit."""
         value = codec.decode_value(self.hyperparameters.get(codec.HANG_TIMEOUT))
         return float(value) if value else None
 
     @property
     def submit_directory(self) -> str | None:
-        """Where the source is: the URI of ``source/`` in the record, or of an archive on S3; None without source."""
+        """Return the location of the source: the URI of ``source/`` in the record, or of an archive on S3; or None."""
         return codec.submit_directory(self.hyperparameters, self.environment)
 
 
 def _json_options(where: str, value: Any) -> dict[str, Any]:
-    """Return options as the record will have them: in the types of JSON."""
+    """Return options in the types of JSON, as the record stores them."""
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise rules.refuse(where, "a dict with names as keys", value)
     try:
@@ -550,7 +551,7 @@ class RunOptions:
 
     @property
     def longest_grace(self) -> float:
-        """The longest time in seconds that scripts may get after SIGTERM: after a stop, or after a notice."""
+        """Return the longest time in seconds that scripts may have after SIGTERM: after a stop, or after a notice."""
         notices = [fault.notice_s for fault in self.faults if isinstance(fault, Interrupt)]
         if self.spot_market is not None:
             notices.append(self.spot_market.notice_s)

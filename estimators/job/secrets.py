@@ -1,6 +1,6 @@
-"""Hides values whose names look secret wherever a job is shown: logs, plans, HTML, ``describe()``.
+"""Hides values whose names look secret in all displays of a job: logs, plans, HTML, ``describe()``.
 
-What is hidden is only the showing: scripts get the values, and the record's files are the user's only.
+The values are hidden only in displays. Scripts get the real values, and the record's files are private to the user.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from estimators.job.redaction import MASK, looks_secret, mask_argv, mask_text
 
 __all__ = ["MASK", "looks_secret", "mask_argv", "mask_mapping", "mask_request", "mask_text", "mask_value"]
 
-#: Members of a CreateTrainingJob request (and of what describes one) that map the user's own names to values.
+#: #: Members of a CreateTrainingJob request (and of its descriptions) that map the user's own names to values.
 _USER_MAPS = ("HyperParameters", "Environment")
 
 
 def mask_value(name: str, value: Any) -> Any:
-    """``***`` when the name looks secret; otherwise the value, with secret names inside of it masked.
+    """Return ``***`` if the name looks secret; otherwise the value, with secrets inside of it masked.
 
-    Text that is JSON is looked into as well: a hyperparameter may be a dict, and ``SM_HPS`` repeats them all.
+    JSON texts are parsed and masked too, because a hyperparameter may be a dict, and ``SM_HPS`` contains all of them.
     """
     if looks_secret(name) and value not in (None, "", "null", '""'):
         return MASK
@@ -40,9 +40,9 @@ def mask_mapping(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def mask_request(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a CreateTrainingJob request, or of a description of a job, with the user's secrets masked.
+    """Return a copy of a CreateTrainingJob request, or of a job's description, with the user's secrets masked.
 
-    SageMaker's own names (``RoleArn``, ``EnableSageMakerMetricsTimeSeries``) are left alone.
+    SageMaker's own names (``RoleArn``, ``EnableSageMakerMetricsTimeSeries``) are not masked.
     """
     return {
         name: mask_mapping(value) if name in _USER_MAPS and isinstance(value, Mapping) else value
@@ -58,7 +58,7 @@ def _mask_sequence(values: Sequence[Any]) -> list[Any]:
 
 @functools.lru_cache(maxsize=16)
 def _mask_texts(values: tuple[str, ...]) -> tuple[str, ...]:
-    # The list of all hosts is in the variables of each host, several times.
+    # # Cached, because the variables of each host contain the list of all hosts several times.
     return tuple(mask_argv(values))
 
 
@@ -75,5 +75,5 @@ def _mask_string(text: str) -> str:
 
 
 def _mask_words(text: str) -> str:
-    """Mask what looks like assignments, and options in what looks like a command line (``custom_mpi_options``)."""
+    """Mask assignments, and options in texts that look like a command line (``custom_mpi_options``)."""
     return " ".join(mask_argv(mask_text(text).split(" ")))

@@ -1,8 +1,8 @@
-"""The part of botocore's SageMaker model that describes ``CreateTrainingJob``, cheap to load.
+"""Provides the part of botocore's SageMaker model that describes ``CreateTrainingJob``, fast to load.
 
-Importing botocore and reading its whole SageMaker model takes some 0.2 s, too much for each ``fit()``. The shapes that
-``CreateTrainingJobRequest`` reaches are a fiftieth of it: they are extracted once per botocore version and kept as
-JSON under ``$FLEETFIT_CACHE`` (default ``~/.cache/fleetfit``).
+Importing botocore and reading its whole SageMaker model takes about 0.2 s, too much for each ``fit()``. The shapes that
+``CreateTrainingJobRequest`` refers to are a fiftieth of the model. They are extracted once per botocore version and
+stored as JSON under ``$FLEETFIT_CACHE`` (default ``~/.cache/fleetfit``).
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ def botocore_version() -> str:
 
 
 def extract_shapes() -> dict[str, dict[str, Any]]:
-    """Take the shapes that the request reaches out of botocore's model, without their documentation."""
+    """Extract the shapes that the request refers to from botocore's model, without their documentation."""
     from botocore.loaders import Loader
 
     return reachable(Loader().load_service_model("sagemaker", "service-2")["shapes"], [ROOT_SHAPE])
 
 
 def reachable(shapes: Shapes, roots: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Return the shapes that some of them lead to, without their documentation."""
+    """Return the shapes that the roots refer to, directly or indirectly, without their documentation."""
     found: dict[str, dict[str, Any]] = {}
     waiting = list(roots)
     while waiting:
@@ -82,7 +82,7 @@ def reachable(shapes: Shapes, roots: Iterable[str]) -> dict[str, dict[str, Any]]
 
 def _without_documentation(value: Any) -> Any:
     if isinstance(value, Mapping):
-        # A member may itself be called "documentation"; the text of one is a string, a member is a mapping.
+        # # A member may itself be called "documentation": a member is a mapping, a documentation text is a string.
         return {
             name: _without_documentation(item)
             for name, item in value.items()
@@ -100,7 +100,7 @@ def _read(path: Path) -> Shapes | None:
 
 
 def _write(path: Path, shapes: Shapes) -> None:
-    """Replace the cached file; a cache that cannot be written only costs time."""
+    """Replace the cached file; ignore errors, because a missing cache only costs time."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         replace(path, json.dumps({"format": _FORMAT, "shapes": shapes}, separators=(",", ":")).encode())

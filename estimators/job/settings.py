@@ -1,7 +1,7 @@
-"""The constructor's arguments as one value that checks itself.
+"""The constructor's arguments as one value that validates itself.
 
-Every check that needs nothing but the arguments is here, so that a mistake is refused where it is made: in the
-constructor. What depends on the files of this machine is checked by ``fit()`` and ``plan()``.
+All checks that need only the arguments are here, so that the constructor reports mistakes. ``fit()`` and ``plan()``
+check what depends on the files of this machine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BASE_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9-]*")
 _TEXT = rules.text()
 _FLAG = rules.or_none(rules.boolean)
 
-#: SageMaker's limits, as its model has them (HyperParameters, HyperParameterValue, HyperParameterKey).
+#: #: SageMaker's limits, from its model (HyperParameters, HyperParameterValue, HyperParameterKey).
 _MAX_HYPERPARAMETERS = 100
 _MAX_VALUE = 2500
 _MAX_NAME = 256
@@ -189,28 +189,28 @@ class Settings:
 
     @property
     def capabilities(self) -> fleets.Capabilities:
-        """What the hosts are like that it asks for."""
+        """Return the capabilities of the requested hosts."""
         return fleets.capabilities(self.instance_type)
 
     @property
     def encoded_hyperparameters(self) -> dict[str, str]:
-        """The user's hyperparameters as texts: JSON, or ``str()`` of them where the settings are plain."""
+        """Return the user's hyperparameters as texts: JSON, or ``str()`` of the values if the settings are plain."""
         encoded: dict[str, str] = self.__dict__["_encoded"]
         return dict(encoded)
 
     @property
     def is_plain(self) -> bool:
-        """Whether the image brings its own entry point, and gets hyperparameters as they are written."""
+        """Return whether the image has its own entry point, and gets hyperparameters as plain texts."""
         return self.image_uri is not None and self.entry_point is None and self.source_dir is None
 
     @property
     def detached(self) -> bool:
-        """Whether the job goes on without this machine: at a managed service, or with a dispatcher."""
+        """Return whether the job goes on without this machine: at a managed service, or with a dispatcher."""
         return self.capabilities.managed or self.run_options.dispatcher is not None
 
     @property
     def region(self) -> str | None:
-        """The AWS region of the options, of the session or of the environment, if there is one."""
+        """Return the AWS region of the options, of the session or of the environment, or None."""
         chosen = self.run_options.backend_options.get("region") if self.capabilities.managed else None
         session = self.sagemaker_session
         region = chosen or getattr(session, "boto_region_name", None) or getattr(session, "region_name", None)
@@ -249,7 +249,7 @@ class Settings:
             )
 
     def _check_arguments(self) -> None:
-        """See that there is a script for them, and that they can travel."""
+        """Check that a script exists for the arguments, and that the request can contain them."""
         if not self.arguments:
             return
         if callable(self.entry_point):
@@ -274,7 +274,7 @@ class Settings:
             )
 
     def _check_limits(self) -> None:
-        """How often and how long it may be tried."""
+        """Check the limits of retries and times."""
         if self.max_wait is not None and not self.use_spot_instances:
             raise ConfigurationError("max_wait is for spot instances only: also set use_spot_instances=True.")
         if self.max_wait is not None and self.max_wait < self.max_run:
@@ -308,12 +308,12 @@ def _encode_hyperparameters(values: Mapping[str, Any], *, plain: bool = False) -
     """Check the user's own hyperparameters and encode them.
 
     Args:
-        values: By their names.
-        plain: Whether as ``str()`` of the values, for an image that brings its own entry point, and not as JSON.
+        values: The hyperparameters by name.
+        plain: Whether to encode with ``str()``, for an image with its own entry point, instead of JSON.
 
     Raises:
-        ConfigurationError: a reserved or impossible name, a value without a JSON form, one that is too long, or too
-            many of them.
+        ConfigurationError: a name is reserved or not valid, a value has no JSON form or is too long, or there are too
+            many hyperparameters.
     """
     encoded: dict[str, str] = {}
     for name, value in values.items():

@@ -75,7 +75,7 @@ class SpotMarket:
 
     @property
     def interrupts(self) -> bool:
-        """Whether this market can interrupt a host at all."""
+        """Return whether this market can interrupt a host at all."""
         return bool(self.trace or self.rate)
 
     def hosts(self) -> set[str]:

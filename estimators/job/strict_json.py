@@ -1,4 +1,4 @@
-"""JSON that every reader takes: JavaScript's, ``jq`` and others refuse the ``NaN`` that Python's writes."""
+"""JSON that every reader accepts: JavaScript, ``jq`` and others reject the ``NaN`` that Python writes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ def dumps(value: Any, *, indent: int | None = None) -> str:
     """Return the JSON text of a value.
 
     Args:
-        value: What is not finite in it becomes a text that ``float()`` reads: ``"NaN"``, ``"Infinity"``. What JSON has
-            no form for, its ``str()``.
-        indent: As of :func:`json.dumps`.
+        value: The value. Numbers that are not finite become texts that ``float()`` reads: ``"NaN"``, ``"Infinity"``.
+            Objects without a JSON form become their ``str()``.
+        indent: The same as for :func:`json.dumps`.
     """
     return json.dumps(_finite(value), indent=indent, ensure_ascii=False, default=str, allow_nan=False)
 

@@ -1,4 +1,4 @@
-"""Text for terminals: without what they would obey, measured in their columns, set in tables."""
+"""Text for terminals: removes control sequences, measures width in columns, aligns tables."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from collections.abc import Sequence
 
 _SPACES = {ord("\t"): " ", ord("\n"): " "}
 _RESET = "\x1b[0m"
-#: What a terminal does not show but obeys: sequences (CSI, strings such as OSC, others) and single characters.
-#: Backspaces are not among them: they take effect.
+#: #: Control sequences (CSI, strings such as OSC, others) and control characters of terminals. Backspaces are not
+#: included: they are applied.
 _ORDERS = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?"
     r"|\x1b[ -/]+[0-~]|\x1b[0-~]|[\x00-\x07\x0b-\x1f\x7f-\x9f]"
 )
-#: The one kind that only changes how text looks.
+#: #: Sequences that only change the look of text.
 _LOOKS = re.compile(r"\x1b\[[0-9;:]*m")
 
 
 def visible(text: str, *, colours: bool = False) -> str:
-    """The text without what a terminal would obey (to clear itself, say), and without what backspaces wrote over.
+    """Return the text without control sequences of terminals, and without characters that backspaces overwrite.
 
     Args:
         text: Lines; tabs and newlines stay.
-        colours: Whether colours and other looks stay, too; they end with the text.
+        colours: Whether to keep colours and other looks, which are reset at the end of the text.
     """
     rubbed = "\b" in text
     if not rubbed and _ORDERS.search(text) is None:
@@ -37,7 +37,7 @@ def visible(text: str, *, colours: bool = False) -> str:
 
 
 def _overwritten(line: str) -> str:
-    """Return a line as a terminal would leave it whose backspaces go back to write anew."""
+    """Return a line as a terminal would show it after applying backspaces."""
     shown: list[str] = []
     place = 0
     for character in line:
@@ -55,7 +55,7 @@ def columns_of(text: str) -> int:
 
 
 def fit_columns(text: str, columns: int) -> str:
-    """Return the text without escape sequences, cut to so many columns of a terminal."""
+    """Return the text without escape sequences, cut to ``columns`` columns of a terminal."""
     plain = visible(text).translate(_SPACES)
     if plain.isascii():
         return plain[: max(0, columns)]
@@ -68,11 +68,11 @@ def fit_columns(text: str, columns: int) -> str:
 
 
 def padded(rows: Sequence[Sequence[str]], *, right: bool = False) -> list[list[str]]:
-    """Return the rows with each column as wide as its widest text.
+    """Return the rows with each text padded to the width of its column.
 
     Args:
-        rows: Texts, as many in each row.
-        right: Whether all columns but the first are flush right, as those of numbers are.
+        rows: The texts, the same number in each row.
+        right: Whether to align all columns but the first to the right, as for numbers.
     """
     widths = [max(map(columns_of, column)) for column in zip(*rows, strict=True)]
     return [

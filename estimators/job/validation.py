@@ -1,9 +1,9 @@
-"""Checks a ``CreateTrainingJob`` request before anything starts.
+"""Validates a ``CreateTrainingJob`` request before the start.
 
-botocore's own validator looks at types and required members only; SageMaker also holds requests to the ``min``,
-``max``, ``pattern`` and ``enum`` that botocore's model carries. All of them are checked here, from the model
-(:mod:`estimators.job.service_model`), and then the few rules that the model cannot say. What is more liberal for jobs
-that fleetfit runs itself is one table, :data:`LOCAL_RELAXATIONS`.
+botocore's own validator checks only types and required members; SageMaker also enforces the ``min``, ``max``,
+``pattern`` and ``enum`` of botocore's model. This module checks all of them by the model
+(:mod:`estimators.job.service_model`), and then the few rules that the model cannot express. The table
+:data:`LOCAL_RELAXATIONS` lists the exceptions for jobs that fleetfit runs itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from estimators.job.errors import ConfigurationError
 if TYPE_CHECKING:
     from estimators.job.request import TrainingJobSpec
 
-#: How much of an offending value an error shows, in characters.
+#: #: How much of a wrong value an error shows, in characters.
 _SHOWN = 120
 
 _PATH_MAX = 4096
@@ -28,12 +28,12 @@ _PATH_MAX = 4096
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Relaxation:
-    """Something that a job on this machine may say and one on SageMaker may not.
+    """A value that is allowed for a local job but not for a job on SageMaker.
 
     Attributes:
         path: The member, with ``[]`` for the items of a list.
-        allowed: Whether the value is fine although the model does not say so.
-        remedy: What to say of a value that neither takes.
+        allowed: Returns whether a value is allowed although the model forbids it.
+        remedy: The allowed values, for errors.
     """
 
     path: str
@@ -48,7 +48,7 @@ def _is_path_here(value: str) -> bool:
 
 _LOCATION = "s3://bucket/prefix, file:///folder or an absolute path"
 
-#: Everything in which a request for ``local*`` instance types may differ from SageMaker's.
+#: #: All differences between requests for ``local*`` instance types and SageMaker's.
 LOCAL_RELAXATIONS: tuple[Relaxation, ...] = (
     Relaxation(path="ResourceConfig.InstanceType", allowed=fleets.is_own, remedy="an instance type"),
     Relaxation(
@@ -59,7 +59,7 @@ LOCAL_RELAXATIONS: tuple[Relaxation, ...] = (
     Relaxation(path="CheckpointConfig.S3Uri", allowed=_is_path_here, remedy=_LOCATION),
 )
 
-#: What the pattern of a member means, for errors.
+#: #: The meaning of a member's pattern, for errors.
 _REMEDIES: Mapping[str, str] = {
     "TrainingJobName": "letters, digits and hyphens, beginning and ending with a letter or digit, at most 63 of them",
     "RoleArn": "an ARN such as arn:aws:iam::123456789012:role/name",
@@ -74,10 +74,10 @@ _REMEDIES: Mapping[str, str] = {
 
 
 def check_spec(spec: TrainingJobSpec) -> None:
-    """Check a job; see :func:`check_request`. Its strategy is read too.
+    """Validate a job, including its strategy; see :func:`check_request`.
 
     Raises:
-        ConfigurationError: something is wrong with it.
+        ConfigurationError: the job is not valid.
     """
     check_request(spec.to_request())
     try:
@@ -90,13 +90,13 @@ def check_spec(spec: TrainingJobSpec) -> None:
 
 
 def check_request(request: Mapping[str, Any]) -> None:
-    """Check a ``CreateTrainingJob`` request.
+    """Validate a ``CreateTrainingJob`` request.
 
     Args:
-        request: As a client sends it, with epoch times and all values in their JSON types.
+        request: The request as a client sends it, with epoch times and all values in their JSON types.
 
     Raises:
-        ConfigurationError: everything that is wrong, a line each.
+        ConfigurationError: the request is not valid; the message has a line for each problem.
     """
     problems = list(find_problems(request))
     if len(problems) == 1:
@@ -106,7 +106,7 @@ def check_request(request: Mapping[str, Any]) -> None:
 
 
 def find_problems(request: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what is wrong with a request, one sentence each."""
+    """Yield the problems of a request, one sentence each."""
     found = list(_problems(service_model.ROOT_SHAPE, request, local=_is_relaxed(request)))
     yield from found
     if not found:
@@ -114,21 +114,21 @@ def find_problems(request: Mapping[str, Any]) -> Iterator[str]:
 
 
 def job_name_problem(name: Any) -> str | None:
-    """What is wrong with a job's name, or None."""
+    """Return what is wrong with a job's name, or None."""
     return next(_problems("TrainingJobName", name, local=True, path="TrainingJobName"), None)
 
 
 def known_instance_types() -> tuple[str, ...]:
-    """Every instance type: the local ones and SageMaker's."""
+    """Return every instance type: the local ones and SageMaker's."""
     return (*fleets.OWN_TYPES, *service_model.load_shapes()["TrainingInstanceType"]["enum"])
 
 
 def instance_type_problem(instance_type: Any) -> str | None:
-    """What is wrong with an instance type, or None."""
+    """Return what is wrong with an instance type, or None."""
     if not isinstance(instance_type, str):
         return f"instance_type must be a string such as {fleets.DEFAULT!r}, got {shown(instance_type)}."
     if fleets.is_own(instance_type):
-        return None  # without reading the model
+        return None  # avoids reading the model
     known = known_instance_types()
     if instance_type in known:
         return None
@@ -189,7 +189,7 @@ def _where(steps: tuple[tuple[str, Any], ...]) -> str:
 
 
 def _rules(request: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what SageMaker also refuses and the model does not say."""
+    """Yield the violations of SageMaker's rules that are not in the model."""
     resources = request.get("ResourceConfig") or {}
     count = resources.get("InstanceCount")
     if count is not None and count < 1:

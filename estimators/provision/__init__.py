@@ -1,6 +1,8 @@
-"""Makes the environment that fleetfit trains in: a venv with TensorFlow, an MPI and a Horovod built for both.
+"""Creates the environment in which fleetfit trains.
 
-Runs with any Python 3.10+ from a bare checkout, before anything is installed: standard library only, in the whole
-package. ``python3 -m estimators.provision`` is the command, :func:`estimators.provision.environment.provision` the
-function behind it, :func:`estimators.provision.horovod.install` its Horovod step alone.
+The environment is a venv with TensorFlow, an MPI library, and a Horovod that is built for TensorFlow and MPI. The
+package uses only the standard library. Any Python from 3.10 on can run the package, from a checkout in which nothing is
+installed yet. ``python3 -m estimators.provision`` is the command. The function behind the command is
+:func:`estimators.provision.environment.provision`. The step that installs Horovod is
+:func:`estimators.provision.horovod.install`.
 """

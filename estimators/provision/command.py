@@ -1,4 +1,4 @@
-"""The command line of provisioning."""
+"""Runs the command line of provisioning."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def checkout() -> Path | None:
-    """Return the checkout that this is run from; None for a fleetfit that is installed as a package."""
+    """Return the checkout that contains this file, or None if fleetfit is installed as a package."""
     return _ROOT if (_ROOT / "setup.py").is_file() else None
 
 
 def parser(here: Path | None = None) -> argparse.ArgumentParser:
-    """Return the arguments and their help.
+    """Return the parser of the command line.
 
     Args:
-        here: The environment to complete, unless --venv names another. Default: ``.venv`` of the checkout.
+        here: The environment that is completed if ``--venv`` is not given. The default is ``.venv`` of the checkout.
     """
     venv = here or _ROOT / ".venv"
     made = argparse.ArgumentParser(
@@ -64,11 +64,15 @@ def parser(here: Path | None = None) -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str], here: Path | None = None) -> int:
-    """Run the command and return its exit code.
+    """Run the command.
 
     Args:
-        arguments: The command's.
-        here: See :func:`parser`.
+        arguments: The command's arguments.
+        here: The default of ``--venv``, as for :func:`parser`.
+
+    Returns:
+        The exit code: 0 on success; 1 if a step failed; 130 after an interrupt; 141 if the reader of the output has
+        closed the pipe.
     """
     parsed = parser(here).parse_args(arguments)
     choice = HorovodChoice.IF_POSSIBLE
@@ -100,7 +104,7 @@ def main(arguments: Sequence[str], here: Path | None = None) -> int:
         print("fleetfit: interrupted. To continue from here, run the same command again.", file=sys.stderr)
         return _INTERRUPTED
     except BrokenPipeError:
-        # The reader of our lines is gone (`| head`). The interpreter flushes stdout once more at its end.
+        # The reader has closed the pipe (`| head`). The interpreter flushes stdout again at exit, which must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
     print(_summary(options, report, time.monotonic() - started))

@@ -1,4 +1,4 @@
-"""Runs a command with its output in a log file and each line handed on as it comes."""
+"""Runs a command, writes the command's output to a log file, and passes each line on as soon as it is printed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ _INTERRUPT_GRACE_S = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class CommandResult:
-    """How a command ended. ``lines`` are the last ones of its output, without line ends."""
+    """The result of a command.
+
+    Attributes:
+        returncode: The command's exit code.
+        lines: The last lines of the command's output, without line ends.
+    """
 
     returncode: int
     lines: tuple[str, ...]
@@ -34,22 +39,22 @@ def run(
     inherit: Sequence[int] = (),
     on_line: Callable[[str], None] = lambda line: None,
 ) -> CommandResult:
-    """Run a command to its end; when this process is interrupted or dies, the command ends too.
+    """Run a command until it exits. If this process is interrupted or killed, the command is terminated.
 
     Args:
-        argv: The command, run without a shell and without stdin.
-        log: File that gets the whole output, appended.
-        environment: All of its environment.
-        directory: Its working directory.
-        inherit: Descriptors it keeps open, such as locks.
-        on_line: Called with each line of its output.
+        argv: The command, which runs without a shell and without standard input.
+        log: The file to which the whole output is appended.
+        environment: The command's complete environment.
+        directory: The command's working directory.
+        inherit: The file descriptors that stay open in the command, such as the descriptors of locks.
+        on_line: The function that is called with each line of the output.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     tail: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
     with log.open("ab") as sink:
         sink.write(f"$ {' '.join(argv)}\n".encode())
         sink.flush()
-        # A session of its own: Ctrl-C reaches this process only, which then ends the whole group in order.
+        # In a new session, Ctrl-C reaches only this process, which then terminates the whole process group in order.
         with subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
@@ -76,7 +81,10 @@ def run(
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """SIGINT first: pip then rolls a half-made installation back."""
+    """Terminate a process group.
+
+    SIGINT is sent first, so that pip undoes an incomplete installation. SIGKILL is sent after 5 seconds.
+    """
     for signum, grace_s in ((signal.SIGINT, _INTERRUPT_GRACE_S), (signal.SIGKILL, None)):
         try:
             os.killpg(process.pid, signum)

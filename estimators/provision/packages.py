@@ -1,4 +1,4 @@
-"""The packages of an environment: what is installed, and installing with uv."""
+"""Lists the packages of an environment, and installs packages with uv."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from estimators.provision.progress import SILENT, Progress
 
 _DIST_INFO = re.compile(r"(?P<name>[^-]+)-(?P<version>[^-]+)\.dist-info")
 
-#: A requirement of one extra, as the metadata of an installed package has it.
+#: Matches a requirement of one extra in the metadata of an installed package.
 _OF_EXTRA = re.compile(r"""(?P<requirement>[^;]+?)\s*;\s*extra\s*==\s*['"](?P<extra>[\w.-]+)['"]\s*""")
 
 
 def extras() -> dict[str, list[str]]:
-    """Return the extras of the fleetfit that runs this, and what each asks for, in pip's syntax.
+    """Return the requirements of each extra of the running fleetfit, in pip's syntax.
 
     Raises:
-        ProvisionError: If it is not installed, but runs from its folder.
+        ProvisionError: fleetfit runs from its folder and is not installed.
     """
     import importlib.metadata
 
@@ -40,21 +40,24 @@ def extras() -> dict[str, list[str]]:
 
 
 def normalized(name: str) -> str:
-    """Return a distribution's name in the form that folders of installed ones have: lower case with underscores."""
+    """Return a distribution's name in the form of the folders of installed distributions.
+
+    This form has lower-case letters and underscores.
+    """
     return re.sub(r"[-_.]+", "_", name).lower()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Installation:
-    """A Python environment that packages can be installed into.
+    """A Python environment in which packages can be installed.
 
     Attributes:
-        prefix: Its root folder, with ``bin`` and ``lib``.
-        python: Its interpreter.
-        packages: Its site-packages folder.
-        state: Folder for logs of installations.
-        lock: Descriptor of a lock that installing children keep held, or None.
-        variables: Variables for uv, over pip's settings and the user's own.
+        prefix: The root folder, with ``bin`` and ``lib``.
+        python: The interpreter.
+        packages: The site-packages folder.
+        state: The folder for the logs of installations.
+        lock: The descriptor of a lock that child processes inherit, or None.
+        variables: Environment variables for uv. These variables override pip's settings and the user's variables.
     """
 
     prefix: Path
@@ -66,10 +69,10 @@ class Installation:
 
     @classmethod
     def of_venv(cls, prefix: Path, *, lock: int | None = None) -> Installation:
-        """Return the installation of a venv, found without running its Python.
+        """Return the installation in a venv. The venv's Python is not run.
 
         Raises:
-            VenvUnavailable: If the folder is not a venv.
+            VenvUnavailable: the folder is not a venv.
         """
         found = sorted(prefix.glob("lib/python3.*/site-packages"))
         if len(found) != 1:
@@ -86,12 +89,19 @@ class Installation:
         )
 
     def installed(self) -> dict[str, str]:
-        """Names (normalized) and versions of the installed distributions, from the names of their folders."""
+        """Return the installed distributions as a mapping from normalized names to versions.
+
+        Names and versions are taken from the names of the distributions' folders.
+        """
         matches = (_DIST_INFO.fullmatch(name) for name in os.listdir(self.packages))
         return {normalized(match["name"]): match["version"] for match in matches if match}
 
     def environment(self, **extra: str) -> dict[str, str]:
-        """This process's environment, with the installation's programs first in PATH."""
+        """Return environment variables for running the installation's programs. These programs are first in PATH.
+
+        Args:
+            **extra: Additional variables.
+        """
         return {
             **uv.without_misleading(os.environ),
             "PATH": os.pathsep.join([str(self.prefix / "bin"), os.environ.get("PATH", os.defpath)]),
@@ -100,7 +110,7 @@ class Installation:
             "PYTHONUNBUFFERED": "1",
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
             "PIP_NO_INPUT": "1",
-            # pip's own five take minutes where there is no network, since each package is tried anew.
+            # pip's default, five retries, takes minutes without a network, because pip retries each package.
             "PIP_RETRIES": os.environ.get("PIP_RETRIES", "2"),
             **extra,
         }
@@ -113,7 +123,7 @@ class Installation:
         environment: Mapping[str, str] | None = None,
         progress: Progress = SILENT,
     ) -> commands.CommandResult:
-        """Run this installation's Python with the arguments; the output goes to ``state/logs/<log>.log``."""
+        """Run the installation's Python with arguments. The output is appended to ``state/logs/<log>.log``."""
         return commands.run(
             [str(self.python), *arguments],
             log=self.log(log),
@@ -123,7 +133,7 @@ class Installation:
         )
 
     def log(self, name: str) -> Path:
-        """Return the file that the output of a step goes to."""
+        """Return the path of a step's log file."""
         return self.state / "logs" / f"{name}.log"
 
     def install(
@@ -134,16 +144,16 @@ class Installation:
         options: Sequence[str] = (),
         progress: Progress = SILENT,
     ) -> commands.CommandResult:
-        """Install requirements with uv; without a network, from its cache.
+        """Install requirements with uv. If the package index cannot be reached, install from uv's cache.
 
         Args:
-            requirements: What to install, in pip's syntax; ``-e`` goes before a folder.
-            log: Name of the log.
+            requirements: The requirements in pip's syntax. For an editable install, ``-e`` precedes the folder.
+            log: The name of the log.
             options: More options of ``uv pip install``.
-            progress: Told what is being downloaded, and how long it took.
+            progress: The display of the current downloads and of their durations.
 
         Raises:
-            ProvisionError: If uv fails; its class tells why.
+            ProvisionError: uv failed. The error's class shows the cause.
         """
         try:
             return self._uv("install", [*options, *requirements], log=log, progress=progress)
@@ -155,15 +165,15 @@ class Installation:
             raise
 
     def would_install(self, requirements: Sequence[str], *, options: Sequence[str] = ()) -> str:
-        """Return what uv lists that installing requirements would bring; nothing is installed.
+        """Return uv's list of the packages that would be installed for requirements. Nothing is installed.
 
         Raises:
-            ProvisionError: If uv fails; its class tells why.
+            ProvisionError: uv failed. The error's class shows the cause.
         """
         return "\n".join(self.install(requirements, log="plan", options=["--dry-run", *options]).lines)
 
     def uninstall(self, names: Sequence[str], *, log: str) -> None:
-        """Remove distributions; those that are not there do not matter."""
+        """Remove distributions. Names of distributions that are not installed are ignored."""
         self._uv("uninstall", names, log=log)
 
     def _uv(
@@ -210,15 +220,15 @@ class Installation:
         log: str,
         progress: Progress = SILENT,
     ) -> None:
-        """Download the source distribution of one requirement, without what it depends on."""
+        """Download the source distribution of a requirement, without the requirement's dependencies."""
         options = ["--no-deps", "--no-build-isolation", "--no-binary", ":all:", "--dest", str(destination)]
         self._pip("download", [*options, requirement], log=log, progress=progress)
 
     def download(self, arguments: Sequence[str], *, progress: Progress = SILENT) -> None:
-        """Download with ``pip download`` and these arguments.
+        """Run ``pip download`` with the given arguments.
 
         Raises:
-            ProvisionError: If pip fails; its class tells why.
+            ProvisionError: pip failed. The error's class shows the cause.
         """
         self._pip("download", arguments, log="download", progress=progress)
 

@@ -13,7 +13,7 @@ PATCH = Path(__file__).with_name("horovod.patch")
 
 
 class PatchMismatch(Exception):
-    """The source is not the one that the changes were written for."""
+    """Raised if the source differs from the source for which the patches were written."""
 
 
 def hunks(patch: str) -> Iterator[tuple[str, str, str]]:

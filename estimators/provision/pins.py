@@ -1,7 +1,7 @@
-"""The versions that fleetfit is tested with: ``constraints.txt`` of the checkout, for every Python that it runs on.
+"""Reads and renews the tested versions of all packages for all supported Pythons.
 
-What the package declares stays a range; a checkout's environment takes exactly these, so that a release of somebody
-else's breaks nothing overnight.
+The versions are in ``constraints.txt`` of the checkout. The package declares only ranges of versions. A checkout's
+environment has exactly the tested versions, so that a new release of another package cannot break the environment.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from container.system.files import cache_root
 from estimators.provision import commands, uv
 from estimators.provision.errors import diagnosis
 
-#: The oldest Python; the file has the versions for it and all later ones.
+#: The oldest supported Python. The file has the versions for this and all later Pythons.
 OLDEST_PYTHON = "3.10"
 _HEADER = """\
 # The versions that fleetfit is tested with, for Python 3.10 to 3.13. `make lock` renews them; `make newest` runs the
 # landing set on the newest of everything.
 """
-#: A build for one index: the others have the same release without it.
+#: Matches a pinned version with a local label, such as ``+cpu``, which only some indexes have.
 _LOCAL = re.compile(r"^([^=#]+==[^+;\s]+)\+[\w.]+")
 
 
@@ -33,32 +33,38 @@ def file(root: Path) -> Path:
 
 
 def options(root: Path) -> list[str]:
-    """Return the options of ``uv pip install`` that keep to a checkout's constraints; none where it has none."""
+    """Return the options with which ``uv pip install`` uses a checkout's constraints.
+
+    Return an empty list if the file does not exist.
+    """
     path = file(root)
     return ["--constraint", str(path), "--build-constraint", str(path)] if path.exists() else []
 
 
 def digest(root: Path) -> str:
-    """Return what differs whenever the constraints do."""
+    """Return a digest of the constraints, or ``""`` if the file does not exist."""
     path = file(root)
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
 
 
 def without_local(line: str) -> str:
-    """Return a pinned requirement without the name of a build, such as ``+cpu``, that only some indexes have."""
+    """Return a pinned requirement without the local label of its version.
+
+    A local label, such as ``+cpu``, is removed because only some indexes have such versions.
+    """
     return _LOCAL.sub(r"\1", line)
 
 
 def renew(root: Path, requirements: Sequence[str], extras: Sequence[str]) -> Path:
-    """Write the newest versions that fit together, and return the file.
+    """Write the newest compatible versions to the checkout's constraints, and return the path of the constraints.
 
     Args:
-        root: The checkout.
-        requirements: What its environments have beside fleetfit.
-        extras: The extras of fleetfit that are covered.
+        root: The folder of the checkout.
+        requirements: The requirements of the checkout's environments in addition to fleetfit.
+        extras: The extras of fleetfit to include.
 
     Raises:
-        ProvisionError: uv cannot be had, or finds no such versions.
+        ProvisionError: uv cannot be installed, or finds no compatible versions.
     """
     with tempfile.TemporaryDirectory(prefix="fleetfit-") as scratch:
         wanted, made = Path(scratch) / "requirements.in", Path(scratch) / "constraints.txt"

@@ -1,7 +1,7 @@
-"""The library with which TensorFlow reads FIFOs, compiled from ``container/pipe_dataset/reader.cc``.
+"""Compiles the library with which TensorFlow reads named pipes, from ``container/pipe_dataset/reader.cc``.
 
-It is a second's work for the compiler, and needs TensorFlow's C headers, which come with its wheel. Without it channels
-in Pipe mode are read all the same, more slowly.
+The compilation takes about a second, and needs TensorFlow's C headers, which are part of TensorFlow's wheel. Without
+the library, channels in Pipe mode are read more slowly.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ _OPTIONS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-s", "-Wl,--no-undefined")
 
 
 def target(prefix: Path) -> Path:
-    """Return where an environment has it."""
+    """Return the path at which the compiled library is stored in an environment."""
     return library_file(prefix, SOURCE)
 
 
 def install(installation: Installation, *, progress: Progress = SILENT) -> Path:
-    """Compile it for an environment's TensorFlow.
+    """Compile the Pipe mode reader for an environment's TensorFlow.
 
     Args:
         installation: The environment.
-        progress: Told what is being done.
+        progress: The display of the progress.
 
     Returns:
-        The library.
+        The path of the compiled library.
 
     Raises:
-        PipeReaderUnavailable: there is no compiler, no TensorFlow, or it does not compile.
+        PipeReaderUnavailable: a compiler or TensorFlow is missing, or the compilation fails.
     """
     tensorflow = installation.packages / "tensorflow"
     framework = next(iter(sorted(tensorflow.glob("libtensorflow_framework.so.*"))), None)

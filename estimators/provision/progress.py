@@ -1,4 +1,4 @@
-"""Progress on the terminal: numbered steps with their elapsed seconds."""
+"""Shows the progress on the terminal. Steps are numbered, and the elapsed time of a step is shown in seconds."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _NINJA_STATUS = re.compile(r"\s*\[(\d+/\d+)\] ")
 
 
 class Progress:
-    """Receives what a command does, and ignores it: the default where nobody watches."""
+    """A display of a command's progress that shows nothing. Subclasses show the progress."""
 
     def detail(self, text: str) -> None:
-        """Set what the running step does now; the last text stays as the step's result."""
+        """Set the text about the current work of the running step. The last text remains as the step's result."""
 
     def note(self, text: str) -> None:
-        """Report what the user should know."""
+        """Show a note to the user."""
 
     def output(self, line: str) -> None:
         """Show a line of uv, pip or ninja that says what takes time."""
@@ -39,10 +39,11 @@ SILENT = Progress()
 
 
 class StepProgress(Progress):
-    """Shows which step is running, what it is doing, and for how long.
+    """A display of the running step, the step's current work, and the elapsed time.
 
-    On a terminal one line is rewritten; elsewhere (CI, a file) plain lines are written, one when a step starts, one
-    when it ends and one every ten seconds in between, so that a silent log never looks like a hang.
+    A terminal shows a single line, which is rewritten. Other outputs, such as CI logs and files, receive lines at the
+    start and the end of a step, and every ten seconds in between. Without these lines, a silent log would look like a
+    hang.
     """
 
     def __init__(self, stream: TextIO | None = None, *, total: int = 0) -> None:
@@ -57,7 +58,7 @@ class StepProgress(Progress):
 
     @contextmanager
     def step(self, title: str) -> Iterator[None]:
-        """Shows a step while the block runs; an exception marks it as failed or interrupted."""
+        """Show a step while the block runs. An exception in the block marks the step as failed or interrupted."""
         self._number += 1
         self._label = f"[{self._number}/{self.total}] {title}" if self.total else title
         self._detail = ""
@@ -65,7 +66,7 @@ class StepProgress(Progress):
         if not self._terminal:
             self._write_line(f"{self._label} ...")
         ended = threading.Event()
-        # Elapsed seconds must move while a child is silent, so a thread draws and not the reader of its output.
+        # A thread updates the display, because the elapsed seconds must change even if a child process prints nothing.
         ticker = threading.Thread(target=self._tick, args=(ended,), name="progress", daemon=True)
         ticker.start()
         outcome = "failed after"

@@ -1,4 +1,4 @@
-"""What provisioning has finished in a venv, so that the next run starts where the last one ended."""
+"""Records the completed steps of provisioning in a venv, so that the next run continues where the last one stopped."""
 
 from __future__ import annotations
 
@@ -13,45 +13,48 @@ _SCHEMA = 1
 
 @dataclass(frozen=True, kw_only=True)
 class FinishedStep:
-    """A step that ended well.
+    """A completed step.
 
     Attributes:
-        key: What it was asked to do; another key means to do it again.
-        packages: Distributions it put there, with their versions.
+        key: A text that contains everything on which the result depends. If the key changes, the step must run again.
+        packages: The distributions that the step installed, as a mapping from names to versions.
     """
 
     key: str
     packages: Mapping[str, str] = field(default_factory=dict)
 
     def holds(self, key: str, installed: Mapping[str, str]) -> bool:
-        """Return whether the same is asked again and what the step installed is still there, unchanged."""
+        """Return whether the step's key and the distributions that the step installed are unchanged."""
         return self.key == key and all(installed.get(name) == version for name, version in self.packages.items())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stamp:
-    """The finished steps by name, and the extras that were ever asked for."""
+    """The completed steps by name, and all extras that have been requested since the venv was created."""
 
     steps: Mapping[str, FinishedStep] = field(default_factory=dict)
     extras: frozenset[str] = frozenset()
 
     def with_step(self, name: str, finished: FinishedStep) -> Stamp:
-        """This stamp and one more finished step."""
+        """Return this stamp with an additional completed step."""
         return replace(self, steps={**self.steps, name: finished})
 
     def without_step(self, name: str) -> Stamp:
-        """This stamp without a step, as it must be on disk while the step runs."""
+        """Return this stamp without a step. This stamp is saved while the step runs."""
         return replace(self, steps={other: done for other, done in self.steps.items() if other != name})
 
     def save(self, path: Path) -> None:
-        """Write the stamp in one step: a reader sees the old one or this one."""
+        """Write the stamp to a file atomically. A reader reads either the old or the new stamp."""
         path.parent.mkdir(parents=True, exist_ok=True)
         steps = {name: {"key": done.key, "packages": dict(done.packages)} for name, done in self.steps.items()}
         write_json(path, {"schema": _SCHEMA, "extras": sorted(self.extras), "steps": steps})
 
     @classmethod
     def load(cls, path: Path) -> Stamp | None:
-        """Return the saved stamp; None if there is none. One that cannot be read counts as "nothing is finished"."""
+        """Return the saved stamp, or None if the file does not exist.
+
+        If the file cannot be read, return a stamp without steps.
+        """
         if not path.exists():
             return None
         try:

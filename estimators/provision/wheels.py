@@ -1,4 +1,4 @@
-"""A cache of wheels that were built here: published whole or not at all, and checked before use."""
+"""Caches wheels that were built on this machine. A wheel is published atomically, and checked before use."""
 
 from __future__ import annotations
 
@@ -59,7 +59,10 @@ class WheelCache:
 
     @contextmanager
     def lock(self, key: str, progress: Progress = SILENT) -> Iterator[int]:
-        """Keeps other builders of the same key out while the block runs; yields the lock's descriptor."""
+        """Hold the lock of a key while the block runs, and yield the lock's descriptor.
+
+        No other process builds the same wheel while the lock is held.
+        """
         with locks.exclusive(
             self.root / "locks" / f"{key}.lock", progress, "Waiting for another build of the same wheel ..."
         ) as descriptor:

@@ -1,4 +1,4 @@
-"""Describe an elastic job's commits and restores in words, for the log and for plots. Pure."""
+"""Describes an elastic job's commits and restores in texts for the log and for plots. Pure."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from container.contract.wire import Event
 
 
 def committed(data: Mapping[str, Any]) -> str:
-    """Return the words for a ``commit``."""
+    """Return the text for a ``commit``."""
     every = number(data, "every")
     return f"step {number(data, 'step')} is committed; commits are {every} step{'' if every == 1 else 's'} apart"
 
 
 def restored(data: Mapping[str, Any]) -> str:
-    """Return the words for a ``restored``."""
+    """Return the text for a ``restored``."""
     lost = number(data, "steps_lost")
     again = f"{lost} step{'' if lost == 1 else 's'} to train again" if lost else "nothing is lost"
     return f"back to the last commit, step {number(data, 'step')}: {again}"
 
 
 def lost(data: Mapping[str, Any]) -> str:
-    """Return the words for a ``state_lost``."""
+    """Return the text for a ``state_lost``."""
     return (
         "all workers with the training's state were lost before another worker had received the state: back to the "
         f"checkpoint of step {number(data, 'step')}"
@@ -58,7 +58,7 @@ def words(event: Event) -> list[tuple[str, str]]:
 
 
 class Restores:
-    """Tell restores apart: every rank that goes back reports one."""
+    """Groups the ``restored`` events of one restore: every rank that goes back reports one."""
 
     def __init__(self) -> None:
         self._step = -1
@@ -76,9 +76,9 @@ class Restores:
 
 
 class Telling:
-    """Choose the lines of the log: every restore and loss, and a commit when the interval has changed.
+    """Selects the lines of the log: every restore and loss, and a commit when the interval has changed.
 
-    Commits come by the second; all that the script tells are on record.
+    Commits may come every second; the record has all that the script reports.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The names of log files in a job's record."""
+"""Maps processes to the names of log files in a job's record, and back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from urllib.parse import quote, unquote
 def log_stem(process: str | None) -> str:
     """Return a process's name as part of a file name: ``rank-3`` for ``rank 3``; :func:`process_of` reads it back.
 
-    A space becomes a dash; what else is not a letter, digit, dot or underscore becomes ``%XX``.
+    A space becomes a dash; every other byte that is not a letter, digit, dot or underscore becomes ``%XX``.
     """
     if process is None:
         return "toolkit"
@@ -30,5 +30,5 @@ def process_of(stem: str) -> str | None:
 
 
 def times_file(log_file: Path) -> Path:
-    """Return the file of times beside a log: 16-byte little-endian records (time in ns since the epoch, end offset)."""
+    """Return the times file of a log: 16-byte little-endian records (time in ns since the epoch, end offset)."""
     return log_file.with_suffix(".times")

@@ -1,8 +1,8 @@
-"""The logs of a job: written whole by the supervisor, read by any number of readers, printed for people.
+"""The logs of a job: written by the supervisor, read by any number of readers, and printed for users.
 
-A process's output is kept as it was, byte for byte, in ``<process>.log``; ``<process>.times`` beside it holds one
-16-byte record per piece (time in nanoseconds since the epoch, end offset in the log). A piece ends with ``\\n``,
-``\\r`` or ``\\r\\n``; only the last one of a process, and the parts of lines of many megabytes, have no terminator.
+The output of a process is stored unchanged in ``<process>.log``; ``<process>.times`` holds one 16-byte record per piece
+(time in nanoseconds since the epoch, end offset in the log). A piece ends with ``\\n``, ``\\r`` or ``\\r\\n``; only the
+last one of a process, and the parts of lines of many megabytes, have no terminator.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from estimators.records.record import JobRecord
 
 _TIME = struct.Struct("<QQ")  # time_ns, end offset
 
-#: The writer flushes by itself when it holds this many bytes.
+#: #: The writer flushes when it holds this many bytes.
 _WRITE_LIMIT = 1 << 20
-#: A poll reads at most about this much of one process's log: it bounds the memory of a reader, not the log.
+#: #: A poll reads at most about this many bytes of one process's log, to limit the memory of a reader.
 _READ_LIMIT = 8 << 20
 _READ_PIECES = 32768
 _READ_TIMES = _READ_PIECES * _TIME.size
@@ -41,11 +41,10 @@ _READ_TIMES = _READ_PIECES * _TIME.size
 
 
 class LogWriter:
-    """The supervisor's side: takes pieces of output, appends them to the record.
+    """The writer of a job's logs in its supervisor: appends pieces of output to the record.
 
-    Pieces are held in memory until :meth:`flush`, which the supervisor calls once for all that a turn of its loop
-    brings. Times never decrease, even when the clock is set back, so that a merge by time keeps the order of each
-    process.
+    Pieces are held in memory until :meth:`flush`, which the supervisor calls once per turn of its loop. Times never
+    decrease, even when the clock is set back, so that a merge by time keeps the order of each process.
     """
 
     def __init__(self, record: JobRecord, *, attempt: int = 0) -> None:
@@ -58,21 +57,21 @@ class LogWriter:
 
     @property
     def attempt(self) -> int:
-        """Which start of the job is being written, from 0."""
+        """Return the number of the attempt that is being written, from 0."""
         return self._attempt
 
     def start_attempt(self, attempt: int) -> None:
-        """Write what follows to the logs of another attempt."""
+        """Write the following pieces to the logs of another attempt."""
         self.flush()
         self._attempt = attempt
         self._streams.clear()
 
     def write(self, piece: Piece, time_ns: int | None = None) -> None:
-        """Take a piece.
+        """Add a piece of output.
 
         Args:
-            piece: What one process printed, as :func:`container.contract.wire.decode_line` gives it.
-            time_ns: When, in nanoseconds since the epoch; default: now.
+            piece: Output of one process, as :func:`container.contract.wire.decode_line` returns it.
+            time_ns: The time of the output, in nanoseconds since the epoch; default: now.
         """
         moment = max(time.time_ns() if time_ns is None else time_ns, self._last_time)
         self._last_time = moment
@@ -90,15 +89,15 @@ class LogWriter:
         stream.times += _TIME.pack(moment, stream.end)
         self._pending += size
         if self._pending >= _WRITE_LIMIT:
-            with contextlib.suppress(RecordError):  # the caller's own flush will meet it again
+            with contextlib.suppress(RecordError):  # the caller's next flush will raise it again
                 self.flush()
             self._pending = 0
 
     def flush(self) -> bool:
-        """Write what is held; what cannot be written stays held for the next flush.
+        """Write the held pieces; those that cannot be written stay held for the next flush.
 
         Returns:
-            Whether there was anything, so that readers have something new.
+            Whether any pieces were held, so that readers have news.
 
         Raises:
             RecordError: the disk is full, or the record is gone.
@@ -113,12 +112,12 @@ class LogWriter:
         return True
 
     def close(self) -> None:
-        """Flush; nothing else is held open."""
+        """Write the held pieces; no file is open otherwise."""
         self.flush()
 
 
 class _LogFile:
-    """One process's log and its times. No descriptor is kept: a job may have hundreds of processes."""
+    """One process's log and its times. No file is kept open, because a job may have hundreds of processes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -128,14 +127,14 @@ class _LogFile:
         self.end = path.stat().st_size if path.exists() else 0
 
     def flush(self) -> None:
-        # The bytes first: a time is written only for bytes that are there.
+        # # The bytes first: a time must refer to bytes that are in the file.
         if self.data:
             _append(self.path, self.data)
         _append(times_file(self.path), self.times)
 
 
 def _append(path: Path, data: bytearray) -> None:
-    """Append all of ``data`` to a file and take it out of the buffer as far as it was written."""
+    """Append ``data`` to a file; remove from the buffer what was written, also after an error."""
     descriptor = open_private(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         while data:
@@ -151,15 +150,15 @@ def _append(path: Path, data: bytearray) -> None:
 
 
 class LogLine(NamedTuple):
-    """A piece of one process's output, as it was, with its time.
+    """A piece of one process's output, unchanged, with its time.
 
     Attributes:
         time_ns: When it arrived, in nanoseconds since the epoch.
         host: The host that printed it.
-        process: ``rank 3``, ``ps`` …; None for the toolkit's own words.
-        attempt: Which start of the job, from 0.
+        process: ``rank 3``, ``ps`` …; None for the toolkit itself.
+        attempt: The number of the attempt, from 0.
         data: The bytes with their terminator.
-        number: The rank of a process whose name does not say it: a chief, or its worker.
+        number: The rank of a process whose name does not contain it: a chief, or its worker.
     """
 
     time_ns: int
@@ -171,20 +170,21 @@ class LogLine(NamedTuple):
 
     @property
     def rank(self) -> int | None:
-        """The rank, when the process is one."""
+        """Return the rank of the process; None if it is not a rank."""
         return rank_of(self.process) if self.number is None else self.number
 
     @property
     def text(self) -> str:
-        """The text without its terminator; what is not UTF-8 is replaced."""
+        """Return the text without its terminator; bytes that are not UTF-8 are replaced."""
         return self.data.rstrip(b"\r\n").decode("utf-8", "replace")
 
 
 class LogReader:
     """Reads a job's logs while they grow, merged over processes by time.
 
-    Readers keep no file open and share nothing: any number may read at once. Within a process the order is that of
-    its output; between processes it is that of arrival, as far as it was on record when it was read.
+    Readers keep no file open and share no state, so any number may read at once. Pieces of one process are in the order
+    of its output. Pieces of several processes are in the order of their arrival, as far as that was on record when they
+    were read.
     """
 
     def __init__(
@@ -196,13 +196,13 @@ class LogReader:
         process: str | None = None,
         attempt: int | None = None,
     ) -> None:
-        """Start at the beginning of the logs.
+        """Create a reader at the beginning of the logs.
 
         Args:
             record: The job's record.
             rank: Only this rank.
             host: Only this host.
-            process: Only this process, ``ps`` say.
+            process: Only this process, for example ``ps``.
             attempt: Only this attempt.
         """
         self._record = record
@@ -217,11 +217,10 @@ class LogReader:
         return ranks.of_record(self._record)
 
     def poll(self, *, final: bool = False) -> list[LogLine]:
-        """Return new output, in bounded portions: call it again until it returns nothing.
+        """Return new output, in limited portions: call the method again until it returns nothing.
 
         Args:
-            final: The job is over and nothing will be added: also return bytes that a killed supervisor wrote without
-                their time.
+            final: Set if the job is over: also return bytes that a killed supervisor wrote without their time.
         """
         spans = self.locate(final=final)
         places = {
@@ -235,12 +234,12 @@ class LogReader:
         return lines
 
     def drain(self, *, final: bool = False) -> Iterator[list[LogLine]]:
-        """Yield everything that is on record now and has not been read, in portions."""
+        """Yield all unread output that is on record now, in portions."""
         while lines := self.poll(final=final):
             yield lines
 
     def skip(self, kept: int) -> int:
-        """Pass over the beginning of each process's log, but for its last pieces; returns how many were passed over.
+        """Skip the beginning of each process's log, except its last pieces, and return how many pieces were skipped.
 
         Args:
             kept: How many pieces of each process are left to read.
@@ -249,10 +248,10 @@ class LogReader:
         return sum(log.skip(kept) for log in self._logs.values())
 
     def locate(self, *, final: bool = False) -> list[Span]:
-        """Do as :meth:`poll` does, and return where the pieces are instead of what they say."""
+        """Return the positions of the pieces that :meth:`poll` would return, instead of their contents."""
         self._discover()
         portions = [(log, *log.look()) for log in self._logs.values()]
-        # A portion that was cut short must not be overtaken by later lines of other processes.
+        # # Later lines of other processes must not overtake a portion that was cut short.
         horizon = min((times[-1][0] for _, times, more in portions if more), default=None)
         spans: list[Span] = []
         for log, times, _ in portions:
@@ -266,9 +265,10 @@ class LogReader:
         """Return a log, to be read from an offset on.
 
         Args:
-            host: Its host.
-            name: Its :attr:`ProcessLog.name`.
-            offset: Where to go on. Of a piece that lies across it, the rest is read when all of it is there.
+            host: The host of the log.
+            name: The :attr:`ProcessLog.name` of the log.
+            offset: The offset to continue from. If a piece lies across the offset, its rest is read once the piece is
+                complete.
         """
         log = ProcessLog(self._record.host_dir(host) / "logs", host, name)
         if offset:
@@ -297,7 +297,7 @@ class LogReader:
 
 
 def read_spans(spans: Sequence[Span]) -> dict[ProcessLog, tuple[int, bytes]]:
-    """Read each log from its first span, whose offset is returned too, to its last one."""
+    """Read each log from its first span to its last one, and return the start offset and the bytes of each log."""
     ends = {log: end for _, log, _, end in spans}
     starts = {log: start for _, log, start, _ in reversed(spans)}
     return {log: (start, read_part(log.path, start, ends[log] - start)) for log, start in starts.items()}
@@ -308,14 +308,14 @@ def _by_time(item: tuple[int, object, object, object]) -> int:
 
 
 class ProcessLog:
-    """One process's log, and how far it has been read.
+    """One process's log, and the position up to which it has been read.
 
     Attributes:
         path: The file.
         name: ``attempt-0/rank-3``: its path below the host's logs, without the ending.
         host: The host.
         process: The process; None for the toolkit.
-        attempt: Which start of the job, from 0.
+        attempt: The number of the attempt, from 0.
     """
 
     def __init__(self, logs: Path, host: str, name: str) -> None:
@@ -326,18 +326,18 @@ class ProcessLog:
         self.process = process_of(stem)
         self.attempt = int(folder.removeprefix("attempt-"))
         self._times = times_file(self.path)
-        self._pieces = 0  # how many records of the times file have been taken
-        self._offset = 0  # how many bytes of the log
+        self._pieces = 0  # how many records of the times file have been read
+        self._offset = 0  # how many bytes of the log have been read
         self._time_ns = 0
 
     def seek(self, offset: int) -> None:
-        """Go on at an offset."""
+        """Continue reading at an offset."""
         ends = [end for _, end in _TIME.iter_unpack(_whole(read_part(self._times, 0)))]
         self._pieces = bisect.bisect_right(ends, offset)
         self._offset = offset
 
     def skip(self, kept: int) -> int:
-        """Go on where only the last pieces on record are left; returns how many were passed over."""
+        """Skip all pieces on record except the last ``kept``, and return how many were skipped."""
         passed = size_of(self._times) // _TIME.size - kept - self._pieces
         if passed <= 0:
             return 0
@@ -347,7 +347,7 @@ class ProcessLog:
         return passed
 
     def look(self) -> tuple[list[tuple[int, int]], bool]:
-        """Return time and end of the next pieces, and whether there are more behind them."""
+        """Return time and end of the next pieces, and whether more pieces follow."""
         start = self._pieces * _TIME.size
         if size_of(self._times) - start < _TIME.size:
             return [], False
@@ -361,7 +361,7 @@ class ProcessLog:
         return times, more
 
     def take(self, times: list[tuple[int, int]], horizon: int | None) -> list[Span]:
-        """Take the pieces that :meth:`look` returned, up to a time."""
+        """Mark pieces from :meth:`look` as read, up to a time, and return their spans."""
         start = self._offset
         spans: list[Span] = []
         for time_ns, end in times:
@@ -376,7 +376,7 @@ class ProcessLog:
         return spans
 
     def take_rest(self) -> list[Span]:
-        """Take bytes behind the last recorded time."""
+        """Return the spans of bytes behind the last recorded time, and mark them as read."""
         buffer = bytearray(read_part(self.path, self._offset, _READ_LIMIT))
         if not buffer:
             return []
@@ -389,8 +389,8 @@ class ProcessLog:
         return spans
 
 
-#: A piece of output by its place: its time in nanoseconds since the epoch, its log, and the offsets of its first byte
-#: and behind its last.
+#: #: The position of a piece of output: its time in nanoseconds since the epoch, its log, and the offsets of its first
+#: byte and behind its last.
 Span = tuple[int, ProcessLog, int, int]
 
 

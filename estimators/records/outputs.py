@@ -1,4 +1,4 @@
-"""Where what a job has made is, by its record."""
+"""Finds the model, outputs and checkpoints of a job by its record."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from estimators.records.record import JobRecord
 
 
 def model_data(record: JobRecord) -> str | None:
-    """Return where the model is (``model.tar.gz``), or None while there is none."""
+    """Return the location of the model (``model.tar.gz``), or None without one."""
     artifacts = record.read_status().get("ModelArtifacts") or {}
     if artifacts.get("S3ModelArtifacts"):
         return str(artifacts["S3ModelArtifacts"])
@@ -18,7 +18,7 @@ def model_data(record: JobRecord) -> str | None:
 
 
 def output_data(record: JobRecord) -> str | None:
-    """Return where the other outputs are (``output.tar.gz``), or None while there are none."""
+    """Return the location of the other outputs (``output.tar.gz``), or None without them."""
     model = model_data(record)
     if model is not None and "://" in model and not model.startswith("file://"):
         return f"{model.rpartition('/')[0]}/output.tar.gz"
@@ -34,13 +34,13 @@ def output_data(record: JobRecord) -> str | None:
 
 
 def checkpoints(record: JobRecord) -> str:
-    """Return where the checkpoints are: the job's ``checkpoint_s3_uri``, or a folder of its record."""
+    """Return the location of the checkpoints: the job's ``checkpoint_s3_uri``, or a folder of its record."""
     uri = (record.read_request().get("CheckpointConfig") or {}).get("S3Uri")
     return str(uri) if uri else str(record.checkpoints_dir)
 
 
 def has_checkpoints(record: JobRecord) -> bool:
-    """Return whether there may be checkpoints: those on S3 are not looked for."""
+    """Return whether the job may have checkpoints; always true for a location on S3, which is not checked."""
     place = checkpoints(record)
     if "://" in place:
         return True

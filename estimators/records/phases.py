@@ -1,4 +1,4 @@
-"""How long each phase of a job took, from its events alone."""
+"""Computes how long each phase of a job took, from its events alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from container.contract.wire import Event
 
-#: The phases in order; see :func:`phases` for what each means.
+#: #: The phases in order; :func:`phases` defines them.
 PHASES = ("launch", "import", "rendezvous", "first_step", "training", "teardown")
 
 
@@ -15,18 +15,19 @@ def phases(events: Iterable[Event]) -> dict[str, float | None]:
 
     =============  =====================================================================================
     launch         from the job's creation (a later attempt: its first event) until its ranks were started
-    import         until the last rank had ``imported`` what it needs
+    import         until the last rank had ``imported`` its modules
     rendezvous     until the last rank had joined the others (``rendezvous``)
     first_step     until the last rank had made its ``first_step``
     training       until the ``training_ended``, or the script
     teardown       until the job's end
     =============  =====================================================================================
 
-    A phase begins where the last known one ended, so that they add up: ``training`` is the whole run of a script that
-    reports nothing.
+    A phase begins where the last known one ended, so that the phases add up: ``training`` is the whole run of a script
+    that reports nothing.
 
     Args:
-        events: Those of kinds ``phase`` (data ``{"name": …}``), ``process_started`` and ``process_ended`` count.
+        events: The job's events; only the kinds ``phase`` (data ``{"name": …}``), ``process_started`` and
+            ``process_ended`` count.
     """
     marks = _Marks(events)
     begun = marks.begun
@@ -46,7 +47,7 @@ def phases(events: Iterable[Event]) -> dict[str, float | None]:
 
 
 class _Marks:
-    """When each thing happened in the last attempt, in nanoseconds."""
+    """The times of the marks of the last attempt, in nanoseconds since the epoch."""
 
     def __init__(self, events: Iterable[Event]) -> None:
         kept = [event for event in events if event.kind in ("phase", "process_started", "process_ended")]
@@ -60,7 +61,7 @@ class _Marks:
             if event.kind == "phase":
                 name = str(event.data.get("name"))
                 self._last[name] = max(event.time_ns, self._last.get(name, 0))
-        # The supervisor may not know which attempt it was when it writes the end.
+        # # The supervisor may not know the number of the attempt when it writes the end.
         ends = [event.time_ns for event in kept if event.kind == "phase" and event.data.get("name") == "job_ended"]
         if ends:
             self._last["job_ended"] = max(ends)
@@ -74,7 +75,7 @@ class _Marks:
 
 
 def _seconds(start: int | None, end: int | None) -> float | None:
-    """Return the time between two marks, never less than 0: hosts' clocks may differ a little."""
+    """Return the seconds between two marks, at least 0 because hosts' clocks may differ a little; None if unknown."""
     if start is None or end is None:
         return None
     return max(0, end - start) / 1e9

@@ -1,4 +1,4 @@
-"""Files that only the user may read, and errors that say what to do where one cannot be written."""
+"""Private files of the user, and errors with a remedy when one cannot be written."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from typing import Any
 from container.system import files
 from estimators.job.errors import RecordError
 
-#: Names the folder that holds jobs. Default ``~/.fleetfit``.
+#: #: Names the folder of the job records. Default ``~/.fleetfit``.
 HOME_VARIABLE = "FLEETFIT_HOME"
 
-#: Given back to the file system when it is full, so that the last status can still be written.
+#: #: Reserved space in bytes, freed when the disk is full so that the last status can still be written.
 _RESERVE_BYTES = 256 << 10
 
 
 def open_private(path: Path, flags: int) -> int:
-    """Open or create a file that only the user may read; not inherited by children."""
+    """Open or create a file that only the user may read and that children do not inherit."""
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 @contextlib.contextmanager
 def explained(path: Path, verb: str) -> Iterator[None]:
-    """Turn a full disk, a missing permission and the like into a :class:`RecordError` that names file and remedy.
+    """Convert an OSError, such as a full disk, to a :class:`RecordError` that names the file and a remedy.
 
-    FileNotFoundError passes through: callers know what it means to them.
+    FileNotFoundError passes through, because its meaning depends on the caller.
     """
     try:
         yield
@@ -51,7 +51,7 @@ def explained(path: Path, verb: str) -> Iterator[None]:
 
 
 def reserve(path: Path) -> None:
-    """Take some space of the disk, for :func:`give_back`; nothing where the file system cannot reserve any.
+    """Reserve disk space for :func:`give_back`; do nothing on a file system that cannot reserve space.
 
     Raises:
         OSError: the disk is full.
@@ -62,16 +62,16 @@ def reserve(path: Path) -> None:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
-        # This file system cannot reserve space; the record then does without.
+        # # This file system cannot reserve space; the record works without.
     finally:
         os.close(descriptor)
 
 
 def give_back(reserved: Path) -> bool:
-    """Free half of what is reserved: others may be quicker to take it, so not all of it at once.
+    """Free half of the reserved space; not all at once, because other programs may take it first.
 
     Returns:
-        Whether there was something left.
+        Whether any reserved space was left.
     """
     try:
         size = reserved.stat().st_size
@@ -85,7 +85,7 @@ def give_back(reserved: Path) -> bool:
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Return whether it is a full disk that an error, or what it was made of, tells of."""
+    """Return whether an error, or one of its causes, means that the disk is full."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return True
@@ -94,15 +94,15 @@ def is_full(error: BaseException | None) -> bool:
 
 
 def replace_json(path: Path, value: Any, reserved: Path) -> None:
-    """Replace a JSON file atomically, using what is reserved where the disk is full.
+    """Replace a JSON file atomically; use the reserved space if the disk is full.
 
     Args:
         path: The file.
-        value: What it is to hold.
-        reserved: The file that :func:`reserve` has made.
+        value: The new contents.
+        reserved: The file that :func:`reserve` has created.
 
     Raises:
-        RecordError: it cannot be written.
+        RecordError: the file cannot be written.
     """
     data = json.dumps(value, indent=1).encode() + b"\n"
     with explained(path, "write"):
@@ -116,7 +116,7 @@ def replace_json(path: Path, value: Any, reserved: Path) -> None:
 
 
 def tail(path: Path, size: int = 4000) -> str:
-    """Return the last bytes of a file as text; empty where it cannot be read."""
+    """Return the last bytes of a file as text; an empty text if it cannot be read."""
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)

@@ -1,7 +1,7 @@
 """Queues on disk: ``$FLEETFIT_HOME/queues/<queue>/<job>.json``, an entry for each job that waits or runs.
 
-A job's supervisor alone writes its entry. One counts as long as the lock of the job's record is held, so that a
-supervisor that was killed keeps nobody waiting. Whose turn it is, supervisors find out under the queue's lock.
+Only a job's supervisor writes its entry. An entry counts while the lock of the job's record is held, so a killed
+supervisor does not block the queue. Supervisors determine under the queue's lock whose turn it is.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 
 
 def machine() -> Resources:
-    """Return what this machine has, or the part of it that may be used."""
+    """Return the resources of this machine, or the part that may be used."""
     from container.system.machine import facts
 
     known = facts()
@@ -29,7 +29,7 @@ def machine() -> Resources:
 
 
 def queue_names(home: str | Path | None = None) -> list[str]:
-    """Return the names of all queues in which there ever was a job, sorted."""
+    """Return the names of all queues that have ever had a job, sorted."""
     return [name for name in files.names_in(_folder(home)) if _QUEUE.fullmatch(name)]
 
 
@@ -37,8 +37,8 @@ class Queue:
     """One queue of a home.
 
     Args:
-        name: Its name.
-        home: Instead of ``$FLEETFIT_HOME``.
+        name: The queue's name.
+        home: The folder to use instead of ``$FLEETFIT_HOME``.
     """
 
     def __init__(self, name: str, home: str | Path | None = None) -> None:
@@ -47,34 +47,34 @@ class Queue:
         self._jobs = jobs_folder(home)
 
     def enter(self, entry: Entry) -> None:
-        """Wait in it.
+        """Add a job's entry to the queue.
 
         Raises:
-            RecordError: it cannot be written.
+            RecordError: the queue cannot be written.
         """
         with explained(self.path, "write"):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             files.write_json(self._file(entry.job), dataclasses.asdict(entry))
 
     def leave(self, job: str) -> None:
-        """Wait, or run, no more."""
+        """Remove a job's entry from the queue, if it has one."""
         with contextlib.suppress(OSError):
             self._file(job).unlink(missing_ok=True)
 
     def take_turn(self, entry: Entry, has: Resources) -> bool:
-        """Return whether it is a job's turn, which is noted then.
+        """Return whether it is a job's turn; if so, mark its entry as running.
 
         Args:
-            entry: The job that waits.
-            has: What the machine has.
+            entry: The entry of the waiting job.
+            has: The machine's resources.
 
         Raises:
-            RecordError: it cannot be written.
+            RecordError: the queue cannot be written.
         """
         with explained(self.path, "write"):
             lock = locks.take(self.path / ".lock")
             if lock is None:
-                return False  # another one looks at this moment
+                return False  # another supervisor holds the queue's lock at this moment
             try:
                 if not starts(self.entries(), entry.job, has):
                     return False
@@ -85,7 +85,7 @@ class Queue:
                 os.close(lock)
 
     def entries(self) -> list[Entry]:
-        """Return all that wait or run."""
+        """Return the entries of all jobs that wait or run."""
         found = []
         for job in self._jobs_named():
             if locks.is_held(self._jobs / job / "lock"):
@@ -94,7 +94,7 @@ class Queue:
         return found
 
     def _forget_the_dead(self) -> None:
-        """Remove the entries that supervisors which were killed have left."""
+        """Remove the entries of jobs whose supervisors were killed."""
         for job in self._jobs_named():
             if not locks.is_held(self._jobs / job / "lock"):
                 self.leave(job)

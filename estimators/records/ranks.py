@@ -1,4 +1,4 @@
-"""Which processes of a job are ranks: most say so in their names (``rank 3``), a chief and its workers do not."""
+"""Maps the processes of a job to ranks: most names contain the rank (``rank 3``); a chief's and its workers' do not."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from estimators.job.errors import FleetfitError
 from estimators.job.request import TrainingJobSpec
 from estimators.records.record import JobRecord
 
-#: From a host and the name of one of its processes (None: its toolkit) to the rank, or None for what is none.
+#: #: Returns the rank of a process, given its host and name (None: the host's toolkit); None if it is not a rank.
 Numbering = Callable[[str, "str | None"], "int | None"]
 
 
 def numbering(spec: TrainingJobSpec) -> Numbering:
-    """Return how the ranks of a job are numbered, as :mod:`container.launchers` plans them.
+    """Return the numbering of a job's ranks, as :mod:`container.launchers` plans them.
 
     Args:
         spec: The job.
@@ -25,7 +25,7 @@ def numbering(spec: TrainingJobSpec) -> Numbering:
     if not isinstance(strategy, ParameterServer):
         return by_name
     places = {host: place for place, host in enumerate(spec.hosts)}
-    # The chief is on the first host beside a worker, the master in a worker's place.
+    # # The chief shares the first host with a worker; the master replaces a worker.
     first = 1 if strategy.coordinated else 0
     workers_run_the_script = strategy.script_on == "all"
 
@@ -40,7 +40,7 @@ def numbering(spec: TrainingJobSpec) -> Numbering:
 
 
 def of_record(record: JobRecord) -> Numbering:
-    """Return the numbering from a job's record; by name alone where it cannot be read."""
+    """Return the numbering from a job's record; if it cannot be read, the numbering by name alone."""
     try:
         return numbering(TrainingJobSpec.from_request(record.read_request()))
     except (FleetfitError, OSError, ValueError, KeyError, TypeError):
@@ -48,9 +48,9 @@ def of_record(record: JobRecord) -> Numbering:
 
 
 def known(record: JobRecord) -> frozenset[int]:
-    """Return the ranks that a job has had, or has from its start; empty where its record does not tell.
+    """Return the ranks that a job has had, or has from its start; empty if its record has no information.
 
-    An elastic job may have had more than those that it was started with: what printed is on record.
+    An elastic job may have had more ranks than it was started with; those that have printed something count.
     """
     number = of_record(record)
     found = {number(host, process) for host in record.hosts for process in record.processes(host)}
@@ -64,7 +64,7 @@ def known(record: JobRecord) -> frozenset[int]:
 
 
 def span_text(ranks: Iterable[int]) -> str:
-    """Describe ranks in words: ``its only rank is 0``, ``its ranks are 0 to 3``."""
+    """Return a text about ranks: ``its only rank is 0``, ``its ranks are 0 to 3``."""
     ordered = sorted(ranks)
     if len(ordered) == 1:
         return f"its only rank is {ordered[0]}"
@@ -74,5 +74,5 @@ def span_text(ranks: Iterable[int]) -> str:
 
 
 def by_name(host: str, process: str | None) -> int | None:
-    """Return ``3`` for ``rank 3``."""
+    """Return the rank that a process's name contains: 3 for ``rank 3``; None without one."""
     return rank_of(process)

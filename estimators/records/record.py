@@ -1,13 +1,13 @@
-"""A job's record: everything that is known of a job, as files under ``$FLEETFIT_HOME/jobs/<name>/``.
+"""A job's record: all information about a job, as files under ``$FLEETFIT_HOME/jobs/<name>/``.
 
 Guarantees:
 
-* A name is claimed by one creator only, and a record is seen only with its lock held.
-* The lock is held from the creation until the supervisor is gone, without a gap: it belongs to an open file
-  description that the creator hands to the supervisor. A record whose lock is free and whose status is not terminal
-  reads as Failed, "supervisor lost".
-* The supervisor alone writes once it runs; any number of readers, in any process, see whole files.
-* All files are the user's only (folders 0700, files 0600).
+* A name is claimed by one creator only, and a record becomes visible only with its lock held.
+* The lock is held from the creation until the supervisor ends, without a gap: the creator passes the open file
+  description that holds the lock to the supervisor. A record whose lock is free and whose status is not terminal reads
+  as Failed, "supervisor lost".
+* Once the supervisor runs, only the supervisor writes; readers in any process see whole files.
+* Only the user can access the files (folders 0700, files 0600).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from estimators.records import status as statuses
 from estimators.records.log_files import log_stem, process_of
 from estimators.records.private_files import HOME_VARIABLE, explained, open_private, replace_json, reserve, tail
 
-#: In a record: the hosts that a function of the caller has named, one a line, for the supervisor to read.
+#: #: A file in a record: the hosts that a function of the caller has named, one per line, for the supervisor to read.
 DISCOVERED = "discovered"
 #: SageMaker's pattern for TrainingJobName.
 _NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
@@ -53,7 +53,7 @@ class _PathOf:
 class JobRecord:
     """The record of one job.
 
-    Make one with :meth:`create`, :meth:`open` or, in the supervisor, :meth:`adopt`.
+    Use :meth:`create`, :meth:`open` or, in the supervisor, :meth:`adopt` to get an instance.
 
     Attributes:
         path: The record's folder.
@@ -69,11 +69,11 @@ class JobRecord:
     def __repr__(self) -> str:
         return f"JobRecord({str(self.path)!r})"
 
-    # --- making and finding ---
+    # # --- creating and opening ---
 
     @classmethod
     def create(cls, name: str, home: str | Path | None = None) -> JobRecord:
-        """Claim a name and take the record's lock; arguments and errors are those of :meth:`stage`."""
+        """Claim a name and acquire the record's lock; arguments and errors are those of :meth:`stage`."""
         record = cls.stage(name, home)
         try:
             record.publish(name)
@@ -84,16 +84,16 @@ class JobRecord:
 
     @classmethod
     def stage(cls, name: str, home: str | Path | None = None) -> JobRecord:
-        """Make a record that nobody sees, to be filled and then put in its place by :meth:`publish`.
+        """Create an invisible record, to be filled and then made visible by :meth:`publish`.
 
-        Who is killed before that leaves the name free, and a folder that ``fleetfit clean`` removes.
+        If the process is killed before, the name stays free, and ``fleetfit clean`` removes the folder.
 
         Args:
             name: The job's name.
-            home: Instead of ``$FLEETFIT_HOME``.
+            home: The folder to use instead of ``$FLEETFIT_HOME``.
 
         Raises:
-            ConfigurationError: SageMaker would refuse the name.
+            ConfigurationError: SageMaker would reject the name.
             JobExistsError: the name is taken.
             RecordError: the folder cannot be written.
         """
@@ -109,7 +109,7 @@ class JobRecord:
             try:
                 jobs.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 jobs.mkdir(mode=0o700, exist_ok=True)
-            except FileNotFoundError as error:  # a file system in which nobody can make folders
+            except FileNotFoundError as error:  # a file system on which no folders can be made
                 raise OSError(errno.EACCES, "the file system does not allow new folders") from error
             if path.exists():
                 raise _taken(path)
@@ -129,7 +129,7 @@ class JobRecord:
         return cls(aside, lock_fd=lock_fd)
 
     def publish(self, name: str) -> None:
-        """Put a staged record, whose lock is held, in its place. That is one step, which only one creator can do.
+        """Move a staged record, whose lock is held, to its final place, atomically: only one creator succeeds.
 
         Raises:
             JobExistsError: the name is taken; the record is still staged.
@@ -138,7 +138,7 @@ class JobRecord:
         path = self.path.with_name(name)
         with explained(path, "create"):
             try:
-                os.rename(self.path, path)  # which fails where a record is already: none is empty
+                os.rename(self.path, path)  # fails if the name has a record, which is never empty
             except OSError as error:
                 if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                     raise _taken(path) from None
@@ -147,10 +147,10 @@ class JobRecord:
 
     @classmethod
     def open(cls, name: str, home: str | Path | None = None) -> JobRecord:
-        """Find the record of a job.
+        """Open the record of a job.
 
         Raises:
-            JobNotFoundError: there is none; the message has the nearest name.
+            JobNotFoundError: the name has no record; the message suggests the nearest name.
         """
         if not isinstance(name, str):
             raise ConfigurationError(f"the name of a training job must be a string; got {shown(name)}.")
@@ -163,27 +163,27 @@ class JobRecord:
 
     @classmethod
     def adopt(cls, path: str | Path, lock_fd: int) -> JobRecord:
-        """Open a record as its supervisor, with a lock that was handed over; children do not inherit the lock."""
+        """Open a record as its supervisor, with a lock that was passed on; children do not inherit the lock."""
         os.set_inheritable(lock_fd, False)
         return cls(Path(path), lock_fd=lock_fd)
 
     @property
     def name(self) -> str:
-        """The job's name."""
+        """Return the job's name."""
         return self.path.name
 
     @property
     def home(self) -> Path:
-        """The folder that ``FLEETFIT_HOME`` names."""
+        """Return the folder that ``FLEETFIT_HOME`` names."""
         return self.path.parent.parent
 
     # --- the lock ---
 
     def lock(self) -> bool:
-        """Take the lock of a record that has no supervisor (any more).
+        """Acquire the lock of a record that has no supervisor, or none any more.
 
         Returns:
-            Whether it could be taken.
+            Whether the lock was acquired.
 
         Raises:
             RecordError: the record is gone, or cannot be written.
@@ -197,7 +197,7 @@ class JobRecord:
         return True
 
     def release(self) -> None:
-        """Close this process's descriptors; the lock is free when the last copy of it is closed."""
+        """Close this process's descriptors; the lock is released when its last copy is closed."""
         for descriptor in (self.lock_fd, self._events_fd):
             if descriptor is not None:
                 os.close(descriptor)
@@ -210,7 +210,7 @@ class JobRecord:
         return locks.is_held(self.lock_file)
 
     def discard(self) -> None:
-        """Remove a record whose job was never started, so that its name is free again."""
+        """Remove a record whose job was never started, so that its name can be used again."""
         remove_tree(self.path, ignore_errors=True)
         self.release()
 
@@ -249,25 +249,25 @@ class JobRecord:
 
     @property
     def hosts(self) -> list[str]:
-        """The hosts that have a folder, in natural order."""
+        """Return the hosts that have a folder, in natural order."""
         return sorted(_subfolders(self.hosts_dir), key=natural_key)
 
     def host_dir(self, host: str) -> Path:
-        """One host's folder.
+        """Return one host's folder.
 
         Raises:
-            ValueError: the name cannot be a host's (it would lead out of the record).
+            ValueError: the name is not valid for a host (it could lead out of the record).
         """
         if not _HOST.fullmatch(host):
             raise ValueError(f"{host!r} is not a host's name.")
         return self.hosts_dir / host
 
     def tree(self, host: str) -> MLTree:
-        """Return one host's ``/opt/ml``."""
+        """Return one host's ``/opt/ml`` tree."""
         return MLTree(self.host_dir(host) / "ml")
 
     def log_dir(self, host: str, attempt: int = 0) -> Path:
-        """Return the logs of one host's processes in one attempt."""
+        """Return the folder of the logs of one host's processes in one attempt."""
         return self.host_dir(host) / "logs" / f"attempt-{attempt}"
 
     def processes(self, host: str) -> set[str | None]:
@@ -276,16 +276,16 @@ class JobRecord:
         return {process_of(path.name.removesuffix(".times")) for path in found}
 
     def log_file(self, host: str, process: str | None, attempt: int = 0) -> Path:
-        """Return the log of one process (None: the toolkit itself): ``rank-3.log``, ``toolkit.log``, ``ps.log``.
+        """Return the log file of one process (None: the toolkit itself): ``rank-3.log``, ``toolkit.log``, ``ps.log``.
 
-        The time of each piece is beside it, in :func:`times_file`.
+        The file :func:`times_file` next to it has the time of each piece.
         """
         return self.log_dir(host, attempt) / f"{log_stem(process)}.log"
 
     # --- request, options, status ---
 
     def write_request(self, request: dict[str, Any]) -> None:
-        """Keep the CreateTrainingJob request."""
+        """Write the CreateTrainingJob request."""
         self.write_json(self.request_file, request)
 
     def read_request(self) -> dict[str, Any]:
@@ -293,7 +293,7 @@ class JobRecord:
         return self.read_json(self.request_file) or {}
 
     def write_options(self, options: dict[str, Any]) -> None:
-        """Keep the RunOptions' JSON form."""
+        """Write the RunOptions' JSON form."""
         self.write_json(self.options_file, options)
 
     def read_options(self) -> dict[str, Any]:
@@ -301,15 +301,15 @@ class JobRecord:
         return self.read_json(self.options_file) or {}
 
     def write_status(self, status: dict[str, Any]) -> None:
-        """Replace the status; readers see the old one or the new one, whole.
+        """Replace the status; readers see either the old one or the new one, complete.
 
         Raises:
-            RecordError: it cannot be written, not even with the space that was kept for this.
+            RecordError: the status cannot be written, not even with the reserved space.
         """
         self.write_json(self.status_file, status)
 
     def stored_status(self) -> dict[str, Any] | None:
-        """Read the status as it was last written, or None; :meth:`read_status` is what users should see.
+        """Read the last written status, or None; for users, call :meth:`read_status` instead.
 
         Raises:
             RecordError: a newer fleetfit wrote it in a form that this one cannot read.
@@ -325,7 +325,7 @@ class JobRecord:
         return stored
 
     def read_status(self) -> dict[str, Any]:
-        """Read the status, in DescribeTrainingJob's shape; a job without a living supervisor is never "in progress".
+        """Read the status, in DescribeTrainingJob's shape; a job whose supervisor was lost reads as Failed.
 
         Raises:
             JobNotFoundError: the record has been removed.
@@ -338,7 +338,7 @@ class JobRecord:
             return stored or statuses.new_status({"TrainingJobName": self.name}, self.last_sign())
         if not self.path.is_dir():
             raise JobNotFoundError(f"the record of training job {self.name!r} is gone: {self.path}.")
-        stored = self.stored_status()  # again: the supervisor may have finished between the two looks
+        stored = self.stored_status()  # again: the supervisor may have finished since the first read
         if stored is not None and statuses.is_terminal(stored):
             return stored
         if stored is not None and statuses.lives_elsewhere(stored):
@@ -348,7 +348,7 @@ class JobRecord:
         return statuses.lost(stored, when, tail(self.supervisor_log))
 
     def last_sign(self) -> float:
-        """Return when the record was last written to, in seconds since the epoch."""
+        """Return when the record was last written, in seconds since the epoch."""
         times = [0.0]
         for path in (self.lock_file, self.status_file, self.events_file, self.supervisor_log):
             with contextlib.suppress(OSError):
@@ -358,14 +358,14 @@ class JobRecord:
     # --- events ---
 
     def append_event(self, event: Event) -> None:
-        """Add one event; see :meth:`append_events`."""
+        """Append one event; see :meth:`append_events`."""
         self.append_events((event,))
 
     def append_events(self, events: Iterable[Event]) -> None:
-        """Add events, a line each, in one write.
+        """Append events, one line each, in one write.
 
         Raises:
-            RecordError: they cannot be written.
+            RecordError: the events cannot be written.
         """
         lines = b"".join(json.dumps(vars(event), separators=(",", ":")).encode() + b"\n" for event in events)
         if not lines:
@@ -375,17 +375,17 @@ class JobRecord:
         with explained(self.events_file, "write"):
             if self._events_fd is None:
                 self._events_fd = open_private(self.events_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-            self._torn = True  # until all of it is written; an empty line does no harm
+            self._torn = True  # until everything is written; an empty line does no harm
             view = memoryview(lines)
             while view:
                 view = view[os.write(self._events_fd, view) :]
             self._torn = False
 
     def events(self, *kinds: str) -> Iterator[Event]:
-        """Yield the events on record in the order of their arrival, without torn lines.
+        """Yield the recorded events in the order of their arrival, without incomplete lines.
 
         Args:
-            kinds: Only those of these kinds; default: all.
+            kinds: Only events of these kinds; default: all.
         """
         marks = [json.dumps(kind).encode() for kind in kinds] or [b""]
         try:
@@ -394,7 +394,7 @@ class JobRecord:
             return
         with file:
             for line in file:
-                if not any(mark in line for mark in marks):  # saves parsing the others
+                if not any(mark in line for mark in marks):  # avoids parsing the others
                     continue
                 try:
                     event = Event.from_dict(json.loads(line))
@@ -406,18 +406,18 @@ class JobRecord:
     # --- JSON files ---
 
     def write_json(self, path: Path, value: Any) -> None:
-        """Replace a JSON file of the record atomically, using the reserve where the disk is full.
+        """Replace a JSON file of the record atomically; use the reserved space if the disk is full.
 
         Raises:
-            RecordError: it cannot be written.
+            RecordError: the file cannot be written.
         """
         replace_json(path, value, self.path / ".reserve")
 
     def read_json(self, path: Path) -> Any:
-        """Read a JSON file of the record; None when it does not exist.
+        """Read a JSON file of the record; None if the file does not exist.
 
         Raises:
-            RecordError: it cannot be read.
+            RecordError: the file cannot be read, or is damaged.
         """
         try:
             with explained(path, "read"):
@@ -436,15 +436,17 @@ def _taken(path: Path) -> JobExistsError:
 
 
 def jobs_folder(home: str | Path | None = None) -> Path:
-    """Return the folder of all records: ``<home>/jobs``, ``home`` being ``$FLEETFIT_HOME`` or ``~/.fleetfit`` if not
-    given.
+    """Return the folder of all records, ``<home>/jobs``.
+
+    Args:
+        home: Default: ``$FLEETFIT_HOME``, or ``~/.fleetfit``.
     """
     chosen = home if home is not None else os.environ.get(HOME_VARIABLE) or "~/.fleetfit"
     return Path(os.path.abspath(os.path.expanduser(chosen))) / "jobs"
 
 
 def is_job_name(name: str) -> bool:
-    """Return whether SageMaker would take it as a job's name; only such a name is ever used as a path."""
+    """Return whether SageMaker would accept a job name; only such a name is ever used as a path."""
     return _NAME.fullmatch(name) is not None
 
 

@@ -1,11 +1,11 @@
-"""A record that is written on another machine, and its copy here.
+"""Replicates a record that is written on another machine.
 
-The machine where a job's supervisor runs has the record. :class:`Changes` reads there what is new in it, as messages
-(:mod:`container.contract.messages`), and :class:`Replica` writes them into the copy, byte for byte, so that everything
-that reads records reads copies too. What a status says is never ahead of the rest: it comes last.
+The machine of a job's supervisor has the record. There, :class:`Changes` reads new data of the record as messages
+(:mod:`container.contract.messages`). :class:`Replica` writes them into the local copy, byte for byte, so that every
+reader of records can read copies too. The status comes last, so it is never ahead of the rest.
 
-Logs and events grow, and are continued from the length that the copy has; small files are replaced; what the job has
-made (models, outputs, checkpoints) comes when it is over.
+Logs and events only grow, and are continued from the length of the copy. Small files are replaced. The job's models,
+outputs and checkpoints come when the job is over.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from estimators.records.logs import read_part, size_of
 from estimators.records.private_files import explained, open_private
 from estimators.records.record import JobRecord
 
-#: How many bytes a message carries at most; they grow by a third on the way.
+#: #: The most bytes of data in a message; the encoding adds a third.
 _PIECE = 256 << 10
-#: The files that only grow, those that are replaced, and those of a job that is over.
+#: #: The files that only grow, the files that are replaced, and the folders that are copied when the job is over.
 _GROWING = re.compile(r"events\.jsonl|supervisor\.log|hosts/[A-Za-z0-9][\w.-]*/logs/attempt-\d+/[\w.%-]+\.(log|times)")
 _REPLACED = ("provenance.json",)
 _MADE = ("output", "checkpoints")
@@ -36,11 +36,11 @@ _PART = ".part"
 
 
 class Changes:
-    """What is new in a record since a copy of it was up to date.
+    """The changes of a record since its copy was up to date.
 
     Args:
         record: The record.
-        have: What :attr:`Replica.have` said of the copy.
+        have: The state of the copy, from :attr:`Replica.have`.
     """
 
     def __init__(self, record: JobRecord, have: Mapping[str, Any]) -> None:
@@ -49,11 +49,11 @@ class Changes:
         self._made = {str(path): tuple(seen) for path, seen in dict(have.get("made") or {}).items()}
         self._replaced: dict[str, tuple[int, int]] = {}
         self._status: Any = None
-        #: Whether the job is over and everything of it has been read.
+        #: #: Whether the job is over and its record has been read completely.
         self.complete = False
 
     def read(self) -> Iterator[Message]:
-        """Yield what is new, the status last."""
+        """Yield the changes as messages, the status last."""
         supervised = self._record.is_supervised()
         status = self._record.read_status()
         over = statuses.is_terminal(status)
@@ -75,7 +75,7 @@ class Changes:
         for host in self._record.hosts:
             for times in sorted(self._record.host_dir(host).glob("logs/attempt-*/*.times")):
                 path = times.relative_to(root).as_posix()
-                # A time stands for bytes that are in the log already, here as there.
+                # # A time must refer to bytes that are already in the log, in the copy as well.
                 end = size_of(times)
                 yield from self._growing(times.with_suffix(".log").relative_to(root).as_posix())
                 yield from self._growing(path, end)
@@ -84,7 +84,7 @@ class Changes:
         file = self._record.path / path
         end = size_of(file) if end is None else end
         at = self._sizes.get(path, 0)
-        if end < at:  # another one than the copy's
+        if end < at:  # not the file that was copied
             at = 0
         while at < end:
             data = read_part(file, at, min(_PIECE, end - at))
@@ -129,17 +129,17 @@ class Replica:
     """The copy of a record.
 
     Args:
-        record: The copy; whoever writes it holds its lock.
+        record: The copy; the caller holds its lock.
     """
 
     def __init__(self, record: JobRecord) -> None:
         self._record = record
-        #: Why outputs and checkpoints are not here, if they could not be written.
+        #: #: Why outputs and checkpoints are missing here, if they could not be written.
         self.lacks: str | None = None
 
     @property
     def have(self) -> dict[str, Any]:
-        """How far the copy has come, for :class:`Changes`."""
+        """Return the sizes of the copied files, for :class:`Changes`."""
         root = self._record.path
         sizes = {name: size_of(root / name) for name in ("events.jsonl", "supervisor.log")}
         for host in self._record.hosts:
@@ -154,10 +154,10 @@ class Replica:
         return {"sizes": sizes, "made": made}
 
     def take(self, message: Message) -> None:
-        """Write what a message brings; a status is the caller's business.
+        """Write the data of a message into the copy; the caller handles a status itself.
 
         Raises:
-            RecordError: it cannot be written, or is not for a record.
+            RecordError: the data cannot be written, or the message is not valid for a record.
         """
         operation, path = message.get("op"), message.get("path")
         known = {"grow": _is_growing, "put": lambda name: name in _REPLACED, "make": _is_made}.get(str(operation))
@@ -182,7 +182,7 @@ class Replica:
         elif self.lacks is None:
             try:
                 self._make(file, at, data, message.get("changed") if message.get("last") else None)
-            except OSError as error:  # a full disk, say: the job's status is known all the same
+            except OSError as error:  # for example a full disk: the job's status is still known
                 self.lacks = f"{path}: {error.strerror or error}"
 
     def _put(self, file: Path, at: int, data: bytes, *, last: bool) -> None:
@@ -219,7 +219,7 @@ def _packed(data: bytes) -> str:
 
 
 def _seen(path: Path) -> tuple[int, int] | None:
-    """Return a file's size and when it was changed; None where there is none."""
+    """Return a file's size and modification time (ns); None if the file does not exist."""
     try:
         found = path.stat()
     except OSError:
@@ -228,10 +228,10 @@ def _seen(path: Path) -> tuple[int, int] | None:
 
 
 def _write(path: Path, at: int, data: bytes) -> None:
-    """Write at a place of a file that ends there; at its beginning, it is begun anew.
+    """Write at an offset that must be the end of the file; offset 0 starts the file anew.
 
     Raises:
-        OSError: it cannot be written, or ends elsewhere.
+        OSError: the file cannot be written, or does not end at the offset.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = open_private(path, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if at == 0 else 0))

@@ -1,7 +1,7 @@
-"""The states of a training job: SageMaker's, with the one table of transitions.
+"""The states of a training job, as on SageMaker, with one table of transitions.
 
 Source: SageMaker's DescribeTrainingJob, ``TrainingJobStatus`` and ``SecondaryStatus``. ``Deleting`` and the secondary
-statuses that SageMaker no longer reports are left out, except those that a local backend has a use for.
+statuses that SageMaker no longer reports are left out, except those that a local backend uses.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class TrainingJobStatus(str, enum.Enum):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether the job has ended."""
+        """Return whether the job has ended."""
         return self in _TERMINAL
 
     def __str__(self) -> str:
@@ -28,7 +28,7 @@ class TrainingJobStatus(str, enum.Enum):
 
 
 class SecondaryStatus(str, enum.Enum):
-    """What a job is doing, in more detail than the primary status. A member equals its text."""
+    """The secondary status: the activity of a job in detail. A member equals its text."""
 
     STARTING = "Starting"
     PENDING = "Pending"
@@ -48,11 +48,11 @@ class SecondaryStatus(str, enum.Enum):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether the job has ended."""
+        """Return whether the job has ended."""
         return not TRANSITIONS[self]
 
     def primary(self, current: TrainingJobStatus = TrainingJobStatus.IN_PROGRESS) -> TrainingJobStatus:
-        """Return the primary status for this secondary status.
+        """Return the primary status that belongs to this secondary status.
 
         Args:
             current: The primary status so far. A job that is being stopped stays ``Stopping`` while it uploads.
@@ -72,7 +72,7 @@ class SecondaryStatus(str, enum.Enum):
 _S = SecondaryStatus
 
 _ENDED_BY_STOP = frozenset({_S.STOPPED, _S.MAX_RUNTIME_EXCEEDED, _S.MAX_WAIT_TIME_EXCEEDED})
-#: What may come at any time while a job is on its way.
+#: #: Statuses that may follow at any time before the job ends.
 _ANY_TIME = frozenset({_S.STOPPING, _S.FAILED})
 _PREPARING = frozenset({_S.PENDING, _S.DOWNLOADING_TRAINING_IMAGE, _S.DOWNLOADING, _S.TRAINING})
 _DISTURBED = frozenset({_S.INTERRUPTED, _S.RESTARTING})
@@ -95,12 +95,12 @@ _FOLLOWING: dict[SecondaryStatus, frozenset[SecondaryStatus]] = {
     _S.MAX_WAIT_TIME_EXCEEDED: frozenset(),
 }
 
-#: From each secondary status to those that may follow it; the terminal ones have none.
+#: #: The statuses that may follow each secondary status; none follow a terminal one.
 TRANSITIONS = {state: following - {state} for state, following in _FOLLOWING.items()}
 
 _TERMINAL = frozenset({TrainingJobStatus.COMPLETED, TrainingJobStatus.FAILED, TrainingJobStatus.STOPPED})
 
-#: Secondary statuses that settle the primary one; the others leave ``InProgress`` or ``Stopping`` as it is.
+#: #: Secondary statuses that determine the primary one; the others leave ``InProgress`` or ``Stopping`` unchanged.
 _PRIMARY: dict[SecondaryStatus, TrainingJobStatus] = {
     _S.STOPPING: TrainingJobStatus.STOPPING,
     _S.COMPLETED: TrainingJobStatus.COMPLETED,
@@ -108,7 +108,7 @@ _PRIMARY: dict[SecondaryStatus, TrainingJobStatus] = {
     **dict.fromkeys(_ENDED_BY_STOP, TrainingJobStatus.STOPPED),
 }
 
-#: What SageMaker says, or would say, when a job gets there.
+#: #: The default message for each status, in SageMaker's words where it has them.
 MESSAGES: dict[SecondaryStatus, str] = {
     _S.STARTING: "Starting the training job",
     _S.PENDING: "Waiting for capacity",

@@ -1,9 +1,9 @@
-"""``status.json``: SageMaker's DescribeTrainingJob answer, and the pure functions that bring it forward.
+"""``status.json``: SageMaker's DescribeTrainingJob answer, and the pure functions that update it.
 
-Times are seconds since the epoch (floats), as on SageMaker's wire. What SageMaker has no name for is under the key
-``Fleetfit``: ``failure`` (:meth:`Failure.to_dict` or None), ``warnings`` (a list of strings), ``warned_before`` (how
-many of them, the first ones, were said before the start), ``importer`` (why ranks import their modules themselves,
-where they do), ``attempt``, ``attempts`` (how those ended that did not complete), ``supervisor_pid``, and
+Times are seconds since the epoch (floats), as on SageMaker's wire. Values that SageMaker does not have are under the
+key ``Fleetfit``: ``failure`` (:meth:`Failure.to_dict` or None), ``warnings`` (a list of strings), ``warned_before``
+(how many of the warnings, the first ones, are from before the start), ``importer`` (why ranks import their modules
+themselves, if they do), ``attempt``, ``attempts`` (how attempts ended that did not complete), ``supervisor_pid``, and
 ``record_version``.
 """
 
@@ -17,16 +17,16 @@ from typing import Any
 from container.contract.failures import Cause, Failure
 from estimators.records.states import MESSAGES, SecondaryStatus, TrainingJobStatus
 
-#: The key of what SageMaker has no name for.
+#: #: The key of fleetfit's own values.
 OWN = "Fleetfit"
 
-#: Raised when an older fleetfit could no longer read a record; it then says so instead of misreading it.
+#: #: Increased whenever an older fleetfit cannot read new records, so that it reports that instead of misreading them.
 RECORD_VERSION = 1
 
 #: SageMaker shows at most this many characters of a status message.
 _MESSAGE_LIMIT = 1024
 
-#: While a job is in one of these, no instance works for it.
+#: #: Statuses during which no instance works for the job.
 _NOT_BILLED = (SecondaryStatus.INTERRUPTED.value, SecondaryStatus.PENDING.value)
 
 
@@ -36,7 +36,7 @@ def new_status(request: Mapping[str, Any], now: float, *, warnings: Iterable[str
     Args:
         request: The CreateTrainingJob request; only the name is read.
         now: Seconds since the epoch.
-        warnings: What the user was told before the start.
+        warnings: The warnings that the user got before the start.
     """
     name = str(request["TrainingJobName"])
     return {
@@ -59,19 +59,19 @@ def new_status(request: Mapping[str, Any], now: float, *, warnings: Iterable[str
 
 
 def transition(status: Mapping[str, Any], secondary: SecondaryStatus, now: float, message: str = "") -> dict[str, Any]:
-    """Return the status after a step to ``secondary``; the given one is left as it is.
+    """Return the status after a transition to ``secondary``; the given status is not changed.
 
-    A step to where the job is already changes the message only. ``TrainingStartTime`` is set when the job begins to
+    A transition to the current status changes only the message. ``TrainingStartTime`` is set when the job begins to
     download or to train, ``TrainingEndTime`` and the times in seconds (whole, rounded up) when it is over.
 
     Args:
         status: What :func:`new_status` or this function returned.
-        secondary: Where the job is now.
+        secondary: The new secondary status.
         now: Seconds since the epoch.
-        message: What to tell the user; default: a text for that status.
+        message: The message for the user; default: a text for that status.
 
     Raises:
-        ValueError: the table of transitions has no such step.
+        ValueError: the table of transitions has no such transition.
     """
     current = SecondaryStatus(status["SecondaryStatus"])
     after = copy.deepcopy(dict(status))
@@ -98,15 +98,15 @@ def transition(status: Mapping[str, Any], secondary: SecondaryStatus, now: float
 
 
 def resumed(status: Mapping[str, Any], now: float, *, attempt: int, last_sign: float | None = None) -> dict[str, Any]:
-    """Return the status for another attempt of a job that was over, or whose supervisor was lost.
+    """Return the status for another attempt of a job that has ended, or whose supervisor was lost.
 
-    The time between counts neither as training nor as billable.
+    The time between the attempts counts neither as training nor as billable.
 
     Args:
         status: The last status on record.
         now: Seconds since the epoch.
         attempt: The number of the attempt that begins.
-        last_sign: When a supervisor that was lost gave its last sign of life; default: the status's last change.
+        last_sign: When a lost supervisor last wrote to the record; default: the last change of the status.
     """
     after = copy.deepcopy(dict(status))
     entries = after["SecondaryStatusTransitions"]
@@ -123,7 +123,7 @@ def resumed(status: Mapping[str, Any], now: float, *, attempt: int, last_sign: f
 
 
 def with_billable(status: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-    """Return the status of an ended job with other billable seconds (spot prices), from 1 to all of them."""
+    """Return the status of an ended job with other billable seconds (spot prices), from 1 to the training time."""
     training = status.get("TrainingTimeInSeconds")
     if training is None:
         return dict(status)
@@ -131,10 +131,10 @@ def with_billable(status: Mapping[str, Any], seconds: float) -> dict[str, Any]:
 
 
 def fail(status: Mapping[str, Any], failure: Failure, now: float) -> dict[str, Any]:
-    """Return the status of a job that failed, with ``FailureReason`` and the failure as data.
+    """Return the status of a failed job, with ``FailureReason`` and the failure as data.
 
     Raises:
-        ValueError: the job is over already.
+        ValueError: the job has already ended.
     """
     after = transition(status, SecondaryStatus.FAILED, now, failure.summary())
     after["FailureReason"] = failure.reason()
@@ -148,30 +148,30 @@ def with_own(status: Mapping[str, Any], **values: Any) -> dict[str, Any]:
 
 
 def with_warning(status: Mapping[str, Any], warning: str) -> dict[str, Any]:
-    """Add a warning to the status, unless it is there already."""
+    """Return the status with a warning added, unless the status already has it."""
     warnings = list(status.get(OWN, {}).get("warnings") or [])
     return with_own(status, warnings=warnings if warning in warnings else [*warnings, warning])
 
 
 def with_unshared(status: Mapping[str, Any], reason: str) -> dict[str, Any]:
-    """Add why ranks import their modules themselves to the status, unless it is there already."""
+    """Return the status with a reason added why ranks import their modules themselves, unless it already has it."""
     reasons = list(status.get(OWN, {}).get("importer") or [])
     return with_own(status, importer=reasons if reason in reasons else [*reasons, reason])
 
 
 def noticed(status: Mapping[str, Any]) -> list[str]:
-    """Return the warnings since the job's start."""
+    """Return the warnings that were added after the job's start."""
     own = status.get(OWN, {})
     return [str(text) for text in own.get("warnings") or []][int(own.get("warned_before") or 0) :]
 
 
 def lives_elsewhere(status: Mapping[str, Any] | None) -> bool:
-    """Return whether the job is, or may be, on a service that keeps it running without its supervisor."""
+    """Return whether the job runs, or may run, on a service that does not need its supervisor."""
     return bool((status or {}).get(OWN, {}).get("elsewhere"))
 
 
 def last_seen(status: Mapping[str, Any] | None) -> float | None:
-    """Return when a job that lives elsewhere was last seen there, in seconds since the epoch; None: not yet."""
+    """Return when the service last reported a job that runs there, in seconds since the epoch; None: not yet."""
     seen = (status or {}).get(OWN, {}).get("seen")
     return float(seen) if isinstance(seen, int | float) else None
 
@@ -179,19 +179,20 @@ def last_seen(status: Mapping[str, Any] | None) -> float | None:
 def mirrored(
     status: Mapping[str, Any], there: Mapping[str, Any], now: float, failure: Failure | None = None
 ) -> dict[str, Any]:
-    """Return the status of a job that lives elsewhere, as the service reports it, with fleetfit's own values.
+    """Return the status of a job on a service, as the service reports it, with fleetfit's own values.
 
     Args:
         status: The status so far.
         there: DescribeTrainingJob's answer, times as seconds since the epoch.
-        now: When it was told, in seconds since the epoch.
-        failure: What is known of the cause of a failure.
+        now: When the answer was received, in seconds since the epoch.
+        failure: The failure, as far as it is known.
     """
     own = {**status.get(OWN, {}), "seen": now}
     if failure is not None:
         own["failure"] = failure.to_dict()
     after = {**there, OWN: own}
-    # SageMaker lists what its own regular expressions found; what the script reported comes by the logs.
+    # # SageMaker lists the values that its own regular expressions found; values that the script reported come from the
+    # logs.
     final = {str(item["MetricName"]): item for item in status.get("FinalMetricDataList") or ()}
     final.update({str(item["MetricName"]): item for item in there.get("FinalMetricDataList") or ()})
     if final:
@@ -200,7 +201,7 @@ def mirrored(
 
 
 def unfollowed(status: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the status of a job that lives elsewhere while nobody follows it: as it was last seen."""
+    """Return the last known status of a job on a service that no process follows, with a warning."""
     return with_warning(
         status,
         "no process follows this job at the moment, so this is the job's last known status. Attach to the job to "
@@ -209,11 +210,11 @@ def unfollowed(status: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def lost(status: Mapping[str, Any], when: float, log_tail: str = "") -> dict[str, Any]:
-    """Return the status of a job whose supervisor went away without ending it.
+    """Return the status of a job whose supervisor ended before the job was finished.
 
     Args:
-        status: The last status on record, not a terminal one.
-        when: When the supervisor gave its last sign of life, in seconds since the epoch.
+        status: The last status on record, which must not be terminal.
+        when: When the supervisor last wrote to the record, in seconds since the epoch.
         log_tail: The end of the supervisor's own log.
     """
     failure = Failure(
@@ -231,9 +232,9 @@ def lost(status: Mapping[str, Any], when: float, log_tail: str = "") -> dict[str
 
 
 def failure_of(status: Mapping[str, Any]) -> Failure | None:
-    """Return why the job failed; None when it did not.
+    """Return why the job failed; None if it did not.
 
-    What a newer version wrote and this one does not know is read as far as it can be.
+    Values of a newer version are read as far as this version knows them.
     """
     if status.get("TrainingJobStatus") != TrainingJobStatus.FAILED.value:
         return None
@@ -248,7 +249,7 @@ def failure_of(status: Mapping[str, Any]) -> Failure | None:
 
 
 def is_terminal(status: Mapping[str, Any]) -> bool:
-    """Return whether the job is over; False for a status that this version does not know."""
+    """Return whether the job has ended; False for a status that this version does not know."""
     try:
         return TrainingJobStatus(status["TrainingJobStatus"]).is_terminal
     except (KeyError, ValueError):
@@ -261,7 +262,7 @@ def _entry(secondary: SecondaryStatus, now: float, message: str) -> dict[str, An
 
 
 def _durations(status: Mapping[str, Any]) -> dict[str, int]:
-    """Return whole seconds, at least 1 once training began: clients divide by them."""
+    """Return training and billable times in whole seconds, at least 1 once training began: clients divide by them."""
     start = status.get("TrainingStartTime")
     if start is None:
         return {}

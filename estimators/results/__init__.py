@@ -1,1 +1,1 @@
-"""From a job's record to its :class:`estimators.results.result.Result`, and what is shown of it."""
+"""Builds the :class:`estimators.results.result.Result` of a job from its record, and displays it."""

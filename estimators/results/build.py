@@ -1,4 +1,4 @@
-"""Makes a :class:`~estimators.results.result.Result` of a job's record: a pure function of what is on record."""
+"""Builds a :class:`~estimators.results.result.Result` from a job's record alone."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from estimators.results.moments import moments
 from estimators.results.result import Checkpoints, ModelFacts, Point, RankResult, Result
 from estimators.results.thinning import thin
 
-#: Kinds of events that a result is made of.
+#: #: Kinds of events that a result uses.
 _KINDS = MOMENTS | {"phase", "process_started", "process_ended", "metric", "steps", "model", "checkpoint"}
-#: Hyperparameters that say how large a global batch is, where the script itself does not tell.
+#: #: Hyperparameters with the size of a global batch, if the script does not report it.
 _BATCH_NAMES = ("global-batch-size", "global_batch_size", "batch-size", "batch_size")
-#: Of the provenance's list of packages nothing is kept, but of its versions all.
+#: #: Facts of the provenance that a result keeps unchanged; the long list of packages is not among them.
 _FACTS = ("software", "machine")
 
 
@@ -65,17 +65,17 @@ def from_events(
     logs: str = "",
     series_left_out: int = 0,
 ) -> Result:
-    """Return the result that follows from a job's events. Pure.
+    """Build the result from a job's events. Pure.
 
     Args:
-        events: In the order in which they arrived.
-        status: In DescribeTrainingJob's shape.
+        events: The events, in the order of their arrival.
+        status: The status, in DescribeTrainingJob's shape.
         request: The CreateTrainingJob request, without secrets.
         provenance: The content of ``provenance.json``, or an empty mapping.
-        model_data: Where the model is.
-        checkpoints: Where the checkpoints are.
+        model_data: The location of the model.
+        checkpoints: The location of the checkpoints.
         logs: The folder of the logs.
-        series_left_out: How many values of metrics are not among the events.
+        series_left_out: The number of metric values that are missing from the events.
     """
     spec = TrainingJobSpec.from_request(request)
     strategy = _strategy(spec)
@@ -135,7 +135,7 @@ def from_events(
 
 
 def _endings(status: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return how attempts ended that did not complete, of a job that was started again."""
+    """Return how the attempts ended that did not complete, for a job with several attempts."""
     own = status.get(statuses.OWN, {})
     return tuple(Ending.from_dict(values).line() for values in own.get("attempts") or ()) if own.get("attempt") else ()
 
@@ -147,7 +147,7 @@ def _strategy(spec: TrainingJobSpec) -> Distribution | None:
 
 
 def _steps_per_second(chief: list[Event]) -> float | None:
-    """Of the steps whose times are known; with parameter servers, of all but the first epoch where there are more."""
+    """Return the steps per second from timed steps; without those, from all epochs but the first of several."""
     durations = [d for d in (_durations(event) for event in chief) if d is not None]
     if durations:
         total = Durations.sum(durations)
@@ -196,7 +196,7 @@ def _model(events: Iterable[Event]) -> ModelFacts | None:
 
 
 def _ranks(events: list[Event]) -> tuple[RankResult, ...]:
-    """Return what is known of each rank of the last attempt."""
+    """Return the facts about each rank of the last attempt."""
     found: dict[int, dict[str, Any]] = {}
     waits: dict[int, list[float]] = {}
     for event in events:
@@ -224,7 +224,7 @@ def _ranks(events: list[Event]) -> tuple[RankResult, ...]:
 
 
 def _series(events: list[Event], created: float | None) -> tuple[Point, ...]:
-    """Every value, each with the samples that had been trained on when its attempt's last epoch before it ended."""
+    """Return every metric value, each with the samples trained on by the end of the last epoch before it."""
     values = [
         event
         for event in events

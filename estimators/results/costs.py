@@ -1,4 +1,4 @@
-"""What a job costs: hosts × hours × price. Pure."""
+"""Computes what a job costs: hosts × hours × price. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class JobCost:
 
     @property
     def saved(self) -> float:
-        """What spot capacity saved, in US dollars."""
+        """Return how much spot capacity saved, in US dollars."""
         return self.on_demand - self.total
 
 
@@ -42,17 +42,17 @@ def cost_of(
     """Return the price of a job; SageMaker bills whole seconds of ``BillableTimeInSeconds`` on every host.
 
     Args:
-        instance_type: Its type.
-        hosts: How many.
+        instance_type: The hosts' instance type.
+        hosts: The number of hosts.
         training_s: ``TrainingTimeInSeconds``.
         billable_s: ``BillableTimeInSeconds``.
         per_hour: The price of one host per hour, instead of the published one.
 
     Returns:
-        None without a time or a price.
+        The price; None if the time or the price per hour is unknown.
 
     Raises:
-        ValueError: a price below 0.
+        ValueError: the price per hour is below 0.
     """
     if per_hour is not None and not per_hour >= 0:
         raise ValueError(f"a price per hour must be at least 0, got {per_hour!r}.")
@@ -74,10 +74,10 @@ def cost_of(
 
 
 def paid_cost(paid: Mapping[str, Any]) -> JobCost | None:
-    """The price of a job whose hosts were bought for it, from what its backend has noted.
+    """Return the price of a job whose hosts were bought for it, from the backend's record of payments.
 
     Returns:
-        None where the price of a host was not known.
+        The price; None if the price of a host is unknown.
     """
     if not paid.get("complete"):
         return None

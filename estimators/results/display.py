@@ -1,4 +1,4 @@
-"""How a job looks at its end: a small table on a terminal, HTML in a notebook."""
+"""Displays a job at its end: a small table on a terminal, HTML in a notebook."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _STATUS_COLOURS = {"Completed": "\x1b[32m", "Failed": "\x1b[31m", "Stopped": "\x
 #: Mid-tones that are readable on white and on black.
 _HTML_COLOURS = {"Completed": "#1a8f4c", "Failed": "#d0473d", "Stopped": "#a56d1c", "Stopping": "#a56d1c"}
 
-#: The label of what is prose: it is wrapped, each on lines of its own.
+#: #: The label of the row with sentences: each one is wrapped on lines of its own.
 _WARNINGS = "warnings"
 
-#: Settings that are objects of others, or of the machine.
+#: #: Settings that are not shown because their values are objects of other libraries.
 _NOT_SHOWN = ("sagemaker_session",)
 
-#: More metrics than this are counted, not listed.
+#: #: The most metrics that are listed; further ones are only counted.
 _METRICS_SHOWN = 12
 
 
 def rows(result: Result) -> list[tuple[str, list[str]]]:
-    """Return the table as data: a label, and its lines."""
+    """Return the table as data: the label and the lines of each row."""
     table: list[tuple[str, list[str]]] = []
     known = [
         f"{name.replace('_', ' ')} {seconds_text(seconds)}"
@@ -61,7 +61,7 @@ def rows(result: Result) -> list[tuple[str, list[str]]]:
         if result.global_batch_size is not None:
             speed.append(f"global batch {result.global_batch_size}")
         table.append(("speed", speed))
-    # That of the last epoch alone: one name has one meaning in a table.
+    # # `samples_per_second` of the last epoch is left out, because the row "speed" has the value of the whole job.
     metrics = {name: value for name, value in result.final_metrics.items() if name != "samples_per_second"}
     if metrics:
         shown = [f"{name} {number_text(value)}" for name, value in list(metrics.items())[:_METRICS_SHOWN]]
@@ -79,7 +79,7 @@ def job_table(result: Result, *, colour: bool = False, columns: int = 100) -> st
     """Return the table as text, ending with a newline.
 
     Args:
-        result: What came of the job.
+        result: The job's result.
         colour: Whether to use ANSI colours.
         columns: The width of the terminal. Paths are never cut, so that they can be copied.
     """
@@ -104,12 +104,12 @@ def job_table(result: Result, *, colour: bool = False, columns: int = 100) -> st
 
 
 def job_html(result: Result) -> str:
-    """Return the table as HTML that takes its colours from the page, so that it reads in light and dark themes."""
+    """Return the table as HTML with the colours of the page, so that it is readable in light and dark themes."""
     return render("results/templates/job", **job_values(result))
 
 
 def job_values(result: Result) -> dict[str, Any]:
-    """Return what the table's template asks for."""
+    """Return the values for the table's template."""
     return {
         "job": result.job_name,
         "status": _status_text(result),
@@ -120,7 +120,7 @@ def job_values(result: Result) -> dict[str, Any]:
 
 
 def estimator_html(kind: str, settings: Settings, job: str | None) -> str:
-    """Return an estimator as HTML: the settings that are no defaults, and its latest job."""
+    """Return an estimator as HTML: the settings that differ from the defaults, and its latest job."""
     shown = [
         (field.name, [_value_text(mask_value("", value) if isinstance(value, Mapping | tuple) else value)])
         for field in dataclasses.fields(settings)

@@ -1,4 +1,4 @@
-"""HTML from the templates of the rooms: fragments for notebooks, and whole pages."""
+"""Renders the packages' HTML templates: fragments for notebooks, and whole pages."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 def render(template: str, **values: Any) -> str:
-    """Return a template filled in; text among the values is escaped, and stripped of what a terminal would obey.
+    """Return a template filled in with values; their text is escaped, and terminal control sequences are removed.
 
     Args:
-        template: Its path below ``estimators/``, without the ending: ``results/templates/job``.
-        values: What it asks for.
+        template: The template's path below ``estimators/``, without the ending: ``results/templates/job``.
+        values: The values of the template's variables.
     """
     return _environment().get_template(f"{template}.html.j2").render(**values)
 

@@ -1,4 +1,4 @@
-"""All jobs of a home at a glance: what `fleetfit list` and the page show of each."""
+"""Lists all jobs of a home: the facts that `fleetfit list` and the web page show about each."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from estimators.records.record import JobRecord, job_names
 def summaries(
     home: str | Path | None = None, *, skipped: Callable[[str], None] = lambda line: None
 ) -> list[dict[str, Any]]:
-    """Return what is known of each job without reading its events, newest first.
+    """Return a summary of each job without reading its events, newest first.
 
     Args:
-        home: Instead of ``$FLEETFIT_HOME``.
-        skipped: Takes a line about each record that cannot be read.
+        home: The folder to use instead of ``$FLEETFIT_HOME``.
+        skipped: Called with a line about each record that cannot be read.
     """
     found: list[dict[str, Any]] = []
     for name in job_names(home):
@@ -33,11 +33,11 @@ def summaries(
 
 
 def summary(record: JobRecord) -> dict[str, Any]:
-    """Return one job's row.
+    """Return the summary of one job.
 
     Raises:
-        JobNotFoundError: it was removed.
-        RecordError: it cannot be read.
+        JobNotFoundError: the record was removed.
+        RecordError: the record cannot be read.
     """
     status, request = record.read_status(), record.read_request()
     over = status.get("TrainingEndTime")

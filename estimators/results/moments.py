@@ -1,4 +1,4 @@
-"""What happened to an elastic job and when, from its events: for plots. Pure."""
+"""Extracts the changes of an elastic job and their times from its events, for plots. Pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from container.contract.wire import Event
 from estimators.records.elastic_events import Restores, words
 from estimators.results.result import Moment
 
-#: Kinds of events that moments are made of.
+#: #: Kinds of events that become moments.
 KINDS = frozenset(("resized", "host_excluded", "commit", "restored", "restarted"))
 
 
 def moments(events: Iterable[Event], created: float | None) -> tuple[Moment, ...]:
-    """Return the moments, in their order; the first membership is none.
+    """Return the moments in chronological order; the first membership does not count.
 
     Args:
         events: The job's events.

@@ -1,4 +1,4 @@
-"""A result as HTML that takes its colours from the page, for notebooks and reports. Pure."""
+"""Renders a result as HTML with the colours of the page, for notebooks and reports. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def result_html(result: Result) -> str:
-    """Return the job's table, and what is known beyond it: steps, ranks, messages, cost, provenance."""
+    """Return the job's table and further facts as HTML: steps, ranks, messages, cost, provenance."""
     provenance = ""
     if result.provenance or result.hyperparameters:
         known = {"hyperparameters": dict(result.hyperparameters), **result.provenance}
@@ -29,7 +29,7 @@ def result_html(result: Result) -> str:
 
 
 def facts(result: Result) -> list[tuple[str, str]]:
-    """What there is to say beyond the job's table of steps, messages and cost: label and text."""
+    """Return further facts than the job's table has, as labels and texts: steps, messages, cost."""
     times = result.step_times
     found: list[tuple[str, str]] = []
     if times.count:

@@ -1,4 +1,4 @@
-"""What came of a job, as one value. It needs neither TensorFlow nor the job's folder once it is made."""
+"""The result of a job as one value. Once built, it needs neither TensorFlow nor the job's folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from estimators.results.costs import JobCost
 if TYPE_CHECKING:
     import pandas
 
-#: Raised when the saved form changes such that an older fleetfit would misread it.
+#: #: Increased when an older fleetfit would misread the saved form.
 FORMAT = 2
 
 #: Strategies that reduce gradients over the ranks.
@@ -26,7 +26,7 @@ _SYNCHRONOUS = ("mpi", "collective_all_reduce", "elastic_horovod", "torch_distri
 #: The phases until the slowest rank has made its first step.
 UNTIL_FIRST_STEP = ("launch", "import", "rendezvous", "first_step")
 
-#: A rank whose own part of a step takes this much longer than the median of the others' holds all of them up.
+#: #: A rank is a straggler if its own part of a step exceeds the others' median by this factor.
 _STRAGGLES = 1.2
 #: Differences below this, in seconds per step, are noise on any machine.
 _NOISE_S = 0.0005
@@ -39,11 +39,11 @@ class Point:
     Attributes:
         name: The metric's name.
         value: The value.
-        rank: The rank that reported it, or None for a process that is none.
-        host: Its host.
-        attempt: Which start of the job, from 0.
+        rank: The rank that reported the value; None for a process without a rank.
+        host: The host of the rank.
+        attempt: The number of the attempt, from 0.
         elapsed_s: Seconds since the job's creation.
-        samples: Records that all ranks together had trained on by then in this attempt; None where nothing tells.
+        samples: The records that all ranks together had trained on by then in this attempt; None if unknown.
     """
 
     name: str
@@ -57,12 +57,12 @@ class Point:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Moment:
-    """Something that happened to an elastic job.
+    """A change of an elastic job.
 
     Attributes:
         kind: ``joined``, ``left``, ``resized``, ``excluded``, ``committed``, ``restored`` or ``restarted``.
         elapsed_s: Seconds since the job's creation.
-        text: In words.
+        text: A text about the change.
     """
 
     kind: str
@@ -72,18 +72,18 @@ class Moment:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RankResult:
-    """What is known of one rank.
+    """Facts about one rank.
 
     Attributes:
-        rank: Its number.
-        host: Its host.
-        steps: The distribution of its steps' times, of the last attempt; empty where nothing tells.
-        exchange_s: Seconds of a step that it waited for reduced gradients when its own were ready: the mean of an
-            epoch, the median over epochs. None where that was not measured.
-        epochs_own_s: Mean seconds of a step without that wait, epoch by epoch.
-        peak_memory_bytes: The most memory that it had at once (resident set); None while it runs.
-        exit_code: Of its process; None while it runs, or when a signal ended it.
-        signal: What ended it, or None.
+        rank: The number of the rank.
+        host: The rank's host.
+        steps: The distribution of its step times in the last attempt; empty if unknown.
+        exchange_s: Seconds of a step in which the rank waited for reduced gradients after its own were ready: the mean
+            of each epoch, the median over epochs. None if not measured.
+        epochs_own_s: The mean seconds of a step without that wait, for each epoch.
+        peak_memory_bytes: The peak memory (resident set); None while the rank runs.
+        exit_code: The exit code of the process; None while it runs, or if a signal terminated it.
+        signal: The number of the signal that terminated the process, or None.
     """
 
     rank: int
@@ -97,20 +97,20 @@ class RankResult:
 
     @property
     def own_s(self) -> float | None:
-        """Seconds of a step without the wait for others, the median over epochs; None where that is not known."""
+        """Return the seconds of a step without waiting for others, as the median over epochs; None if unknown."""
         return statistics.median(self.epochs_own_s) if self.epochs_own_s else None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelFacts:
-    """What is known of the model.
+    """Facts about the model.
 
     Attributes:
-        parameters: All of its weights.
-        trainable: Those that are trained.
-        gradient_bytes: All gradients of a step.
-        largest_bytes: The largest of them: it is never divided among parameter servers.
-        tensors: How many gradients there are.
+        parameters: The number of all weights.
+        trainable: The number of trainable weights.
+        gradient_bytes: The size of all gradients of a step.
+        largest_bytes: The size of the largest gradient; it is never divided among parameter servers.
+        tensors: The number of gradients.
         compression: ``fp16``, or None.
     """
 
@@ -124,14 +124,14 @@ class ModelFacts:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Checkpoints:
-    """What checkpointing took.
+    """The number, size and durations of a job's checkpoints.
 
     Attributes:
-        count: How many were saved.
-        failed: How many could not be.
-        last_bytes: The size of the last one.
-        blocked_s: Seconds that the training stood still for them, in all.
-        write_s: Seconds of writing, in all; beside the training where that is asynchronous.
+        count: The number of saved checkpoints.
+        failed: The number of checkpoints that could not be saved.
+        last_bytes: The size of the last checkpoint.
+        blocked_s: The total seconds for which the training paused.
+        write_s: The total seconds of writing, which overlap with the training if saving is asynchronous.
     """
 
     count: int
@@ -233,18 +233,18 @@ class Result:
 
         return job_table(self).rstrip("\n")
 
-    # --- what follows from it ---
+    # # --- derived values ---
 
     @property
     def step_times(self) -> Durations:
-        """The distribution of the step times of all ranks."""
+        """Return the distribution of the step times of all ranks."""
         return Durations.sum(rank.steps for rank in self.ranks)
 
     @property
     def to_first_step_s(self) -> float | None:
-        """Seconds from the start of the job until every rank has finished its first step.
+        """Return the seconds from the start of the job until every rank has finished its first step; None if unknown.
 
-        The sum of the phases up to and including ``first_step``.
+        The value is the sum of the phases up to and including ``first_step``.
         """
         if self.phases.get("first_step") is None:
             return None
@@ -252,19 +252,19 @@ class Result:
 
     @property
     def peak_memory_bytes(self) -> int | None:
-        """The highest memory usage of any rank, in bytes; None if unknown."""
+        """Return the highest memory usage of any rank, in bytes; None if unknown."""
         return max((rank.peak_memory_bytes for rank in self.ranks if rank.peak_memory_bytes), default=None)
 
     @property
     def reduced_bytes(self) -> int | None:
-        """Bytes of gradients that the ranks reduce in a step; None if the ranks reduce nothing, or if unknown."""
+        """Return the bytes of gradients that the ranks reduce in a step; None if they reduce nothing, or if unknown."""
         if self.model is None or self.processes < 2 or self.strategy not in _SYNCHRONOUS:
             return None
         return self.model.gradient_bytes // (2 if self.model.compression == "fp16" else 1)
 
     @property
     def link_bytes(self) -> float | None:
-        """The minimum number of bytes that each rank sends in a step: 2(N−1)/N · S for ring all-reduce.
+        """Return the minimum number of bytes that each rank sends in a step: 2(N−1)/N · S for ring all-reduce.
 
         With parameter servers: the bytes that a worker reads and sends, each a full set of weights.
         """
@@ -276,7 +276,7 @@ class Result:
 
     @property
     def exchange_s(self) -> float | None:
-        """Mean seconds per step that the slowest rank waited for reduced gradients; None if unknown.
+        """Return the mean seconds per step that the slowest rank waited for reduced gradients; None if unknown.
 
         The other ranks also wait for the slowest rank, so their waits are longer. Gradients that are reduced while
         others are still computed do not count.
@@ -285,7 +285,7 @@ class Result:
 
     @property
     def bus_bandwidth(self) -> float | None:
-        """Bytes per second on each rank's link, 2(N−1)/N · S ÷ :attr:`exchange_s`; None if unknown.
+        """Return the bytes per second on each rank's link, 2(N−1)/N · S ÷ :attr:`exchange_s`; None if unknown.
 
         If the value exceeds the bandwidth of the link, a part of the exchange overlapped with computing.
         """
@@ -295,7 +295,7 @@ class Result:
 
     @property
     def straggler(self) -> RankResult | None:
-        """The rank for which all others wait; None if there is no such rank.
+        """Return the rank for which all others wait; None if there is no such rank.
 
         Its own work takes over a fifth longer than the work of the other ranks, and it was the slowest rank in at
         least two of three epochs.
@@ -316,7 +316,7 @@ class Result:
 
     @property
     def spot_savings(self) -> float | None:
-        """Managed spot savings in percent, as on SageMaker: (1 − billable time ÷ training time) · 100."""
+        """Return the managed spot savings in percent, as on SageMaker: (1 − billable time ÷ training time) · 100."""
         if not self.training_s or self.billable_s is None:
             return None
         return (1 - self.billable_s / self.training_s) * 100
@@ -324,7 +324,7 @@ class Result:
     def efficiency(self, baseline: Result) -> float | None:
         """Return the scaling efficiency: samples per second of each process, relative to the baseline.
 
-        None if unknown, and for several hosts without a strategy: each host trains separately, so nothing scales.
+        The value is None if unknown, and for several hosts without a strategy, where each host trains separately.
 
         Args:
             baseline: The result of the same training with one process (or fewer processes than here).

@@ -1,4 +1,4 @@
-"""``result.json``: a job's result, kept in its record when the job is over."""
+"""Saves a job's result as ``result.json`` in its record when the job is over."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ FILE = "result.json"
 
 
 def result_of(record: JobRecord) -> Result:
-    """Return the result of a job: as it was saved, or made anew of what is on record.
+    """Return the result of a job: the saved one, or else one built from its record.
 
-    A job of an older version, one that is not over, or one whose supervisor is still completing its provenance has
-    none saved.
+    These jobs have no saved result: jobs of an older version, running jobs, and jobs whose supervisor is still
+    completing the provenance.
 
     Args:
         record: The job's record.
@@ -30,7 +30,7 @@ def result_of(record: JobRecord) -> Result:
 
 
 def save(record: JobRecord) -> None:
-    """Keep the result of a job that is over; the supervisor calls it last. Without it readers make it anew."""
+    """Save the result of a job that is over. Ignore errors, because readers can build the result themselves."""
     if not statuses.is_terminal(record.stored_status() or {}):
         return
     with contextlib.suppress(FleetfitError, OSError, ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""A result as one row of a table, and numbers as texts. Pure."""
+"""Formats a result as one row of a table, and numbers as texts. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def summary(result: Result) -> dict[str, Any]:
-    """Return a flat row; None for what is not known. Times in seconds, memory and messages in bytes."""
+    """Return a flat row; None for unknown values. Times are in seconds, memory and messages in bytes."""
     times = result.step_times
     cost = result.cost()
     straggler = result.straggler
@@ -48,11 +48,11 @@ def summary(result: Result) -> dict[str, Any]:
 
 
 def number_text(value: float | None) -> str:
-    """``0.974``, ``12.3``, ``7,758``, ``1.5e-07``: four digits, more before the decimal point. ``–`` for None."""
+    """Format a number with four significant digits, whole from 1,000 on: ``0.974``, ``7,758``; ``–`` for None."""
     if value is None:
         return "–"
     if math.isfinite(value) and abs(value) < 1e15 and (abs(value) >= 999.95 or value == int(value)):
-        return f"{value or 0.0:,.0f}"  # no minus zero
+        return f"{value or 0.0:,.0f}"  # avoids minus zero
     return f"{value:.4g}"
 
 
@@ -73,12 +73,12 @@ def quantity_text(value: float | None, unit: str) -> str:
 
 
 def bytes_text(count: float | None) -> str:
-    """``1.5 MB``; decimal units, as links and disks are sold. ``–`` for None."""
+    """Format a number of bytes in decimal units, such as ``1.5 MB``; ``–`` for None."""
     return _scaled(count, ("B", "kB", "MB", "GB", "TB"), whole=True)
 
 
 def count_text(count: float | None) -> str:
-    """``12.6 k``, ``138 M``. ``–`` for None."""
+    """Format a count, such as ``12.6 k``, ``138 M``; ``–`` for None."""
     return _scaled(count, ("", "k", "M", "G", "T"))
 
 
@@ -91,7 +91,7 @@ def _scaled(count: float | None, units: tuple[str, ...], *, whole: bool = False)
 
 
 def seconds_text(seconds: float) -> str:
-    """``0.21 s``, ``12.3 s``, ``4 min 05 s``, ``2 h 03 min``."""
+    """Format seconds, such as ``0.21 s``, ``12.3 s``, ``4 min 05 s``, ``2 h 03 min``."""
     if seconds < 9.995:
         return f"{seconds:.2f} s"
     if seconds < 99.95:
@@ -104,7 +104,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def time_text(seconds: float | None) -> str:
-    """``850 µs``, ``12.3 ms``, ``1.5 s``, ``4 min 05 s``. ``–`` for None."""
+    """Format seconds, also small ones, such as ``850 µs``, ``12.3 ms``, ``1.5 s``, ``4 min 05 s``; ``–`` for None."""
     if seconds is None:
         return "–"
     if 0 < seconds < 0.9995e-3:
@@ -115,12 +115,12 @@ def time_text(seconds: float | None) -> str:
 
 
 def percent_text(share: float | None) -> str:
-    """``93 %``. ``–`` for None."""
+    """Format a share as percent, such as ``93 %``; ``–`` for None."""
     return "–" if share is None else f"{share * 100:.0f} %"
 
 
 def dollars_text(dollars: float | None) -> str:
-    """``$12.30``, ``$0.0042``. ``–`` for None."""
+    """Format US dollars, such as ``$12.30``, ``$0.0042``; ``–`` for None."""
     if dollars is None:
         return "–"
     return f"${dollars:,.2f}" if dollars >= 1 or dollars == 0 else f"${dollars:.2g}"

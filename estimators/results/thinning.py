@@ -1,4 +1,4 @@
-"""Keeps the events of a job within bounds: of very many values of metrics, evenly distributed ones. Pure."""
+"""Limits the events of a job: of very many metric values, keeps evenly distributed ones. Pure."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterable
 
 from container.contract.wire import Event
 
-#: So many values of all metrics together are kept.
+#: #: The number of values of all metrics together that are kept.
 MOST_VALUES = 50_000
-#: So many values of one metric of one rank are kept at least, however many metrics there are.
+#: #: The number of values of one metric of one rank that are kept at least, however many metrics exist.
 _LEAST_VALUES = 16
 
 
 class _Series:
-    """The values of one metric of one rank: every so many-th of them, and the last."""
+    """The values of one metric of one rank: every n-th of them, and the last."""
 
     def __init__(self) -> None:
         self.kept: list[tuple[int, Event]] = []
@@ -22,7 +22,7 @@ class _Series:
         self.last: tuple[int, Event] | None = None
 
     def add(self, place: int, event: Event) -> int:
-        """Take a value; returns how many more are kept."""
+        """Add a value; return by how many the kept values have grown."""
         self.last = (place, event)
         self.count += 1
         if (self.count - 1) % self.stride:
@@ -31,7 +31,7 @@ class _Series:
         return 1
 
     def shrink(self, limit: int) -> int:
-        """Keep no more than so many; returns how many fewer there are."""
+        """Keep at most ``limit`` values; return by how many the kept values have shrunk."""
         before = len(self.kept)
         while len(self.kept) > limit:
             self.kept = self.kept[::2]
@@ -45,14 +45,14 @@ class _Series:
 
 
 def thin(events: Iterable[Event], most: int = MOST_VALUES) -> tuple[list[Event], int]:
-    """All events, but for values of metrics beyond a bound.
+    """Return all events, but only a limited number of metric values.
 
-    The first and the last value of each metric of each rank in each attempt are always kept, and those of metrics with
-    few values whole.
+    The first and the last value of each metric of each rank in each attempt are always kept. Metrics with few values
+    are kept completely.
 
     Args:
-        events: In their order; they are looked at one by one, so that they need not fit into memory.
-        most: How many values are kept.
+        events: The events in their order; they are read one by one, so they need not fit into memory.
+        most: The number of values to keep.
 
     Returns:
         The events in their order, and how many values were left out.

@@ -1,4 +1,4 @@
-"""The endpoint: from a signed request to an operation's answer. The table of operations is here."""
+"""The endpoint: verifies a signed request, finds the operation in a table, and returns its answer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 def operations(training: Training, tuning: TuningJobs, logs: Logs, metrics: Metrics) -> dict[str, dict[str, Operation]]:
-    """Every operation that the endpoint has: service -> name -> function from parameters to result."""
+    """Return all operations of the endpoint: service -> name -> function from parameters to result."""
     return {
         "sagemaker": {
             "CreateTrainingJob": training.create,
@@ -137,7 +137,7 @@ class Endpoint:
         except OSError as error:
             _log.exception("a request failed")
             failed = ServiceError("InternalFailure", f"the endpoint's machine: {error.strerror or error}.", 500)
-        except Exception:  # noqa: BLE001 - a fault of ours must not end the endpoint
+        except Exception:  # noqa: BLE001 - a fault of fleetfit must not stop the endpoint
             _log.exception("a request failed")
             failed = ServiceError("InternalFailure", "the endpoint failed; its log has the traceback.", 500)
         return protocol.render_error(

@@ -1,4 +1,4 @@
-"""Errors that operations answer with."""
+"""The errors that operations raise, in AWS's form."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ class ServiceError(Exception):
 
     Args:
         code: AWS's name of the error: ``ValidationException``.
-        message: What happened.
+        message: The text of the error.
         status: The HTTP status.
     """
 

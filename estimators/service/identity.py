@@ -1,4 +1,4 @@
-"""STS and IAM, as far as clients use them before they train: the caller's identity and roles."""
+"""The operations of STS and IAM that clients call before a training: the caller's identity and roles."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from estimators.service.errors import denied
 from estimators.service.settings import ACCOUNT
 
-#: The role that callers seem to have taken on: SageMaker's own tools read a role's name out of such an ARN.
+#: #: The role that callers appear to have assumed: SageMaker's tools read a role's name from such an ARN.
 ROLE = "fleetfit"
 _ID = "AROAFLEETFIT00000000"
 _CREATED = datetime.datetime(2020, 1, 1, tzinfo=datetime.timezone.utc).timestamp()
@@ -21,7 +21,7 @@ def role_arn(name: str) -> str:
 
 
 def caller_identity(request: Mapping[str, Any]) -> dict[str, Any]:
-    """GetCallerIdentity."""
+    """Answer GetCallerIdentity."""
     return {
         "UserId": f"{_ID}:{ROLE}",
         "Account": ACCOUNT,
@@ -30,7 +30,7 @@ def caller_identity(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def get_role(request: Mapping[str, Any]) -> dict[str, Any]:
-    """GetRole: every role exists, since none is looked at."""
+    """Answer GetRole: every role exists, since roles have no effect."""
     name = str(request["RoleName"])
     return {
         "Role": {
@@ -44,5 +44,5 @@ def get_role(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def simulate(request: Mapping[str, Any]) -> dict[str, Any]:
-    """SimulatePrincipalPolicy: there are no policies. The SDK 3.x goes on when it may not ask."""
+    """Refuse SimulatePrincipalPolicy: the endpoint has no policies. The SDK 3.x goes on after an access error."""
     raise denied("a fleetfit endpoint has no policies, so they cannot be simulated.")

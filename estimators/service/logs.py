@@ -1,4 +1,4 @@
-"""CloudWatch Logs' operations, out of the jobs' logs.
+"""The operations of CloudWatch Logs, based on the jobs' logs.
 
 The group is ``/aws/sagemaker/TrainingJobs``; a host's stream is ``<job>/algo-<n>-<time of creation>``.
 """
@@ -26,29 +26,29 @@ from estimators.service.streams import LogEvent, LogStream, Streams
 
 GROUP = "/aws/sagemaker/TrainingJobs"
 
-#: CloudWatch's own bounds of one answer: events, and bytes.
+#: #: CloudWatch's limits of one answer: events, and bytes.
 _MOST_EVENTS = 10_000
 _MOST_BYTES = 1 << 20
 _MOST_STREAMS = 50
 
-#: How many jobs' facts are kept in memory.
+#: #: For how many jobs the facts are cached.
 _KEPT = 4096
 
 _STREAM = re.compile(r"([A-Za-z0-9-]{1,63})/(algo-[1-9]\d{0,4})-(\d{1,12})")
 _TOKEN = re.compile(r"([fb])/(\d{1,56})")
 
-#: While a job is in one of these, no host has begun.
+#: #: Statuses before any host has started.
 _BEFORE = ("Starting", "Pending", "DownloadingTrainingImage")
 
 
 @dataclasses.dataclass(frozen=True)
 class _Facts:
-    """What a job's request says of its streams.
+    """Facts about a job's streams, from its request.
 
     Attributes:
-        hosts: Its hosts.
-        labelled: Whether lines say which process printed them.
-        mask: Hides secrets.
+        hosts: The hosts of the job.
+        labelled: Whether lines have a label with the process.
+        mask: Hides secrets in a text.
     """
 
     hosts: tuple[str, ...]
@@ -57,7 +57,7 @@ class _Facts:
 
 
 class _Opened:
-    """A stream that was found."""
+    """An opened stream of a job."""
 
     def __init__(self, name: str, job: Job, stream: LogStream, mask: Callable[[str], str]) -> None:
         self.name = name
@@ -67,7 +67,7 @@ class _Opened:
         self.count = stream.extend(over=job.over)
 
     def events(self, start: int, stop: int) -> list[LogEvent]:
-        """Events with the job's secrets masked."""
+        """Return events with the job's secrets masked."""
         found = self._stream.read(start, stop, most_bytes=_MOST_BYTES)
         whole = "\n".join([event.text for event in found])
         if self._mask(whole) == whole:
@@ -75,24 +75,24 @@ class _Opened:
         return [LogEvent(time, self._mask(text)) for time, text in found]
 
     def between(self, start_ms: int | None, end_ms: int | None) -> tuple[int, int]:
-        """The numbers of the events in a time: from ``start_ms`` on, before ``end_ms``."""
+        """Return the range of events in a period: the number of the first event, and the end of the range."""
         first = self._stream.first_at(start_ms, self.count) if start_ms else 0
         last = self._stream.first_at(end_ms, self.count) if end_ms is not None else self.count
         return first, max(first, last)
 
     def edges(self) -> tuple[int, int] | None:
-        """The times of the first and the last event, in ms."""
+        """Return the times of the first and the last event, in ms; None without events."""
         if not self.count:
             return None
         return self._stream.times(0, 1)[0], self._stream.times(self.count - 1, self.count)[0]
 
 
 class Logs:
-    """The operations.
+    """The operations of CloudWatch Logs.
 
     Args:
         jobs: The jobs on record.
-        secret: The secret key that jobs inherit, which is hidden in what they print.
+        secret: The secret key that jobs inherit; it is hidden in their output.
     """
 
     def __init__(self, jobs: Jobs, secret: str = "") -> None:
@@ -104,9 +104,10 @@ class Logs:
     # --- the operations ---
 
     def describe_streams(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """DescribeLogStreams.
+        """Answer DescribeLogStreams.
 
-        All streams of one job are in one answer, however many: the SDK 2.x asks for the next ones for ever.
+        All streams of one job are in one answer, however many there are: with several pages, the SDK 2.x would request
+        the next one for ever.
         """
         _check_group(request)
         prefix = request.get("logStreamNamePrefix") or ""
@@ -127,7 +128,7 @@ class Logs:
         return answer
 
     def get_events(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """GetLogEvents."""
+        """Answer GetLogEvents."""
         _check_group(request)
         opened = self._open(str(request["logStreamName"]))
         first, last = opened.between(request.get("startTime"), request.get("endTime"))
@@ -158,7 +159,7 @@ class Logs:
         }
 
     def filter_events(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """FilterLogEvents: the events of several streams, by time."""
+        """Answer FilterLogEvents: return the events of several streams in the order of their time."""
         _check_group(request)
         matches = _pattern(request.get("filterPattern") or "")
         names = request.get("logStreamNames")
@@ -222,7 +223,7 @@ class Logs:
                 yield _Opened(name, job, stream, facts.mask)
 
     def _facts_of(self, job: Job) -> _Facts | None:
-        """What a job's request says of its streams; it does not change."""
+        """Return the facts about a job's streams from its request, which does not change; None if it is not valid."""
         key = (job.name, job.created)
         facts = self._facts.get(key)
         if facts is None:
@@ -265,13 +266,13 @@ class Logs:
 
 
 def _backwards(opened: _Opened, start: int, stop: int) -> tuple[list[LogEvent], int]:
-    """The last events before ``stop``, as many as fit into an answer, and the number of the first of them."""
+    """Return the last events before ``stop`` that fit into an answer, and the number of the first one."""
     events: list[LogEvent] = []
     size = 0
     while stop > start:
         portion = opened.events(max(start, stop - 500), stop)
         at = max(start, stop - 500)
-        if len(portion) < stop - at:  # very long lines: one by one
+        if len(portion) < stop - at:  # very long lines are read one by one
             portion, at = opened.events(stop - 1, stop), stop - 1
         for event in reversed(portion):
             size += len(event.text.encode()) + 26
@@ -289,7 +290,7 @@ def _event(event: LogEvent) -> dict[str, Any]:
 
 
 def _event_id(stream: str, number: int, event: LogEvent) -> str:
-    """56 digits, no two alike: ``aws logs tail`` leaves out events whose id it has seen at the same time."""
+    """Return a unique id of 56 digits: ``aws logs tail`` skips events whose id it has already seen at the same time."""
     mark = int.from_bytes(hashlib.sha256(stream.encode()).digest()[:8], "big")
     return f"{event.time_ms:016d}{mark:020d}{number:020d}"
 
@@ -309,7 +310,7 @@ def _invalid(message: str) -> ServiceError:
 
 
 def _pattern(text: str) -> Callable[[str], bool]:
-    """A filter of words, each of which must be in the line; quoted ones as they are, those after ``-`` must not."""
+    """Return a filter for words and quoted phrases: a line must contain all of them, but none that follows a ``-``."""
     text = text.strip()
     if text.startswith(("{", "[", "%")):
         raise _invalid("filterPattern: a fleetfit endpoint supports only words and quoted phrases.")

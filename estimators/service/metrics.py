@@ -1,4 +1,4 @@
-"""CloudWatch's GetMetricStatistics, out of the jobs' metric events."""
+"""CloudWatch's GetMetricStatistics, based on the jobs' metric events."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from estimators.service.records import Jobs
 
 NAMESPACE = "/aws/sagemaker/TrainingJobs"
 _DIMENSION = "TrainingJobName"
-#: CloudWatch's own bound of one answer.
+#: #: CloudWatch's limit of data points in one answer.
 _MOST = 1440
 
 
 class Metrics:
-    """The operation.
+    """The operation of CloudWatch.
 
     Args:
         jobs: The jobs on record.
@@ -27,7 +27,7 @@ class Metrics:
         self._jobs = jobs
 
     def statistics(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """GetMetricStatistics: the values of all ranks, by periods."""
+        """Answer GetMetricStatistics with the values of all ranks, by periods."""
         period = int(request["Period"])
         start = math.floor(request["StartTime"] / period) * period
         end = math.ceil(request["EndTime"] / period) * period

@@ -1,6 +1,6 @@
-"""botocore's service models, from the server's side: they validate requests and shape answers.
+"""botocore's service models on the server's side: validation of requests, and form of answers.
 
-Only the shapes that the endpoint's operations reach are kept.
+Only the shapes that the endpoint's operations refer to are kept.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from estimators.service.errors import ServiceError, invalid, malformed
 
 Shape = Mapping[str, Any]
 
-#: How much of an offending value an error shows, in characters.
+#: #: How much of a wrong value an error shows, in characters.
 _SHOWN = 120
 
 
 class Model:
-    """One service.
+    """The model of one service.
 
     Attributes:
-        name: botocore's name of it.
+        name: botocore's name of the service.
         metadata: Protocol, target prefix, version.
-        operations: The names of all its operations, also of those that the endpoint does not have.
+        operations: The names of all operations of the service, including those that the endpoint does not have.
     """
 
     def __init__(self, name: str, wanted: Iterable[str]) -> None:
-        """Load it.
+        """Load the model of a service.
 
         Args:
             name: botocore's name of the service.
@@ -50,11 +50,11 @@ class Model:
             self.result_wrappers[operation] = described.get("output", {}).get("resultWrapper", f"{operation}Result")
             roots += [shape for shape in (self._inputs[operation], self._outputs[operation]) if shape]
         self.shapes = service_model.reachable(whole["shapes"], roots)
-        #: Shapes whose values are answered as they are.
+        #: #: Shapes whose values are returned unchanged.
         self._plain = frozenset(
             name for name, shape in self.shapes.items() if shape["type"] in ("string", "boolean", "integer", "long")
         )
-        #: Structures of nothing but these, such as log events, of which an answer may have ten thousand.
+        #: #: Structures that contain only such values, such as log events, of which an answer may have ten thousand.
         self._flat = frozenset(
             name
             for name, shape in self.shapes.items()
@@ -63,18 +63,18 @@ class Model:
         )
 
     def input(self, operation: str) -> str | None:
-        """Return the name of the shape of an operation's request; None where it has none."""
+        """Return the name of the shape of an operation's request; None without one."""
         return self._inputs[operation]
 
     # --- requests ---
 
     def check(self, operation: str, value: Mapping[str, Any], *, spare: frozenset[str] = frozenset()) -> None:
-        """Check a request.
+        """Validate a request.
 
         Args:
             operation: The operation.
-            value: Its parameters.
-            spare: Paths (SageMaker's names, without indices) whose text is checked elsewhere.
+            value: The parameters of the request.
+            spare: Paths (SageMaker's names, without indices) of texts that are validated elsewhere.
 
         Raises:
             ServiceError: SerializationException for a value of another type, ValidationException in SageMaker's words
@@ -95,16 +95,16 @@ class Model:
     # --- answers ---
 
     def render(self, operation: str, value: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the operation's answer from ``value``: the members that its shape has, times as seconds."""
+        """Return the operation's answer from ``value``: the members of its shape, with times in seconds."""
         name = self._outputs[operation]
         return {} if name is None else self.render_shape(name, value)
 
     def output(self, operation: str) -> str | None:
-        """Return the name of the shape of an operation's answer; None where it has none."""
+        """Return the name of the shape of an operation's answer; None without one."""
         return self._outputs[operation]
 
     def render_shape(self, name: str, value: Any) -> Any:
-        """Return a value in the form of a shape, without members that are None or that the shape does not have."""
+        """Return a value in the form of a shape, without members that are None or not in the shape."""
         shape = self.shapes[name]
         kind = shape["type"]
         if kind == "structure":

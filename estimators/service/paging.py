@@ -26,15 +26,15 @@ def matches(request: Mapping[str, Any], name: str, state: str | None, created: f
 
 
 def page(found: Sequence[Any], token: str | None, most: int) -> tuple[Sequence[Any], dict[str, str]]:
-    """Return one page of a list, and the answer's ``NextToken`` where there is another.
+    """Return one page of a list, and the answer's ``NextToken`` if another page follows.
 
     Args:
         found: The whole list.
-        token: What the client sent.
-        most: How long a page is.
+        token: The token from the client, or None for the first page.
+        most: The most items of a page.
 
     Raises:
-        ServiceError: the token is not one of ours.
+        ServiceError: the token is not from this endpoint.
     """
     start = _number(token)
     stop = start + most

@@ -1,7 +1,7 @@
-"""The files that tell clients where the endpoint is: an AWS profile, the SDK's configuration, variables.
+"""Writes the files that lead clients to the endpoint: an AWS profile, the SDK's configuration, variables.
 
-A profile is a few sections of files that are the user's own (``~/.aws``): only sections of ours are ever replaced, and
-everything else stays as it is, byte for byte.
+A profile consists of a few sections in the user's own files (``~/.aws``). Only sections that fleetfit wrote are ever
+replaced; everything else stays unchanged, byte for byte.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _SDK_CONFIG = ("SAGEMAKER_USER_CONFIG_OVERRIDE", "SAGEMAKER_CORE_USER_CONFIG_OVE
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Address:
-    """Where an endpoint is, for its clients.
+    """The addresses and keys of an endpoint, for its clients.
 
     Attributes:
-        endpoint: Of SageMaker, CloudWatch, STS and IAM.
-        s3_endpoint: Of S3.
-        region: Its region.
-        keys: Its keys.
+        endpoint: The URL for SageMaker, CloudWatch, STS and IAM.
+        s3_endpoint: The URL for S3.
+        region: The endpoint's region.
+        keys: The endpoint's keys.
     """
 
     endpoint: str
@@ -44,7 +44,7 @@ class Address:
 
     @property
     def bucket(self) -> str:
-        """The default bucket."""
+        """Return the name of the default bucket."""
         return default_bucket(self.region)
 
     @property
@@ -61,13 +61,13 @@ class Address:
         }
 
     def environment(self, place: EndpointFiles) -> dict[str, str]:
-        """Everything that a client must set, as variables."""
+        """Return all variables that a client must set."""
         sdk = {name: str(place.sdk_config_file) for name in _SDK_CONFIG}
         return {**self.variables, **sdk, "FLEETFIT_DEFAULT_BUCKET": self.bucket}
 
 
 def job_environment(base: Mapping[str, str], address: Address) -> dict[str, str]:
-    """What jobs inherit: this process's environment, in which AWS is the endpoint and nothing else."""
+    """Return the environment of jobs: this process's environment, in which all AWS settings lead to the endpoint."""
     kept = {name: value for name, value in base.items() if not name.startswith("AWS_")}
     # A profile of the user's would win over some of these.
     no_profile = dict.fromkeys(("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"), os.devnull)
@@ -78,12 +78,12 @@ def job_environment(base: Mapping[str, str], address: Address) -> dict[str, str]
 
 
 def write_sdk_config(place: EndpointFiles, address: Address) -> None:
-    """Write the SDK's configuration: it looks for the default bucket with STS, whose address it does not let change."""
+    """Write the SDK's configuration with the default bucket; otherwise the SDK would call AWS's own STS to find it."""
     write_private(place.sdk_config_file, sdk_config(address))
 
 
 def sdk_config(address: Address) -> str:
-    """The text of the SDK's configuration file."""
+    """Return the text of the SDK's configuration file."""
     return (
         f"{_MARK}\n"
         "SchemaVersion: '1.0'\n"
@@ -99,15 +99,15 @@ def sdk_config(address: Address) -> str:
 
 
 def install_sdk_config(place: EndpointFiles, address: Address, path: Path) -> bool:
-    """Write it where the SDK looks by itself, so that ``AWS_PROFILE`` alone is enough.
+    """Write the configuration to the SDK's default location, so that ``AWS_PROFILE`` alone is sufficient.
 
-    That place is the same for every profile, so :func:`remove_sdk_config` takes it away when the endpoint ends.
+    All profiles share that location, so :func:`remove_sdk_config` removes the file when the endpoint stops.
 
     Returns:
-        Whether it is there: not where the user has a configuration of their own, which is left as it is.
+        Whether the file was written; False if the user has an own configuration, which is not changed.
 
     Raises:
-        ConfigurationError: it cannot be written.
+        ConfigurationError: the file cannot be written.
     """
     try:
         if path.exists() and not path.read_bytes().startswith(_MARK.encode()):
@@ -123,19 +123,19 @@ def install_sdk_config(place: EndpointFiles, address: Address, path: Path) -> bo
 
 
 def remove_sdk_config(place: EndpointFiles, address: Address, path: Path) -> None:
-    """Remove what :func:`install_sdk_config` wrote, unless somebody has written something else there since."""
+    """Remove the file that :func:`install_sdk_config` wrote, unless it has been changed since."""
     with contextlib.suppress(OSError):
         if path.read_bytes() == _installed(place, address).encode():
             path.unlink()
 
 
 def _installed(place: EndpointFiles, address: Address) -> str:
-    """The installed text, which names the endpoint: another home's may have been put in its place meanwhile."""
+    """Return the text of the installed file, which names the home, because another home's endpoint may replace it."""
     return sdk_config(address).replace(_MARK, f"{_MARK} of {place.home}, which removes this file when it ends", 1)
 
 
 def user_sdk_config() -> Path:
-    """Where the SDK looks by itself."""
+    """Return the SDK's default location of its configuration."""
     home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return Path(home) / "sagemaker" / "config.yaml"
 
@@ -150,7 +150,7 @@ def write_profile(name: str, address: Address) -> tuple[Path, Path]:
         The configuration file and the credentials file.
 
     Raises:
-        ConfigurationError: the user has a profile of that name, or a file cannot be written.
+        ConfigurationError: the user has another profile of that name, or a file cannot be written.
     """
     if not _NAME.fullmatch(name) or name == "default":
         raise ConfigurationError(
@@ -186,9 +186,9 @@ def _file(variable: str, name: str) -> Path:
 
 
 def _replace(path: Path, sections: Mapping[str, list[str]]) -> None:
-    """Put sections into a file in the place of ours of that name."""
+    """Write sections into a file; replace sections of the same name that fleetfit wrote."""
     try:
-        target = Path(os.path.realpath(path))  # it may be a link into somebody's dotfiles
+        target = Path(os.path.realpath(path))  # the file may be a link, for example into a dotfiles repository
         text = target.read_text(encoding="utf-8") if target.exists() else ""
         for title, lines in sections.items():
             text = _with_section(path, text, title, lines)
@@ -221,14 +221,14 @@ def _with_section(path: Path, text: str, title: str, lines: list[str]) -> str:
 
 
 def write_env_file(path: Path, place: EndpointFiles, address: Address) -> None:
-    """Write everything that a client must set as ``KEY=VALUE`` lines, for the user only.
+    """Write all variables that a client must set as ``KEY=VALUE`` lines, into a file that only the user can read.
 
-    The lines are a shell's, which may source them. Values of letters, digits and ``@%+=:,./-_`` stand as they are, so
-    that programs that know no quotes (``docker run --env-file``) read the same; others, such as a home with a space,
-    are in single quotes.
+    A shell may source the file. Values of letters, digits and ``@%+=:,./-_`` are not quoted, so that programs without
+    support for quotes (``docker run --env-file``) read the same values. Other values, such as a home with a space, are
+    in single quotes.
 
     Raises:
-        ConfigurationError: it cannot be written, or a value has a line end.
+        ConfigurationError: the file cannot be written, or a value contains a line break.
     """
     try:
         write_private(path, _variables(place, address))
@@ -237,7 +237,7 @@ def write_env_file(path: Path, place: EndpointFiles, address: Address) -> None:
 
 
 def remove_env_file(path: Path, place: EndpointFiles, address: Address) -> None:
-    """Remove what :func:`write_env_file` wrote: who waits for the next endpoint's must not find this one's."""
+    """Remove the file that :func:`write_env_file` wrote, so that scripts wait for the next endpoint's."""
     with contextlib.suppress(OSError):
         if path.read_bytes() == _variables(place, address).encode():
             path.unlink()

@@ -1,4 +1,4 @@
-"""AWS's wire protocols from the server's side: JSON (1.0 and 1.1) and query.
+"""AWS's wire protocols on the server's side: JSON (1.0 and 1.1) and query.
 
 Source: Smithy's specifications of "AWS JSON 1.1" and "AWS Query".
 """
@@ -23,20 +23,20 @@ TARGETS = {"SageMaker": "sagemaker", "Logs_20140328": "logs", "GraniteServiceVer
 SIGNED = {"sagemaker": "sagemaker", "logs": "logs", "monitoring": "cloudwatch", "sts": "sts", "iam": "iam"}
 
 _FORM = "application/x-www-form-urlencoded"
-#: How many parameters a form may have.
+#: #: The most parameters of a form.
 _FORM_FIELDS = 10_000
 _DEPTH = 20
-#: Characters that no XML document may have.
+#: #: Characters that are not allowed in XML documents.
 _NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """What a request asks for.
+    """The call of an operation in a request.
 
     Attributes:
         service: botocore's name of the service; None for one that the endpoint does not have.
-        operation: The operation's name, as it came.
+        operation: The operation's name, as received.
         json_version: ``1.0`` or ``1.1``; None for the query protocol.
         body: The body.
     """
@@ -58,15 +58,15 @@ class Answer:
 
 
 def read_call(headers: Mapping[str, str], body: bytes, signed_service: str) -> Call:
-    """Find out what a request asks for.
+    """Determine which operation a request calls.
 
     Args:
-        headers: By their lower-case names.
+        headers: The headers, by lower-case names.
         body: The body.
-        signed_service: The service that it was signed for.
+        signed_service: The service in the request's signature.
 
     Raises:
-        ServiceError: that cannot be told, or it was signed for another service.
+        ServiceError: the request names no operation, or was signed for another service.
     """
     target = headers.get("x-amz-target")
     content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -93,10 +93,10 @@ def read_call(headers: Mapping[str, str], body: bytes, signed_service: str) -> C
 
 
 def parameters(call: Call, model: Model) -> dict[str, Any]:
-    """The parameters of a call.
+    """Return the parameters of a call.
 
     Raises:
-        ServiceError: the body cannot be read.
+        ServiceError: the body cannot be parsed.
     """
     if call.json_version is not None:
         return _json_object(call.body)
@@ -133,14 +133,14 @@ def _form(body: bytes) -> dict[str, str]:
 
 @dataclasses.dataclass
 class _Field:
-    """A field of a form, and those whose names go on from its own: ``Tags`` of ``Tags.member.1.Key``."""
+    """A field of a form, and the fields below it: ``Tags`` of ``Tags.member.1.Key``."""
 
     text: str | None = None
     inside: dict[str, _Field] = dataclasses.field(default_factory=dict)
 
 
 def _tree(form: Mapping[str, str]) -> _Field:
-    """A form's fields by the parts of their names, so that reading them takes a time in proportion to their number."""
+    """Return a form's fields as a tree by the parts of their names, so that parsing takes linear time."""
     root = _Field()
     for name, text in form.items():
         field = root
@@ -198,7 +198,7 @@ def _scalar(kind: str, text: str, key: str) -> Any:
             from botocore.utils import parse_timestamp
 
             return parse_timestamp(text).timestamp()
-    except (ValueError, KeyError, OverflowError, TypeError, RuntimeError):  # the last is of botocore's dates
+    except (ValueError, KeyError, OverflowError, TypeError, RuntimeError):  # botocore's date parser raises RuntimeError
         raise malformed(f"{key} is {text[:80]!r}, which is not of type {kind}.") from None
     return text
 
@@ -207,7 +207,7 @@ def _scalar(kind: str, text: str, key: str) -> Any:
 
 
 def render(call: Call, model: Model, result: Mapping[str, Any]) -> Answer:
-    """The answer with an operation's result."""
+    """Return the answer with an operation's result."""
     rendered = model.render(call.operation, result)
     if call.json_version is not None:
         body = _json(rendered) if model.output(call.operation) else b""
@@ -223,17 +223,18 @@ def render(call: Call, model: Model, result: Mapping[str, Any]) -> Answer:
 
 
 def _json(value: Mapping[str, Any]) -> bytes:
-    """As JSON says it, which has neither NaN nor infinity: only some clients would read such a document."""
+    """Return a value as strict JSON, without NaN and infinity, which only some clients can read."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
 
 def render_error(error: ServiceError, *, json_version: str | None, query_service: bool = False) -> Answer:
-    """The answer with an error.
+    """Return the answer with an error.
 
     Args:
         error: The error.
         json_version: The version of the JSON protocol; None for the query protocol.
-        query_service: Whether the service knew the query protocol first, whose clients look into a header.
+        query_service: Whether the service used the query protocol earlier, so that its clients read the error from a
+            header.
     """
     if json_version is not None:
         body = json.dumps({"__type": error.code, "message": error.message}).encode()

@@ -1,7 +1,7 @@
-"""Starts jobs, so many at a time, and finds them again when the endpoint is started again.
+"""Starts jobs, a limited number at once, and finds them again when the endpoint is restarted.
 
-Jobs are processes of their own: the queue is not needed for a job to end well. What waits is on record too
-(``queued`` in the job's folder), so an endpoint that is killed forgets nothing.
+Jobs are separate processes, which do not depend on the queue. Waiting jobs are on record too (``queued`` in the job's
+folder), so no job is lost if the endpoint is killed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from estimators.service.records import Jobs
 
 _log = logging.getLogger(__name__)
 
-#: How often it looks whether a job is over, in seconds.
+#: #: How often the queue checks whether a job is over, in seconds.
 _PACE = 0.1
 
 Tell = Callable[[str], None]
@@ -33,12 +33,12 @@ Tell = Callable[[str], None]
 
 @dataclasses.dataclass
 class _Waiting:
-    """A job that waits.
+    """A waiting job.
 
     Attributes:
-        record: Its record.
-        since: When it came, in seconds since the epoch.
-        until: When its MaxWaitTimeInSeconds is over; None without one.
+        record: The job's record.
+        since: The time of arrival, in seconds since the epoch.
+        until: The end of its MaxWaitTimeInSeconds, in seconds since the epoch; None without one.
     """
 
     record: JobRecord
@@ -47,13 +47,13 @@ class _Waiting:
 
 
 class Queue:
-    """The jobs of one endpoint.
+    """The queue of one endpoint's jobs.
 
     Args:
         jobs: The jobs on record.
-        limit: How many may run at once.
-        environment: What supervisors and the jobs' hosts get as their environment.
-        tell: Takes a line about what happens, for the one who watches.
+        limit: The most jobs that run at once.
+        environment: The environment of supervisors and of the jobs' hosts.
+        tell: Called with a line about each event, for display.
     """
 
     def __init__(self, jobs: Jobs, limit: int, environment: Mapping[str, str], tell: Tell) -> None:
@@ -69,14 +69,15 @@ class Queue:
         self._thread = threading.Thread(target=self._watch, name="queue", daemon=True)
 
     def start(self) -> None:
-        """Find the jobs of an earlier endpoint, and begin."""
+        """Restore the jobs of an earlier endpoint, and start the queue."""
         with self._lock:
             for job in self._jobs.all():
                 record = job.record
                 if record.queued_file.exists():
                     began = (job.status.get(statuses.OWN) or {}).get("supervisor_pid") is not None
                     if job.over or record.is_supervised() or began:
-                        record.queued_file.unlink(missing_ok=True)  # it was started in the last moment
+                        # the job was started just before the earlier endpoint ended
+                        record.queued_file.unlink(missing_ok=True)
                     else:
                         self._waiting.append(_waiting(record, job.created, job.request))
                 if not job.over and job.own and record.is_supervised():
@@ -89,22 +90,22 @@ class Queue:
         self._thread.start()
 
     def close(self) -> None:
-        """Start nothing more. What runs goes on; what waits does so until the next endpoint."""
+        """Stop starting jobs. Running jobs go on; waiting ones wait for the next endpoint."""
         self._closed.set()
         if self._thread.is_alive():
             self._thread.join()
 
     @property
     def running(self) -> int:
-        """How many of its jobs run."""
+        """Return how many of the endpoint's jobs run."""
         with self._lock:
             return len(self._running)
 
     def submit(self, record: JobRecord, name: str, request: Mapping[str, object]) -> None:
-        """Take a job, whose record is staged and filled, and start it as soon as there is room.
+        """Add a job, whose record is staged and filled, and start it as soon as the limit permits.
 
         Args:
-            record: The record, its lock held; the queue lets go of it.
+            record: The record, its lock held; the queue releases the lock.
             name: The job's name.
             request: The client's request.
 
@@ -126,7 +127,7 @@ class Queue:
             self._tell(f"{record.name} waits: {len(self._running)} jobs are running, and the limit is {self._limit}.")
 
     def withdraw(self, name: str) -> bool:
-        """Stop a job that still waits; returns False when it does not."""
+        """Stop a job that still waits; return False if it does not wait."""
         with self._lock:
             found = next((item for item in self._waiting if item.record.name == name), None)
             if found is None:
@@ -144,13 +145,13 @@ class Queue:
                 with self._lock:
                     self._look()
                 failing = False
-            except Exception:  # noqa: BLE001 - a job that makes trouble, or a full disk, must not end the queue
+            except Exception:  # noqa: BLE001 - errors of one job, or a full disk, must not stop the queue
                 if not failing:
                     _log.exception("an unexpected error in the queue; the queue continues")
                 failing = True
 
     def _look(self) -> None:
-        """What has ended, what has waited too long, and what there is room for."""
+        """Remove ended jobs, stop jobs that have waited too long, and start jobs if the limit permits."""
         self._processes = [process for process in self._processes if process.poll() is None]
         for name in list(self._running):
             job = self._jobs.find(name)
@@ -160,7 +161,7 @@ class Queue:
                     self._tell(f"{name}: {job.status['TrainingJobStatus']}")
         now = time.time()
         for item in [item for item in self._waiting if item.until is not None and item.until < now]:
-            with contextlib.suppress(RecordError):  # a full disk: the next round tries it again
+            with contextlib.suppress(RecordError):  # a full disk: tried again in the next round
                 self._end(item.record, SecondaryStatus.MAX_WAIT_TIME_EXCEEDED, "")
                 self._waiting.remove(item)
         self._fill()
@@ -170,8 +171,8 @@ class Queue:
             record = self._waiting[0].record
             try:
                 if not record.lock():
-                    return  # a reader has it for a moment, to see whether it is free: the next round
-            except (FileNotFoundError, RecordError) as error:  # somebody removed it
+                    return  # a reader holds the lock for a moment to test it: tried again in the next round
+            except (FileNotFoundError, RecordError) as error:  # the record was removed
                 self._waiting.pop(0)
                 self._tell(f"{record.name} was not started: {error}")
                 continue
@@ -179,7 +180,7 @@ class Queue:
             self._start(record)
 
     def _start(self, record: JobRecord) -> None:
-        """Hand a record, whose lock is held, to a supervisor."""
+        """Start a supervisor for a record, whose lock is held."""
         try:
             self._processes.append(launch.start(record, self._environment))
         except (BackendError, OSError) as error:

@@ -1,4 +1,4 @@
-"""The jobs on record, as the endpoint reads them, and what it keeps beside each: ``service.json`` and ``queued``."""
+"""The jobs on record, as the endpoint reads them, and its own files in each record: ``service.json``, ``queued``."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from estimators.service.errors import not_found
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One job at one moment.
+    """The state of one job at one time.
 
     Attributes:
-        record: Its record.
-        status: DescribeTrainingJob's answer as the supervisor wrote it.
-        own: What the endpoint keeps; empty for a job that ``fit()`` started.
+        record: The job's record.
+        status: DescribeTrainingJob's answer, as the supervisor wrote it.
+        own: The endpoint's own data; empty for a job that ``fit()`` started.
     """
 
     record: JobRecord
@@ -33,38 +33,38 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Return the job's name."""
         return self.record.name
 
     @property
     def over(self) -> bool:
-        """Whether it has ended."""
+        """Return whether the job has ended."""
         return statuses.is_terminal(self.status)
 
     @property
     def request(self) -> dict[str, Any]:
-        """The client's CreateTrainingJob request."""
+        """Return the client's CreateTrainingJob request."""
         found: dict[str, Any] = self.own.get("request") or self.record.read_request()
         return found
 
     @property
     def tags(self) -> list[dict[str, str]]:
-        """Its tags."""
+        """Return the job's tags."""
         tags: list[dict[str, str]] = self.own["tags"] if "tags" in self.own else self.request.get("Tags") or []
         return tags
 
     @property
     def created(self) -> float:
-        """When it was created, in seconds since the epoch."""
+        """Return when the job was created, in seconds since the epoch."""
         return float(self.status.get("CreationTime") or 0.0)
 
 
 class Jobs:
-    """Finds and lists jobs; what does not change any more is kept in memory.
+    """Finds and lists jobs; caches data that does not change any more.
 
     Args:
         home: ``$FLEETFIT_HOME``.
-        region: The region that its jobs seem to be in.
+        region: The region that its jobs appear to be in.
     """
 
     def __init__(self, home: Path, region: str) -> None:
@@ -76,10 +76,10 @@ class Jobs:
         self._own: dict[str, tuple[int, dict[str, Any]]] = {}
 
     def get(self, name: str) -> Job:
-        """Find a job.
+        """Return a job.
 
         Raises:
-            ServiceError: there is none.
+            ServiceError: the job does not exist.
         """
         job = self.find(name)
         if job is None:
@@ -87,31 +87,31 @@ class Jobs:
         return job
 
     def find(self, name: str) -> Job | None:
-        """A job, or None."""
+        """Return a job, or None."""
         record = self.record(name)
         if record is None:
             return None
         try:
             return Job(record, self._status(record), self.own(record))
         except (LookupError, RecordError, FileNotFoundError):
-            return None  # it is being removed, or a newer fleetfit wrote it
+            return None  # the record is being removed, or is from a newer fleetfit
 
     def record(self, name: str) -> JobRecord | None:
-        """The record of a name, which is checked before it becomes a path."""
+        """Return the record of a name, or None; the name is validated before it becomes a path."""
         if not is_job_name(name):
             return None
         path = jobs_folder(self.home) / name
         return JobRecord(path) if path.is_dir() else None
 
     def all(self) -> Iterator[Job]:
-        """Every job, by name."""
+        """Yield every job, by name."""
         for name in job_names(self.home):
             job = self.find(name)
             if job is not None:
                 yield job
 
     def arn(self, name: str) -> str:
-        """A job's ARN."""
+        """Return a job's ARN."""
         return settings.job_arn(self.region, name)
 
     def _status(self, record: JobRecord) -> dict[str, Any]:
@@ -129,12 +129,12 @@ class Jobs:
                 self._over[record.name] = (stamp, status)
         return status
 
-    # --- what is kept beside a record ---
+    # # --- the endpoint's own data in a record ---
 
     def own(self, record: JobRecord) -> dict[str, Any]:
-        """What the endpoint keeps of a job; empty if that is nothing."""
+        """Return the endpoint's own data about a job; empty without any."""
         path = record.asked_file
-        # Looked at and kept in one step: two writes may have the same time, which is that of the kernel's last tick.
+        # # The lock covers both steps: two writes may have the same modification time, that of the kernel's last tick.
         with self._lock:
             try:
                 stamp = os.stat(path).st_mtime_ns
@@ -146,27 +146,27 @@ class Jobs:
             return kept[1]
 
     def write_own(self, record: JobRecord, values: dict[str, Any]) -> None:
-        """Replace it."""
+        """Replace the endpoint's own data about a job."""
         with self._lock:
             self._own.pop(record.name, None)
             record.write_json(record.asked_file, values)
 
     def change_own(self, name: str, change: Callable[[Job], Mapping[str, Any]]) -> None:
-        """Replace some members of it; changes wait for each other.
+        """Replace some members of the endpoint's own data about a job, one change at a time.
 
         Args:
             name: The job's name.
-            change: Makes the new members from the job.
+            change: Returns the new members, given the job.
 
         Raises:
-            ServiceError: there is no such job.
+            ServiceError: the job does not exist.
         """
         with self._changes:
             job = self.get(name)
             self.write_own(job.record, {**job.own, "request": job.request, **change(job)})
 
     def forget(self, name: str) -> None:
-        """A job is gone."""
+        """Drop the cached data of a removed job."""
         with self._lock:
             self._over.pop(name, None)
             self._own.pop(name, None)

@@ -1,4 +1,4 @@
-"""Runs an endpoint: puts its parts together, and ends them in order."""
+"""Runs an endpoint: starts its parts, and stops them in order."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ _GRACE_S = 30
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """How to serve.
+    """The options of an endpoint.
 
     Attributes:
         port: The port; 0 chooses a free one.
-        s3_port: The S3 server's; 0 chooses a free one.
-        s3_folder: What it serves; None: ``$FLEETFIT_HOME/s3``.
-        region: The region that the endpoint says it is in.
-        limit: How many jobs may run at once.
-        local: Where jobs run.
-        home: Instead of ``$FLEETFIT_HOME``.
+        s3_port: The port of the S3 server; 0 chooses a free one.
+        s3_folder: The folder of the S3 server; None: ``$FLEETFIT_HOME/s3``.
+        region: The region of the endpoint.
+        limit: The most jobs that run at once.
+        local: The backend for jobs and its settings.
+        home: The folder to use instead of ``$FLEETFIT_HOME``.
     """
 
     port: int = DEFAULT_PORT
@@ -60,11 +60,11 @@ class Options:
 
 
 class Service:
-    """A running endpoint; a context manager that ends it. Its jobs go on.
+    """A running endpoint; a context manager that stops it. Its jobs go on.
 
     Args:
-        options: How to serve.
-        tell: Takes a line about what happens.
+        options: The options.
+        tell: Called with a line about each event.
 
     Raises:
         ConfigurationError: another endpoint of this home runs, or an option is wrong.
@@ -132,12 +132,12 @@ class Service:
                 self.storage.keep()
 
     def _end_storage(self) -> None:
-        """The S3 server stays for jobs that run, and goes when they have ended."""
+        """Stop the S3 server if no job runs; otherwise the server stops by itself after the last job."""
         if self.queue.running == 0 and self.tuning.running == 0:
             self.storage.stop()
 
     def close(self) -> None:
-        """End it; may be called again."""
+        """Stop the endpoint; further calls have no effect."""
         while self._started:
             self._started.pop()()
         if self._lock is not None:
@@ -153,7 +153,7 @@ class Service:
 
 @contextlib.contextmanager
 def _explained(place: EndpointFiles) -> Iterator[None]:
-    """A full disk, or a folder where a file should be, is the user's to mend."""
+    """Convert errors of files, such as a full disk, to a ConfigurationError with a remedy."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Where an endpoint is, its keys, and its files below ``$FLEETFIT_HOME/service/``."""
+"""The keys of an endpoint, and its files below ``$FLEETFIT_HOME/service/``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from estimators.job.errors import ConfigurationError
 from estimators.records.record import jobs_folder
 
-#: The account that jobs and buckets seem to belong to.
+#: #: The AWS account that jobs and buckets appear to belong to.
 ACCOUNT = "000000000000"
 
 DEFAULT_REGION = "us-east-1"
@@ -25,7 +25,7 @@ _LETTERS = string.ascii_uppercase + string.digits
 
 @dataclasses.dataclass(frozen=True)
 class Keys:
-    """What every request must be signed with."""
+    """The keys with which every request must be signed."""
 
     access_key: str
     secret_key: str = dataclasses.field(repr=False)
@@ -33,7 +33,7 @@ class Keys:
 
 @dataclasses.dataclass(frozen=True)
 class EndpointFiles:
-    """The files of a home's endpoint.
+    """The paths of the files of a home's endpoint.
 
     Attributes:
         home: ``$FLEETFIT_HOME``.
@@ -43,44 +43,44 @@ class EndpointFiles:
 
     @classmethod
     def of(cls, home: str | os.PathLike[str] | None = None) -> EndpointFiles:
-        """The place of a home; default: ``$FLEETFIT_HOME``."""
+        """Return the files of a home; default: ``$FLEETFIT_HOME``."""
         return cls(jobs_folder(os.fspath(home) if home is not None else None).parent)
 
     @property
     def folder(self) -> Path:
-        """The endpoint's own folder."""
+        """Return the endpoint's own folder."""
         return self.home / "service"
 
     @property
     def keys_file(self) -> Path:
-        """The keys, for the user only."""
+        """Return the path of the keys, which only the user can read."""
         return self.folder / "keys.json"
 
     @property
     def lock_file(self) -> Path:
-        """Held while an endpoint of this home runs."""
+        """Return the path of the lock that is held while an endpoint of this home runs."""
         return self.folder / "lock"
 
     @property
     def storage_lock_file(self) -> Path:
-        """Held while its S3 server runs, which may be longer."""
+        """Return the path of the lock that is held while its S3 server runs, which may outlive the endpoint."""
         return self.folder / "s3.lock"
 
     @property
     def storage_file(self) -> Path:
-        """Where that S3 server is."""
+        """Return the path of the file with the S3 server's address."""
         return self.folder / "s3.json"
 
     @property
     def sdk_config_file(self) -> Path:
-        """The configuration file of the SageMaker SDK."""
+        """Return the path of the SageMaker SDK's configuration file."""
         return self.folder / "sagemaker.yaml"
 
     def make(self) -> None:
-        """Make the folder, for the user only.
+        """Create the folder, for the user only.
 
         Raises:
-            ConfigurationError: it cannot be made.
+            ConfigurationError: the folder cannot be created.
         """
         try:
             self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ class EndpointFiles:
             ) from error
 
     def keys(self) -> Keys:
-        """The keys, made at the first call.
+        """Return the keys, which the first call creates.
 
         Raises:
             ConfigurationError: the file is damaged.
@@ -101,7 +101,7 @@ class EndpointFiles:
         if not self.keys_file.exists():
             access_key = "FLEETFIT" + "".join(secrets.choice(_LETTERS) for _ in range(12))
             made = {"access_key": access_key, "secret_key": secrets.token_hex(20)}
-            with contextlib.suppress(FileExistsError):  # somebody else was quicker: theirs count
+            with contextlib.suppress(FileExistsError):  # another process has created the keys
                 write_private(self.keys_file, json.dumps(made), replace=False)
         os.chmod(self.keys_file, 0o600)
         try:
@@ -114,10 +114,10 @@ class EndpointFiles:
 
 
 def region_of(text: str) -> str:
-    """Check a region's name.
+    """Validate a region's name, and return it.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: the text is not a region.
     """
     if not _REGION.fullmatch(text):
         raise ConfigurationError(f"{text!r} is not a region such as {DEFAULT_REGION!r}.")
@@ -125,25 +125,25 @@ def region_of(text: str) -> str:
 
 
 def default_bucket(region: str) -> str:
-    """The SDK's own name for it, so that scripts that work it out find it too."""
+    """Return the default bucket's name, which is the same as the SDK's, so that scripts can derive it."""
     return f"sagemaker-{region}-{ACCOUNT}"
 
 
 def job_arn(region: str, name: str) -> str:
-    """The ARN of a training job."""
+    """Return the ARN of a training job."""
     return f"arn:aws:sagemaker:{region}:{ACCOUNT}:training-job/{name}"
 
 
 def tuning_arn(region: str, name: str) -> str:
-    """The ARN of a hyperparameter tuning job."""
+    """Return the ARN of a hyperparameter tuning job."""
     return f"arn:aws:sagemaker:{region}:{ACCOUNT}:hyper-parameter-tuning-job/{name}"
 
 
 def write_private(path: Path, text: str, *, replace: bool = True) -> None:
-    """Write a file that only the user can read, all of it or nothing.
+    """Write a file that only the user can read, atomically.
 
     Raises:
-        FileExistsError: it is there, and ``replace`` is false.
+        FileExistsError: the file exists, and ``replace`` is false.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

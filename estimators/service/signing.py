@@ -1,4 +1,4 @@
-"""Verifies AWS's Signature Version 4 of a request, with botocore's own signer.
+"""Verifies the AWS Signature Version 4 of a request, with botocore's own signer.
 
 Source: "Signature Version 4 signing process" (AWS documentation).
 """
@@ -19,7 +19,7 @@ from botocore.credentials import Credentials
 from estimators.service.errors import ServiceError
 from estimators.service.settings import DEFAULT_REGION, Keys
 
-#: How far a request's time may be from ours, in seconds.
+#: #: The largest difference between a request's time and this machine's, in seconds.
 CLOCK_SKEW = 15 * 60
 
 AUTHORIZATION = re.compile(
@@ -27,7 +27,7 @@ AUTHORIZATION = re.compile(
     r"SignedHeaders=([a-z0-9;_-]{1,2048}), *Signature=([0-9a-f]{64})"
 )
 TIME = "%Y%m%dT%H%M%SZ"
-#: Services with an address for all regions, and the region that clients sign their requests for.
+#: #: Services with a single address for all regions -> the region that clients sign for.
 _ONE_FOR_ALL = {"iam": "us-east-1", "sts": "us-east-1"}
 
 Headers = Sequence[tuple[str, str]]
@@ -35,11 +35,11 @@ Headers = Sequence[tuple[str, str]]
 
 @dataclasses.dataclass(frozen=True)
 class Scope:
-    """What a signature is good for.
+    """The scope of a signature.
 
     Attributes:
-        service: The service that the client meant: ``sagemaker``, ``logs`` …
-        region: The region that it meant.
+        service: The service that the client addresses: ``sagemaker``, ``logs`` …
+        region: The region that the client addresses.
     """
 
     service: str
@@ -61,19 +61,19 @@ def verify(
     now: datetime.datetime,
     region: str = DEFAULT_REGION,
 ) -> Scope:
-    """Check a request's signature.
+    """Verify a request's signature.
 
     Args:
         method: The HTTP method.
         target: The request's target: path and query.
-        headers: Its headers, as they came.
-        body: Its body.
-        keys: The keys that it must be signed with.
+        headers: The headers, as received.
+        body: The body.
+        keys: The keys for the signature.
         now: This machine's time, in UTC.
-        region: The region that is served. It must have been signed for, but by services that have one for all regions.
+        region: The endpoint's region. The request must be signed for it, except for services with a single region.
 
     Raises:
-        ServiceError: it is not signed, by somebody else, for something else, or at another time.
+        ServiceError: the request is not signed, or its key, scope, signature or time is not valid.
     """
     given = _single(headers)
     authorization = given.get("authorization")
@@ -112,7 +112,7 @@ def verify(
         request.context["digest"] = digest
         signer = _Signer(Credentials(keys.access_key, keys.secret_key), service, signed_region)
         expected = signer.signature(signer.string_to_sign(request, signer.canonical_request(request)), request)
-    except ValueError as error:  # of urllib's, which reads the address
+    except ValueError as error:  # raised by urllib, which parses the address
         raise _incomplete(f"the request's address cannot be read: {error}.") from None
     if not hmac.compare_digest(expected, signature):
         raise _mismatch()
@@ -120,7 +120,7 @@ def verify(
 
 
 def _single(headers: Headers) -> dict[str, str]:
-    """The headers by their lower-case names; one that comes twice could be read in two ways."""
+    """Return the headers by lower-case names; raise an error for repeated ones, which would be ambiguous."""
     found: dict[str, str] = {}
     for name, value in headers:
         lower = name.lower()

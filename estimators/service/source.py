@@ -1,7 +1,7 @@
-"""The code of a client's job: from its archive in S3 into the job's record, before the job is started.
+"""Unpacks the code of a client's job from its archive in S3 into the job's record, before the start.
 
-On SageMaker each host's toolkit fetches it. Here the archive is a file of this machine, and a job whose code cannot be
-had is refused with the reason before anything starts.
+On SageMaker, the toolkit of each host downloads the archive. Here the archive is a local file. If the code is not
+available, the job is refused with the reason before the start.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from estimators.job.request import TrainingJobSpec
 from estimators.records.record import JobRecord
 from estimators.service.storage import Storage, split_uri
 
-#: What an archive may unpack to, in bytes. The client waits, and sends its request again when that takes too long.
+#: #: The largest unpacked size of an archive, in bytes. The client waits meanwhile, and repeats its request after a
+#: timeout.
 _MAX_BYTES = 1 << 30
-#: One at a time: the disk is the same for all.
+#: #: Only one archive at a time is unpacked, because all use the same disk.
 _UNPACKING = threading.Lock()
 
 
 def bring_source(spec: TrainingJobSpec, record: JobRecord, storage: Storage) -> None:
     """Unpack the archive that ``sagemaker_submit_directory`` names into the record's ``source/``.
 
-    Nothing is done for a job that brings no code, or whose code is a path of this machine.
+    The function does nothing for a job without code, or whose code is a path of this machine.
 
     Raises:
-        ConfigurationError: there is no such object, it is not an archive, or it is not safe to unpack.
+        ConfigurationError: the object does not exist, is not an archive, or is not safe to unpack.
     """
     place, program = spec.submit_directory, spec.program
     if place is None or program is None or not is_s3(place):

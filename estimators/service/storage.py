@@ -1,7 +1,7 @@
-"""The S3 server beside the endpoint, a process of its own.
+"""The S3 server of the endpoint, a separate process.
 
-Jobs read and write S3 until their end, so it lives as long as the endpoint **or** a job of it does, and ends when
-neither is left, whatever happened to the endpoint.
+Jobs read and write S3 until their end. The server therefore runs as long as the endpoint **or** one of its jobs runs,
+and then exits, even if the endpoint was killed.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from estimators.service.settings import EndpointFiles
 
 _ROOT = str(Path(__file__).resolve().parents[2])
 _START_TIMEOUT = 30.0
-#: How often the server looks whether anybody needs it, in seconds.
+#: #: How often the server checks whether it is still needed, in seconds.
 _PACE = 0.5
 
 
 def split_uri(uri: str) -> tuple[str, str]:
-    """Bucket and key of ``s3://bucket/key``."""
+    """Return bucket and key of ``s3://bucket/key``."""
     bucket, _, key = uri[len("s3://") :].partition("/")
     return bucket, key
 
 
 class Storage:
-    """The endpoint's view of it.
+    """The endpoint's handle of its S3 server.
 
     Args:
         place: The endpoint's files.
-        folder: What is served: a folder in it is a bucket.
-        port: Its port; 0 chooses a free one.
+        folder: The folder to serve; each folder in it is a bucket.
+        port: The port; 0 chooses a free one.
     """
 
     def __init__(self, place: EndpointFiles, folder: Path, port: int = 0) -> None:
@@ -51,11 +51,11 @@ class Storage:
         self.endpoint = ""
 
     def start(self) -> None:
-        """Find the server of an earlier endpoint, or start one.
+        """Use the server of an earlier endpoint, or start one.
 
         Raises:
-            ConfigurationError: the earlier one serves another folder or has other keys.
-            BackendError: it does not start.
+            ConfigurationError: the earlier server serves another folder or has other keys.
+            BackendError: the server does not start.
         """
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not locks.is_held(self._place.storage_lock_file):
@@ -71,16 +71,16 @@ class Storage:
         self.endpoint = str(there["endpoint"])
 
     def keep(self) -> None:
-        """Start it again if it is gone; to be called now and then."""
+        """Restart the server if it has ended; call this regularly."""
         if self._process is not None and self._process.poll() is not None:
             self._process = None
         if not locks.is_held(self._place.storage_lock_file):
             self._port = int(self.endpoint.rpartition(":")[2])
-            with contextlib.suppress(BackendError):  # the port may not be free yet
+            with contextlib.suppress(BackendError):  # the port may still be in use
                 self._spawn()
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the server."""
         pid = files.read_json(self._place.storage_file).get("pid")
         if locks.is_held(self._place.storage_lock_file) and isinstance(pid, int):
             with contextlib.suppress(ProcessLookupError):
@@ -92,7 +92,7 @@ class Storage:
             self._process.wait()
 
     def path(self, bucket: str, key: str) -> Path | None:
-        """The file that an object is; None if there is no such object."""
+        """Return the file of an object; None if it does not exist."""
         found = bucket_of(self.folder, bucket)
         return found.find(key) if found is not None else None
 
@@ -111,7 +111,7 @@ class Storage:
                 stderr=log,
                 cwd="/",
                 env={**os.environ, "PYTHONPATH": _ROOT},
-                start_new_session=True,  # Ctrl-C is for the endpoint, which jobs outlive
+                start_new_session=True,  # Ctrl-C stops the endpoint, but its jobs still need the server
             )
         finally:
             os.close(log)
@@ -134,7 +134,7 @@ class Storage:
 
 
 def _needed(place: EndpointFiles) -> bool:
-    """Whether the endpoint or a job of it lives."""
+    """Return whether the endpoint or one of its jobs runs."""
     if locks.is_held(place.lock_file):
         return True
     jobs = jobs_folder(place.home)
@@ -145,7 +145,7 @@ def _needed(place: EndpointFiles) -> bool:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Serve as long as it is needed."""
+    """Serve as long as the server is needed, and return the exit code."""
     parser = argparse.ArgumentParser(prog="estimators.service.storage")
     parser.add_argument("--home", required=True)
     parser.add_argument("--folder", required=True)

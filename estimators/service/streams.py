@@ -1,11 +1,11 @@
-"""A host's log as a sequence of events whose order never changes: what CloudWatch's clients count on.
+"""A host's log as a sequence of events whose order never changes, as CloudWatch's clients require.
 
-A record keeps each process's output apart. When a line is first returned, its place among the others is settled and
-written to ``service/<host>.events`` in the record, 24 bytes for each event. So clients that resume by a
-number or by a time lose nothing and get nothing twice, also when the endpoint is started again meanwhile.
+A record stores the output of each process separately. When a line is first returned, its position among the others is
+fixed and written to ``service/<host>.events`` in the record, 24 bytes for each event. Thus clients that resume by a
+number or by a time miss no event and get none twice, even if the endpoint is restarted meanwhile.
 
-A line that is redrawn, as progress bars are, would be an event for each of its states. One a second is settled, and
-the last one.
+A line that is redrawn, such as a progress bar, has many states. Only one state per second becomes an event, and the
+last one.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from estimators.records.record import JobRecord
 #: CloudWatch's largest event, in bytes.
 EVENT_LIMIT = 256 * 1024 - 26
 
-#: time in ms since the epoch, offset in the log, length, number of the log among the host's.
+#: #: An event: time in ms since the epoch, offset in the log, length, number of the log among the host's.
 _EVENT = struct.Struct("<QQIHxx")
-#: How often a line that is redrawn is an event, in ns.
+#: #: The shortest time between two events of a redrawn line, in ns.
 _REDRAWN_NS = 1_000_000_000
-#: How many hosts' positions are kept in memory.
+#: #: For how many hosts the positions are kept in memory.
 _KEPT = 4096
-#: One for each index, whichever object writes it.
+#: #: An index always has the same lock, in all objects.
 _LOCKS = [threading.Lock() for _ in range(64)]
 
 
@@ -40,8 +40,8 @@ class LogEvent(NamedTuple):
     """One event.
 
     Attributes:
-        time_ms: When, in milliseconds since the epoch; never less than that of the event before.
-        text: What was printed, without its line end.
+        time_ms: The time in milliseconds since the epoch; never less than the time of the previous event.
+        text: The printed text, without its line end.
     """
 
     time_ms: int
@@ -49,12 +49,13 @@ class LogEvent(NamedTuple):
 
 
 class _Redrawn:
-    """A line of a process that is redrawn: what ends with a carriage return is overwritten by what follows.
+    """A line of a process that is redrawn: text that ends with a carriage return is overwritten by the next text.
 
     Attributes:
-        begins: Whether each state begins with the carriage return, so that what ends the line is the last of them.
-        settled_ns: When a state was settled, of the log's times.
-        held: The state that is the last one so far, where it is not settled.
+        begins: Whether each state begins with the carriage return, so that the text that ends the line is the last
+            state.
+        settled_ns: The log's time of the last state that became an event.
+        held: The latest state, if it is not an event yet.
     """
 
     def __init__(self) -> None:
@@ -63,7 +64,7 @@ class _Redrawn:
         self.held: Span | None = None
 
     def take(self, span: Span, *, empty: bool) -> list[Span]:
-        """Take the next state; returns what is to be settled."""
+        """Add the next state; return the spans that become events."""
         if empty:
             self.begins = self.begins or not self.settled_ns
             return []
@@ -74,11 +75,11 @@ class _Redrawn:
         return [span]
 
     def end(self, *, empty: bool) -> list[Span]:
-        """The process has printed a line with its end, which is the last state where each begins with the return."""
+        """Return the held state, if it becomes an event when the process ends the line."""
         return [self.held] if self.held is not None and (empty or not self.begins) else []
 
     def late(self, now_ns: int) -> list[Span]:
-        """Return what has been the last state for a while: a bar that pauses."""
+        """Return the held state as an event if no other has followed for a while, as when a bar pauses."""
         if self.held is None or now_ns - self.held[0] < _REDRAWN_NS:
             return []
         self.settled_ns, found, self.held = self.held[0], self.held, None
@@ -91,8 +92,8 @@ class LogStream:
     Args:
         record: The job's record.
         host: The host.
-        labelled: Whether each line says which process printed it.
-        clock: Tells the time as logs have it, in ns.
+        labelled: Whether each line has a label with the process.
+        clock: Returns the time in ns since the epoch, as in logs.
     """
 
     def __init__(
@@ -114,19 +115,20 @@ class LogStream:
         self._redrawn: dict[ProcessLog, _Redrawn] = {}
         self._finished = False
 
-    # --- settling the order ---
+    # # --- fixing the order ---
 
     def extend(self, *, over: bool) -> int:
-        """Settle the order of what is new.
+        """Fix the order of new events.
 
         Args:
-            over: Whether the job is over, so that nothing will be added.
+            over: Whether the job is over, so that no output will follow.
 
         Returns:
-            How many events there are.
+            The number of all events.
         """
         with self._lock:
-            if self._reader is None or size_of(self._index) != self._count * _EVENT.size:  # another object wrote to it
+            # another object has written to the index
+            if self._reader is None or size_of(self._index) != self._count * _EVENT.size:
                 self._reader = self._load()
             try:
                 while not self._finished:
@@ -138,12 +140,12 @@ class LogStream:
                         break
                     self._append(list(self._thinned(spans)))
             except BaseException:
-                self._reader = None  # a full disk, say: what was not written is looked for again
+                self._reader = None  # for example a full disk: unwritten events are read again
                 raise
             return self._count
 
     def _load(self) -> LogReader:
-        """Return a reader of what the index does not have yet."""
+        """Return a reader for the output that is not in the index yet."""
         names = _records(self._names, b"\n")
         events = _records(self._index, _EVENT.size)
         ends = [0] * names.count(b"\n")
@@ -160,7 +162,7 @@ class LogStream:
         return reader
 
     def _thinned(self, spans: list[Span]) -> Iterator[Span]:
-        """Leave out what is overwritten within a second."""
+        """Yield the spans without states that are overwritten within a second."""
         texts = read_spans(spans)
         for span in spans:
             _, log, start, end = span
@@ -195,7 +197,7 @@ class LogStream:
     # --- reading ---
 
     def read(self, start: int, stop: int, *, most_bytes: int = 1 << 20) -> list[LogEvent]:
-        """Return the events ``start`` … ``stop - 1``, or as many of the first as fit in ``most_bytes``."""
+        """Return the events ``start`` to ``stop - 1``, or the first of them that fit into ``most_bytes``."""
         spans: list[Span] = []
         total = 0
         for time_ms, offset, length, source in self._events(start, stop):
@@ -220,7 +222,7 @@ class LogStream:
         return [item[0] for item in self._events(start, stop)]
 
     def first_at(self, time_ms: int, count: int) -> int:
-        """Return the number of the first event at or after a time; ``count`` if there is none."""
+        """Return the number of the first event at or after a time; ``count`` without one."""
         low, high = 0, count
         while low < high:
             middle = (low + high) // 2
@@ -236,7 +238,7 @@ class LogStream:
 
 
 class Streams:
-    """The streams of all jobs; positions of those that were asked for lately stay in memory."""
+    """The streams of all jobs; recently used positions stay in memory."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -257,7 +259,7 @@ class Streams:
 
 
 def _cut(span: Span) -> list[tuple[int, int]]:
-    """Cut a piece that is too long for an event into parts, between characters."""
+    """Cut a piece that is too long for an event into parts, without splitting characters."""
     _, log, first, last = span
     if last - first <= EVENT_LIMIT:
         return [(first, last)]
@@ -265,7 +267,7 @@ def _cut(span: Span) -> list[tuple[int, int]]:
     parts: list[tuple[int, int]] = []
     start = 0
     while start < len(data):
-        end = min(start + EVENT_LIMIT - 64, len(data))  # with room for a label
+        end = min(start + EVENT_LIMIT - 64, len(data))  # leaves room for a label
         while start < end < len(data) and end > start + 1 and data[end] & 0xC0 == 0x80:
             end -= 1
         parts.append((first + start, first + end))
@@ -284,11 +286,11 @@ def _append(path: Path, data: bytes | bytearray) -> None:
 
 
 def _records(path: Path, unit: int | bytes) -> bytes:
-    """Read a file of records, and cut off one whose writer was killed.
+    """Read a file of records; remove an incomplete last record of a killed writer.
 
     Args:
-        path: The file; empty if it does not exist.
-        unit: How many bytes a record has, or how it ends.
+        path: The file; it may be missing.
+        unit: The size of a record in bytes, or the terminator of a record.
     """
     try:
         data = path.read_bytes()

@@ -1,4 +1,4 @@
-"""SageMaker's training jobs: create, describe, list, stop, update, delete, tags."""
+"""The operations on training jobs: create, describe, list, stop, update, delete, tags."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from estimators.service.source import bring_source
 from estimators.service.storage import Storage
 from estimators.service.translation import Local, translate
 
-#: Members of the request that DescribeTrainingJob does not repeat are left out by its shape; these it always has.
+#: #: Members that DescribeTrainingJob always returns.
 _ALWAYS = {
     "EnableNetworkIsolation": False,
     "EnableInterContainerTrafficEncryption": False,
@@ -42,13 +42,13 @@ _SORTED = {
 
 
 class Training:
-    """The operations.
+    """The operations on training jobs.
 
     Args:
         jobs: The jobs on record.
-        queue: Starts them.
-        storage: The S3 server beside the endpoint.
-        local: Where jobs run.
+        queue: The queue that starts jobs.
+        storage: The S3 server of the endpoint.
+        local: The backend for jobs and its settings.
     """
 
     def __init__(self, jobs: Jobs, queue: Queue, storage: Storage, local: Local) -> None:
@@ -60,14 +60,15 @@ class Training:
         self._lock = threading.Lock()
 
     def create(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """CreateTrainingJob."""
+        """Answer CreateTrainingJob."""
         name = str(request["TrainingJobName"])
         check_tags(request.get("Tags") or ())
         spec, options = translate(request, self._local)
         now = time.time()
         try:
             with self._claimed(name):
-                # Filled aside: whatever becomes of the endpoint meanwhile, there is a whole job that waits, or none.
+                # # The record is filled before it is visible: if the endpoint is killed, the job exists completely or
+                # not at all.
                 record = JobRecord.stage(name, self._jobs.home)
                 try:
                     bring_source(spec, record, self._storage)
@@ -90,10 +91,10 @@ class Training:
 
     @contextlib.contextmanager
     def _claimed(self, name: str) -> Iterator[None]:
-        """Have a name while its job is made: a client that sends its request again has it made once.
+        """Reserve a name while its job is created, so that a repeated request does not create the job twice.
 
         Raises:
-            JobExistsError: it is being made.
+            JobExistsError: the job is already being created.
         """
         with self._lock:
             if name in self._creating:
@@ -106,7 +107,7 @@ class Training:
                 self._creating.discard(name)
 
     def describe(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """DescribeTrainingJob."""
+        """Answer DescribeTrainingJob."""
         job = self._jobs.get(request["TrainingJobName"])
         asked = mask_request(job.request)
         output = asked.get("OutputDataConfig") or {}
@@ -117,18 +118,19 @@ class Training:
             **asked,
             **job.status,
         }
-        answer["OutputDataConfig"] = {"KmsKeyId": "", "CompressionType": "GZIP", **output}  # `attach` looks for them
+        # `attach` reads these members
+        answer["OutputDataConfig"] = {"KmsKeyId": "", "CompressionType": "GZIP", **output}
         changes = job.own.get("changes") or {}
         if "KeepAlivePeriodInSeconds" in changes:
             answer["ResourceConfig"] = {**(asked.get("ResourceConfig") or {}), **changes}
-        # JSON has no NaN and no infinity, nor has CloudWatch: such a last value is in the log only.
+        # # JSON has neither NaN nor infinity, nor has CloudWatch: such last values are only in the log.
         final = [item for item in job.status.get("FinalMetricDataList") or () if math.isfinite(item["Value"])]
         answer["FinalMetricDataList"] = final or None
         answer["TrainingJobArn"] = self._jobs.arn(job.name)
         return answer
 
     def stop(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """StopTrainingJob."""
+        """Answer StopTrainingJob."""
         job = self._jobs.get(request["TrainingJobName"])
         if job.over:
             raise invalid(
@@ -147,14 +149,14 @@ class Training:
         return {}
 
     def delete(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """DeleteTrainingJob: the record with its logs; models and checkpoints in S3 stay."""
+        """Answer DeleteTrainingJob: remove the record with its logs; models and checkpoints in S3 stay."""
         job = self._jobs.get(request["TrainingJobName"])
         if not job.over:
             raise ServiceError(
                 "ResourceInUse",
                 f"The training job is in status {job.status.get('TrainingJobStatus')}. Stop it first.",
             )
-        # Renamed first, so that its name is free and nobody sees a part of it.
+        # # Renamed first, so that the name is free and no reader sees a partial record.
         aside = job.record.path.with_name(f".{job.name}.{os.urandom(6).hex()}")
         try:
             os.rename(job.record.path, aside)
@@ -165,7 +167,7 @@ class Training:
         return {}
 
     def update(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """UpdateTrainingJob: of what it can change, only the time that instances stay warm is here."""
+        """Answer UpdateTrainingJob: only the time for which instances stay warm can be changed here."""
         name = self._jobs.get(request["TrainingJobName"]).name
         for member in ("ProfilerConfig", "ProfilerRuleConfigurations", "RemoteDebugConfig"):
             if request.get(member) is not None:
@@ -178,10 +180,10 @@ class Training:
     # --- the list ---
 
     def list_jobs(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """ListTrainingJobs."""
+        """Answer ListTrainingJobs."""
         for member in ("WarmPoolStatusEquals", "TrainingPlanArnEquals"):
             if request.get(member) is not None:
-                return {"TrainingJobSummaries": []}  # no job here has either
+                return {"TrainingJobSummaries": []}  # no job here has either of them
         found = [job for job in self._jobs.all() if _matches(job, request)]
         found.sort(key=_SORTED[request.get("SortBy", "CreationTime")], reverse=request.get("SortOrder") == "Descending")
         shown, more = page(found, request.get("NextToken"), int(request.get("MaxResults") or 10))
@@ -193,19 +195,19 @@ class Training:
     # --- tags ---
 
     def list_tags(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """ListTags."""
+        """Answer ListTags."""
         tags = self._of_arn(request["ResourceArn"]).tags
         shown, more = page(tags, request.get("NextToken"), int(request.get("MaxResults") or _MOST_TAGS))
         return {"Tags": shown, **more}
 
     def add_tags(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """AddTags: a key that is there gets the new value."""
+        """Answer AddTags: existing keys get the new value."""
         check_tags(request["Tags"])
         added = {tag["Key"]: tag["Value"] for tag in request["Tags"]}
         return {"Tags": self._change_tags(request["ResourceArn"], lambda there: {**there, **added})}
 
     def delete_tags(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """DeleteTags."""
+        """Answer DeleteTags."""
         gone = set(request["TagKeys"])
         self._change_tags(
             request["ResourceArn"], lambda there: {key: value for key, value in there.items() if key not in gone}
@@ -238,10 +240,10 @@ def _matches(job: Job, request: Mapping[str, Any]) -> bool:
 
 
 def check_tags(tags: Iterable[Mapping[str, str]]) -> None:
-    """Refuse a key that is there twice.
+    """Raise an error if tags contain a key twice.
 
     Raises:
-        ServiceError: one is.
+        ServiceError: a key occurs twice.
     """
     twice = [key for key, times in collections.Counter(tag["Key"] for tag in tags).items() if times > 1]
     if twice:

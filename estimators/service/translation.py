@@ -1,7 +1,7 @@
-"""From a client's CreateTrainingJob request to a job for a local backend, or the reason why it cannot be one.
+"""Converts a client's CreateTrainingJob request to a job for a local backend, or refuses it with the reason.
 
-Hyperparameters, environment and channels stay as they are; what changes is where the job runs: the instance type
-becomes a local one, and the image one of this machine's.
+Hyperparameters, environment and channels are not changed. The instance type becomes a local one, and the image one of
+this machine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from estimators.job.queueing import check_name
 from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.service.errors import ServiceError, invalid
 
-#: Members that ask for something that only AWS has and that a job would miss, and the reason.
+#: #: Members that request a feature of AWS that is not available here and that the job may need, with the reason.
 REFUSED: Mapping[str, str] = {
     "AlgorithmSpecification.AlgorithmName": "SageMaker's own and the marketplace's algorithms exist on AWS only",
     "DebugRuleConfigurations": "SageMaker Debugger's rules run on AWS",
@@ -47,14 +47,14 @@ REFUSED: Mapping[str, str] = {
     "VpcConfig": "a VPC exists on AWS only",
 }
 
-#: The same for bare processes, which have neither a container nor a network of their own.
+#: #: Further such members for processes without containers.
 REFUSED_FOR_PROCESSES: Mapping[str, str] = {
     "AlgorithmSpecification.ContainerArguments": "processes of this machine have no container",
     "AlgorithmSpecification.ContainerEntrypoint": "processes of this machine have no container",
     "EnableNetworkIsolation": "processes of this machine share its network",
 }
 
-#: Members that are taken, kept and described, and change nothing here.
+#: #: Members that are accepted, stored and described, but have no effect here, with the reason.
 WITHOUT_EFFECT: Mapping[str, str] = {
     "AlgorithmSpecification.EnableSageMakerMetricsTimeSeries": "all metrics are kept",
     "AlgorithmSpecification.TrainingImageConfig": "images are this machine's",
@@ -69,7 +69,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "StoppingCondition.MaxPendingTimeInSeconds": "this limit belongs to training plans",
 }
 
-#: Hyperparameters of the SDK 2.x that select launchers that are not here.
+#: #: Hyperparameters of the SDK 2.x that select launchers that are not available here.
 _FOREIGN_LAUNCHERS = {
     "sagemaker_distributed_dataparallel_enabled": "smdistributed's data parallel library is part of AWS's images",
     "sagemaker_distributed_modelparallel_enabled": "smdistributed's model parallel library is part of AWS's images",
@@ -77,7 +77,7 @@ _FOREIGN_LAUNCHERS = {
     "sagemaker_distribution_instance_groups": "heterogeneous clusters are not supported yet",
 }
 
-#: Our own image stands for these unless an image map says something else.
+#: #: Images that fleetfit's own image replaces, unless an image map has another entry.
 DEFAULT_IMAGES = ("*/tensorflow-training:*", "*/sagemaker-tensorflow-scriptmode:*", "*/sagemaker-tensorflow:*")
 
 BACKENDS = ("process", "docker")
@@ -85,14 +85,14 @@ BACKENDS = ("process", "docker")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Local:
-    """Where an endpoint runs its jobs.
+    """The backend and settings for an endpoint's jobs.
 
     Attributes:
         backend: ``process`` or ``docker``.
-        images: Patterns of image names -> images of this machine, the first that matches counts.
-        without: Members of :data:`REFUSED` that jobs may have all the same, and then run without.
-        python: The interpreter of processes.
-        queue: The queue of this machine in which they wait for their turn; None for none.
+        images: Patterns of image names -> images of this machine; the first match counts.
+        without: Members of :data:`REFUSED` that are accepted and ignored.
+        python: The interpreter for processes.
+        queue: The queue of this machine in which jobs wait; None for none.
     """
 
     backend: str = "process"
@@ -112,12 +112,12 @@ class Local:
 
     @property
     def refused(self) -> dict[str, str]:
-        """What jobs may not have, with the reasons."""
+        """Return the members that are refused, with the reasons."""
         both = {**REFUSED, **(REFUSED_FOR_PROCESSES if self.backend == "process" else {})}
         return {member: why for member, why in both.items() if member not in self.without}
 
     def image(self, name: str) -> str:
-        """The image of this machine that a client's image name means."""
+        """Return the image of this machine for a client's image name."""
         from estimators.backends.images.toolkit import IMAGE
 
         for pattern, image in (*self.images, *((pattern, IMAGE) for pattern in DEFAULT_IMAGES)):
@@ -126,7 +126,7 @@ class Local:
         return name
 
     def instance_type(self, asked: str) -> str:
-        """The local type that stands for ``ml.*``."""
+        """Return the local instance type for a requested ``ml.*`` type."""
         if not asked.startswith("ml."):
             return asked
         if self.backend == "process":
@@ -135,14 +135,14 @@ class Local:
 
 
 def translate(request: Mapping[str, Any], local: Local) -> tuple[TrainingJobSpec, JobOptions]:
-    """The job that a request asks for, as it runs here.
+    """Convert a request to a job for a local backend, and validate it.
 
     Args:
-        request: A CreateTrainingJob request that is as the service model says.
-        local: Where jobs run.
+        request: A CreateTrainingJob request that is valid in the service model.
+        local: The backend for jobs and its settings.
 
     Raises:
-        ServiceError: it makes no sense, or asks for what is not here; nothing has been started.
+        ServiceError: the request is not valid, or requests a feature that is not available here.
     """
     asked = {member: why for member, why in local.refused.items() if _asked_for(request, member)}
     if asked:
@@ -243,17 +243,17 @@ def _warnings(request: Mapping[str, Any], local: Local) -> Iterable[str]:
 
 
 def _asked_for(request: Mapping[str, Any], member: str) -> bool:
-    """Whether a request asks for something: an empty value, ``False`` and a switch that is off do not."""
+    """Return whether a request asks for a feature; empty values, ``False`` and disabled switches do not."""
     value: Any = request
     for part in member.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     if isinstance(value, Mapping) and value and all(item in (None, False) for item in value.values()):
-        return False  # {"EnableInfraCheck": False}
+        return False  # for example {"EnableInfraCheck": False}
     return value not in (None, "", False, {}, [])
 
 
 def _without(request: Mapping[str, Any], local: Local) -> dict[str, Any]:
-    """The request without the members that it is run without."""
+    """Return the request without the members that the endpoint is set to ignore."""
     kept: dict[str, Any] = dict(request)
     for member in local.without:
         first, _, second = member.partition(".")

@@ -1,4 +1,4 @@
-"""SageMaker's hyperparameter tuning jobs: create, describe, list, stop, and the list of one's training jobs."""
+"""The operations on hyperparameter tuning jobs: create, describe, list, stop, list of training jobs."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _SORTED = {
 
 
 class TuningJobs:
-    """The operations.
+    """The operations on tuning jobs.
 
     Args:
         jobs: The training jobs on record.
-        storage: The S3 server beside the endpoint.
-        local: Where jobs run.
-        environment: What the trials' jobs get as their environment.
+        storage: The S3 server of the endpoint.
+        local: The backend for jobs and its settings.
+        environment: The environment of the trials' jobs.
     """
 
     def __init__(self, jobs: Jobs, storage: Storage, local: Local, environment: Mapping[str, str]) -> None:
@@ -48,17 +48,17 @@ class TuningJobs:
         self._environment = dict(environment)
 
     def start(self) -> None:
-        """Go on with tuning jobs whose process was killed."""
+        """Restart the processes of tuning jobs that were killed."""
         for record in self._records():
             self._ensure(record)
 
     @property
     def running(self) -> int:
-        """How many tuning jobs run."""
+        """Return how many tuning jobs run."""
         return sum(record.is_supervised() for record in self._records())
 
     def create(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """CreateHyperParameterTuningJob."""
+        """Answer CreateHyperParameterTuningJob."""
         name = str(request["HyperParameterTuningJobName"])
         check_tags(request.get("Tags") or ())
         for member, why in (
@@ -97,7 +97,7 @@ class TuningJobs:
         return {"HyperParameterTuningJobArn": self._arn(name)}
 
     def describe(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """DescribeHyperParameterTuningJob."""
+        """Answer DescribeHyperParameterTuningJob."""
         record = self._get(request["HyperParameterTuningJobName"])
         self._ensure(record)
         answer = analytics.describe(record)
@@ -117,14 +117,14 @@ class TuningJobs:
             "EnableManagedSpotTraining": False,
             **definition,
             "AlgorithmSpecification": algorithm,
-            "ResourceConfig": resources_of(definition),  # which the SDK's attach() looks for
+            "ResourceConfig": resources_of(definition),  # the SDK's attach() reads this member
         }
         if "BestTrainingJob" in answer:
             answer["BestTrainingJob"] = self._with_arn(answer["BestTrainingJob"])
         return answer
 
     def stop(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """StopHyperParameterTuningJob."""
+        """Answer StopHyperParameterTuningJob."""
         record = self._get(request["HyperParameterTuningJobName"])
         status = record.status()
         if is_terminal(status):
@@ -137,7 +137,7 @@ class TuningJobs:
         return {}
 
     def list_jobs(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """ListHyperParameterTuningJobs."""
+        """Answer ListHyperParameterTuningJobs."""
         found = [(record, record.status()) for record in self._records()]
         found = [(record, status) for record, status in found if status and _matches(status, request)]
         key = _SORTED[request.get("SortBy", "Name")]
@@ -157,13 +157,13 @@ class TuningJobs:
         return {"HyperParameterTuningJobSummaries": summaries, **more}
 
     def list_training_jobs(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """ListTrainingJobsForHyperParameterTuningJob."""
+        """Answer ListTrainingJobsForHyperParameterTuningJob."""
         record = self._get(request["HyperParameterTuningJobName"])
         self._ensure(record)
         wanted = request.get("StatusEquals")
         found = [item for item in analytics.summaries(record) if wanted in (None, item["TrainingJobStatus"])]
         by = request.get("SortBy", "Name")
-        if by == "FinalObjectiveMetricValue":  # SageMaker returns those that have one
+        if by == "FinalObjectiveMetricValue":  # SageMaker returns only jobs that have a value
             found = [item for item in found if "FinalHyperParameterTuningJobObjectiveMetric" in item]
             found.sort(key=lambda item: item["FinalHyperParameterTuningJobObjectiveMetric"]["Value"])
         else:
@@ -191,7 +191,7 @@ class TuningJobs:
             ) from None
 
     def _ensure(self, record: TuningRecord) -> None:
-        with contextlib.suppress(BackendError):  # it is tried again with the next request
+        with contextlib.suppress(BackendError):  # tried again with the next request
             running.revive(record, self._environment)
 
     def _arn(self, name: str) -> str:

@@ -1,1 +1,1 @@
-"""The process that owns a running job, and alone writes its record."""
+"""The supervisor: the process that owns a running job and is the only writer of its record."""

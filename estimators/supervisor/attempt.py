@@ -1,4 +1,4 @@
-"""The attempt under way, as far as it is more than a decision: its membership, its ranks, its checkpoints."""
+"""State of the current attempt that involves no decision: its membership, ranks and checkpoints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # the others need not wait for the imports of elastic jobs
 
 
 class Attempt:
-    """What is known of an attempt; the next one has its own.
+    """State of one attempt; each attempt has its own object.
 
     Args:
         spec: The job, on the hosts of this attempt.
@@ -42,17 +42,17 @@ class Attempt:
 
     @property
     def has_saved(self) -> bool:
-        """Whether something new is in the folder of checkpoints, whoever writes there."""
+        """Return whether the folder of checkpoints has changed since the attempt began, whoever wrote there."""
         return _newest(self._checkpoints) != self._mark
 
     def close(self) -> None:
-        """Let no host join an elastic job any more."""
+        """Close the membership of an elastic job: no further host can join."""
         if self.elastic is not None:
             self.elastic.close()
 
 
 def _newest(folder: Path) -> int:
-    """Return a number that changes when something new is in a folder."""
+    """Return the newest modification time of a folder's entries, in nanoseconds; 0 if the folder is empty."""
     newest = 0
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:

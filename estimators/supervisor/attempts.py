@@ -1,4 +1,4 @@
-"""The attempts of one job: how they ended, how long they ran, and who is there for the next one.
+"""The attempts of one job: how each ended, how long it ran, and which hosts are available for the next one.
 
 State without input or output: times are passed in, on one clock.
 """
@@ -23,7 +23,7 @@ from estimators.job.failure_policy import (
 )
 from estimators.supervisor.clocks import RunClock
 
-#: How often a job is started when its servers find their ports taken.
+#: #: How often a job is started if the ports of its servers are already in use.
 _PORT_ATTEMPTS = 3
 
 _AT_ONCE = Again()
@@ -31,11 +31,11 @@ _AT_ONCE = Again()
 
 @dataclasses.dataclass(frozen=True)
 class NextAttempt:
-    """Another attempt follows.
+    """Result: another attempt follows.
 
     Attributes:
-        until: Not before this moment.
-        ending: How the last one ended; None where it does not count.
+        until: The earliest time of the next attempt.
+        ending: How the last attempt ended; None if that attempt does not count.
     """
 
     until: float
@@ -43,12 +43,12 @@ class NextAttempt:
 
 
 class Attempts:
-    """See the module.
+    """Counts the attempts of one job and decides whether another one follows.
 
     Args:
-        policy: What the user wants.
+        policy: The user's failure policy.
         hosts: All hosts of the job, in rank order.
-        earlier: How attempts ended that a supervisor before this one ran.
+        earlier: How the attempts of earlier supervisors of this job ended.
         number: The number of the first attempt.
     """
 
@@ -62,17 +62,17 @@ class Attempts:
         self.hosts = hosts
         #: Hosts that are being taken away from this attempt after a notice.
         self.taken: list[str] = []
-        #: Hosts that were taken away from it without one.
+        #: Hosts that were taken away from this attempt without a notice.
         self.removed: set[str] = set()
         self.progressed = False
-        self._earlier = tuple(earlier)  # reported, but not counted: somebody has decided to go on
+        self._earlier = tuple(earlier)  # reported, but not counted: the user has resumed the job
         self._endings: list[Ending] = []
         self._port_attempts = 0
 
     # --- the course ---
 
     def begin(self, now: float) -> tuple[str, ...]:
-        """Another attempt begins, on the hosts that are there, which are returned."""
+        """Begin another attempt on the hosts that are present, and return their names."""
         self.number += 1
         self.hosts = self.fleet.present(now)
         self.taken.clear()
@@ -81,18 +81,18 @@ class Attempts:
         return self.hosts
 
     def running(self, now: float) -> None:
-        """The attempt's hosts have been started."""
+        """Start the clock: the attempt's hosts have been started."""
         self.clock = self.clock.started(now)
 
     def over(self, failure: Failure | None, now: float) -> NextAttempt | Failure:
-        """The attempt's hosts have ended, and not well.
+        """Record that the attempt's hosts ended without success, and decide what follows.
 
         Args:
-            failure: The reason, which does not count when hosts were being taken away.
-            now: When.
+            failure: The reason; ignored if hosts were being taken away.
+            now: When the hosts ended.
 
         Returns:
-            When the next attempt may begin, or the failure of the job.
+            When the next attempt may begin, or the failure with which the job ends.
         """
         seconds = self.clock.current(now)
         self.clock = self.clock.stopped(now)
@@ -112,7 +112,7 @@ class Attempts:
         return self.wait(now, decision)
 
     def wait(self, now: float, decision: Again = _AT_ONCE) -> NextAttempt | Failure:
-        """When the next attempt may begin: when the pause is over and enough hosts are there, if they ever are."""
+        """Return when the next attempt may begin: after the pause, with enough hosts; a failure if there never are."""
         until = max(now + decision.pause_s, self.fleet.enough_at(self.least, now))
         if math.isinf(until):
             last = self._endings[-1] if self._endings else None
@@ -121,7 +121,7 @@ class Attempts:
 
     @property
     def least(self) -> int:
-        """How many hosts an attempt needs."""
+        """Return how many hosts an attempt needs."""
         return min(self.policy.min_hosts or len(self.fleet.hosts), len(self.fleet.hosts))
 
     def to_list(self) -> list[dict[str, Any]]:

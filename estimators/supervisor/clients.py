@@ -29,25 +29,25 @@ class Clients:
         self._server: ControlSocket | None = None
 
     def attach(self, fd: int, caller: int) -> None:
-        """Tie the job to a caller that waits.
+        """Attach a caller that waits for the job; the job stops when the caller ends.
 
         Args:
-            fd: The connection to it.
-            caller: Its pid, or 0.
+            fd: The connection to the caller.
+            caller: The caller's pid, or 0.
         """
         self._caller = Attachment(self._loop, fd, caller, self)
 
     def listen(self, path: Path) -> None:
-        """Take requests at a socket."""
+        """Listen for requests at a socket."""
         self._server = ControlSocket(self._loop, path, self)
 
     def notify(self) -> None:
-        """Tell the caller that waits that there is something new to read."""
+        """Notify the waiting caller that there is something new to read."""
         if self._caller is not None:
             self._caller.notify()
 
     def close(self, *, let_caller_wait: bool = False) -> None:
-        """Take no more requests, and let the caller go, unless the job goes on and it waits for that."""
+        """Stop accepting requests, and release the waiting caller unless ``let_caller_wait`` is set."""
         if self._caller is not None and not let_caller_wait:
             self._caller.close()
         if self._server is not None:

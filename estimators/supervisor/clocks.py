@@ -1,4 +1,4 @@
-"""How long a job has run, over all of its attempts: what ``max_run`` and the bill are about. Pure."""
+"""A clock for the time that a job has run, over all of its attempts; ``max_run`` and the bill use it. Pure."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ class RunClock:
     """The spans in which a job's hosts ran, in seconds on one clock.
 
     Attributes:
-        spans: Begin and end of those that are over.
-        since: The begin of the one that is not, or None while no host runs.
+        spans: Begin and end of the completed spans.
+        since: The begin of the current span, or None while no host runs.
     """
 
     spans: tuple[tuple[float, float], ...] = ()
     since: float | None = None
 
     def started(self, now: float) -> RunClock:
-        """Count the hosts as running from now on; nothing changes when they do already."""
+        """Return the clock with the hosts running from now on; unchanged if they already run."""
         return self if self.since is not None else dataclasses.replace(self, since=now)
 
     def stopped(self, now: float) -> RunClock:
-        """They run no more."""
+        """Return the clock with the current span completed."""
         if self.since is None:
             return self
         return RunClock((*self.spans, (self.since, max(now, self.since))))
 
     def ran(self, now: float) -> float:
-        """For how long, in all."""
+        """Return how long the hosts have run in all, in seconds."""
         return sum(end - begin for begin, end in self.stopped(now).spans)
 
     def current(self, now: float) -> float:
-        """Return how long the span lasts that is not over; 0 when all are."""
+        """Return how long the current span has lasted, in seconds; 0 if no host runs."""
         return max(0.0, now - self.since) if self.since is not None else 0.0

@@ -1,4 +1,4 @@
-"""Collecting a job's provenance, beside the training."""
+"""Collects a job's provenance while the job trains."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from container.system.loop import Timer
 from estimators.records.provenance import command
 from estimators.supervisor.journal import Journal
 
-#: How long after the start of the job, and then of its hosts, provenance is collected, in seconds: a launch should have
-#: the cores to itself.
+#: #: How long after the start of the job, and again after the start of its hosts, the collector waits, in seconds.
+#: During a launch, the collector must not compete for the cores.
 _DELAY = 1.0
 
 
@@ -38,20 +38,20 @@ class ProvenanceCollector:
         self._timer: Timer | None = None
 
     def start_soon(self) -> None:
-        """Start it a moment after the job."""
+        """Start the collector a moment after the job."""
         self._timer = self._loop.call_later(_DELAY, self._start)
 
     def hosts_start(self) -> None:
-        """Let them start first, unless it runs already."""
+        """Delay the collector again because hosts start, unless it already runs."""
         if self._timer is not None:
             self._timer.cancel()
             self.start_soon()
 
     async def wait(self, seconds: float) -> set[int]:
-        """Wait for its end, for a job that was shorter than its delay from its start.
+        """Wait until the collector has ended; start it now if the job was shorter than the collector's delay.
 
         Returns:
-            Its pid, if it runs still.
+            The collector's pid if it still runs, else an empty set.
         """
         if self._timer is not None:
             self._start()
@@ -62,7 +62,7 @@ class ProvenanceCollector:
         return set() if self._pid is None else {self._pid}
 
     def _start(self) -> None:
-        """At the lowest priority: beside the training, or after a job that is shorter."""
+        """Start the collector at the lowest priority: it runs beside the training, or after a very short job."""
         assert self._timer is not None
         self._timer.cancel()
         self._timer = None

@@ -1,8 +1,8 @@
-"""The process that keeps the copy of a job whose supervisor runs at a dispatcher.
+"""The process that maintains the local copy of a job whose supervisor runs at a dispatcher.
 
-It takes the place of the supervisor here: it holds the record's lock, brings the job to the dispatcher, writes what is
-new there into the record, and hands on what the job is asked for. The job does not need it. When it has ended before
-the job, another one begins where it was.
+On this machine the process stands in for the supervisor: it holds the record's lock, submits the job to the dispatcher,
+writes news of the job into the record, and forwards the requests of clients. The job does not depend on the process. If
+the process ends before the job, another one continues in its place.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from estimators.records.replication import Replica
 from estimators.records.states import SecondaryStatus
 from estimators.supervisor.ipc_server import ControlSocket
 
-#: How long to wait before a dispatcher is reached for again, in seconds; doubled each time, up to the second.
+#: #: How long to wait before connecting to a dispatcher again, in seconds; doubled each time, up to the second number.
 _WAIT_S, _LONGEST_WAIT_S = 0.5, 10.0
-#: After how many seconds without it those who wait for the job are told, and after how many nobody tries any more.
+#: #: After how many seconds without a connection clients get an error, and after how many the process gives up.
 _TELL_AFTER_S, _GIVE_UP_AFTER_S = 60.0, 1800.0
 
 
 class DispatchedJob:
-    """One job at a dispatcher.
+    """One job that runs at a dispatcher.
 
     Args:
         loop: The loop that drives it.
-        record: The copy of its record, whose lock is held.
+        record: The local copy of the job's record; its lock is held.
     """
 
     def __init__(self, loop: AsyncioLoop, record: JobRecord) -> None:
@@ -53,18 +53,18 @@ class DispatchedJob:
         self._replica = Replica(record)
         self._dispatcher = dispatchers.load(self._place)(loop, self._place, self._options.dispatcher_options)
         self._control = ControlSocket(loop, record.control_socket, self)
-        self._there: str | None = None  # the folder of records there
+        self._there: str | None = None  # the dispatcher's folder of job records
         self._wait = _WAIT_S
         self._lost_since: float | None = None
         self._why = ""
         self._settled = asyncio.Event()  # whether the dispatcher has the job, or never will
-        self._over = asyncio.Event()  # when there is nothing more to do here
+        self._over = asyncio.Event()  # set when the process may end
         loop.add_signal_handler(signal.SIGTERM, self._over.set)
         loop.add_signal_handler(signal.SIGHUP, lambda: None)
         loop.add_signal_handler(signal.SIGINT, lambda: None)
 
     async def keep(self) -> None:
-        """Keep the copy until the job is over, or is stopped before the dispatcher has it, or nobody can."""
+        """Keep the copy until the job is over, was stopped before it was submitted, or the dispatcher stays lost."""
         tasks = [asyncio.ensure_future(self._keep_copy()), asyncio.ensure_future(self._over.wait())]
         telling = asyncio.ensure_future(self._tell_news())
         try:
@@ -84,7 +84,7 @@ class DispatchedJob:
             self._say(await self._dispatcher.news.get())
 
     async def _keep_copy(self) -> None:
-        """Bring the job there, unless it was, and follow it to its end."""
+        """Submit the job to the dispatcher unless that was done before, and follow it to its end."""
         self._note(supervisor_pid=os.getpid())
         try:
             if not statuses.lives_elsewhere(self._status):
@@ -95,7 +95,7 @@ class DispatchedJob:
         except (DispatchRefused, FleetfitError, OSError) as error:
             self._fail(f"dispatcher {self._place}: {error}")
             return
-        except Unreached as error:  # whether it was taken, following will tell
+        except Unreached as error:  # following shows whether the dispatcher has accepted the job
             await self._pause(str(error))
         while not self._over.is_set():
             try:
@@ -104,20 +104,20 @@ class DispatchedJob:
                     async for message in messages:
                         self._take(message)
                 return
-            except (Unreached, RecordError) as error:  # the disk is full, say; the job goes on there
+            except (Unreached, RecordError) as error:  # for example a full disk; the job at the dispatcher goes on
                 await self._pause(str(error))
 
     def close(self) -> None:
-        """Let go of the dispatcher and the socket."""
+        """Close the connections to the dispatcher and the socket."""
         self._control.close()
         self._dispatcher.close()
 
-    # --- bringing it there ---
+    # # --- submitting the job ---
 
     def _parcel(self) -> Parcel:
         spec = TrainingJobSpec.from_request(self._record.read_request())
         parcel = parcels.of(self._record, spec, self._options)
-        self._note(elsewhere=True)  # on record before it is sent: whatever happens now, the job may be there
+        self._note(elsewhere=True)  # recorded before sending: from now on the dispatcher may have the job
         return parcel
 
     def _fail(self, text: str) -> None:
@@ -125,13 +125,13 @@ class DispatchedJob:
         self._note(elsewhere=False)
 
     def _stop(self, reason: str) -> None:
-        """End a job that the dispatcher does not have yet."""
+        """Stop a job that the dispatcher does not have yet."""
         for step in (SecondaryStatus.STOPPING, SecondaryStatus.STOPPED):
             self._status = statuses.transition(self._status, step, time.time(), f"Stopped: {reason}.")
         self._note()
         self._over.set()
 
-    # --- following it ---
+    # # --- following the job ---
 
     def _take(self, message: Message) -> None:
         operation = message["op"]
@@ -149,7 +149,7 @@ class DispatchedJob:
     def _found(self, message: Message) -> None:
         self._there = str(message["jobs"])
         self._lost_since, self._wait, self._why = None, _WAIT_S, ""
-        if not self._record.read_request():  # it was not started from here
+        if not self._record.read_request():  # the job was started from another machine
             here = str(self._record.path.parent)
             options = {
                 **message["options"],
@@ -173,7 +173,7 @@ class DispatchedJob:
         self._note(supervisor_pid=os.getpid())
 
     async def _pause(self, text: str) -> None:
-        """Wait before a dispatcher that is not reached is tried again, for longer each time, and not for ever."""
+        """Wait before the next try to reach the dispatcher, longer each time; give up after ``_GIVE_UP_AFTER_S``."""
         now = _now()
         self._why = text
         self._lost_since = self._lost_since or now
@@ -184,7 +184,7 @@ class DispatchedJob:
         await asyncio.sleep(self._wait * random.uniform(0.8, 1.2))
         self._wait = min(self._wait * 2, _LONGEST_WAIT_S)
 
-    # --- what it is asked ---
+    # # --- requests of clients ---
 
     async def answer(self, message: Message) -> dict[str, Any]:
         """Answer what is known here, and pass everything else on to the dispatcher, when it has the job."""
@@ -212,7 +212,7 @@ class DispatchedJob:
 
     def _note(self, **values: Any) -> None:
         self._status = statuses.with_own(self._status, **values)
-        with contextlib.suppress(RecordError):  # it is written again with what comes next
+        with contextlib.suppress(RecordError):  # the next change of the status writes it again
             self._record.write_status(self._status)
 
 
@@ -221,7 +221,7 @@ def _now() -> float:
 
 
 def run(loop: AsyncioLoop, record: JobRecord) -> None:
-    """Keep the copy of a job's record until the job is over, or nobody can."""
+    """Keep the copy of a job's record until the job is over or the dispatcher stays lost."""
     job = DispatchedJob(loop, record)
     try:
         loop.run(job.keep())

@@ -1,4 +1,4 @@
-"""What can happen to a job, and what can follow: the events and actions of :mod:`.machine`. Values."""
+"""The events and actions of a job in :mod:`.machine`. Values."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from container.contract.failures import Failure
 from estimators.backends.base import HostEnd
 from estimators.records.states import SecondaryStatus
 
-# --- what can happen ---
+# # --- events ---
 
 
 @dataclasses.dataclass(frozen=True)
 class Started:
-    """The job begins, when it has its turn in the queue, if it waits in one."""
+    """The job starts, or enters its queue."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +26,7 @@ class TurnCame:
 
 @dataclasses.dataclass(frozen=True)
 class StatusReported:
-    """The backend reports a secondary status of SageMaker's."""
+    """The backend reports a secondary status of SageMaker."""
 
     status: SecondaryStatus
     message: str = ""
@@ -34,13 +34,13 @@ class StatusReported:
 
 @dataclasses.dataclass(frozen=True)
 class HostEnded:
-    """A host's training process has ended, and everything that it printed was given.
+    """A host's training process has ended, and all of its output was handled.
 
     Attributes:
-        end: How.
-        goes_on: Whether the others of an elastic job go on without it.
+        end: How it ended.
+        goes_on: Whether the other hosts of an elastic job go on without this one.
         last: Whether no other host of an elastic job runs.
-        saved: Whether the attempt has left something new in the folder of checkpoints.
+        saved: Whether the attempt has changed the folder of checkpoints.
     """
 
     end: HostEnd
@@ -58,17 +58,17 @@ class Failed:
 
 @dataclasses.dataclass(frozen=True)
 class Diverged:
-    """A metric is not a number, for which the job is to fail."""
+    """A metric is not a number, and the job is set to fail for that."""
 
     failure: Failure
 
 
 @dataclasses.dataclass(frozen=True)
 class StopAsked:
-    """Somebody stops the job.
+    """A client, or a signal, stops the job.
 
     Attributes:
-        reason: Who, or why.
+        reason: The reason for the stop.
         grace_s: How long the script has to save, in seconds; None for the job's own grace.
     """
 
@@ -78,19 +78,19 @@ class StopAsked:
 
 @dataclasses.dataclass(frozen=True)
 class CallerGone:
-    """The caller that waits for the job has ended: nobody wants the job any more."""
+    """The caller that waits for the job has ended: the job is stopped."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LimitReached:
-    """A limit of the backend's ends the job as ``max_run`` does."""
+    """A limit of the backend ends the job as ``max_run`` does."""
 
     text: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Preempted:
-    """All that train lose their hosts: they save within the notice, and another attempt follows."""
+    """The hosts of all training workers are taken away: these save within the notice, and another attempt follows."""
 
     host: str
     notice_s: float
@@ -98,11 +98,11 @@ class Preempted:
 
 @dataclasses.dataclass(frozen=True)
 class HostsAwaited:
-    """Too few hosts of an elastic job are left, and some that were taken come back: another attempt has them again.
+    """Too few hosts of an elastic job are left, but some will come back: another attempt has these hosts again.
 
     Attributes:
-        hosts: Those that come back.
-        saved: Whether the attempt has left something new in the folder of checkpoints.
+        hosts: The hosts that come back.
+        saved: Whether the attempt has changed the folder of checkpoints.
     """
 
     hosts: tuple[str, ...]
@@ -116,7 +116,7 @@ class HostTaken:
     Attributes:
         host: The host.
         notice_s: How long its processes have to save, in seconds.
-        back_in_s: In how many seconds it is there again; None for never.
+        back_in_s: In how many seconds the host comes back; None for never.
     """
 
     host: str
@@ -126,38 +126,38 @@ class HostTaken:
 
 @dataclasses.dataclass(frozen=True)
 class HostReturned:
-    """A host of a gang that was taken away is there again."""
+    """A host of a gang that was taken away is back."""
 
     host: str
 
 
 @dataclasses.dataclass(frozen=True)
 class HostsChanged:
-    """Other hosts than before are there for the next attempt."""
+    """The set of hosts for the next attempt has changed."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Collected:
-    """The outputs are in place, or the failure that prevented it."""
+    """The outputs have been collected, or collecting them has failed."""
 
     failure: Failure | None
 
 
 @dataclasses.dataclass(frozen=True)
 class OverThere:
-    """The job is over on its managed service."""
+    """The job has ended on its managed service."""
 
     failure: Failure | None
 
 
 @dataclasses.dataclass(frozen=True)
 class LetGo:
-    """The job goes on on its managed service, and is not followed any more."""
+    """The job goes on on its managed service, and the supervisor stops following it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TimeUp:
-    """Time has passed, up to the next deadline."""
+    """The next deadline has been reached."""
 
 
 Event: TypeAlias = (
@@ -165,31 +165,31 @@ Event: TypeAlias = (
     | Preempted | HostsAwaited | HostTaken | HostReturned | HostsChanged | Collected | OverThere | LetGo | TimeUp
 )  # fmt: skip
 
-# --- what follows ---
+# # --- actions ---
 
 
 class Do(enum.Enum):
     """An action without arguments."""
 
-    #: No host joins an elastic job any more.
+    #: #: Let no further host join an elastic job.
     CLOSE_MEMBERSHIP = "close_membership"
-    #: Ask every host to stop, with the grace that the options give to the script.
+    #: #: Request every host to stop, with the grace that the options give to the script.
     STOP_HOSTS = "stop_hosts"
-    #: End every host without grace.
+    #: #: Terminate every host without grace.
     END_HOSTS = "end_hosts"
-    #: Note that the attempt's hosts have been started.
+    #: #: Record that the attempt's hosts have been started.
     HOSTS_STARTED = "hosts_started"
-    #: Inject no more faults into the attempt: its hosts have ended.
+    #: #: Stop injecting faults into the attempt: its hosts have ended.
     ATTEMPT_OVER = "attempt_over"
-    #: Write down how the attempts ended.
+    #: #: Store how the attempts ended.
     KEEP_ATTEMPTS = "keep_attempts"
-    #: Enter the queue once more, if the attempt has made room there.
+    #: #: Enter the queue again, if the attempt was preempted for another job.
     QUEUE_AGAIN = "queue_again"
-    #: Bring the rest of the checkpoints, models and outputs, and pack them.
+    #: #: Collect the remaining checkpoints, models and outputs, and pack them.
     COLLECT = "collect"
-    #: Write the last status, and let the caller go.
+    #: #: Write the last status, and release the caller.
     FINISH = "finish"
-    #: Follow the job no longer.
+    #: #: Stop following the job.
     LET_GO = "let_go"
 
 
@@ -203,14 +203,14 @@ class Begin:
 
 @dataclasses.dataclass(frozen=True)
 class KillHost:
-    """End a host as the loss of its machine would."""
+    """Kill a host, as the loss of its machine would."""
 
     host: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Show:
-    """Take a step of the secondary status."""
+    """Set the secondary status."""
 
     status: SecondaryStatus
     message: str = ""
@@ -218,7 +218,7 @@ class Show:
 
 @dataclasses.dataclass(frozen=True)
 class Tell:
-    """Record an event, which people see in the live log too."""
+    """Record an event that the live log shows as well."""
 
     kind: str
     host: str
@@ -228,7 +228,7 @@ class Tell:
 
 @dataclasses.dataclass(frozen=True)
 class Warn:
-    """Keep a warning with the status."""
+    """Store a warning in the status."""
 
     message: str
 

@@ -19,7 +19,7 @@ from estimators.job.faults import Fault, Interrupt, Kill, RemoveHost
 if TYPE_CHECKING:
     from estimators.supervisor.supervisor import Supervisor
 
-#: A line of output is looked at up to this many bytes.
+#: #: How many bytes of a line of output are searched.
 _LINE_LIMIT = 1 << 16
 
 
@@ -27,22 +27,22 @@ class FaultyHosts(Protocol):
     """The hosts of a running job, as far as faults concern them. All methods return at once."""
 
     def interrupt(self, host: str, notice_s: float, back_in_s: float | None) -> None:
-        """Take a host away after a notice.
+        """Interrupt a host: remove it after a notice.
 
         Args:
             host: The host.
             notice_s: How long its processes have after SIGTERM.
-            back_in_s: In how many seconds from now it will be there again; None for never.
+            back_in_s: In how many seconds from now the host comes back; None for never.
         """
 
     def kill_rank(self, rank: int, signal: int) -> None:
         """Send a signal to a rank."""
 
     def remove(self, host: str, back_in_s: float | None) -> None:
-        """Take a host away without a notice; see :meth:`interrupt`."""
+        """Remove a host without a notice; see :meth:`interrupt`."""
 
     def return_host(self, host: str) -> None:
-        """A host that was taken away is there again."""
+        """Handle that a host is back that was taken away."""
 
 
 class FaultInjector:
@@ -74,12 +74,12 @@ class FaultInjector:
         self._names = tuple(names)
         self._supervisor = supervisor
         self._attempt = -1
-        self._pending: dict[int, Fault] = {}  # of this attempt
+        self._pending: dict[int, Fault] = {}  # the faults of this attempt
         self._fired: set[int] = set()
-        self._seen: set[int] = set()  # faults whose attempt there has been
+        self._seen: set[int] = set()  # faults whose attempt has begun
         self._patterns: dict[int, re.Pattern[str]] = {}
         self._rests: dict[tuple[str, str | None], bytes] = {}
-        self._timers: list[Timer] = []  # of this attempt
+        self._timers: list[Timer] = []  # the timers of this attempt
         self._returns: list[Timer] = []
         self._interruptions: Iterator[spot_market.Interruption] | None = None
         self._market_timer: Timer | None = None
@@ -89,7 +89,7 @@ class FaultInjector:
     # --- the course of the job ---
 
     def attempt_began(self, attempt: int) -> None:
-        """The hosts of an attempt have been started."""
+        """Start the timers of an attempt's faults, now that its hosts have been started."""
         self.attempt_ended()
         self._attempt = attempt
         self._pending = {number: fault for number, fault in enumerate(self._faults) if fault.happens_in(attempt)}
@@ -105,7 +105,7 @@ class FaultInjector:
             self._next_interruption()
 
     def attempt_ended(self) -> None:
-        """Its hosts have ended: what was to happen to them does not any more."""
+        """Drop the faults of the attempt that have not happened: its hosts have ended."""
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
@@ -114,10 +114,10 @@ class FaultInjector:
         self._rests.clear()
 
     def end(self) -> list[str]:
-        """The job is over.
+        """Stop all disturbances, because the job is over.
 
         Returns:
-            What was ordered for an attempt that there was, and has not happened.
+            The faults that have not happened although their attempt took place.
         """
         self._over = True
         self.attempt_ended()
@@ -125,10 +125,10 @@ class FaultInjector:
             timer.cancel()
         return [str(self._faults[number]) for number in sorted(self._seen - self._fired)]
 
-    # --- what may be a fault's moment ---
+    # # --- triggers of faults ---
 
     def output(self, piece: Piece) -> None:
-        """A process printed something."""
+        """Search the output of a process for the lines that trigger faults."""
         if not self._patterns:
             return
         rank = self._supervisor.rank_of(piece.host, piece.process)
@@ -146,7 +146,7 @@ class FaultInjector:
                 self._fire(number, line=text)
 
     def event(self, event: Event) -> None:
-        """A rank has come to a fault's step; one that is to be killed there does it itself."""
+        """Handle that a rank has reached a fault's step; a rank that is to be killed there kills itself."""
         if event.kind != "fault_step" or not isinstance(number := event.data.get("id"), int):
             return
         fault = self._pending.get(number)

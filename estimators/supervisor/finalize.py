@@ -1,4 +1,4 @@
-"""What is written of a job when everything of it has ended."""
+"""Writes the results of a job into its record after all of its processes have ended."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from estimators.supervisor.journal import Journal
 
 
 def archive_of(spec: TrainingJobSpec) -> str | None:
-    """Where the model is, if it was packed."""
+    """Return the path of the packed model, or None without one."""
     folder = local.output_dir(spec)
     return str(folder / "model.tar.gz") if folder is not None and (folder / "model.tar.gz").exists() else None
 
 
 def leave_reason(record: JobRecord, hosts: Sequence[str], failure: Failure) -> None:
-    """Have each host's ``output/failure`` say the reason, also where its toolkit could not write it any more."""
+    """Write the reason into each host's ``output/failure`` file, if its toolkit could not write it."""
     for host in hosts:
         tree = record.tree(host)
         with contextlib.suppress(OSError):
@@ -33,7 +33,7 @@ def leave_reason(record: JobRecord, hosts: Sequence[str], failure: Failure) -> N
 
 
 def misplaced(record: JobRecord, found: Mapping[str, Sequence[str]]) -> list[str]:
-    """Warnings of a job without a model whose script has saved one into its working folder.
+    """Return warnings for a job without a model whose script has saved one into its working folder.
 
     Args:
         record: The job's record.
@@ -60,16 +60,16 @@ def write_ending(
     stopped_as: tuple[SecondaryStatus, str] | None,
     failure: Failure | None,
 ) -> None:
-    """Put into the status how the job ended, what it left, and its metrics' last values.
+    """Write into the status how the job ended, its model, and the last values of its metrics.
 
     Args:
-        journal: What the supervisor writes into the record.
+        journal: The journal of the job.
         record: The job's record.
         spec: The job, on the hosts of its last attempt.
-        model: Where a host's agent has put the model.
-        there: The last description of a job that lived elsewhere.
+        model: The path at which a host's agent has put the model.
+        there: The last description of a job on a managed service.
         stopped_as: The status of a job that was stopped, and why.
-        failure: Why it failed.
+        failure: Why the job failed.
     """
     status = journal.status
     archive = model or archive_of(spec)
@@ -101,7 +101,7 @@ def bill(journal: Journal) -> None:
 
 
 def tidy() -> None:
-    """Remove the temporary folders of jobs that were killed with everything of theirs, which nobody else does."""
-    with contextlib.suppress(Exception):  # another job's leftovers are not this one's failure
+    """Remove temporary folders of jobs that were killed before they could remove them."""
+    with contextlib.suppress(Exception):  # leftovers of another job must not fail this one
         for path in unused.unused_folders():
             removing.remove_tree(path, ignore_errors=True)

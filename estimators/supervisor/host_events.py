@@ -1,4 +1,4 @@
-"""What the hosts of a job report: kept in its record, and heeded where it changes the job's course."""
+"""Handles the events of a job's hosts: records them, and passes on those that affect the job."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class HostEvents:
                 self._journal.output(item, time_ns)
                 self._injector.output(item)
                 continue
-            if self._managed:  # whose toolkits do not know how often the job was started
+            if self._managed:  # toolkits of managed jobs do not know the number of the attempt
                 item = dataclasses.replace(item, attempt=self._journal.attempt)
             if item.kind not in wire.UNRECORDED:
                 events.append(item)
@@ -62,7 +62,7 @@ class HostEvents:
         self._journal.events(events)
 
     def _heed(self, attempt: Attempt, event: wire.Event, time_ns: int) -> None:
-        """Do what an event of a host asks for."""
+        """Handle one event of a host."""
         if attempt.elastic is not None:
             attempt.elastic.host_event(event)
         if event.kind == "failure" and self._machine.reported is None:
@@ -87,8 +87,8 @@ class HostEvents:
             self.model = str(event.data.get("model") or "") or None
 
     def warn(self, host: str, message: str, time_ns: int) -> None:
-        """Keep a warning with the status, and show it among the logs."""
+        """Store a warning in the status, and show it in the log."""
         self._journal.warn(message)
         self._journal.say(host, f"warning: {message}", time_ns)
         if self._mirror.begun:
-            self._journal.write_status()  # nothing else may do so for hours
+            self._journal.write_status()  # the next write may be hours away

@@ -1,7 +1,7 @@
-"""The supervisor's control socket in the record, and its connection to a caller that waits.
+"""The supervisor's control socket in the record, and its connection to a waiting caller.
 
-Both take requests (:mod:`container.contract.messages`), and answer each. The record's folder lets only its user in, and
-so both are the user's alone.
+Both accept requests (:mod:`container.contract.messages`); the control socket answers each. Only the user can access
+them, because the record's folder is private to the user.
 """
 
 from __future__ import annotations
@@ -105,15 +105,15 @@ class Attachment:
             except ProcessLookupError:
                 loop.call_later(0.0, self._lost)
             except OSError:
-                self._pidfd = None  # a kernel without pidfds: end-of-file has to do
+                self._pidfd = None  # a kernel without pidfds: only end-of-file is watched
 
     def notify(self) -> None:
-        """Tell the caller that there is something new to read."""
-        if not self._connection.congested:  # one that was stopped reads later that there is
+        """Notify the caller that there is something new to read."""
+        if not self._connection.congested:  # a suspended caller finds one unread message when it resumes
             self._connection.send({"op": "news"})
 
     def close(self) -> None:
-        """Let the caller go: it sees end-of-file."""
+        """Close the connection: the caller receives end-of-file."""
         self._ended = True
         if self._pidfd is not None:
             self._loop.remove_reader(self._pidfd)

@@ -1,4 +1,4 @@
-"""What the supervisor writes down of a running job: its status, its events and metrics, and what its processes say."""
+"""Writes the record of a running job: status, events, metrics, and the output of its processes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Journal:
         self._host = spec.hosts[0]
         self._mask = mask
         self._supervisor = supervisor
-        self._flushes = False  # whether it is about to
+        self._flushes = False  # whether a flush is scheduled
         self._divergence = Divergence(self.own)
         self._writer = LogWriter(record, attempt=int(self.own.get("attempt") or 0))
         self._extractor = metrics.MetricExtractor(
@@ -67,28 +67,28 @@ class Journal:
 
     @property
     def own(self) -> Mapping[str, Any]:
-        """What fleetfit keeps with the status beside SageMaker's fields."""
+        """Return fleetfit's own values in the status, apart from SageMaker's fields."""
         found: Mapping[str, Any] = self.status.get(statuses.OWN, {})
         return found
 
     def keep(self, **values: Any) -> None:
-        """Keep values with the status; written with it."""
+        """Store values in the status; :meth:`write_status` writes them."""
         self.status = statuses.with_own(self.status, **values)
 
     def warn(self, message: str) -> None:
-        """Keep a warning with the status; written with it."""
+        """Store a warning in the status; :meth:`write_status` writes it."""
         self.status = statuses.with_warning(self.status, message)
 
     def unshared(self, reason: str) -> None:
-        """Keep why ranks import their modules themselves with the status; written with it."""
+        """Store in the status why ranks import their modules themselves; :meth:`write_status` writes it."""
         self.status = statuses.with_unshared(self.status, reason)
 
     def step(self, secondary: SecondaryStatus, message: str = "") -> None:
-        """Take a step of the secondary status."""
+        """Set the secondary status."""
         self.status = statuses.transition(self.status, secondary, time.time(), mask_texts(message, self._mask))
 
     def write_status(self, *, last: bool = False) -> None:
-        """Write the status; at the last time, nothing can follow from a failure."""
+        """Write the status; an error at the last time is printed, and otherwise passed to ``failed``."""
         try:
             self._record.write_status(mask_texts(self.status, self._mask))
         except RecordError as error:
@@ -102,15 +102,15 @@ class Journal:
 
     @property
     def attempt(self) -> int:
-        """The number of the attempt that is written of."""
+        """Return the number of the attempt that is being recorded."""
         return self._writer.attempt
 
     def start_attempt(self, number: int) -> None:
-        """What follows is of another attempt."""
+        """Begin to record another attempt."""
         self._writer.start_attempt(number)
 
     def event(self, kind: str, **data: Any) -> None:
-        """Record an event of the supervisor's own."""
+        """Record an event of the supervisor itself."""
         self.events([wire.Event(kind=kind, host="supervisor", attempt=self.attempt, data=data)])
 
     def events(self, events: Iterable[wire.Event]) -> None:
@@ -123,7 +123,7 @@ class Journal:
         for event in events:
             self.final_metrics.add(event)
         events = [
-            # Values of metrics come by the million, and are numbers.
+            # # Metrics are numbers without secrets, and come by the million.
             event
             if event.kind == "metric"
             else dataclasses.replace(event, data=mask_texts(event.data, self._mask.of_tail))
@@ -139,7 +139,7 @@ class Journal:
                 self._supervisor.diverged(event, text)
 
     def output(self, piece: wire.Piece, time_ns: int | None = None) -> None:
-        """Write down what a process said; the metrics in it are searched for."""
+        """Write the output of a process into the log, and search it for metrics."""
         now = time.time_ns() if time_ns is None else time_ns
         self._writer.write(piece, now)
         self._flush_soon()
@@ -168,30 +168,30 @@ class Journal:
                 self.warn(event.data["message"])
 
     def say(self, host: str, text: str, time_ns: int | None = None) -> None:
-        """Put a line that is not a process' into a host's log."""
+        """Write a line of fleetfit's own into a host's log."""
         self._writer.write(wire.Piece(host, None, f"{text}\n".encode()), time_ns)
         self._news = True
         self._flush_soon()
 
     def show_progress(self, host: str, text: str) -> None:
-        """Put a state of what is waited for into a host's log, where the next one takes its place."""
+        """Write a line about progress into a host's log; the next such line replaces it."""
         self._writer.write(wire.Piece(host, None, f"{text}\r".encode()))
         self._news = True
         self._flush_soon()
 
     def recall(self) -> None:
-        """Add up again what an earlier supervisor has recorded of the metrics."""
+        """Load the last values of the metrics that an earlier supervisor has recorded."""
         for event in self._record.events("metric"):
             self.final_metrics.add(event)
 
     def _flush_soon(self) -> None:
-        """Flush once for all that is written in this turn of the loop."""
+        """Schedule one flush for everything that is written in this turn of the loop."""
         if not self._flushes:
             self._flushes = True
             self._supervisor.loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Write what is kept back, and tell of what is new."""
+        """Write buffered metrics and log lines, and notify readers of news."""
         self._record_found()
         self._flushes = False
         try:
@@ -202,17 +202,17 @@ class Journal:
             self._supervisor.record_failed(error)
 
     def finish(self) -> None:
-        """Record the last metrics, also from lines that had no end."""
+        """Record the last metrics, also from lines without a line end."""
         for line in self._extractor.finish(time_ns=time.time_ns(), attempt=self.attempt):
             self._search(line)
         self._record_found()
 
     def unmatched(self) -> list[str]:
-        """Say which metrics were not found in anything that the job printed, or reported, and the nearest lines."""
+        """Return a text for each metric that was neither printed nor reported, with the nearest lines."""
         return self._extractor.unmatched(self.final_metrics.names)
 
     def close(self) -> None:
-        """Close the log."""
+        """Record the last metrics that were found, and close the log."""
         self._record_found()
         with contextlib.suppress(RecordError):
             self._writer.close()

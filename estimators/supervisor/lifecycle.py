@@ -1,4 +1,4 @@
-"""The course of a job in its supervisor: where it stands, and what may happen there. Pure."""
+"""The stages of a job in its supervisor and the transitions between them. Pure."""
 
 from __future__ import annotations
 
@@ -8,48 +8,48 @@ from estimators.supervisor.transitions import Table
 
 
 class Stage(enum.Enum):
-    """Where a job stands."""
+    """Stage of a job."""
 
-    #: An attempt is under way: its hosts are prepared, or run.
+    #: #: An attempt is in progress: its hosts are prepared, or run.
     RUNNING = "running"
-    #: An attempt is over, and the next one's time has not come.
+    #: #: An attempt is over, and the next one may not begin yet.
     WAITING = "waiting"
-    #: The attempt cannot go on: its hosts are ended, and then what they leave is collected.
+    #: #: The attempt cannot go on: its hosts are terminated, and then their outputs are collected.
     FAILING = "failing"
-    #: The job is to stop: its hosts have time to save, and then what they leave is collected.
+    #: #: The job is being stopped: its hosts have time to save, and then their outputs are collected.
     STOPPING = "stopping"
-    #: As it was to stop, something failed: its hosts are ended.
+    #: #: Something failed during the stop: its hosts are terminated.
     ENDING = "ending"
-    #: All hosts have ended well, and what they leave is collected.
+    #: #: All hosts have ended successfully, and their outputs are collected.
     COLLECTING = "collecting"
-    #: The last status is being written, or is.
+    #: #: The last status is being written, or has been.
     OVER = "over"
 
     @property
     def is_stopping(self) -> bool:
-        """Whether somebody has asked for the end, or a limit has."""
+        """Return whether the job is being stopped, by a client or by a limit."""
         return self in (Stage.STOPPING, Stage.ENDING)
 
     @property
     def is_ending(self) -> bool:
-        """Whether nothing more is started."""
+        """Return whether no further process is started."""
         return self in (Stage.FAILING, Stage.ENDING, Stage.OVER)
 
 
 class Happening(enum.Enum):
-    """What takes a job from one stage to another."""
+    """Event that moves a job from one stage to another."""
 
-    #: Something failed with which the attempt cannot go on.
+    #: #: The attempt cannot go on because of a failure.
     FAILURE = "failure"
-    #: A client, a limit or the caller's end asks for the job's end.
+    #: #: A client, a limit or the caller's end stops the job.
     STOP = "stop"
-    #: All hosts have ended, and another attempt is to follow.
+    #: #: All hosts have ended, and another attempt follows.
     RETRY = "retry"
-    #: Its time has come.
+    #: #: The next attempt may begin.
     RESTART = "restart"
-    #: All hosts have ended, and none is to follow.
+    #: #: All hosts have ended, and no other attempt follows.
     COLLECT = "collect"
-    #: Nothing of the job is left to wait for.
+    #: #: Nothing of the job remains to be waited for.
     FINISH = "finish"
 
 
@@ -65,8 +65,8 @@ TRANSITIONS = Table(
         (Stage.WAITING, Happening.STOP): Stage.STOPPING,
         (Stage.WAITING, Happening.RESTART): Stage.RUNNING,
         (Stage.WAITING, Happening.FINISH): Stage.OVER,
-        # Nobody stops it meanwhile: the failure is the job's. But where another attempt was to follow, the job is
-        # stopped.
+        # # A failing job cannot be stopped any more: it ends with its failure. If another attempt would have followed,
+        # the job is stopped instead.
         (Stage.FAILING, Happening.FAILURE): Stage.FAILING,
         (Stage.FAILING, Happening.RETRY): Stage.WAITING,
         (Stage.FAILING, Happening.COLLECT): Stage.FAILING,

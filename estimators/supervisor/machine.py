@@ -1,9 +1,9 @@
-"""What a job does next: events go in, actions come out. Pure, with time as an argument.
+"""The state machine of a job: events go in, actions come out. Pure, with time as an argument.
 
-:class:`JobMachine` holds no file, process or clock. The supervisor (:mod:`.supervisor`) puts everything that can happen
-to a job into one queue, hands it over with the time and whether a host runs, and performs the actions. An elastic job
-is the same machine: its membership is decided beside it (:mod:`.elastic`), and what concerns the whole job comes as
-events.
+:class:`JobMachine` holds no file, process or clock. The supervisor (:mod:`.supervisor`) puts all events of a job into
+one queue, passes each to the machine with the time and whether a host runs, and performs the actions. An elastic job
+uses the same machine; its membership is decided separately (:mod:`.elastic`), and events report what concerns the whole
+job.
 """
 
 from __future__ import annotations
@@ -50,50 +50,51 @@ from estimators.supervisor.events import (
 )
 from estimators.supervisor.lifecycle import TRANSITIONS, Happening, Stage
 
-#: How long the other hosts have after one was lost, in seconds.
+#: #: How long the other hosts have to end after one was lost, in seconds.
 _LOST_GRACE = 0.3
-#: How long the hosts have to end after one failed before they are killed, in seconds. Theirs is 0.5 s.
+#: #: How long the other hosts have to end after one failed, in seconds, before they are killed. Their own limit is 0.5
+#: s.
 _END_TIMEOUT = 1.5
-#: How long packing the outputs may take of a job whose time to save is over, in seconds.
+#: #: How long packing the outputs may take after the script's time to save is over, in seconds.
 _COLLECT_TIMEOUT = 10.0
 
-#: How often it is looked whether the hosts of an attempt have been started that one is to be taken from, in seconds.
+#: #: How often the machine checks whether an attempt has started its hosts so that one can be taken away, in seconds.
 _PREPARING_POLL = 0.1
 
-#: The failure of a host whose toolkit somebody else has sent SIGTERM.
+#: #: The failure of a host whose toolkit received SIGTERM from another program.
 TERMINATED = "the host's training process was stopped by another program (SIGTERM). The script had time to save."
 
 
 class Due(enum.Enum):
-    """What a deadline is for."""
+    """Purpose of a deadline."""
 
     #: The next attempt may begin.
     NEXT = "next"
-    #: The hosts that have not ended by now are ended.
+    #: #: The hosts that still run are terminated.
     END_HOSTS = "end_hosts"
-    #: A host's notice is over: it is lost.
+    #: #: The notice of a host has expired: the host is lost.
     LOSE_HOST = "lose_host"
-    #: The script had its time to save.
+    #: #: The script's time to save is over.
     GRACE = "grace"
-    #: The job is ended, whatever it waits for.
+    #: #: The job is terminated, whatever it still waits for.
     END = "end"
-    #: No host runs whose end could be waited for.
+    #: #: A failure has to be handled without a running host.
     NOBODY = "nobody"
-    #: The same, and the attempt has ended by that.
+    #: #: The attempt has to be ended without a running host.
     ALL_ENDED = "all_ended"
-    #: A host that is to be taken away may have been started.
+    #: #: A host that is to be taken away may have been started by now.
     TAKE = "take"
     MAX_RUN = "max_run"
     MAX_WAIT = "max_wait"
 
 
-#: The timers of an attempt, which end with it.
+#: #: The timers of an attempt; they are cancelled when it ends.
 _OF_ATTEMPT = (Due.END_HOSTS, Due.LOSE_HOST, Due.NOBODY, Due.ALL_ENDED, Due.MAX_RUN)
 
 
 @dataclasses.dataclass(frozen=True)
 class Deadline:
-    """A moment at which something is due."""
+    """A moment at which a timer is due."""
 
     at: float
     timer: Due
@@ -150,7 +151,7 @@ class JobMachine:
         self.hurried = False
         self.has_turn = not queued
         self.abandoned = False
-        self._late_stop: tuple[SecondaryStatus, str] | None = None  # asked for as an attempt failed
+        self._late_stop: tuple[SecondaryStatus, str] | None = None  # a stop requested while an attempt failed
         self._stop_grace_s = stop_grace_s
         self._max_run_s = max_run_s
         self._max_wait_s = max_wait_s
@@ -159,57 +160,57 @@ class JobMachine:
         self._mask = Mask(()) if mask is None else mask
         self._all_have_ended = False
         self._told_to_stop = False
-        self._bounded = False  # whether the others' end has a limit, since one has failed
+        self._bounded = False  # whether the end of the other hosts has a deadline because one has failed
         self._waits_until = 0.0
-        self._taken: list[HostTaken] = []  # after the attempt's hosts have been started
+        self._taken: list[HostTaken] = []  # takes effect once the attempt's hosts have been started
         self._deadlines: list[Deadline] = []
         self._actions: list[Action] = []
         self._now = 0.0
         self._running = False
 
-    # --- questions ---
+    # # --- queries ---
 
     @property
     def over(self) -> bool:
-        """Whether nothing more is decided."""
+        """Return whether the job is over: no further event has an effect."""
         return self.stage is Stage.OVER
 
     @property
     def waits(self) -> bool:
-        """Whether the next attempt's time has not come."""
+        """Return whether the job waits for the time of its next attempt."""
         return self.stage is Stage.WAITING
 
     @property
     def ends(self) -> bool:
-        """Whether the job is over or about to be: nothing more can be taken from it."""
+        """Return whether the job is over or being stopped: no host can be taken from it any more."""
         return self.stage is Stage.OVER or self.stage.is_stopping
 
     @property
     def everyone_ended(self) -> bool:
-        """Whether none of the attempt's hosts runs any more."""
+        """Return whether all hosts of the attempt have ended."""
         return self._all_have_ended if self._elastic else len(self.ended) == len(self.hosts)
 
     def may_make_room(self, running: bool) -> bool:
-        """Return whether the attempt can be preempted: not one that is ending, or about to start."""
+        """Return whether the attempt can be preempted for another job: it runs and is not being preempted already."""
         return self.stage is Stage.RUNNING and running and not self.attempts.taken
 
     def shows(self, status: SecondaryStatus) -> bool:
-        """Return whether a secondary status is still shown: of a job that is being stopped only that."""
+        """Return whether a secondary status is shown; a job that is being stopped shows only ``Stopping``."""
         return not self.over and (not self.stage.is_stopping or status is SecondaryStatus.STOPPING)
 
     def next_deadline(self) -> float | None:
-        """Return when :class:`TimeUp` is due next."""
+        """Return when :class:`TimeUp` is due next; None without a deadline."""
         return min((deadline.at for deadline in self._deadlines), default=None)
 
     # --- events ---
 
     def handle(self, event: Event, now: float, *, running: bool) -> list[Action]:
-        """Take an event, and return what follows.
+        """Handle an event, and return the resulting actions.
 
         Args:
             event: The event.
-            now: When, in seconds on one clock.
-            running: Whether a host runs whose end will still be told.
+            now: The time, in seconds on one clock.
+            running: Whether a host runs whose end will still be reported.
         """
         self._actions, self._now, self._running = [], now, running
         if not self.over:
@@ -282,7 +283,7 @@ class JobMachine:
     def _time_up(self) -> None:
         due = sorted((one for one in self._deadlines if one.at <= self._now), key=lambda one: one.at)
         for deadline in due:
-            if deadline in self._deadlines:  # what was due before has not cancelled it
+            if deadline in self._deadlines:  # unless an earlier deadline has cancelled it
                 self._deadlines.remove(deadline)
                 self._is_due(deadline)
 
@@ -309,7 +310,7 @@ class JobMachine:
             text = f"The job was stopped after max_wait, which is {self._max_wait_s} s and includes the job's waits."
             self._reach_limit(SecondaryStatus.MAX_WAIT_TIME_EXCEEDED, text)
 
-    # --- the beginning ---
+    # # --- the start ---
 
     def _start(self) -> None:
         if self._max_wait_s:
@@ -335,14 +336,14 @@ class JobMachine:
         self.attempts.running(self._now)
         self._do(Do.HOSTS_STARTED)
         if self._max_run_s and not self._has(Due.MAX_RUN):
-            # As on SageMaker, neither the time to bring the inputs counts nor a wait for hosts.
+            # # As on SageMaker, neither the download of inputs nor a wait for hosts counts.
             self._in(max(0.0, self._max_run_s - self.attempts.clock.ran(self._now)), Due.MAX_RUN)
 
-    # --- the end that somebody asks for ---
+    # # --- stops and limits ---
 
     def _stop(self, event: StopAsked) -> None:
         if self._managed and self._running:
-            self._do(Do.STOP_HOSTS)  # whether and how it stops, its status there will say
+            self._do(Do.STOP_HOSTS)  # the service's status will show whether and how the job stops
             return
         grace_s = self._stop_grace_s if event.grace_s is None else event.grace_s
         self._stop_within(grace_s, SecondaryStatus.STOPPED, f"Stopped: {event.reason}.")
@@ -363,18 +364,18 @@ class JobMachine:
         between = self.stage is Stage.WAITING
         self._stop_as(final, message)
         if between and seconds > 0:
-            # No host runs: what the last attempt left is kept.
+            # # No host runs: the outputs of the last attempt are collected.
             self._cancel(Due.NEXT)
             self._in(_COLLECT_TIMEOUT, Due.END)
             self._do(Do.COLLECT)
         elif seconds <= 0 or not (self._running or self.everyone_ended):
             self._end_now()
         else:
-            self._tell_to_stop()  # to be told twice would end them at once
+            self._tell_to_stop()  # a second request would terminate the hosts at once
             self._in(seconds, Due.GRACE)
 
     def _grace_is_over(self) -> None:
-        """End the script, which had its time, and keep what it has saved."""
+        """Terminate the script because its time to save is over, and collect what it has saved."""
         if self._running:
             self._do(Do.END_HOSTS)
         self._in(_COLLECT_TIMEOUT, Due.END)
@@ -388,7 +389,7 @@ class JobMachine:
         self.hurried = True
         self._do(Do.END_HOSTS)
         if not self._running:
-            self._finish()  # it had not come to starting hosts, or they have all ended
+            self._finish()  # no host was started, or all have ended
 
     # --- failures, and the end of hosts ---
 
@@ -400,11 +401,11 @@ class JobMachine:
         self._do(Do.END_HOSTS)
         if between:
             self._finish()
-        elif not self._running:  # unless the end of the last host is about to be told
+        elif not self._running:  # otherwise the end of the last host is about to be reported
             self._in(0.0, Due.NOBODY)
 
     def _failed_without_hosts(self) -> None:
-        """Decide what follows a failure before a host ran, as after the end of all hosts."""
+        """Decide what follows a failure while no host runs, as after the end of all hosts."""
         if self._managed or self.stage.is_stopping or self.hurried:
             self._finish()
             return
@@ -418,7 +419,7 @@ class JobMachine:
         else:
             self._move(Happening.RETRY)
             self._stop_as(*self._late_stop)
-        if has_run:  # in an earlier attempt, which has left something
+        if has_run:  # an earlier attempt has left outputs
             self._collect()
         else:
             self._finish()
@@ -428,36 +429,37 @@ class JobMachine:
             return
         if self._running or self.stage is Stage.WAITING:
             self._fail(failure)
-        else:  # it is ending: this is how
+        else:  # the job is ending already; record why
             self.failure = self.failure or failure
 
     def _host_ended(self, event: HostEnded) -> None:
         end = event.end
         self.ended[end.host] = end
         if event.goes_on:
-            return  # a host less is no failure of the job
+            return  # an elastic job goes on without the host
         self._all_have_ended |= event.last
         if end.host in self.attempts.removed:
             lost = Failure(cause=Cause.HOST_LOST, message="the host is gone.", host=end.host)
             end = dataclasses.replace(end, failure=lost)
         if end.failure is not None and (self.failure is None or self.failure.cause is Cause.HOST_LOST):
             self.failure = end.failure
-            # A killed toolkit ends nothing any more, and one that has not met the others is not missed by them.
+            # # A killed toolkit terminates no other host, and hosts that were not connected to it do not notice its
+            # loss.
             self._in(_LOST_GRACE, Due.END_HOSTS)
         if self.everyone_ended:
             self.attempts.progressed |= event.saved
             self._all_ended()
         elif (self.stage.is_ending or self.hurried) and not self._running:
-            self._finish()  # the others were never started
+            self._finish()  # the other hosts were never started
         elif end.exit_code != 0 and not (self._bounded or self.stage.is_stopping or self.attempts.taken):
-            # The others end by themselves, since the hosts are connected; this bounds it.
+            # # The other hosts end by themselves because they are connected; the timer limits how long that takes.
             self._bounded = True
             self._in(_END_TIMEOUT, Due.END_HOSTS)
 
     def _all_ended(self) -> None:
         self._all_have_ended = True
         failed = any(end.exit_code != 0 for end in self.ended.values())
-        if self._elastic:  # hosts come and go, unless those that went had all that trained
+        if self._elastic:  # exit codes of lost hosts do not count, unless the whole attempt was taken away
             failed = failed and bool(self.attempts.taken)
         stopping = self.stage.is_stopping
         if not stopping and failed and self.failure is None and not self.attempts.taken:
@@ -469,7 +471,7 @@ class JobMachine:
             elif self._late_stop is None:
                 self._await_next(outcome)
                 return
-            else:  # another attempt was to follow, and is not wanted
+            else:  # another attempt would have followed, but the job is to stop
                 self._move(Happening.RETRY)
                 self._stop_as(*self._late_stop)
         if self.hurried:
@@ -479,16 +481,16 @@ class JobMachine:
 
     def _collect(self) -> None:
         if not self.stage.is_stopping:
-            # Of a job that failed as well: what it has left may say why, and hours of training may be in it.
+            # # Outputs of a failed job are uploaded too: they may explain the failure, and hold hours of training.
             self._do(Show(SecondaryStatus.UPLOADING))
         if self.failure is not None:
             self._move(Happening.FAILURE)
         self._move(Happening.COLLECT)
-        self._cancel(*_OF_ATTEMPT)  # what was to end its hosts would end what collects
+        self._cancel(*_OF_ATTEMPT)  # timers that terminate hosts would also terminate the collection
         self._do(Do.COLLECT)
 
     def _unexplained(self) -> Failure:
-        """Return the failure of a host whose toolkit has reported none."""
+        """Return the failure for hosts whose toolkits have reported none."""
         failed = {host: end for host, end in self.ended.items() if end.exit_code != 0}
         host = self.terminated if self.terminated in failed else next(iter(failed))
         end = failed[host]
@@ -500,7 +502,7 @@ class JobMachine:
     # --- attempts ---
 
     def _attempt_over(self) -> NextAttempt | Failure:
-        """Return what follows an attempt that did not end well."""
+        """Return what follows an attempt that was interrupted or has failed."""
         self._cancel(*_OF_ATTEMPT)
         self._do(Do.ATTEMPT_OVER)
         if self.failure is not None:
@@ -510,7 +512,7 @@ class JobMachine:
         return outcome
 
     def _await_next(self, wait: NextAttempt) -> None:
-        """Let another attempt follow, when its time has come."""
+        """Schedule another attempt."""
         preempted = wait.ending is not None and wait.ending.kind is EndedBy.PREEMPTION
         reason = wait.ending.what() if wait.ending is not None else ""
         if self.failure is not None and not preempted:
@@ -526,7 +528,7 @@ class JobMachine:
         self._do(Do.QUEUE_AGAIN)
 
     def _start_next(self) -> None:
-        """Start another attempt, on the hosts that are there, if it is time and there are enough."""
+        """Start another attempt on the available hosts, if its time has come and there are enough hosts."""
         if self.stage is not Stage.WAITING or not self.has_turn:
             return
         self._cancel(Due.NEXT)
@@ -554,7 +556,7 @@ class JobMachine:
 
     @property
     def _is_preparing(self) -> bool:
-        """Whether the hosts of an attempt are about to be started."""
+        """Return whether the hosts of an attempt are about to be started."""
         return (
             not (self.stage.is_ending or self._running)
             and self.stage is not Stage.WAITING
@@ -566,7 +568,7 @@ class JobMachine:
         return running and host in self.hosts and host not in self.ended
 
     def _take_pending(self) -> None:
-        """Take hosts away, where the notice has somebody who can save."""
+        """Remove pending hosts; those with a notice only after the hosts have started, so that ranks can save."""
         taken, self._taken = self._taken, []
         for one in taken:
             if one.notice_s is not None and self._is_preparing:
@@ -577,7 +579,7 @@ class JobMachine:
             self._in(_PREPARING_POLL, Due.TAKE)
 
     def _take_host(self, taken: HostTaken) -> None:
-        """Take a host of a gang away: all ranks get the notice, since they train together; then it is killed."""
+        """Remove a host of a gang: notify all ranks, which train together, and kill the host after the notice."""
         host, back_in_s = taken.host, taken.back_in_s
         if self.ends or host not in self.attempts.fleet.present(self._now):
             return
@@ -594,7 +596,7 @@ class JobMachine:
             self._do(Tell("interrupted", host, text, data))
             if self.runs_on(host, self._running):
                 self._preempt(host, taken.notice_s)
-        self._start_next()  # of an attempt that waits: there may be too few now
+        self._start_next()  # a waiting attempt may have too few hosts now
 
     def _return(self, host: str) -> None:
         if host in self.attempts.fleet.gone:
@@ -608,7 +610,7 @@ class JobMachine:
         self._in(notice_s, Due.LOSE_HOST, host)
 
     def _lose(self, host: str) -> None:
-        """Kill a host, and then those that have missed it."""
+        """Kill a host, and after a short time terminate the others."""
         if host not in self.ended:
             self._do(KillHost(host))
             self._in(_LOST_GRACE, Due.END_HOSTS)
@@ -630,7 +632,7 @@ class JobMachine:
         self._finish()
 
     def _finish(self) -> None:
-        """End the job: nothing of it is left to wait for."""
+        """Finish the job: nothing of it remains to be waited for."""
         if not self.over:
             self._move(Happening.FINISH)
             self._deadlines.clear()

@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--resume", action="store_true", help="start a new attempt of the job in the record")
     arguments = parser.parse_args(argv)
     record = JobRecord.adopt(arguments.record, arguments.lock_fd)
-    umask = os.umask(0o077)  # the record is the user's only
+    umask = os.umask(0o077)  # only the user may read the record
     processes.become_subreaper()
     loop = AsyncioLoop()
     try:
@@ -65,18 +65,18 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _expect_dismissal() -> None:
-    """Let SIGTERM end this process from now on: whoever goes on with the job sends it."""
+    """Restore SIGTERM's default action: a supervisor that resumes the job terminates this process with it."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _ignore_interrupts() -> None:
-    """Ignore the signals that the loop has taken until now."""
+    """Ignore the signals that the loop has handled until now."""
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
 
 
 def _keep_what_is_left(record: JobRecord) -> None:
-    """Keep the job's result beside it, and its code once. Nobody waits for it."""
+    """Save the job's result, and store its code only once; no caller waits for this."""
     from estimators.results import saving
 
     os.nice(19)
@@ -85,7 +85,7 @@ def _keep_what_is_left(record: JobRecord) -> None:
 
 
 def _record_fault(record: JobRecord) -> None:
-    """Our own fault ends the job as failed, with the traceback."""
+    """Record a fault of fleetfit itself as the job's failure, with the traceback."""
     import traceback
 
     failure = Failure(
@@ -97,7 +97,7 @@ def _record_fault(record: JobRecord) -> None:
     now = time.time()
     with contextlib.suppress(RecordError, ValueError, OSError):
         if statuses.lives_elsewhere(record.stored_status()):
-            return  # it goes on
+            return  # the job goes on at its service
         request = record.read_request()
         status = record.stored_status() or statuses.new_status(request, now)
         failure = mask_failure(failure, text_mask(request))

@@ -1,7 +1,7 @@
-"""Search the lines of a job for its metrics.
+"""Searches the lines of a job for its metrics.
 
-Some regular expressions take exponential time on some lines. The package ``regex`` ends such a search by a timeout, so
-the supervisor itself can search.
+Some regular expressions take exponential time on some lines. The package ``regex`` stops such a search after a timeout,
+so the supervisor itself can search.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: How long one pattern may search in each window of lines, in seconds.
 _SECONDS = 1.0
 _WINDOW_LINES = 4096
-#: After this number of windows in which a pattern took too long, the metric is not searched for any more.
+#: #: After this number of windows in which a pattern took too long, fleetfit stops searching for the metric.
 _STRIKES = 2
 #: The longest text that a group can catch, in characters; numbers are shorter.
 _CAUGHT_LIMIT = 400
@@ -44,7 +44,7 @@ class Matching:
     def __init__(self, definitions: Sequence[MetricDefinition]) -> None:
         self._patterns = [_Pattern(definition, definition.compile()) for definition in definitions]
         self._lines = 0
-        #: Warnings about patterns that took too long, until the caller takes them.
+        #: #: Warnings about patterns that took too long, until the caller removes them.
         self.warnings: list[str] = []
 
     def search(self, line: Line) -> Iterator[tuple[MetricDefinition, Caught]]:
@@ -77,7 +77,7 @@ class Matching:
                 )
 
     def _strike(self, pattern: _Pattern) -> None:
-        """Leave out the rest of the window's lines for a slow pattern, or all lines from now on."""
+        """Skip the rest of the window's lines for a slow pattern, or all further lines, and warn."""
         pattern.strikes += 1
         definition = pattern.definition
         self.warnings.append(

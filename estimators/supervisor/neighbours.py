@@ -1,4 +1,4 @@
-"""Tells a module of the user's own that was not sent with a job from a package that is not installed."""
+"""Distinguishes a user's own module that was not sent with a job from a package that is not installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from estimators.records.record import JobRecord
 
 
 def with_neighbours(failure: Failure, record: JobRecord) -> Failure:
-    """Put right the hints at modules that lie where the job's code came from, on the caller's machine."""
+    """Correct hints about missing modules that are next to the job's code on the caller's machine."""
     if not any(hints.missing_module(hint) for hint in failure.hints):
         return failure
     with contextlib.suppress(RecordError, OSError, KeyError, TypeError, AttributeError):
@@ -55,7 +55,7 @@ def hint_at(hint: str, code: Path, cwd: str) -> str | None:
 
 
 def _as_typed(path: Path, cwd: str) -> str:
-    """Relative where it is below the working directory."""
+    """Return a path relative to the working directory if it is below it, else the full path."""
     return os.path.relpath(path, cwd) if path == Path(cwd) or Path(cwd) in path.parents else str(path)
 
 

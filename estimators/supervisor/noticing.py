@@ -1,4 +1,4 @@
-"""What a running job's supervisor notices in its metrics."""
+"""Detects metrics of a running job that are not numbers."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any
 from container.contract import diverging
 from container.contract.wire import Event
 
-#: Kinds of events that tell a metric's value: of the second kind are those that a regex does not catch.
+#: #: Kinds of events with a metric's value; the second kind is for values that a regex does not catch.
 _KINDS = ("metric", "not_a_number")
 
 
 class Divergence:
-    """Notices metrics that are not numbers, and infinite losses; once for each metric of a job.
+    """Detects metrics that are not numbers, and infinite losses, once for each metric of a job.
 
     Args:
-        own: What is kept with the job's status, of an earlier supervisor.
+        own: fleetfit's own values in the job's status, from an earlier supervisor.
     """
 
     def __init__(self, own: Mapping[str, Any]) -> None:
         self.noticed: list[str] = [str(name) for name in own.get("diverged") or ()]
 
     def look(self, event: Event) -> str | None:
-        """Take an event; returns what is to be said of it, if anything is."""
+        """Check an event, and return the text of a warning, or None."""
         if event.kind not in _KINDS:
             return None
         name: Any = event.data.get("name")

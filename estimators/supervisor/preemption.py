@@ -1,6 +1,6 @@
-"""Taking hosts away from a job whose ranks train together: the attempt ends, and another one follows.
+"""Takes hosts away from a job whose ranks train together: the attempt ends, and another one follows.
 
-What follows is decided in :mod:`.machine`.
+The decisions are in :mod:`.machine`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class GangHosts:
         self._job = job
 
     def interrupt(self, host: str, notice_s: float, back_in_s: float | None) -> None:
-        """Give the notice to all ranks, since they train together; then the host is killed."""
+        """Notify all ranks, since they train together, and kill the host after the notice."""
         self._job.post(HostTaken(host, notice_s, back_in_s))
 
     def kill_rank(self, rank: int, signal: int) -> None:
         """Send the signal through the toolkit of the rank's host."""
         host = self._job.host_of(rank)
-        if host is None:  # it has not started, or the image has not our toolkit
+        if host is None:  # the rank has not started, or the image lacks the toolkit
             text = f"signal {signal} was not sent to rank {rank}: the rank is not running"
             self._job.tell("fault_missed", self._job.hosts[0], text, rank=rank)
         else:
@@ -45,5 +45,5 @@ class GangHosts:
         self._job.post(HostTaken(host, None, back_in_s))
 
     def return_host(self, host: str) -> None:
-        """Have the host for the next attempt."""
+        """Make the host available for the next attempt."""
         self._job.post(HostReturned(host))

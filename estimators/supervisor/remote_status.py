@@ -1,4 +1,4 @@
-"""A job that lives elsewhere, at a service: what it says of the job goes into the record."""
+"""Copies the state of a job that runs at a service into the job's record."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from estimators.supervisor.journal import Journal
 
 
 class Mirror:
-    """How the job stands where it lives.
+    """The state of a job at the service that runs it.
 
     Args:
         record: The job's record.
-        journal: What the supervisor writes there.
+        journal: The journal of the job.
 
     Attributes:
-        resumed: Whether an earlier supervisor has followed the job, and was lost: it is followed on from where it was.
-        begun: Whether the job's status is the service's.
-        last: The service's last description of a job that is over.
+        resumed: Whether an earlier supervisor followed the job and was lost; this one continues from there.
+        begun: Whether the job's status comes from the service.
+        last: The service's last description of a completed job; else None.
     """
 
     def __init__(self, record: JobRecord, journal: Journal) -> None:
@@ -32,7 +32,7 @@ class Mirror:
         self.last: Mapping[str, Any] | None = None
 
     def recall(self) -> Failure | None:
-        """Take over what the earlier supervisor has learnt of the job; return a failure that a host has reported."""
+        """Load what the earlier supervisor has recorded of the job; return a failure that a host has reported."""
         self._journal.recall()
         for event in self._record.events("failure"):
             if event.attempt == self._journal.attempt:
@@ -40,18 +40,18 @@ class Mirror:
         return None
 
     def note(self, values: Mapping[str, Any]) -> None:
-        """Keep values with the status."""
+        """Store values in the status, and write it."""
         self._journal.keep(**values)
         self._journal.write_status()
 
     def described(self, there: Mapping[str, Any]) -> None:
-        """The service has described the job, in DescribeTrainingJob's shape."""
+        """Write the service's description of the job, in DescribeTrainingJob's shape, into the status."""
         self.begun = True
         self._journal.status = statuses.mirrored(self._journal.status, there, time.time())
         self._journal.write_status()
 
     def restarted(self, number: int) -> None:
-        """The service has started the job again, for this time (from 1)."""
+        """Record that the service has restarted the job as attempt ``number`` (from 1)."""
         self._journal.start_attempt(number)
         self._journal.event("restart")
         self.note({"attempt": number})

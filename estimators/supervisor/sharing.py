@@ -1,4 +1,4 @@
-"""A job's code is kept once: when it is over, what its hosts had of it become links to the record's own."""
+"""Stores a job's code only once: after the job, the hosts' copies become links to the record's own copy."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from estimators.records.record import JobRecord
 
 
 def share_code(record: JobRecord) -> None:
-    """Replace hosts' copies that are as they were by links to the record's source; what scripts wrote stays.
+    """Replace hosts' unchanged copies by links to the record's source; files that scripts have changed stay.
 
-    A later attempt makes them its own again (:func:`container.toolkit.code.code.unshare`). It may be killed at any
-    moment.
+    A later attempt replaces the links by copies (:func:`container.toolkit.code.code.unshare`). The function may be
+    killed at any moment without harm.
     """
     source = record.source_dir
     copies = list(record.path.glob("hosts/*/ml/code"))
@@ -25,13 +25,13 @@ def share_code(record: JobRecord) -> None:
         for name in names:
             kept = Path(folder, name)
             for code in copies:
-                with contextlib.suppress(OSError):  # then it stays a copy
+                with contextlib.suppress(OSError):  # on an error the copy stays
                     _share(kept, code / kept.relative_to(source))
 
 
 def _share(kept: Path, copy: Path) -> None:
     if os.path.realpath(copy.parent) != os.fspath(copy.parent):
-        return  # the script has put a link in a folder's place
+        return  # the script has replaced a folder by a link
     one, other = os.lstat(kept), os.lstat(copy)
     if not (stat.S_ISREG(one.st_mode) and stat.S_ISREG(other.st_mode)) or one.st_ino == other.st_ino:
         return

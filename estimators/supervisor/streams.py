@@ -1,4 +1,4 @@
-"""What the hosts of a job write: put together to lines, and when each host was last heard of."""
+"""Assembles the output of a job's hosts into lines, and records when each host last wrote."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import time
 
 from container.contract import wire
 
-#: Toolkits show every five seconds that they are alive; a shorter silence than this means nothing, in seconds.
+#: #: The shortest silence that counts, in seconds: toolkits send a heartbeat every five seconds.
 LEAST_SILENCE = 15.0
 
 
 def longest_silence(hang_timeout: float | None, start_timeout: float, *, elastic: bool = False) -> float:
-    """For how many seconds a host may give no sign of life.
+    """Return for how many seconds a host may be silent.
 
     Args:
-        hang_timeout: For how long nothing may happen in the job; None when it has no limit.
-        start_timeout: How long hosts may take to come up, which says how slow they can be.
-        elastic: Whether the others go on without it: then it is given up before the job is.
+        hang_timeout: How long the job may make no progress, in seconds; None without a limit.
+        start_timeout: How long hosts may take to come up, in seconds; hosts may be silent that long, too.
+        elastic: Whether the others go on without the host: then the host is given up before the job is.
     """
     limit = start_timeout if hang_timeout is None else hang_timeout
     return max(min(limit, start_timeout) if elastic else limit, LEAST_SILENCE)
@@ -43,16 +43,16 @@ class HostStreams:
         return [item for name, buffer in ended for item in self._split(name, buffer, final=True)]
 
     def forget(self) -> None:
-        """Another attempt begins, on other hosts."""
+        """Clear all state because another attempt begins."""
         self._buffers.clear()
         self._heard.clear()
 
     def silent(self, seconds: float, *, only_beating: bool) -> list[str]:
-        """Hosts that have said something once, and nothing for so many seconds.
+        """Return the hosts that have written something before, but nothing for ``seconds`` seconds.
 
         Args:
-            seconds: For how long.
-            only_beating: Leave out those that have never shown a sign of life on purpose: any image may run there.
+            seconds: The length of the silence.
+            only_beating: Leave out hosts that have never sent a heartbeat; their image may lack the toolkit.
         """
         since = time.monotonic() - seconds
         return [
@@ -66,6 +66,6 @@ class HostStreams:
                 self._beating.add(host)
                 continue
             item = wire.decode_line(line)
-            # Who writes without the toolkit's marks is any program of the image.
+            # # Output without the toolkit's marks comes from another program of the image.
             items.append(item if isinstance(item, wire.Event | wire.Piece) else wire.Piece(host, None, item))
         return items

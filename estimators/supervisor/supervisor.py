@@ -1,8 +1,8 @@
-"""The supervisor: the process that owns a running job and alone writes its record.
+"""The supervisor: the process that owns a running job and is the only writer of its record.
 
-Notebook, command line and endpoint are its clients. ``--attached-fd`` ties it to a caller that waits: it pokes the
-caller when there is something to read, and ends the job when the caller goes away. Whatever happens to it, nothing of
-the job survives: its hosts notice the end of their lifeline.
+Notebook, command line and endpoint are its clients. ``--attached-fd`` ties the supervisor to a caller that waits: the
+supervisor notifies the caller of news, and terminates the job when the caller ends. No process of the job outlives the
+supervisor: the hosts notice that the connection to it is closed.
 """
 
 from __future__ import annotations
@@ -56,31 +56,30 @@ from estimators.supervisor.streams import HostStreams, longest_silence
 if TYPE_CHECKING:
     from estimators.supervisor.elastic.controller import ElasticController
 
-#: How long the supervisor stays for the provenance collector after the job's end, in seconds.
+#: #: How long the supervisor waits for the provenance collector after the job's end, in seconds.
 _PROVENANCE_TIMEOUT = 30.0
-#: The same when its caller was killed: then nothing may be left two seconds later.
+#: #: The same if the caller was killed: no process may be left two seconds later.
 _ABANDONED_TIMEOUT = 1.0
 
 
 class Supervisor:
     """Runs one job to its end.
 
-    Everything that can happen to the job is put into one queue (:meth:`post`). One after the other it is handed to the
-    :class:`~estimators.supervisor.events.JobMachine`, which decides, and what follows is performed before the next.
+    All events of the job are put into one queue (:meth:`post`). One after the other is passed to the
+    :class:`~estimators.supervisor.machine.JobMachine`, which decides; its actions are performed before the next event.
 
     Args:
         loop: The loop that drives everything.
         record: The job's record, its lock held.
         umask: The caller's umask, for what scripts write.
-        resume: Whether the job goes on that the record is of, as :func:`estimators.client.launch.resume` has noted
-        there.
+        resume: Whether to resume the job of the record, as :func:`estimators.client.launch.resume` has recorded there.
     """
 
     def __init__(self, loop: AsyncioLoop, record: JobRecord, umask: int = 0o022, *, resume: bool = False) -> None:
         self.loop = loop
         self._record = record
         self._queue: deque[Event] = deque()
-        self._is_deciding = True  # until :meth:`run`, events wait
+        self._is_deciding = True  # events wait until :meth:`run`
         self._timer: Timer | None = None  # for the machine's next deadline
         self._over = asyncio.Event()
         request = record.read_request()
@@ -98,8 +97,8 @@ class Supervisor:
         self._machine = self._new_machine(resume=resume)
         self._attempt = self._new_attempt(self._job)
         self._streams = HostStreams()
-        self._interrupted: set[str] = set()  # hosts of an elastic job for which another one comes
-        self._waits_since: float | None = None  # for hosts
+        self._interrupted: set[str] = set()  # hosts of an elastic job that are to be replaced
+        self._waits_since: float | None = None  # since when the job has waited for hosts
         self._place: QueuePlace | None = None
         self._queueing: asyncio.Task[None] | None = None
         self._yields: asyncio.Event | None = None  # set when an attempt has made room for a more urgent job
@@ -152,7 +151,7 @@ class Supervisor:
         return Attempt(spec, checkpoints(self._record, self._job))
 
     def _attempts_of(self, *, resume: bool) -> Attempts:
-        """Return the attempts to come; for a job that goes on, after those that there were."""
+        """Return the attempts to come; for a resumed job, after the earlier ones."""
         policy = self._options.failure_policy.with_retries(
             self._job.retry.max_attempts if self._job.retry is not None else None
         )
@@ -169,7 +168,7 @@ class Supervisor:
     # --- the course of the job ---
 
     async def run(self) -> None:
-        """Run until the job is over and its record complete."""
+        """Run until the job is over and its record is complete."""
         self._journal.write_status()
         self._journal.event("phase", name="supervisor_started")
         if self._machine.attempts.number:
@@ -182,7 +181,7 @@ class Supervisor:
         await self._over.wait()
 
     def post(self, event: Event) -> None:
-        """Have something that has happened to the job decided on: now, or after what is being performed."""
+        """Queue an event for the state machine: it is handled now, or after the actions in progress."""
         self._queue.append(event)
         if not self._is_deciding:
             self._decide()
@@ -222,7 +221,7 @@ class Supervisor:
             self.record_failed(error)
 
     def _perform(self, action: Action) -> None:
-        """Do what the machine has decided."""
+        """Perform an action of the state machine."""
         match action:
             case Do.CLOSE_MEMBERSHIP:
                 self._attempt.close()
@@ -272,11 +271,11 @@ class Supervisor:
             self._start_attempt(begin.number)
             if self._mirror.resumed:
                 self._machine.reported = self._mirror.recall()
-            elif not self._queue:  # it has not failed at once
+            elif not self._queue:  # the attempt has not failed at once
                 self._provenance.start_soon()
                 self._watch = self.loop.start(self._watch_hosts())
             return
-        # On the hosts that are there, with other ports and a new rendezvous.
+        # # A retry uses the available hosts, other ports and a new rendezvous.
         others = begin.hosts != self._attempt.spec.hosts or self._elastic
         self._attempt = self._new_attempt(self._job.with_hosts(begin.hosts) if others else self._attempt.spec)
         if others:
@@ -303,7 +302,7 @@ class Supervisor:
         self._backend.start(number)
 
     async def _watch_hosts(self) -> None:
-        """End a host that shows no sign of life: it was stopped, or its machine is out of breath."""
+        """Terminate silent hosts: the process was stopped (SIGSTOP), or the machine is overloaded."""
         while True:
             elastic = self._attempt.elastic
             limit = longest_silence(self._job.hang_timeout, self._options.start_timeout, elastic=elastic is not None)
@@ -367,14 +366,14 @@ class Supervisor:
         self.post(events.HostEnded(end, goes_on=goes_on, last=last, saved=saved))
 
     def interrupted(self, host: str, notice_s: float) -> None:
-        """Take note that a host's place will take it; another host can be had as soon as it is gone."""
+        """Handle a notice that a host will be taken away; another host may replace it as soon as it is gone."""
         self._hosts.interrupt(host, notice_s, 0.0)
         if self._attempt.elastic is not None:
             self._interrupted.add(host)
             self.loop.call_later(notice_s, lambda: self._replace_interrupted(host))
 
     def _replace_interrupted(self, host: str) -> None:
-        """Ask for another host, once: when the interrupted one has left, or its time is over."""
+        """Request a replacement, once: when the interrupted host has left, or its notice has expired."""
         if host in self._interrupted:
             self._interrupted.discard(host)
             self._hosts.return_host(host)
@@ -382,24 +381,24 @@ class Supervisor:
     # --- what an elastic membership tells ---
 
     def event(self, kind: str, **data: Any) -> None:
-        """Put an event into the record."""
+        """Write an event into the record."""
         self._journal.event(kind, **data)
 
     def say(self, text: str) -> None:
-        """Put a line of the supervisor's own into the log."""
+        """Write a line of the supervisor itself into the log."""
         self._journal.say(self._attempt.spec.hosts[0], text)
 
     def fail_job(self, failure: Failure) -> None:
-        """Fail the attempt: it cannot go on."""
+        """Fail the attempt, which cannot go on."""
         self.post(events.Failed(failure))
 
     def preempt(self, host: str, notice_s: float) -> None:
-        """Let all that train save within the notice; another attempt follows."""
+        """Interrupt the job: ranks save within the notice, and another attempt follows."""
         self._attempt.close()
         self.post(events.Preempted(host, notice_s))
 
     def await_hosts(self) -> list[str]:
-        """End the attempt, if hosts were taken for a time, and let another one follow with them."""
+        """Stop the attempt if hosts were taken for a time; another attempt follows with them. Return these hosts."""
         now = time.monotonic()
         awaited = [host for host, back in self.attempts.fleet.gone.items() if now < back < math.inf]
         if awaited:
@@ -408,7 +407,7 @@ class Supervisor:
         return awaited
 
     def note_hosts(self, hosts: list[dict[str, Any]]) -> None:
-        """Keep the membership with the status."""
+        """Store the hosts in the job's status."""
         self._journal.keep(hosts=hosts)
         self._journal.write_status()
 
@@ -416,22 +415,22 @@ class Supervisor:
 
     @property
     def hosts(self) -> Sequence[str]:
-        """The hosts of this attempt."""
+        """Return the hosts of this attempt."""
         return self._attempt.spec.hosts
 
     @property
     def attempts(self) -> Attempts:
-        """The attempts, with the hosts that there are for them."""
+        """Return the attempts, with the hosts that are available for them."""
         return self._machine.attempts
 
     @property
     def waits(self) -> bool:
-        """Whether the next attempt's time has not come."""
+        """Return whether the job waits for the time of its next attempt."""
         return self._machine.waits
 
     @property
     def ends(self) -> bool:
-        """Whether the job is over or about to be: nothing more can be taken from it."""
+        """Return whether the job is over or being stopped: no host can be taken from it any more."""
         return self._machine.ends
 
     @property
@@ -444,7 +443,7 @@ class Supervisor:
         return self._attempt.rank_of(host, process)
 
     def host_of(self, rank: int) -> str | None:
-        """Return where a rank runs."""
+        """Return the host on which a rank runs, or None."""
         return self._attempt.ranks.get(rank)
 
     def fault_injected(self, fault: Fault, data: dict[str, Any]) -> None:
@@ -453,7 +452,7 @@ class Supervisor:
         self.tell("fault", host or self._attempt.spec.hosts[0], f"fault: {fault}", **data)
 
     def tell(self, kind: str, host: str, text: str, **data: Any) -> None:
-        """Record an event, which people see in the live log too."""
+        """Record an event that the live log shows as well."""
         self._journal.event(kind, **data)
         self._journal.say(host, text)
 
@@ -461,7 +460,7 @@ class Supervisor:
 
     def _sigterm(self) -> None:
         if self._is_managed and self._backend.running:
-            self.post(events.LetGo())  # this machine goes down, say: no reason to end a job on others
+            self.post(events.LetGo())  # this machine may be shutting down: no reason to stop a job on others
         else:
             self.post(events.StopAsked("the supervisor got SIGTERM"))
 
@@ -478,7 +477,7 @@ class Supervisor:
     # --- the end ---
 
     def _finish(self) -> None:
-        """Write the last status and let the caller go: everything of the job has ended."""
+        """Write the last status and release the caller: all processes of the job have ended."""
         if self._watch is not None:
             self._watch.cancel()
         for fault in self._injector.end():
@@ -518,25 +517,26 @@ class Supervisor:
         self.clients.close()
 
     def _take_late_divergence(self) -> None:
-        """Fail for a metric that is not a number in the last lines, which were searched just now."""
+        """Fail the job for a metric that is not a number in the last lines, which have just been searched."""
         while self._queue:
             event = self._queue.popleft()
             if isinstance(event, events.Diverged) and self._machine.stopped_as is None:
                 self._machine.failure = self._machine.failure or event.failure
 
     def _misplaced_models(self) -> list[str]:
-        """Say where a model is that nobody keeps, of a job that has none."""
+        """Return warnings about models in working folders, for a job without a model."""
         if self._machine.failure is not None or self._machine.stopped_as is not None:
             return []
         found = self._events.misplaced
         if self._is_managed and len(found) < len(self._attempt.spec.hosts):
-            return []  # where the outputs are out of sight, a host that tells of none may have saved the model
+            # without access to the outputs, a host that reports no such model may have saved the model properly
+            return []
         if self._events.model is not None or finalize.archive_of(self._attempt.spec) is not None:
             return []
         return finalize.misplaced(self._record, found)
 
     async def linger(self) -> None:
-        """Wait, bounded, for the provenance collector; the caller has its result already."""
+        """Wait, for a limited time, for the provenance collector; the caller already has the result."""
         seconds = _ABANDONED_TIMEOUT if self._machine.abandoned else self._linger
         late = await self._provenance.wait(seconds)
         self.loop.end_descendants(spare=self._backend.protected - late)
@@ -557,12 +557,12 @@ class Supervisor:
             self.post(events.Diverged(diverging.failure(text, event.host, event.rank)))
 
     def _secondary(self, name: str, message: str) -> None:
-        """Take a step of the secondary status that the backend reports; a mirrored job's comes from its service."""
+        """Post a secondary status that the backend reports; the status of a managed job comes from its service."""
         if not self._mirror.begun:
             self.post(events.StatusReported(SecondaryStatus(name), message))
 
     def _show(self, secondary: SecondaryStatus, message: str) -> None:
-        """Take a step of the secondary status."""
+        """Set the secondary status and write the status."""
         if self._mirror.begun:
             return
         self._journal.step(secondary, message)
@@ -570,7 +570,7 @@ class Supervisor:
         self._journal.write_status()
 
     def _show_wait(self, secondary: SecondaryStatus, message: str) -> None:
-        """Show what hosts are waited for, and that they are there."""
+        """Log which hosts the job waits for, and when the wait is over."""
         host = self._attempt.spec.hosts[0]
         if secondary is SecondaryStatus.RESTARTING:
             self._waits_since = None
@@ -582,7 +582,7 @@ class Supervisor:
             self._waits_since = None
 
     def record_failed(self, error: RecordError) -> None:
-        """End a job that cannot be recorded, since going on would lose what it says; one elsewhere goes on."""
+        """Fail a job that cannot be recorded, since its output would be lost; stop following a job at a service."""
         if self._mirror.begun:
             print(f"fleetfit: {error}. The job is not followed any more.", file=sys.stderr)
             self.post(events.LetGo())

@@ -1,4 +1,4 @@
-"""Named states, and a table of what may happen in each. Pure."""
+"""State machines as tables of named states and events. Pure."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ H = TypeVar("H", bound=enum.Enum)
 
 
 class IllegalTransition(AssertionError):
-    """Something happened that cannot happen in that state: a fault of fleetfit."""
+    """An event cannot happen in a state: a fault of fleetfit."""
 
 
 class Table(dict[tuple[S, H], S], Generic[S, H]):
-    """What follows what. What is not in it cannot happen.
+    """The transitions of a state machine. A transition that is missing cannot happen.
 
     Args:
-        what: What is in such a state, for messages: "a job".
-        transitions: (state, happening) -> the state that follows.
+        what: The thing that has the states, for messages: "a job".
+        transitions: (state, event) -> the next state.
     """
 
     def __init__(self, what: str, transitions: Mapping[tuple[S, H], S]) -> None:
@@ -27,10 +27,10 @@ class Table(dict[tuple[S, H], S], Generic[S, H]):
         self._what = what
 
     def following(self, state: S, happening: H) -> S:
-        """Return the state that follows.
+        """Return the next state.
 
         Raises:
-            IllegalTransition: it cannot happen there.
+            IllegalTransition: the event cannot happen in the state.
         """
         if (state, happening) not in self:
             raise IllegalTransition(f"{happening.name} cannot happen to {self._what} that is {state.name}.")

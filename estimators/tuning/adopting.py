@@ -1,4 +1,4 @@
-"""Records of tuning jobs that are on SageMaker and not here: started on another machine, or by another client."""
+"""Creates records of tuning jobs that exist only on SageMaker, started on another machine or by another client."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from estimators.tuning.request import request_of, trial_request_of
 
 
 def adopt(name: str, session: Any = None, *, not_here: JobNotFoundError) -> TuningRecord:
-    """Find a tuning job on SageMaker, make its record and follow it.
+    """Find a tuning job on SageMaker, create its record and follow it.
 
     Args:
-        name: Its name.
+        name: The tuning job's name.
         session: The user's boto3 or SageMaker session.
-        not_here: What to raise where SageMaker is not to be asked.
+        not_here: The error to raise if SageMaker cannot be asked or does not have the job.
 
     Raises:
         JobNotFoundError: SageMaker does not have it, or could not be asked.
-        UnsupportedError: it has several definitions of training jobs, or tunes by hints.
+        UnsupportedError: the tuning job has several training job definitions, or tunes without ranges.
     """
     if session is None and find_region() is None:
         raise not_here
@@ -41,7 +41,7 @@ def adopt(name: str, session: Any = None, *, not_here: JobNotFoundError) -> Tuni
         raise JobNotFoundError(f"{not_here} SageMaker was not asked: {error}") from not_here
     try:
         answer = service.describe(name)
-    except Exception as error:  # noqa: BLE001 - every one is explained
+    except Exception as error:  # noqa: BLE001 - the service explains every error
         text = service.explain(error)[0]
         raise JobNotFoundError(f"{not_here} SageMaker could not be asked: {text}") from not_here
     if answer is None:
@@ -68,4 +68,4 @@ def adopt(name: str, session: Any = None, *, not_here: JobNotFoundError) -> Tuni
             own={"taken": True},
         )
     except JobExistsError:
-        return TuningRecord.open(name)  # another process was quicker
+        return TuningRecord.open(name)  # another process has created the record

@@ -1,4 +1,4 @@
-"""A tuning job's trials in the form of the SageMaker SDK's ``HyperparameterTuningJobAnalytics``."""
+"""The trials of a tuning job in the form of the SageMaker SDK's ``HyperparameterTuningJobAnalytics``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from estimators.tuning.record import TuningRecord
 if TYPE_CHECKING:
     import pandas
 
-#: How SageMaker calls the state of a trial's job.
+#: #: State of a trial -> SageMaker's status of its job.
 JOB_STATES = {
     "Running": "InProgress",
     "Completed": "Completed",
@@ -30,7 +30,7 @@ class HyperparameterTuningJobAnalytics:
         sagemaker_session: No effect; accepted as in the SDK.
 
     Raises:
-        JobNotFoundError: there is no such tuning job.
+        JobNotFoundError: the tuning job does not exist.
     """
 
     def __init__(
@@ -44,12 +44,12 @@ class HyperparameterTuningJobAnalytics:
 
     @property
     def name(self) -> str:
-        """The tuning job's name."""
+        """Return the tuning job's name."""
         return self._record.name
 
     @property
     def tuning_ranges(self) -> dict[str, dict[str, Any]]:
-        """The ranges of the hyperparameters, in the form of a request."""
+        """Return the ranges of the hyperparameters, in the form of a request."""
         lists = self._record.spec.parameter_ranges.values()
         return {item["Name"]: dict(item) for items in lists for item in items}
 
@@ -158,7 +158,7 @@ def summaries(record: TuningRecord) -> list[dict[str, Any]]:
 
 
 def _typed(text: str) -> Any:
-    """Return a hyperparameter's text as what it stands for: a number where it is one, as the SDK has it."""
+    """Return a hyperparameter's text as a float if it is a number, as in the SDK; else unchanged."""
     try:
         value = json.loads(text)
     except ValueError:

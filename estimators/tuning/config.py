@@ -1,4 +1,4 @@
-"""What a tuning job is asked for: the SDK 2.x's configuration objects, and all of it as one value, the study's spec."""
+"""The configuration of a tuning job: the SDK 2.x's configuration objects, and the study's spec as one value."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from estimators.job.errors import ConfigurationError, UnsupportedError
 from estimators.tuning import ranges as tuning_ranges
 from estimators.tuning.fleet import SharedFleetConfig
 
-#: SageMaker's strategies, and ours.
+#: #: The strategies of SageMaker, and all strategies of fleetfit.
 SAGEMAKER_STRATEGIES = ("Bayesian", "Random", "Hyperband", "Grid")
 STRATEGIES = (*SAGEMAKER_STRATEGIES, "ASHA", "PBT")
 OBJECTIVE_TYPES = ("Maximize", "Minimize")
 EARLY_STOPPING_TYPES = ("Off", "Auto")
 
-#: A grid with more points than this is refused.
+#: #: The most points that a grid may have.
 _MOST_POINTS = 10_000
 
 
@@ -61,7 +61,7 @@ class WarmStartConfig:
         return cls(WarmStartTypes(warm_start_config["WarmStartType"]), parents)
 
     def to_input_req(self) -> dict[str, Any]:
-        """Return the request's ``WarmStartConfig``."""
+        """Return the ``WarmStartConfig`` of a request."""
         return {
             "WarmStartType": self.type.value,
             "ParentHyperParameterTuningJobs": [{"HyperParameterTuningJobName": name} for name in sorted(self.parents)],
@@ -86,7 +86,7 @@ class HyperbandStrategyConfig:
         return cls(hyperband_strategy_config["MaxResource"], hyperband_strategy_config["MinResource"])
 
     def to_input_req(self) -> dict[str, Any]:
-        """Return the request's form."""
+        """Return the configuration in the form of a request."""
         return {"MinResource": self.min_resource, "MaxResource": self.max_resource}
 
 
@@ -106,7 +106,7 @@ class StrategyConfig:
         return cls(HyperbandStrategyConfig.from_job_desc(strategy_config["HyperbandStrategyConfig"]))
 
     def to_input_req(self) -> dict[str, Any]:
-        """Return the request's form."""
+        """Return the configuration in the form of a request."""
         return {"HyperbandStrategyConfig": self.hyperband_strategy_config.to_input_req()}
 
 
@@ -120,7 +120,7 @@ class PopulationConfig:
         interval: Length of a generation, in units of ``resource``: the first generation trains up to ``interval``, the
             second up to twice ``interval``.
         quantile: Share of the members that are replaced after a generation: each of the worst continues from the
-            checkpoint of one of the best, of which there are equally many.
+            checkpoint of one of the best; the worst and the best are equally many.
         resample_probability: Probability that a hyperparameter is drawn anew, instead of changed by ±20 %.
     """
 
@@ -163,7 +163,7 @@ class TuningJobCompletionCriteriaConfig:
         )
 
     def to_input_req(self) -> dict[str, Any]:
-        """Return the request's form."""
+        """Return the criteria in the form of a request."""
         request: dict[str, Any] = {}
         if self.max_number_of_training_jobs_not_improving is not None:
             request["BestObjectiveNotImproving"] = {
@@ -180,11 +180,11 @@ class TuningJobCompletionCriteriaConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Goal:
-    """An objective of the form ``time_to:METRIC>=VALUE``: how soon a trial gets there.
+    """An objective of the form ``time_to:METRIC>=VALUE``: the time until the metric reaches the value.
 
     Attributes:
         metric: The metric.
-        at_least: Whether it is to rise to the value; else it is to fall to it.
+        at_least: Whether the metric has to rise to the value, rather than fall to it.
         value: The value.
     """
 
@@ -194,10 +194,10 @@ class Goal:
 
     @classmethod
     def parse(cls, objective: str) -> Goal | None:
-        """Read an objective; None for one that is a metric's name.
+        """Parse an objective; return None if it is the name of a metric.
 
         Raises:
-            ConfigurationError: it begins like a goal and is none.
+            ConfigurationError: the objective begins with ``time_to:`` but is not valid.
         """
         if not objective.startswith("time_to:"):
             return None
@@ -210,35 +210,35 @@ class Goal:
         raise ConfigurationError(f"objective {objective!r}: write time_to:METRIC>=VALUE or time_to:METRIC<=VALUE.")
 
     def reached(self, value: float) -> bool:
-        """Return whether a value of the metric is good enough."""
+        """Return whether a value of the metric reaches the goal."""
         return value >= self.value if self.at_least else value <= self.value
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TuningSpec:
-    """A tuning job as a value: what its process needs to know.
+    """A tuning job as a value: the configuration that its process needs.
 
     Attributes:
-        name: Its name.
+        name: The tuning job's name.
         objective: The metric, or a :class:`Goal`.
-        objective_type: ``Maximize`` or ``Minimize``; of a goal, always the latter.
+        objective_type: ``Maximize`` or ``Minimize``; for a goal, always ``Minimize``.
         parameter_ranges: The request's ``ParameterRanges``.
         strategy: One of :data:`STRATEGIES`.
-        max_jobs: How many trials; None for all points of a grid.
-        max_parallel_jobs: How many at once.
-        max_runtime_s: Seconds after which it is stopped.
-        early_stopping_type: ``Auto`` stops trials that are worse than the median of the others; ``Off``.
+        max_jobs: The number of trials; None for all points of a grid.
+        max_parallel_jobs: The number of trials that run at once.
+        max_runtime_s: Seconds after which the tuning job is stopped.
+        early_stopping_type: ``Auto`` stops trials that are worse than the median of the others; ``Off`` does not.
         min_resource: Hyperband and ASHA: reported values before a trial can be stopped.
-        max_resource: Hyperband: reported values of a full training; None for what the first trials report.
-        reduction_factor: Hyperband and ASHA: one of so many goes on.
-        random_seed: Makes the search the same again, if trials end in the same order.
+        max_resource: Hyperband: reported values of a full training; None for the number that the first trials report.
+        reduction_factor: Hyperband and ASHA: one of this many trials continues.
+        random_seed: The seed of the search, which makes it repeatable if trials end in the same order.
         completion: The request's ``TuningJobCompletionCriteria``.
         warm_start: The request's ``WarmStartConfig``.
-        population: Of the strategy PBT, as :class:`PopulationConfig` has it.
-        max_failures: So many failed trials end it; None: only if its first five all fail.
+        population: The fields of :class:`PopulationConfig`, for the strategy PBT.
+        max_failures: The number of failed trials that end the tuning job; None: it ends only if the first five all
+            fail.
         repeats: Whether two trials may have the same hyperparameters.
-        shared_fleet: The hosts that the trials share, as :class:`SharedFleetConfig` has it; ``max_runtime_s`` is its
-            deadline.
+        shared_fleet: The fields of :class:`SharedFleetConfig` for a shared fleet; ``max_runtime_s`` is its deadline.
     """
 
     name: str
@@ -296,12 +296,12 @@ class TuningSpec:
 
     @property
     def fleet(self) -> SharedFleetConfig | None:
-        """The fleet that trials share, if they do."""
+        """Return the fleet that the trials share, or None."""
         return SharedFleetConfig(**self.shared_fleet) if self.shared_fleet else None
 
     @property
     def parallel(self) -> int:
-        """How many trials run at once at most; of a shared fleet, as many as it has room for unless it is said."""
+        """Return how many trials run at once at most; with a shared fleet, one per host unless configured otherwise."""
         fleet = self.fleet
         return fleet.hosts if fleet is not None and self.max_parallel_jobs == 1 else self.max_parallel_jobs
 
@@ -317,32 +317,32 @@ class TuningSpec:
 
     @property
     def goal(self) -> Goal | None:
-        """What a trial has to reach, where the objective is how soon it does."""
+        """Return the goal if the objective is one, else None."""
         return Goal.parse(self.objective)
 
     @property
     def metric(self) -> str:
-        """The metric that decides."""
+        """Return the metric whose values decide."""
         return self.goal.metric if self.goal is not None else self.objective
 
     @property
     def ranges(self) -> dict[str, tuning_ranges.ParameterRange]:
-        """The ranges by hyperparameter."""
+        """Return the ranges by hyperparameter."""
         return tuning_ranges.from_request(self.parameter_ranges)
 
     @property
     def prunes(self) -> bool:
-        """Whether trials may be stopped before their end."""
+        """Return whether trials may be stopped before their end."""
         return self.strategy in ("Hyperband", "ASHA") or self.early_stopping_type == "Auto"
 
     @property
     def maximize(self) -> bool:
-        """Whether higher is better."""
+        """Return whether higher values are better."""
         return self.objective_type == "Maximize"
 
     @property
     def limit(self) -> int:
-        """The number of trials."""
+        """Return the number of trials."""
         if self.strategy == "Grid":
             points = math.prod(len(values) for values in self.grid().values())
             return points if self.max_jobs is None else min(points, self.max_jobs)
@@ -351,7 +351,7 @@ class TuningSpec:
         return self.max_jobs or 1
 
     def grid(self) -> dict[str, list[Any]]:
-        """Return each hyperparameter's values in a grid: texts of a choice, whole numbers of a range."""
+        """Return each hyperparameter's values in a grid: the texts of a choice, or the whole numbers of a range."""
         found: dict[str, list[Any]] = {}
         for name, kind, item in tuning_ranges.items(self.parameter_ranges):
             if kind == "Categorical":
@@ -398,7 +398,7 @@ class TuningSpec:
 
     @property
     def members(self) -> PopulationConfig:
-        """The population of the strategy PBT."""
+        """Return the population of the strategy PBT."""
         return PopulationConfig(**self.population)
 
     def _check_completion(self) -> None:
@@ -412,7 +412,7 @@ class TuningSpec:
             raise ConfigurationError(f"target_objective_metric_value must be a number; got {shown(target)}.")
 
     def to_config(self) -> dict[str, Any]:
-        """Return the request's ``HyperParameterTuningJobConfig``, ours being said as strategies of SageMaker's."""
+        """Return the request's ``HyperParameterTuningJobConfig``; fleetfit's own strategies become SageMaker's."""
         limits: dict[str, Any] = {"MaxParallelTrainingJobs": self.max_parallel_jobs}
         if self.max_jobs is not None:
             limits["MaxNumberOfTrainingJobs"] = self.max_jobs
@@ -443,12 +443,12 @@ class TuningSpec:
 
         Args:
             name: The tuning job's name.
-            config: The member of the request.
+            config: The request's ``HyperParameterTuningJobConfig``.
             warm_start: The request's ``WarmStartConfig``.
 
         Raises:
-            ConfigurationError: something is wrong with it.
-            UnsupportedError: it tunes by hints, or has no objective of its own.
+            ConfigurationError: the configuration is not valid.
+            UnsupportedError: the configuration tunes without ranges, or has no objective.
         """
         parameter_ranges = config.get("ParameterRanges") or {}
         if parameter_ranges.get("AutoParameters"):

@@ -1,4 +1,4 @@
-"""How a study looks: lines and a table on a terminal, HTML in a notebook and as a page of its own."""
+"""Displays a study: lines and a table on a terminal, HTML in a notebook and as a separate page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from estimators.tuning.record import TuningRecord, is_terminal
 if TYPE_CHECKING:
     from estimators.results.plots import Plot
 
-#: More rows than this are not shown in a notebook; the data frame has all of them.
+#: #: The most rows that a notebook shows; the data frame has all rows.
 _MOST_ROWS = 30
 #: More trials than this are not shown on a terminal while they change.
 _LIVE_ROWS = 15
@@ -29,12 +29,12 @@ _COLOURS = {"Completed": "#1a8f4c", "Failed": "#d0473d", "Stopped": "#a56d1c", "
 
 
 def trial_line(row: dict[str, Any], spec: TuningSpec, *, best: bool = False) -> str:
-    """Return a trial that has ended as one line.
+    """Return one line about a trial that has ended.
 
     Args:
-        row: The trial, as on record.
-        spec: The study's.
-        best: Whether it is the best so far.
+        row: The trial's row in the record.
+        spec: The study's spec.
+        best: Whether the trial is the best so far.
     """
     values = ", ".join(f"{name}={_value(text)}" for name, text in row["values"].items())
     told = f"{spec.objective} {number_text(row['value'])}" if row["value"] is not None else ""
@@ -45,7 +45,7 @@ def trial_line(row: dict[str, Any], spec: TuningSpec, *, best: bool = False) -> 
 
 
 def held_up_by(record: TuningRecord) -> str | None:
-    """Return why a study does not get on at the moment; None where it does."""
+    """Return why a study makes no progress at the moment; None if it does."""
     status = record.status()
     own = status.get("Fleetfit", {})
     if is_terminal(status):
@@ -60,7 +60,7 @@ def held_up_by(record: TuningRecord) -> str | None:
 
 
 def summary(record: TuningRecord) -> str:
-    """Return how a study stands, in a line."""
+    """Return one line about the state of a study."""
     status, spec = record.status(), record.spec
     jobs, objective = status["TrainingJobStatusCounters"], status["ObjectiveStatusCounters"]
     text = f"{spec.strategy}: {sum(jobs.values())} of {spec.limit} trials"
@@ -74,7 +74,7 @@ def summary(record: TuningRecord) -> str:
 
 
 def sorted_rows(record: TuningRecord) -> list[dict[str, Any]]:
-    """Return the trials, the best first, then those that run, then those without a value."""
+    """Return the trials, the best first, then the running ones, then those without a value."""
     spec = record.spec
     sign = -1.0 if spec.maximize else 1.0
 
@@ -89,7 +89,7 @@ def sorted_rows(record: TuningRecord) -> list[dict[str, Any]]:
 
 
 def cells(record: TuningRecord, rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Return the titles and the texts of a table of trials."""
+    """Return the headings and the texts of a table of trials."""
     spec = record.spec
     names = list(spec.ranges)
     shared = ["hosts"] if spec.fleet is not None else []
@@ -109,11 +109,11 @@ def cells(record: TuningRecord, rows: Sequence[dict[str, Any]]) -> tuple[list[st
 
 
 def study_html(record: TuningRecord, *, plots: bool | None = None) -> str:
-    """Return a study as HTML that takes its colours from the page.
+    """Return a study as HTML with the colours of the page.
 
     Args:
-        record: Its record.
-        plots: Whether to draw; default: when it is over, and matplotlib is installed.
+        record: The study's record.
+        plots: Whether to draw plots; default: if the study is over and matplotlib is installed.
     """
     status = record.status()
     rows = sorted_rows(record)
@@ -139,7 +139,7 @@ def study_html(record: TuningRecord, *, plots: bool | None = None) -> str:
 
 
 def draw_all(record: TuningRecord) -> list[Plot]:
-    """Draw everything there is to draw of a study."""
+    """Draw all plots of a study."""
     from estimators.tuning.plots import curves, fleet, history, importance, parallel
 
     shared = [fleet] if record.spec.fleet is not None else []
@@ -147,11 +147,11 @@ def draw_all(record: TuningRecord) -> list[Plot]:
 
 
 def report(record: TuningRecord, path: str | Path) -> Path:
-    """Write a study as one HTML file, with plots and without anything from elsewhere.
+    """Write a study as one HTML file, with plots and without external resources.
 
     Args:
-        record: Its record.
-        path: Where.
+        record: The study's record.
+        path: The file to write.
     """
     when = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
     file = Path(path)
@@ -262,7 +262,7 @@ def _can_draw() -> bool:
 
 
 def _value(text: str) -> str:
-    """Return a hyperparameter as it is shown: numbers with few digits, texts without JSON's quotes."""
+    """Format a hyperparameter: numbers with few digits, texts without JSON's quotes."""
     try:
         number = float(text)
     except ValueError:

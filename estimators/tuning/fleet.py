@@ -1,7 +1,8 @@
-"""Hosts that the trials of a tuning job share until a deadline: who has how many, and who makes room. Pure.
+"""Assigns the hosts that the trials of a tuning job share until a deadline. Pure.
 
-After Liaw et al., 2019, "HyperSched: Dynamic Resource Reallocation for Model Development on a Deadline": trials are
-begun while there is time for them to be compared; then fewer and fewer go on, the most promising ones, on more hosts.
+After Liaw et al., 2019, "HyperSched: Dynamic Resource Reallocation for Model Development on a Deadline": trials start
+while enough time is left to compare them; later, fewer and fewer trials continue, the most promising ones, on more
+hosts.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ class SharedFleetConfig:
 
 
 class Standing(NamedTuple):
-    """A trial that runs.
+    """A running trial.
 
     Attributes:
-        number: Its number.
-        hosts: How many hosts it has; those that are about to leave it among them.
-        value: Its last value of the objective, higher being better; None before the first.
+        number: The trial's number.
+        hosts: The number of its hosts, including those that are about to leave.
+        value: Its last value of the objective, where higher is better; None before the first.
     """
 
     number: int
@@ -47,11 +48,11 @@ class Standing(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """Who is to have what.
+    """The assignment of hosts to trials.
 
     Attributes:
-        hosts: How many hosts each trial is to have, by number.
-        stopped: Trials that make room for better ones.
+        hosts: Trial's number -> the number of hosts that the trial should have.
+        stopped: Trials to stop in favour of better ones.
     """
 
     hosts: dict[int, int]
@@ -60,11 +61,11 @@ class Shares(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """How many hosts a trial has.
+    """The limits for a trial's hosts.
 
     Attributes:
-        least: Those that it begins with.
-        most: It has never more.
+        least: The number of hosts that a trial begins with.
+        most: The largest number of hosts.
     """
 
     least: int
@@ -72,13 +73,13 @@ class Bounds:
 
 
 def has_room(standings: Sequence[Standing], config: SharedFleetConfig, bounds: Bounds, time_share: float) -> bool:
-    """Return whether another trial may begin.
+    """Return whether another trial may start.
 
     Args:
-        standings: The trials that run.
+        standings: The running trials.
         config: The fleet.
-        bounds: How many hosts a trial has.
-        time_share: The share of the time until the deadline that is over.
+        bounds: The limits for a trial's hosts.
+        time_share: The elapsed share of the time until the deadline.
     """
     taken = sum(max(one.hosts, bounds.least) for one in standings)
     if config.hosts - taken < bounds.least:
@@ -87,17 +88,17 @@ def has_room(standings: Sequence[Standing], config: SharedFleetConfig, bounds: B
 
 
 def shares(standings: Sequence[Standing], config: SharedFleetConfig, bounds: Bounds, time_share: float) -> Shares:
-    """Return how the hosts are to be shared now.
+    """Return how to assign the hosts now.
 
-    The better a trial's last value, the sooner it has all the hosts that it can use; nobody has fewer than it began
-    with. When the time for exploring is over, the number of trials falls evenly to one at the deadline, as far as the
-    hosts of those that are stopped are of use to the others.
+    Trials with better last values get their additional hosts first; no trial has fewer than it began with. After the
+    time for exploring, the number of trials falls evenly to one at the deadline, as long as the others can use the
+    hosts of stopped trials.
 
     Args:
-        standings: The trials that run.
+        standings: The running trials.
         config: The fleet.
-        bounds: How many hosts a trial has.
-        time_share: The share of the time until the deadline that is over.
+        bounds: The limits for a trial's hosts.
+        time_share: The elapsed share of the time until the deadline.
     """
     order = sorted(standings, key=lambda one: (-(one.value if one.value is not None else -math.inf), one.number))
     stopped: list[int] = []
@@ -117,5 +118,5 @@ def shares(standings: Sequence[Standing], config: SharedFleetConfig, bounds: Bou
 
 
 def _could_use(count: int, config: SharedFleetConfig, bounds: Bounds) -> bool:
-    """Return whether so many trials could use a host more than the fleet leaves them beside one further trial."""
+    """Return whether ``count`` trials could use more hosts than the fleet leaves them if one further trial runs."""
     return count * bounds.most > config.hosts - bounds.least

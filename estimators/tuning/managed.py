@@ -1,7 +1,7 @@
-"""A tuning job of a managed service: created there, then followed into its record, from its process.
+"""A tuning job of a managed service: this module creates it there and follows it into its record.
 
-It goes on there when this process ends, and another one follows it on. The record looks as that of a study of one's
-own: ``status.json`` and ``trials.json`` are what the service answers.
+If this process ends, the tuning job goes on at the service, and another process can follow it. The record has the same
+form as that of a local study: ``status.json`` and ``trials.json`` contain the service's answers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.tuning.record import COMPLETED, FAILED, PRUNED, RUNNING, STOPPED, TuningRecord
 from estimators.tuning.request import request_of
 
-#: Uploading and creating are tried so often where the error may pass.
+#: #: How often uploading and creating are tried after temporary errors.
 _ATTEMPTS = 4
 #: The longest wait after errors, in seconds.
 _LONGEST_S = 60.0
@@ -27,15 +27,15 @@ _STATUS = (
     "TrainingJobStatusCounters", "ObjectiveStatusCounters", "FailureReason", "TuningJobCompletionDetails",
     "ConsumedResources",
 )  # fmt: skip
-#: How the service calls a training job that is not over.
+#: #: The service's statuses of training jobs that have not ended.
 _NOT_OVER = ("InProgress", "Stopping")
 
 
 class ManagedTuning:
-    """One tuning job.
+    """One tuning job of the service.
 
     Args:
-        record: Its record, whose lock this process holds.
+        record: The tuning job's record; this process holds its lock.
     """
 
     def __init__(self, record: TuningRecord) -> None:
@@ -48,7 +48,7 @@ class ManagedTuning:
         self._stopped = False
 
     def run(self) -> None:
-        """Run the tuning job to its end."""
+        """Create the tuning job, unless it exists, and follow it to its end."""
         try:
             self._service = backends.load_service(self._options.backend).tuning_service(self._options)
         except FleetfitError as error:
@@ -60,7 +60,7 @@ class ManagedTuning:
     # --- creating ---
 
     def _create(self) -> bool:
-        """Upload the code and create the tuning job; returns whether it is there."""
+        """Upload the code and create the tuning job; return whether it was created."""
         if self.record.stop_file.exists():
             self._end("Stopped", "the tuning job was stopped")
             return False
@@ -74,7 +74,7 @@ class ManagedTuning:
                 self._service.upload(spec, self.record.template.source_dir)
                 self._service.create(request, float(self._status["CreationTime"]))
                 break
-            except Exception as error:  # noqa: BLE001 - every one is explained
+            except Exception as error:  # noqa: BLE001 - the service explains every error
                 text, passing = self._explained(error)
                 if not passing or attempt == _ATTEMPTS:
                     self._fail(f"the tuning job could not be created: {text}")
@@ -90,12 +90,12 @@ class ManagedTuning:
             time.sleep(self._wait(self._failures))
 
     def _look(self) -> bool:
-        """Ask how it stands; returns whether it is over."""
+        """Query the tuning job and write news into the record; return whether the tuning job is over."""
         trouble = self._pass_on_stop()
         try:
             answer = self._service.describe(self.spec.name)
             summaries = self._service.trials(self.spec.name) if answer is not None else []
-        except Exception as error:  # noqa: BLE001 - it goes on there, and so does this
+        except Exception as error:  # noqa: BLE001 - the tuning job goes on at the service, so does this process
             self._failures += 1
             self._note(unanswered=self._explained(error)[0])
             return False
@@ -106,23 +106,23 @@ class ManagedTuning:
         return self._take(answer, summaries, trouble)
 
     def _pass_on_stop(self) -> str | None:
-        """Stop the tuning job where that is asked for; returns why it could not be, which is tried again."""
+        """Stop the tuning job if that is requested; return why that failed, or None. A failed stop is tried again."""
         if self._stopped or not self.record.stop_file.exists():
             return None
         try:
             self._service.stop(self.spec.name)
-        except Exception as error:  # noqa: BLE001 - every one is explained
+        except Exception as error:  # noqa: BLE001 - the service explains every error
             return f"the tuning job could not be stopped: {self._explained(error)[0]}"
         self._stopped = True
         return None
 
     def _take(self, answer: Mapping[str, Any], summaries: list[dict[str, Any]], trouble: str | None) -> bool:
-        """Write what the service answers, where it is news; returns whether the tuning job is over.
+        """Write changes in the service's answer into the record; return whether the tuning job is over.
 
         Args:
-            answer: How it stands.
-            summaries: Its training jobs.
-            trouble: What the user should know of it.
+            answer: The description of the tuning job.
+            summaries: The summaries of its training jobs.
+            trouble: An error to show to the user, or None.
         """
         stopping = answer["HyperParameterTuningJobStatus"] in ("Stopping", "Stopped")
         numbers = {row["job"]: row["number"] for row in self._rows}
@@ -179,13 +179,13 @@ class ManagedTuning:
 
 
 def _row(number: int, item: Mapping[str, Any], metric: str, *, stopping: bool) -> dict[str, Any]:
-    """Return a training job's summary as a trial's row.
+    """Return the row of a trial, from the summary of its training job.
 
     Args:
-        number: The trial's.
+        number: The trial's number.
         item: The summary, as plain data.
         metric: The objective.
-        stopping: Whether the tuning job is being stopped, and so are its trials.
+        stopping: Whether the tuning job, and with it its trials, is being stopped.
     """
     status = item["TrainingJobStatus"]
     value = (item.get("FinalHyperParameterTuningJobObjectiveMetric") or {}).get("Value")

@@ -1,4 +1,4 @@
-"""What a tuning job would be, as data: ``HyperparameterTuner.plan()``."""
+"""The plan of a tuning job as data: ``HyperparameterTuner.plan()``."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from estimators.tuning.config import TuningSpec
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TuningPlan:
-    """A tuning job that has not been started. ``print(plan)`` shows it; in a notebook it is HTML.
+    """A tuning job that has not been started. ``print(plan)`` shows it as text, a notebook as HTML.
 
     Attributes:
-        spec: What is searched, and how.
-        request: It as a CreateHyperParameterTuningJob request; values whose names look secret are ``***``.
-        trial: What a trial would start, without the hyperparameters that are tuned.
+        spec: The spec of the search.
+        request: The CreateHyperParameterTuningJob request; values whose names look secret are ``***``.
+        trial: The plan of a trial, without the tuned hyperparameters.
     """
 
     spec: TuningSpec
@@ -28,7 +28,7 @@ class TuningPlan:
     trial: ClusterPlan
 
     def text(self) -> str:
-        """Return the plan as text: what is searched, and what a trial starts, or on SageMaker the request."""
+        """Return the plan as text: the search, and the processes of a trial or, on SageMaker, the request."""
         config = self.request["HyperParameterTuningJobConfig"]
         objective = config.get("HyperParameterTuningJobObjective") or {}
         fleet = self.spec.fleet

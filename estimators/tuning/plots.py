@@ -1,4 +1,4 @@
-"""What a study looks like as plots: its history, parallel coordinates, importance, learning curves."""
+"""Draws the plots of a study: history, parallel coordinates, importance, learning curves, shared hosts."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from estimators.results.plots import INK, Plot, style
 from estimators.tuning import ranges
 from estimators.tuning.record import TuningRecord
 
-#: More curves than this are no picture.
+#: #: The most curves in a plot.
 _MOST_CURVES = 64
-#: What an event of a job says of the number of its hosts.
+#: #: Kind of event of a job -> the change in the number of its hosts.
 _MOVES = {"host_added": 1, "host_left": -1, "host_lost": -1}
-#: A longer legend hides the picture.
+#: #: The most trials in a legend: a longer one would hide the plot.
 _MOST_NAMED = 12
 
 
 def history(record: TuningRecord) -> Plot:
-    """Draw every trial's value in the order of the trials, and the best so far."""
+    """Draw each trial's value in the order of the trials, and the best value so far."""
     spec = record.spec
     rows = [row for row in record.trials() if row["value"] is not None]
     if not rows:
@@ -47,7 +47,7 @@ def history(record: TuningRecord) -> Plot:
 
 
 def parallel(record: TuningRecord) -> Plot:
-    """Draw every trial as a line across its hyperparameters to its value; the better, the more opaque."""
+    """Draw each trial as a line across its hyperparameters to its value; better trials are more opaque."""
     spec = record.spec
     rows = [row for row in record.trials() if row["value"] is not None and row["state"] in ("Completed", "Pruned")]
     if len(rows) < 2:
@@ -90,7 +90,7 @@ def parallel(record: TuningRecord) -> Plot:
 
 
 def importance(record: TuningRecord) -> Plot:
-    """Draw how much of the objective's differences each hyperparameter explains."""
+    """Draw which share of the objective's variance each hyperparameter explains."""
     title = "Importance"
     try:
         from estimators.tuning import search
@@ -107,7 +107,7 @@ def importance(record: TuningRecord) -> Plot:
 
 
 def curves(record: TuningRecord) -> Plot:
-    """Draw what each trial reported of the objective, value by value."""
+    """Draw each trial's reported values of the objective."""
     spec = record.spec
     rows = [row for row in record.trials() if (row["reports"] or 0) > 1][-_MOST_CURVES:]
     if not rows:
@@ -131,7 +131,7 @@ def curves(record: TuningRecord) -> Plot:
 
 
 def fleet(record: TuningRecord) -> Plot:
-    """Draw which trials had how many hosts of a shared fleet, over time."""
+    """Draw how many hosts of a shared fleet each trial had over time."""
     title = "The fleet's hosts"
     found = hosts_over_time(record)
     if not found:
@@ -152,11 +152,11 @@ def fleet(record: TuningRecord) -> Plot:
 
 
 def hosts_over_time(record: TuningRecord) -> dict[int, list[tuple[float, int]]]:
-    """Return how many hosts each trial had, as its job's record has it.
+    """Return how many hosts each trial had over time, from its job's record.
 
     Returns:
-        Trial -> seconds since the tuning job's first host, and the hosts from then on; 0 at the trial's end. A trial
-        whose job's record has been removed is not there.
+        Trial -> pairs: seconds since the tuning job's first host, and the number of hosts from then on; 0 at the
+        trial's end. Trials whose job's record has been removed are missing.
     """
     changes: dict[int, list[tuple[int, int]]] = {}
     for row in record.trials():
@@ -181,7 +181,7 @@ def _hosts_at(rows: list[tuple[float, int]], second: float) -> int:
 
 
 def reported(record: TuningRecord, row: dict[str, Any]) -> list[float]:
-    """Return what a trial reported of the objective; none where its job's record has been removed."""
+    """Return the values of the objective that a trial reported; none if its job's record has been removed."""
     from estimators.tuning.trials import Follower
 
     job = JobRecord(jobs_folder(record.home) / row["job"])

@@ -1,8 +1,9 @@
-"""Population-based training: who goes on from whose checkpoint, with which hyperparameters. Pure.
+"""Population-based training: the origin and hyperparameters of each member of the next generation. Pure.
 
-A population trains in generations. After each, the worst members go on from the checkpoint of one of the best, with its
-hyperparameters changed a little; the others go on from their own with their own (Jaderberg et al., 2017, "Population
-Based Training of Neural Networks"). A member of a generation is a trial with a job of its own.
+A population trains in generations. After each generation, the worst members continue from the checkpoint of one of the
+best, with slightly changed hyperparameters. The others continue from their own checkpoints with unchanged
+hyperparameters (Jaderberg et al., 2017, "Population Based Training of Neural Networks"). A member of a generation is a
+trial with a job of its own.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from typing import Any, NamedTuple
 from estimators.tuning import ranges
 from estimators.tuning.config import PopulationConfig
 
-#: A number that is changed becomes so many times itself.
+#: #: The factors by which a changed number is multiplied.
 _FACTORS = (0.8, 1.2)
 
 
 class Member(NamedTuple):
-    """What a member of the next generation is made of.
+    """The origin of a member of the next generation.
 
     Attributes:
-        origin: The place of the trial whose checkpoint it goes on from.
-        changed: Whether its hyperparameters are to be changed.
+        origin: The index of the trial whose checkpoint the member continues from.
+        changed: Whether its hyperparameters change.
     """
 
     origin: int
@@ -32,13 +33,13 @@ class Member(NamedTuple):
 
 
 def successor(values: Sequence[float | None], member: int, config: PopulationConfig, draw: random.Random) -> Member:
-    """Return what a member of a generation is in the next one.
+    """Return the origin of a member in the next generation.
 
     Args:
-        values: The objective of each member of the generation, higher being better; None for one that failed.
-        member: The member.
-        config: The population's.
-        draw: What is random.
+        values: The objective of each member of the generation, where higher is better; None for a failed one.
+        member: The index of the member.
+        config: The population's configuration.
+        draw: The source of random numbers.
     """
     order = sorted(range(len(values)), key=lambda place: _worth(values[place]), reverse=True)
     share = max(1, math.floor(len(values) * config.quantile))
@@ -52,13 +53,13 @@ def successor(values: Sequence[float | None], member: int, config: PopulationCon
 def changed(
     parameters: Mapping[str, Any], parameter_ranges: Mapping[str, Any], config: PopulationConfig, draw: random.Random
 ) -> dict[str, Any]:
-    """Return a study's parameters, each a fifth smaller or larger, or drawn anew.
+    """Return changed parameters of a study: each one a fifth smaller or larger, or drawn anew.
 
     Args:
-        parameters: Those of the member that is copied.
+        parameters: The parameters of the member that is copied.
         parameter_ranges: The request's ``ParameterRanges``.
-        config: The population's.
-        draw: What is random.
+        config: The population's configuration.
+        draw: The source of random numbers.
     """
     found = dict(parameters)
     for name, kind, item in ranges.items(parameter_ranges):
@@ -75,7 +76,7 @@ def changed(
         value = min(max(value, low), high)
         if kind == "Integer":
             value = round(value)
-            if not anew and value == parameters[name]:  # a small number stays itself by a fifth more
+            if not anew and value == parameters[name]:  # a fifth of a small number rounds to no change
                 value = min(max(value + draw.choice((-1, 1)), int(low)), int(high))
         found[name] = value
     return found

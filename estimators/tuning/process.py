@@ -17,14 +17,15 @@ from estimators.job.errors import FleetfitError
 from estimators.records.private_files import give_back, is_full
 from estimators.tuning.record import TuningRecord, is_terminal
 
-#: A lock that is held for longer, in seconds, is another process's of the same tuning job.
+#: #: How long to retry a held lock, in seconds, and how often; a lock that is held longer belongs to the tuning job's
+#: process.
 _LOOKS_S, _PACE_S = 1.0, 0.01
-#: How long a tuning job waits where the disk is full, in seconds.
+#: #: How long a tuning job waits before it retries on a full disk, in seconds.
 _AGAIN_S = 2.0
 
 
 def _take(path: Path) -> int | None:
-    """Take the lock, or None where another process has it: for longer than readers do, who look whether it is free."""
+    """Acquire the lock, or return None if another process holds it for longer than readers need for a check."""
     until = time.monotonic() + _LOOKS_S
     while (lock := locks.take(path)) is None and time.monotonic() < until:
         time.sleep(_PACE_S)
@@ -32,7 +33,7 @@ def _take(path: Path) -> int | None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a tuning job's process; another one that runs already is left alone."""
+    """Run a tuning job's process; exit at once if another one already runs."""
     parser = argparse.ArgumentParser(prog="estimators.tuning.process", description=__doc__)
     parser.add_argument("--record", required=True, help="folder of the tuning job's record")
     arguments = parser.parse_args(argv)
@@ -48,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
         except (OSError, FleetfitError) as error:
             if not is_full(error):
                 raise
-            # What is on record is enough to go on from, once there is room: its trials go on meanwhile.
+            # # The record is sufficient to continue once there is space; meanwhile the trials go on.
             give_back(record.reserve_file)
             time.sleep(_AGAIN_S)
         else:

@@ -1,4 +1,4 @@
-"""The ranges that hyperparameters are searched in, under the names of the SageMaker SDK 2.x, and their request form."""
+"""The ranges of hyperparameters, with the names of the SageMaker SDK 2.x, and their form in requests."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from estimators.job.errors import ConfigurationError
 
 SCALING_TYPES = ("Auto", "Linear", "Logarithmic", "ReverseLogarithmic")
 
-#: The request's lists of ranges, by the kind of range.
+#: #: Kind of range -> the request's list of such ranges.
 LISTS = {
     "Integer": "IntegerParameterRanges",
     "Continuous": "ContinuousParameterRanges",
     "Categorical": "CategoricalParameterRanges",
 }
 
-#: With ``Auto`` a range is searched on a logarithmic scale if its ends are this far apart.
+#: #: With ``Auto``, a range is searched on a logarithmic scale if its ends differ by at least this factor.
 _AUTO_LOG_RATIO = 1000.0
 
 
 class ParameterRange:
-    """A range of numbers; use one of its classes.
+    """A range of numbers; use one of its subclasses.
 
     Args:
         min_value: The lowest value.
@@ -34,7 +34,7 @@ class ParameterRange:
             positive ranges that span a factor of 1,000, else linear.
 
     Raises:
-        ConfigurationError: the range is empty, or its ends are no numbers of its kind.
+        ConfigurationError: the range is empty, or its ends are not numbers of its kind.
     """
 
     __all_types__: ClassVar[tuple[str, ...]] = ("Continuous", "Categorical", "Integer")
@@ -62,14 +62,14 @@ class ParameterRange:
 
     @classmethod
     def cast_to_type(cls, value: Any) -> Any:
-        """Return a value as one of the range's type."""
+        """Convert a value to the range's type."""
         return float(value)
 
     def as_tuning_range(self, name: str) -> dict[str, Any]:
-        """Return the range as a CreateHyperParameterTuningJob request has it.
+        """Return the range in the form of a CreateHyperParameterTuningJob request.
 
         Args:
-            name: The hyperparameter.
+            name: The name of the hyperparameter.
         """
         return {
             "Name": name,
@@ -92,7 +92,7 @@ class IntegerParameter(ParameterRange):
 
     @classmethod
     def cast_to_type(cls, value: Any) -> int:
-        """Return a value as a whole number."""
+        """Convert a value to a whole number."""
         return int(value)
 
 
@@ -101,10 +101,10 @@ class CategoricalParameter(ParameterRange):
 
     Args:
         values: A list of values, or a single value. Scripts get the values with their types. The attribute ``values``
-            has them as texts, as in the SDK.
+            contains texts, as in the SDK.
 
     Raises:
-        ConfigurationError: there is no value, or a value is given twice.
+        ConfigurationError: no value is given, or a value is given twice.
     """
 
     __name__ = "Categorical"
@@ -121,12 +121,12 @@ class CategoricalParameter(ParameterRange):
         return f"CategoricalParameter({self.choices!r})"
 
     def is_valid(self, value: Any) -> bool:
-        """Return whether a value is one of the choices."""
+        """Return whether a value is among the choices."""
         return value in self.values or value in self.choices
 
     @classmethod
     def cast_to_type(cls, value: Any) -> str:
-        """Return a value as text."""
+        """Convert a value to text."""
         return str(value)
 
     def as_tuning_range(self, name: str) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def to_request(ranges: Mapping[str, ParameterRange], *, plain: bool) -> dict[str
         plain: Whether values are plain texts rather than JSON: for images with their own entry point.
 
     Raises:
-        ConfigurationError: a name is reserved or too long, or something is no range.
+        ConfigurationError: a name is reserved or too long, or a value is not a range.
     """
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in LISTS.values()}
     for name, given in ranges.items():
@@ -166,7 +166,7 @@ def from_request(request: Mapping[str, Any]) -> dict[str, ParameterRange]:
     """Return the ranges of a request's ``ParameterRanges``.
 
     Raises:
-        ConfigurationError: one is empty, given twice, or has ends that are no numbers.
+        ConfigurationError: a range is empty, given twice, or has ends that are not numbers.
     """
     found: dict[str, ParameterRange] = {}
     for name, kind, item in items(request):
@@ -195,7 +195,7 @@ def from_request(request: Mapping[str, Any]) -> dict[str, ParameterRange]:
 
 
 def items(request: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """Yield name, kind and form of every range of a request."""
+    """Yield the name, kind and form of every range of a request."""
     for kind, member in LISTS.items():
         for item in request.get(member) or ():
             yield str(item["Name"]), kind, item
@@ -207,13 +207,13 @@ def is_logarithmic(scaling: str, low: float, high: float) -> bool:
 
 
 def parse(text: str) -> ParameterRange:
-    """Read a range as the command line has it.
+    """Parse a range in the form of the command line.
 
-    ``0.1:0.9`` and ``1:8`` (whole numbers), ``log:1e-4:1e-1``, ``reverse:0.9:0.999``, ``linear:…``, and a choice:
-    ``sgd,adam``.
+    Examples: ``0.1:0.9``, ``1:8`` (whole numbers), ``log:1e-4:1e-1``, ``reverse:0.9:0.999``, ``linear:…``, and a
+    choice: ``sgd,adam``.
 
     Raises:
-        ConfigurationError: it is none of these.
+        ConfigurationError: the text has none of these forms.
     """
     parts = text.split(":")
     scales = {"log": "Logarithmic", "reverse": "ReverseLogarithmic", "linear": "Linear"}
@@ -235,10 +235,10 @@ def parse(text: str) -> ParameterRange:
 
 
 def check_name(name: Any) -> None:
-    """Refuse what cannot be a tuned hyperparameter's name.
+    """Raise an error if a name is not valid for a tuned hyperparameter.
 
     Raises:
-        ConfigurationError: it is no text, or belongs to the platform.
+        ConfigurationError: the name is not a text of 1 to 256 characters, or belongs to the platform.
     """
     if not isinstance(name, str) or not name or len(name) > 256:
         raise ConfigurationError(f"hyperparameter_ranges: {shown(name)} is not a hyperparameter name.")
@@ -247,7 +247,7 @@ def check_name(name: Any) -> None:
 
 
 def _decoded(text: str) -> Any:
-    """Return a value that is written as JSON with its type; other texts as they are."""
+    """Decode a value that is written as JSON; return other texts unchanged."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -258,7 +258,7 @@ def _decoded(text: str) -> Any:
 def _is_finite(value: Any) -> bool:
     try:
         return math.isfinite(value)
-    except OverflowError:  # a whole number that no float holds
+    except OverflowError:  # a whole number that is too large for a float
         return False
 
 

@@ -1,4 +1,4 @@
-"""Run an estimator's jobs as trials of Ray Tune: on a trial's own placement group, with its metrics and checkpoints."""
+"""Runs an estimator's jobs as trials of Ray Tune, in a trial's own placement group, with metrics and checkpoints."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ from estimators.job.errors import ConfigurationError
 from estimators.job.inputs import normalise_uri
 from estimators.job.request import RunOptions
 
-#: How long a checkpoint may be on its way from the host that has saved it, in seconds.
+#: #: How long to wait for a checkpoint to arrive from the host that saved it, in seconds.
 _COMING_S = 60.0
-#: From one look at a job's record to the next, in seconds.
+#: #: How often a job's record is polled, in seconds.
 _LOOK_S = 0.1
-#: How long the script of a trial that Tune ends has to save, in seconds.
+#: #: How long the script of a trial has to save when Tune ends the trial, in seconds.
 _GRACE_S = 5.0
-#: Options of the backend that a trial's placement group decides.
+#: #: Options of the backend that the placement group of a trial determines.
 _OF_THE_TRIAL = ("address", "placement_group", "labels")
 
 
 def trainable(estimator: Estimator, inputs: Any = None, *, metric: str) -> Any:
     """Return a trainable for ``ray.tune.Tuner``: each trial is a job of an estimator.
 
-    A trial's placement group has a bundle of one core for the trial itself, and one for each host. Its hyperparameters
-    are the estimator's and, over these, the trial's. Each value of the metric is a report of all that rank 0 has
-    reported. A checkpoint of the trial is the newest one of the script's ``Checkpointer``: a trial that resumes, or
-    copies another, restores it. A trial that ends has its job stopped.
+    A trial's placement group has a bundle of one core for the trial itself, and one for each host. The trial's
+    hyperparameters override the estimator's. Each value of the metric makes a report, with the last values of all
+    metrics of rank 0. The checkpoint of a trial is the newest one of the script's ``Checkpointer``; a trial that
+    resumes or copies another restores it. When a trial ends, its job is stopped.
 
     Args:
-        estimator: The estimator, of ``instance_type="ray"``. fleetfit, the code and local data have to be on the nodes.
+        estimator: The estimator, of ``instance_type="ray"``. fleetfit, the code and local data must exist on the nodes.
         inputs: As for ``fit()``.
-        metric: The metric whose every value is a report, such as one that comes at the end of each epoch.
+        metric: The metric whose values trigger reports, for example one that is reported at the end of each epoch.
 
     Returns:
         A subclass of ``ray.tune.Trainable`` with the resources that its trials need.
 
     Raises:
-        ConfigurationError: the estimator is for another instance type, is elastic, or has a cluster or a folder for
-            checkpoints of its own.
+        ConfigurationError: the estimator has another instance type, is elastic, or sets its own cluster or folder for
+            checkpoints.
     """
     if not isinstance(estimator, Estimator):
         raise ConfigurationError(f"trainable() takes an estimator, got a {type(estimator).__name__}.")
@@ -75,7 +75,7 @@ def trainable(estimator: Estimator, inputs: Any = None, *, metric: str) -> Any:
     from ray import tune
 
     class Trial(tune.Trainable):
-        """A job of the estimator."""
+        """A trial that runs a job of the estimator."""
 
         def setup(self, config: dict[str, Any]) -> None:
             self._trial = _Trial(found, data, config, metric)
@@ -92,7 +92,7 @@ def trainable(estimator: Estimator, inputs: Any = None, *, metric: str) -> Any:
         def cleanup(self) -> None:
             self._trial.close()
 
-    # Trials have working folders of their own.
+    # # Each trial has its own working folder, so relative paths would not work.
     found, data = _with_absolute_paths(estimator), _absolute(inputs)
     processes = strategy.ranks_per_host if strategy is not None else 1
     bundles = [{"CPU": 1.0}, *[options.bundle(processes)] * settings.instance_count]
@@ -118,10 +118,10 @@ class _Trial:
     """The job of one trial, and its checkpoints.
 
     Args:
-        estimator: Makes it.
-        inputs: Its data.
+        estimator: The estimator that starts the job.
+        inputs: The job's data.
         config: The trial's hyperparameters.
-        metric: Whose values are reports.
+        metric: The metric whose values trigger reports.
     """
 
     def __init__(self, estimator: Estimator, inputs: Any, config: Mapping[str, Any], metric: str) -> None:
@@ -134,15 +134,15 @@ class _Trial:
         self._job: TrainingJob | None = None
         self._values: dict[str, float] = {}
         self._pending: list[dict[str, Any]] = []
-        #: The number of the last checkpoint of which the job has told.
+        #: #: The number of the newest checkpoint that the job has reported.
         self._saved = -1
 
     def report(self) -> dict[str, Any]:
-        """Wait for the next value of the metric; return all that rank 0 has reported by then.
+        """Wait for the next value of the metric, and return the last values of all metrics of rank 0.
 
         Raises:
             TrainingJobError: the job failed.
-            ConfigurationError: it is over, and the metric never came.
+            ConfigurationError: the job has ended without a value of the metric.
         """
         if self._job is None:
             self._job = self._estimator.fit(self._inputs, wait=False, logs=False)
@@ -151,7 +151,7 @@ class _Trial:
             over = self._job.status.is_terminal
             self._read()
             if over and not self._pending:
-                self._job.wait(logs=False)  # raises what it failed of
+                self._job.wait(logs=False)  # raises the job's failure
                 if self._metric not in self._values:
                     raise ConfigurationError(f"the trial's job has ended without reporting {self._metric!r}.")
                 return {**self._values, "done": True}
@@ -169,7 +169,7 @@ class _Trial:
                         self._pending.append(dict(self._values))
 
     def save(self, target: Path) -> None:
-        """Copy the newest checkpoint, once it has come from its host."""
+        """Copy the newest checkpoint, after waiting until it has arrived from its host."""
         until = time.monotonic() + _COMING_S
         while self._saved > max(map(_serial, self._checkpoints()), default=-1) and time.monotonic() < until:
             time.sleep(_LOOK_S)
@@ -177,19 +177,19 @@ class _Trial:
             try:
                 shutil.copytree(self._folder / name, target / name)
                 break
-            except (OSError, shutil.Error):  # newer ones came, and the job has removed it
+            except (OSError, shutil.Error):  # newer checkpoints have come, and the job has removed this one
                 shutil.rmtree(target / name, ignore_errors=True)
-        (target / "fleetfit").touch()  # Tune takes no empty folder
+        (target / "fleetfit").touch()  # Tune rejects an empty folder
 
     def load(self, source: Path) -> None:
-        """Have the job begin with a checkpoint; one that runs is stopped."""
+        """Set the checkpoint that the next job begins with; stop a running job."""
         self._stop()
         for path in source.iterdir():
             if saved.CHECKPOINT.fullmatch(path.name):
                 shutil.copytree(path, self._folder / path.name, dirs_exist_ok=True)
 
     def close(self) -> None:
-        """Stop the job."""
+        """Stop the job and remove its folder."""
         self._stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -1,8 +1,8 @@
 """A tuning job's record: ``$FLEETFIT_HOME/tuning/<name>/``.
 
-``tuning.json`` is the spec, ``request.json`` SageMaker's form of it, ``template/`` what every trial's job is made of (a
-job's record without a status of its own), ``study.journal`` Optuna's journal, which is the truth about the trials, and
-``status.json`` and ``trials.json`` what readers see of it. The process that owns the study holds the lock.
+``tuning.json`` is the spec, and ``request.json`` its SageMaker form. ``template/`` is the template of every trial's
+job: a job's record without a status. ``study.journal`` is Optuna's journal, the authoritative state of the trials;
+``status.json`` and ``trials.json`` are written from it for readers. The process that owns the study holds the lock.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ TERMINAL = ("Completed", "Failed", "Stopped")
 
 
 class TuningRecord:
-    """The record of one tuning job; readers see whole files.
+    """The record of one tuning job; readers see complete files.
 
     Attributes:
-        path: Its folder.
+        path: The record's folder.
     """
 
     def __init__(self, path: Path) -> None:
@@ -49,10 +49,10 @@ class TuningRecord:
 
     @classmethod
     def stage(cls, name: str, home: str | Path | None = None) -> TuningRecord:
-        """Make a record that nobody sees, to be filled and then put in its place by :meth:`publish`.
+        """Create an invisible record, to be filled and then made visible by :meth:`publish`.
 
         Raises:
-            ConfigurationError: SageMaker would refuse the name.
+            ConfigurationError: SageMaker would reject the name.
             JobExistsError: the name is taken.
             RecordError: the folder cannot be written.
         """
@@ -74,7 +74,7 @@ class TuningRecord:
         return cls(aside)
 
     def publish(self, name: str) -> None:
-        """Put a staged record in its place, which only one creator can do.
+        """Move a staged record to its final place, atomically: only one creator succeeds.
 
         Raises:
             JobExistsError: the name is taken.
@@ -90,15 +90,15 @@ class TuningRecord:
         self.path = path
 
     def discard(self) -> None:
-        """Remove a record that was staged."""
+        """Remove a staged record."""
         remove_tree(self.path, ignore_errors=True)
 
     @classmethod
     def open(cls, name: str, home: str | Path | None = None) -> TuningRecord:
-        """Find a tuning job's record.
+        """Open a tuning job's record.
 
         Raises:
-            JobNotFoundError: there is none; the message has the nearest name.
+            JobNotFoundError: the name has no record; the message suggests the nearest name.
         """
         path = tuning_folder(home) / str(name)
         if not isinstance(name, str) or not _NAME.fullmatch(name) or not path.is_dir():
@@ -109,47 +109,47 @@ class TuningRecord:
 
     @property
     def name(self) -> str:
-        """The tuning job's name."""
+        """Return the tuning job's name."""
         return self.path.name
 
     @property
     def home(self) -> Path:
-        """The folder that ``FLEETFIT_HOME`` names."""
+        """Return the folder that ``FLEETFIT_HOME`` names."""
         return self.path.parent.parent
 
     @property
     def template(self) -> JobRecord:
-        """What the trials' jobs are made of."""
+        """Return the template of the trials' jobs."""
         return JobRecord(self.path / "template")
 
     @property
     def journal(self) -> Path:
-        """Optuna's journal of the study."""
+        """Return the path of Optuna's journal of the study."""
         return self.path / "study.journal"
 
     @property
     def log(self) -> Path:
-        """What the process itself printed."""
+        """Return the path of the process's own output."""
         return self.path / "tuner.log"
 
     @property
     def lock_file(self) -> Path:
-        """Held by the process that owns the study."""
+        """Return the path of the lock, which the process that owns the study holds."""
         return self.path / "lock"
 
     @property
     def reserve_file(self) -> Path:
-        """Space of the disk that is kept for what has to be written when there is no other."""
+        """Return the path of the file that reserves disk space for writes on a full disk."""
         return self.path / ".reserve"
 
     @property
     def stop_file(self) -> Path:
-        """There when the tuning job is to be stopped."""
+        """Return the path of a file that exists if the tuning job is to be stopped."""
         return self.path / "stop"
 
     @property
     def is_managed(self) -> bool:
-        """Whether the tuning job lives on a service of somebody else's, and is only followed from here."""
+        """Return whether the tuning job runs on a managed service, and is only followed from here."""
         options = JobOptions.from_dict(self.template.read_options())
         fleet = fleets.find(options.backend)
         return fleet is not None and fleet.capabilities.managed
@@ -159,24 +159,24 @@ class TuningRecord:
         return locks.is_held(self.lock_file)
 
     def read(self, name: str) -> Any:
-        """Return what a JSON file of the record holds; an empty dict where there is none."""
+        """Return the content of a JSON file of the record; an empty dict if the file does not exist."""
         return files.read_json(self.path / f"{name}.json")
 
     def write(self, name: str, value: Any) -> None:
         """Replace a JSON file of the record.
 
         Raises:
-            RecordError: it cannot be written.
+            RecordError: the file cannot be written.
         """
         replace_json(self.path / f"{name}.json", value, self.reserve_file)
 
     @property
     def spec(self) -> TuningSpec:
-        """What was asked for."""
+        """Return the spec of the tuning job."""
         return rules.from_dict(TuningSpec, self.read("tuning")["spec"])  # type: ignore[no-any-return]
 
     def status(self) -> dict[str, Any]:
-        """Return DescribeHyperParameterTuningJob's variable part, as its process last wrote it."""
+        """Return the status, DescribeHyperParameterTuningJob's variable part, as the process last wrote it."""
         found: dict[str, Any] = self.read("status")
         return found
 
@@ -186,19 +186,19 @@ class TuningRecord:
         return found
 
     def ask_to_stop(self) -> None:
-        """Have the process stop the trials and end."""
+        """Request that the process stops the trials and ends."""
         with explained(self.stop_file, "write"):
             os.close(os.open(self.stop_file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
     def log_tail(self, size: int = 2000) -> str:
-        """Return the end of what the process printed."""
+        """Return the end of the process's own output."""
         with contextlib.suppress(OSError):
             return self.log.read_bytes()[-size:].decode("utf-8", "replace").strip()
         return ""
 
 
 def is_terminal(status: dict[str, Any]) -> bool:
-    """Return whether a tuning job is over."""
+    """Return whether a tuning job has ended."""
     return status.get("HyperParameterTuningJobStatus") in TERMINAL
 
 

@@ -1,4 +1,4 @@
-"""A tuning job as SageMaker's CreateHyperParameterTuningJob request. Pure."""
+"""Converts a tuning job to SageMaker's CreateHyperParameterTuningJob request. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from estimators.job.secrets import mask_request
 from estimators.tuning.config import SAGEMAKER_STRATEGIES, TuningSpec
 from estimators.tuning.trials import FLEET
 
-#: Members of a training job's definition that a training job's request has under the same name.
+#: #: Members that a training job's definition and a training job's request have in common.
 _SHARED = (
     "AlgorithmSpecification",
     "CheckpointConfig",
@@ -25,10 +25,10 @@ _SHARED = (
     "StoppingCondition",
     "VpcConfig",
 )
-#: Members of a trial's request that a tuning job's definition does not have.
+#: #: Members of a trial's request that the definition does not have.
 _NOT_DEFINED = ("TrainingJobName", "HyperParameters", "Tags", "ExperimentConfig")
 
-#: The hyperparameter by which SageMaker tells scripts the objective; no trial's request asks for it.
+#: #: The hyperparameter in which SageMaker passes the objective to scripts; a trial's request must not set it.
 _OBJECTIVE = "_tuning_objective_metric"
 
 
@@ -36,7 +36,7 @@ def request_of(spec: TuningSpec, trial_request: Mapping[str, Any], *, masked: bo
     """Return a tuning job as a request.
 
     Args:
-        spec: What is searched.
+        spec: The spec of the search.
         trial_request: The CreateTrainingJob request of a trial.
         masked: Whether values whose names look secret are ``***``.
     """
@@ -56,13 +56,13 @@ def request_of(spec: TuningSpec, trial_request: Mapping[str, Any], *, masked: bo
 def trial_request_of(
     name: str, definition: Mapping[str, Any], tuning: TuningSpec, tags: Sequence[Mapping[str, str]] | None = None
 ) -> dict[str, Any]:
-    """Return the CreateTrainingJob request that every trial of a tuning job has but for its hyperparameters.
+    """Return the CreateTrainingJob request of a tuning job's trials, without the tuned hyperparameters.
 
     Args:
         name: The tuning job's name.
-        definition: Its ``TrainingJobDefinition``.
-        tuning: What is searched.
-        tags: Its tags.
+        definition: The tuning job's ``TrainingJobDefinition``.
+        tuning: The spec of the search.
+        tags: The tuning job's tags.
     """
     request = {member: definition[member] for member in _SHARED if definition.get(member) is not None}
     request["ResourceConfig"] = resources_of(definition)
@@ -76,7 +76,7 @@ def trial_request_of(
 
 
 def resources_of(definition: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the hosts of every trial: those asked for, or the first choice of several."""
+    """Return the hosts of every trial: the requested ones, or the first choice of several."""
     flexible = definition.get("HyperParameterTuningResourceConfig")
     if definition.get("ResourceConfig") is not None or flexible is None:
         return dict(definition.get("ResourceConfig") or {})
@@ -86,10 +86,10 @@ def resources_of(definition: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_managed(spec: TuningSpec, instance_type: str | None) -> None:
-    """Refuse by name what a managed service's tuning jobs do not have.
+    """Raise an error for features that the tuning jobs of a managed service do not have.
 
     Raises:
-        UnsupportedError: with the reason and the remedy.
+        UnsupportedError: the spec uses such a feature; the message has a remedy.
     """
     where = f"instance_type {instance_type!r}"
     if spec.strategy not in SAGEMAKER_STRATEGIES:

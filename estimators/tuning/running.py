@@ -1,4 +1,4 @@
-"""Start, find, stop and await tuning jobs. One whose process was killed goes on where somebody waits for it."""
+"""Starts, finds, stops and waits for tuning jobs; restarts the killed process of a job that a caller waits for."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from estimators.records.record import JobRecord
 from estimators.tuning.config import TuningSpec
 from estimators.tuning.record import TuningRecord, is_terminal
 
-#: How often a waiting caller looks, in seconds.
+#: #: How often a waiting caller polls, in seconds.
 POLL_SECONDS = 0.1
-#: A process that ends this soon, so many times, is not started again.
+#: #: A process is not restarted after more than :data:`_TRIES` starts within this many seconds.
 _SOON = 20.0
 _TRIES = 3
 
-#: Processes that this one started, kept so that they are reaped.
+#: #: Processes that this process has started, kept so that they are reaped.
 _processes: list[tuple[Path, subprocess.Popen[bytes]]] = []
 
 
 def check_possible(spec: TuningSpec, home: str | Path | None = None) -> None:
-    """Refuse to start a study without Optuna, or without the tuning jobs that it is to start with.
+    """Raise an error if Optuna is missing, or a parent of the warm start.
 
     Args:
-        spec: What is searched.
-        home: Instead of ``$FLEETFIT_HOME``.
+        spec: The spec of the search.
+        home: The folder to use instead of ``$FLEETFIT_HOME``.
 
     Raises:
-        UnsupportedError: it is not installed.
+        UnsupportedError: Optuna is not installed.
         JobNotFoundError: a parent of the warm start does not exist.
     """
     from importlib.util import find_spec
@@ -57,19 +57,19 @@ def create(
     env: Mapping[str, str] | None = None,
     own: Mapping[str, Any] | None = None,
 ) -> TuningRecord:
-    """Put a tuning job on record and start its process.
+    """Create the record of a tuning job and start its process.
 
     Args:
-        spec: What is searched.
-        fill: Fills the template that it is given.
+        spec: The spec of the search.
+        fill: Fills the template, which it gets as an argument.
         estimator: The class of the estimator, for :meth:`HyperparameterTuner.attach`.
-        request: SageMaker's form of it all.
-        home: Instead of ``$FLEETFIT_HOME``.
+        request: SageMaker's form of the tuning job.
+        home: The folder to use instead of ``$FLEETFIT_HOME``.
         env: The process's environment, which the trials inherit; default: this process's.
-        own: What else its process has to know.
+        own: Further values for its process, kept in the status.
 
     Raises:
-        ConfigurationError: the name is not possible.
+        ConfigurationError: the name is not valid.
         JobExistsError: the name is taken.
         RecordError: the record cannot be written.
         BackendError: the process cannot be started.
@@ -107,10 +107,10 @@ def create(
 
 
 def start(record: TuningRecord, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-    """Start the process of a tuning job; where one runs already, the new one ends at once.
+    """Start the process of a tuning job; if one already runs, the new one exits at once.
 
     Raises:
-        BackendError: it cannot be started.
+        BackendError: the process cannot be started.
     """
     command = [*launch.boot("estimators.tuning.process"), "--record", str(record.path)]
     _processes[:] = [(path, process) for path, process in _processes if process.poll() is None]
@@ -128,17 +128,17 @@ def start(record: TuningRecord, env: Mapping[str, str] | None = None) -> subproc
 
 
 def ensure(record: TuningRecord, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes] | None:
-    """Go on with a tuning job that is not over and that no process owns; returns the new process."""
+    """Restart the process of a tuning job that has neither ended nor an owner; return the new process, or None."""
     if is_terminal(record.status()) or record.is_supervised():
         return None
     return start(record, env)
 
 
 def revive(record: TuningRecord, env: Mapping[str, str] | None = None) -> None:
-    """Go on with a tuning job whose process was killed, but not at once with one that keeps ending; for who asks often.
+    """Restart a tuning job's killed process, unless it ended a short time ago; for callers that call this often.
 
     Raises:
-        BackendError: it cannot be started.
+        BackendError: the process cannot be started.
     """
     if is_terminal(record.status()) or _comes_up(record) or record.is_supervised():
         return
@@ -149,7 +149,7 @@ def revive(record: TuningRecord, env: Mapping[str, str] | None = None) -> None:
 
 
 def stop(record: TuningRecord, env: Mapping[str, str] | None = None) -> None:
-    """Stop a tuning job: its trials are stopped, and it ends; does not wait. One that is over is left alone."""
+    """Stop a tuning job and its trials without waiting; do nothing if it has ended."""
     if not is_terminal(record.status()):
         record.ask_to_stop()
         ensure(record, env)
@@ -161,20 +161,20 @@ def wait(
     timeout: float | None = None,
     env: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Wait until a tuning job is over.
+    """Wait until a tuning job has ended, and return its status.
 
     Args:
-        record: Its record.
-        changed: Called when there is something new on record.
-        timeout: Seconds after which waiting is given up; the tuning job goes on.
-        env: The environment of its process, where another one has to be started.
+        record: The tuning job's record.
+        changed: Called when the record has changed.
+        timeout: Seconds after which to stop waiting; the tuning job goes on.
+        env: The environment of its process if that has to be restarted.
 
     Returns:
-        Its status.
+        The tuning job's status.
 
     Raises:
-        JobUnreachableError: its process ends again and again.
-        TimeoutError: it is not over after ``timeout`` seconds.
+        JobUnreachableError: the tuning job's process ends repeatedly.
+        TimeoutError: the tuning job has not ended after ``timeout`` seconds.
     """
     deadline = time.monotonic() + timeout if timeout is not None else None
     stamp: Any = None
@@ -201,5 +201,5 @@ def wait(
 
 
 def _comes_up(record: TuningRecord) -> bool:
-    """Return whether a process that we started is on its way, and does not have the lock yet."""
+    """Return whether a process that this one has started is alive; it may not hold the lock yet."""
     return any(process.poll() is None for path, process in _processes if path == record.path)

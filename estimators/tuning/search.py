@@ -1,4 +1,4 @@
-"""The study, which is Optuna's: sampler, pruner, and a journal that survives SIGKILL. Imported by its process only."""
+"""Optuna's part of the study: sampler, pruner, and a journal that survives SIGKILL. Only its process imports this."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from estimators.tuning.config import TuningSpec
 optuna.logging.set_verbosity(logging.WARNING)
 warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
 
-#: So many points that no trial has are enough to choose one by chance.
+#: #: How many unused points are listed to choose one at random.
 _NEW_POINTS = 10_000
-#: A median of fewer trials stops none.
+#: #: The number of trials before the median stops any.
 _MEDIAN_OF = 4
 
 
 class _OneWriter(JournalFileSymlinkLock):
-    """No lock: whoever opens the journal holds the record's, which the kernel releases however its holder ends."""
+    """A lock without effect: opening the journal requires the record's lock, which the kernel always releases."""
 
     def acquire(self) -> bool:
         return True
@@ -40,11 +40,11 @@ class _OneWriter(JournalFileSymlinkLock):
 
 
 def open_study(journal: Path, spec: TuningSpec) -> optuna.Study:
-    """Open a study, or begin it.
+    """Open a study, or create it.
 
     Args:
-        journal: Its file; a line that a killed writer has left unfinished is cut off.
-        spec: What is searched, and how.
+        journal: The study's file; an incomplete last line of a killed writer is removed.
+        spec: The spec of the search.
     """
     _cut_torn_line(journal)
     storage = JournalStorage(JournalFileBackend(str(journal), lock_obj=_OneWriter(str(journal))))
@@ -56,7 +56,7 @@ def open_study(journal: Path, spec: TuningSpec) -> optuna.Study:
         pruner=_pruner(spec),
     )
     seed = spec.random_seed
-    if seed is not None:  # of a study that goes on: not the numbers again that its first trials had
+    if seed is not None:  # a continued study must not repeat the random numbers of its first trials
         seed = (seed + 7919 * len(study.get_trials(deepcopy=False))) % (1 << 31)
     study.sampler = _sampler(spec, seed)
     return study
@@ -85,14 +85,14 @@ def _pruner(spec: TuningSpec) -> optuna.pruners.BasePruner:
 
 
 def suggest(trial: Trial, parameter_ranges: Mapping[str, Any]) -> dict[str, str]:
-    """Choose a trial's hyperparameters; of a trial that has them already, return them.
+    """Choose a trial's hyperparameters, or return those that it already has.
 
     Args:
-        trial: The trial; what is chosen is in the journal afterwards.
+        trial: The trial; the choice is written into the journal.
         parameter_ranges: The request's ``ParameterRanges``.
 
     Returns:
-        The hyperparameters as a job's request has them.
+        The hyperparameters in the form of a job's request.
     """
     found: dict[str, str] = {}
     for name, kind, item in ranges.items(parameter_ranges):
@@ -110,13 +110,13 @@ def suggest(trial: Trial, parameter_ranges: Mapping[str, Any]) -> dict[str, str]
 def _float(trial: Trial, name: str, item: Mapping[str, Any]) -> float:
     low, high = float(item["MinValue"]), float(item["MaxValue"])
     scaling = item.get("ScalingType") or "Auto"
-    if scaling == "ReverseLogarithmic":  # the distance from 1 is what is searched
+    if scaling == "ReverseLogarithmic":  # the distance from 1 is searched
         return 1.0 - trial.suggest_float(name, 1.0 - high, 1.0 - low, log=True)
     return trial.suggest_float(name, low, high, log=ranges.is_logarithmic(scaling, low, high))
 
 
 def as_parameters(values: Mapping[str, str], parameter_ranges: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return hyperparameters of a request as the study's own parameters; None where one is outside of its range."""
+    """Return hyperparameters of a request as parameters of the study; None if one is missing or out of its range."""
     found: dict[str, Any] = {}
     for name, kind, item in ranges.items(parameter_ranges):
         text = values.get(name)
@@ -141,7 +141,7 @@ def as_parameters(values: Mapping[str, str], parameter_ranges: Mapping[str, Any]
 
 
 def enqueue_grid_point(study: optuna.Study, spec: TuningSpec) -> None:
-    """Have the next trial of a grid search take the next point that no trial has."""
+    """Enqueue the next point of a grid search that no trial has."""
     trials = study.get_trials(deepcopy=False)
     if any(trial.state == TrialState.WAITING for trial in trials):
         return
@@ -152,7 +152,7 @@ def enqueue_grid_point(study: optuna.Study, spec: TuningSpec) -> None:
 
 
 def size(parameter_ranges: Mapping[str, Any]) -> int | None:
-    """Return how many points a search space has; None if some range is continuous."""
+    """Return how many points a search space has; None if a range is continuous."""
     choices = _choices(parameter_ranges)
     return math.prod(len(values) for values in choices.values()) if choices is not None else None
 
@@ -160,13 +160,13 @@ def size(parameter_ranges: Mapping[str, Any]) -> int | None:
 def enqueue_new_point(
     study: optuna.Study, parameter_ranges: Mapping[str, Any], taken: Collection[tuple[str, ...]], draw: random.Random
 ) -> None:
-    """Have the next trial take a point by chance that none has: there must be one, in a space that is not continuous.
+    """Enqueue a random point that no trial has; the space must be discrete and have such a point.
 
     Args:
         study: The study.
         parameter_ranges: The request's ``ParameterRanges``.
-        taken: The points that trials have, each as its values' texts in the order of the ranges.
-        draw: The source of chance.
+        taken: The points of the trials, each as the texts of its values in the order of the ranges.
+        draw: The source of random numbers.
     """
     choices = _choices(parameter_ranges) or {}
     points = itertools.islice(itertools.product(*choices.values()), len(taken) + _NEW_POINTS)
@@ -199,14 +199,14 @@ def _cut_torn_line(journal: Path) -> None:
 
 
 def importances(spec: TuningSpec, rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return how much of the objective's differences each hyperparameter explains: shares of 1.
+    """Return which share of the objective's variance each hyperparameter explains, from 0 to 1.
 
     Args:
-        spec: The study's.
-        rows: Its trials, as on record.
+        spec: The study's spec.
+        rows: The rows of its trials.
 
     Returns:
-        Empty where there are too few completed trials to tell.
+        The shares; empty if too few trials have completed.
     """
     study = optuna.create_study(direction="maximize" if spec.maximize else "minimize")
     values = []

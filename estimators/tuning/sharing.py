@@ -1,4 +1,4 @@
-"""Shares a fleet among the trials of a study while they run: asks their jobs to grow and to shrink."""
+"""Shares a fleet among the running trials of a study: requests that their jobs grow or shrink."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from estimators.tuning.fleet import Bounds, SharedFleetConfig, Shares, Standing,
 if TYPE_CHECKING:
     from estimators.tuning.study import Running
 
-#: Hosts change their trials so many times until the deadline at most, but for trials that begin or end.
+#: #: How often hosts are reassigned at most until the deadline, apart from starts and ends of trials.
 _CHANGES = 30
-#: From one look at the trials' hosts to the next, in seconds.
+#: #: How often the trials' hosts are checked, in seconds.
 _LOOK_S = 0.5
 
 
 class Sharing:
-    """The fleet of one study.
+    """The shared fleet of one study.
 
     Args:
         config: The fleet.
-        bounds: How many hosts a trial has.
+        bounds: The limits for a trial's hosts.
         began: When the study began, in seconds since the epoch.
-        lasts_s: Seconds from then to the deadline.
-        tell: Told why hosts could not be moved; None where they could.
+        lasts_s: Seconds from the beginning to the deadline.
+        tell: Called with the reason if hosts could not be moved, else with None.
     """
 
     def __init__(
@@ -45,26 +45,26 @@ class Sharing:
         self._lasts_s = lasts_s
         self._tell = tell
         self._looked_at = self._shared_at = 0.0
-        #: How many hosts each trial has, those that are about to leave it among them, as of the last look.
+        #: #: How many hosts each trial had at the last check, including those that are about to leave.
         self.hosts: dict[int, int] = {}
         self._shared_among: frozenset[int] = frozenset()
         self._wanted = Shares({}, ())
 
     @property
     def time_share(self) -> float:
-        """The share of the time that is over."""
+        """Return the elapsed share of the time until the deadline."""
         return (time.time() - self._began) / self._lasts_s
 
     def has_room(self, running: Mapping[int, Running], values: Mapping[int, float | None]) -> bool:
-        """Return whether another trial may begin."""
+        """Return whether another trial may start."""
         return has_room(self._standings(running, values), self._config, self._bounds, self.time_share)
 
     def share(self, running: Mapping[int, Running], values: Mapping[int, float | None]) -> tuple[int, ...]:
-        """Move hosts to where they are wanted; returns the trials that are to be stopped.
+        """Move hosts between trials; return the trials to stop.
 
         Args:
-            running: The trials that run, by number.
-            values: The last value of each, higher being better.
+            running: The running trials, by number.
+            values: The last value of each trial, where higher is better.
         """
         now = time.monotonic()
         if now - self._looked_at < _LOOK_S:
@@ -80,7 +80,7 @@ class Sharing:
         return self._wanted.stopped
 
     def _move(self, running: Mapping[int, Running], standings: list[Standing]) -> None:
-        """Have hosts leave where there are too many; bring them where they lack, as far as others have left."""
+        """Remove hosts from trials that have too many; add free hosts to trials that have too few."""
         free = self._config.hosts - sum(max(one.hosts, self._bounds.least) for one in standings)
         trouble: str | None = None
         for number, wanted in self._wanted.hosts.items():
@@ -88,7 +88,7 @@ class Sharing:
                 continue
             job = TrainingJob(running[number].record)
             if not job.membership:
-                continue  # it is starting
+                continue  # the job is starting
             there = len(staying(job))
             size = wanted if wanted < there else there + min(wanted - there, max(0, free))
             if size == there:
@@ -96,7 +96,7 @@ class Sharing:
             try:
                 resize(job, size)
                 free -= max(0, size - there)
-            except (ConfigurationError, JobUnreachableError) as error:  # it is tried again
+            except (ConfigurationError, JobUnreachableError) as error:  # tried again at the next check
                 trouble = f"training job {job.name}: {error}"
         self._tell(trouble)
 

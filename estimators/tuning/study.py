@@ -1,8 +1,8 @@
-"""A tuning job on hosts of one's own: owns the study and starts the trials, in :mod:`estimators.tuning.process`.
+"""Runs a tuning job on the user's own hosts: owns the study and starts the trials, in :mod:`estimators.tuning.process`.
 
-What it does it can do again: a trial is in the journal with its hyperparameters before its job is started, and the
-job's name follows from the trial's number. So whoever goes on after a SIGKILL finds every trial, those that have ended
-meanwhile among them.
+Every step can be repeated: a trial is in the journal with its hyperparameters before its job is started, and the job's
+name follows from the trial's number. After a SIGKILL, a new process therefore finds every trial, including those that
+have ended meanwhile.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from estimators.tuning.fleet import Bounds
 from estimators.tuning.record import COMPLETED, FAILED, PRUNED, RUNNING, STOPPED, TuningRecord
 from estimators.tuning.sharing import Sharing
 
-#: Between two looks at the trials' records, in seconds.
+#: #: How often the trials' records are polled, in seconds.
 _PACE = 0.03
-#: Why trials are stopped when their fleet's time is over.
+#: #: The reason for stopping trials at the deadline of their fleet.
 _DEADLINE = "the deadline was reached"
-#: The first so many trials all failing end the study.
+#: #: The study fails if this many first trials all fail.
 _FIRST_FAILURES = 5
-#: Converged: so many trials in a row without an improvement by this share.
+#: #: The study has converged after this many trials in a row without an improvement by this share.
 _CONVERGED_AFTER = 10
 _CONVERGED_SHARE = 1e-3
 
 
-#: How often a trial that the disk has no room for is tried again, in seconds.
+#: #: How often the start of a trial is retried on a full disk, in seconds.
 _AGAIN_S = 2.0
 
 
 class Running:
-    """A trial whose job runs."""
+    """A trial with a running job."""
 
     def __init__(self, trial: Trial, record: JobRecord, objective: str, row: dict[str, Any]) -> None:
         self.trial = trial
@@ -55,10 +55,10 @@ class Running:
         self.row = row
         self.follower = trials.Follower(record, objective)
         self.stamp: object = None
-        #: Why it has been told to stop.
+        #: #: The reason for which the trial was told to stop, or None.
         self.stopping: str | None = None
         self.revived = False
-        #: Of an objective that is a goal: after how many seconds of training it was reached.
+        #: #: For an objective that is a goal: the seconds of training until it was reached.
         self.reached: float | None = None
 
 
@@ -66,7 +66,7 @@ class Tuning:
     """One tuning job: the loop over its trials.
 
     Args:
-        record: Its record, whose lock this process holds.
+        record: The tuning job's record; this process holds its lock.
     """
 
     def __init__(self, record: TuningRecord) -> None:
@@ -79,12 +79,12 @@ class Tuning:
         self.completion = TuningJobCompletionCriteriaConfig.from_job_desc(self.spec.completion)
         self.rows: dict[int, dict[str, Any]] = {}
         self.running: dict[int, Running] = {}
-        #: Trials that are in the journal and whose jobs wait for room on the disk, and when they are tried again.
+        #: #: Trials in the journal whose jobs cannot start because the disk is full, and the time of the next try.
         self.unstarted: list[tuple[Trial, dict[str, Any], int]] = []
         self._again_at = 0.0
-        #: How it ends, once that is decided: the status, and why.
+        #: #: The final status and the reason, once the end is decided.
         self.ending: tuple[str, str] | None = None
-        #: Whether there are no hyperparameters left that no trial has.
+        #: #: Whether every combination of hyperparameters has a trial.
         self._used_up = False
         self._processes: list[subprocess.Popen[bytes]] = []
         self._sharing = self._share_of_fleet()
@@ -117,7 +117,7 @@ class Tuning:
     # --- trials ---
 
     def _adopt(self) -> None:
-        """Find the trials of an earlier process of this tuning job again."""
+        """Restore the trials of an earlier process of this tuning job."""
         kept = {row["number"]: row for row in self.record.trials()}
         for frozen in self.study.get_trials(deepcopy=False):
             if frozen.state == TrialState.WAITING or {"parent", "repeated"} & frozen.user_attrs.keys():
@@ -131,11 +131,11 @@ class Tuning:
             if frozen.state == TrialState.RUNNING:
                 row["state"] = RUNNING
                 self._start(trial, row, reported=len(frozen.intermediate_values))
-            elif row["state"] == RUNNING:  # told to the study, and not yet written for readers
+            elif row["state"] == RUNNING:  # the study has the outcome, but the record's rows do not
                 row.update(frozen.user_attrs.get("told", {"state": FAILED, "reason": "its outcome is not on record"}))
 
     def _enqueue_member(self) -> bool:
-        """Have the next trial of population-based training be the next member; returns whether its turn has come."""
+        """Enqueue the next member of population-based training; return False if its generation cannot begin yet."""
         place, size = len(self.rows), self.spec.members.size
         generation, member = divmod(place, size)
         if any(trial.state == TrialState.WAITING for trial in self.study.get_trials(deepcopy=False)):
@@ -200,9 +200,10 @@ class Tuning:
         return changed
 
     def _ask(self) -> tuple[Trial, dict[str, str]] | None:
-        """Return the next trial and its hyperparameters, which no other trial has; None where there are no others."""
+        """Return the next trial and hyperparameters that no other trial has; None if all have been tried."""
         parameter_ranges = self.spec.parameter_ranges
-        if not self.spec.repeats and self.spec.strategy != "PBT":  # whose members train on with what they have
+        # members of PBT may continue with the same hyperparameters
+        if not self.spec.repeats and self.spec.strategy != "PBT":
             names = [name for name, _, _ in ranges.items(parameter_ranges)]
             taken = {tuple(row["values"].get(name, "") for name in names) for row in self.rows.values()}
             size = search.size(parameter_ranges)
@@ -212,7 +213,8 @@ class Tuning:
             values = search.suggest(trial, parameter_ranges)
             if size is None or tuple(values.values()) not in taken:
                 return trial, values
-            # Samplers know of no space that is nearly used up. This trial is none: its number is left out.
+            # # Samplers repeat points when a space is nearly used up. The repeated trial does not count: its number is
+            # skipped.
             trial.set_user_attr("repeated", True)
             self.study.tell(trial, state=TrialState.FAIL)
             seed = self.spec.random_seed
@@ -227,7 +229,7 @@ class Tuning:
         return self._sharing is None or self._sharing.has_room(self.running, self._last_values())
 
     def _start(self, trial: Trial, row: dict[str, Any], reported: int = 0) -> None:
-        """Start a trial's job, or find the one that an earlier process has started."""
+        """Start a trial's job, or take over the job that an earlier process has started."""
         home = self.record.home
         record = JobRecord(jobs_folder(home) / row["job"])
         if not record.path.is_dir():
@@ -237,7 +239,7 @@ class Tuning:
             except JobExistsError:
                 pass
             except FleetfitError as error:
-                if is_full(error):  # the trials to come would all fail as it does
+                if is_full(error):  # the following trials would fail in the same way
                     self.unstarted.append((trial, row, reported))
                     self._again_at = time.monotonic() + _AGAIN_S
                     self.status["Fleetfit"]["waiting"] = str(error)
@@ -248,7 +250,7 @@ class Tuning:
         self._follow(running, reported)
 
     def _start_again(self) -> bool:
-        """Start trials for which the disk had no room; returns whether one of them has been."""
+        """Retry the start of trials that failed on a full disk; return whether one has started."""
         if not self.unstarted or time.monotonic() < self._again_at:
             return False
         waiting, self.unstarted = self.unstarted, []
@@ -261,7 +263,7 @@ class Tuning:
         return len(self.unstarted) < len(waiting)
 
     def _look(self) -> bool:
-        """See what is new of the trials that run; returns whether there is anything."""
+        """Handle news of the running trials; return whether there are any."""
         changed = False
         for running in list(self.running.values()):
             changed = self._follow(running) or changed
@@ -275,7 +277,7 @@ class Tuning:
         return changed
 
     def _follow(self, running: Running, reported: int = 0) -> bool:
-        """Tell the study what a trial has reported since, beyond what an earlier process has told it."""
+        """Report a trial's new values to the study, except those that an earlier process has reported."""
         begin = len(running.follower.values)
         found = running.follower.poll()
         for step, value in enumerate(found, start=begin + 1):
@@ -292,7 +294,7 @@ class Tuning:
         return bool(found)
 
     def _approach(self, running: Running, goal: Goal, step: int, value: float) -> None:
-        """See whether a trial has reached the goal; then it need not go on."""
+        """Check whether a trial has reached the goal; if so, stop its job."""
         if running.reached is not None or not goal.reached(value):
             return
         status = running.record.stored_status() or {}
@@ -302,7 +304,7 @@ class Tuning:
         trials.ask_to_stop(running.record, f"the job has reached the target of tuning job {self.spec.name}")
 
     def _ended(self, running: Running, status: dict[str, Any]) -> bool:
-        """Tell the study how a trial's job has ended."""
+        """Handle the end of a trial's job; return False if the job was resumed instead."""
         value = trials.final_value(status, self.spec.metric)
         if value is None and running.follower.values:
             value = running.follower.values[-1]
@@ -328,9 +330,9 @@ class Tuning:
     def _outcome(
         self, running: Running, status: dict[str, Any], value: float | None
     ) -> tuple[str, float | None, str | None]:
-        """Return a trial's state, its value, and the reason why it has none or was stopped."""
+        """Return a trial's state, its value, and the reason why it has no value or was stopped."""
         state, goal = status["TrainingJobStatus"], self.goal
-        kept = value if goal is None else None  # the metric is no value of an objective that is a goal
+        kept = value if goal is None else None  # for a goal, the metric is not the value of the objective
         if state == "Failed":
             return FAILED, kept, _reason(status)
         if state == "Stopped" and running.stopping == _DEADLINE and kept is not None and math.isfinite(kept):
@@ -362,7 +364,7 @@ class Tuning:
         return f"{text}, {told}. Call cluster.report(), or add a metric definition that finds the metric in the logs."
 
     def _revive(self, running: Running) -> bool:
-        """Go on with a job whose supervisor was lost, as after a restart of the machine; once."""
+        """Resume, once, a job whose supervisor was lost, as after a restart of the machine."""
         if (
             running.revived
             or running.stopping is not None
@@ -397,7 +399,7 @@ class Tuning:
                 running.stopping = reason
                 trials.ask_to_stop(running.record, reason)
 
-    # --- a fleet that is shared ---
+    # # --- shared fleet ---
 
     def _share_of_fleet(self) -> Sharing | None:
         config, lasts = self.spec.fleet, self.spec.max_runtime_s
@@ -421,7 +423,7 @@ class Tuning:
         return {number: sign * last if last is not None else None for number, last in lasts.items()}
 
     def _share(self, sharing: Sharing) -> bool:
-        """Share the fleet; returns whether there is anything new of it."""
+        """Share the fleet; return whether the numbers of hosts have changed."""
         for number in sharing.share(self.running, self._last_values()):
             running = self.running[number]
             if running.stopping is None:
@@ -432,10 +434,10 @@ class Tuning:
             running.row["hosts"] = sharing.hosts.get(number)
         return any(running.row["hosts"] != before[number] for number, running in self.running.items())
 
-    # --- when it ends ---
+    # # --- the end ---
 
     def _told_to_end(self) -> bool:
-        """Return whether it has been asked to stop, or its time is over."""
+        """Return whether the tuning job must end because of a stop request or its time limit; set ``ending`` if so."""
         if self.record.stop_file.exists():
             self.ending = ("Stopped", "the tuning job was stopped")
         elif self.spec.max_runtime_s is not None and time.time() - self.created > self.spec.max_runtime_s:
@@ -446,7 +448,7 @@ class Tuning:
         return self.ending is not None
 
     def _decide(self) -> None:
-        """Decide whether the tuning job is over."""
+        """Decide whether the tuning job has ended."""
         if self.ending is not None or self._told_to_end():
             return
         rows = sorted(self.rows.values(), key=lambda row: row["ended"] or math.inf)
@@ -562,13 +564,13 @@ class Tuning:
     # --- warm start ---
 
     def _warm_start(self) -> None:
-        """Give the study what earlier tuning jobs have found out, as far as it lies in this one's ranges; once."""
+        """Add the results of earlier tuning jobs that lie in this one's ranges to the study, once."""
         if not self.spec.warm_start or self.study.user_attrs.get("warm"):
             return
         import optuna
 
         taken = 0
-        trial_like = optuna.study.create_study()  # whose distributions a trial of another study gets
+        trial_like = optuna.study.create_study()  # provides the distributions for the added trials
         for parent in self.spec.warm_start["ParentHyperParameterTuningJobs"]:
             record = TuningRecord.open(parent["HyperParameterTuningJobName"], self.record.home)
             for row in record.trials():
@@ -589,7 +591,7 @@ class Tuning:
 
 
 def _reason(status: dict[str, Any]) -> str:
-    """Return why a job failed in a line: its message, and the last line of the log that comes with it."""
+    """Return in one line why a job failed: its message, and the last line of its traceback or log."""
     failure = statuses.failure_of(status)
     if failure is None:
         return "it failed"

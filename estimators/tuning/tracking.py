@@ -1,4 +1,4 @@
-"""Tells a tracker of a tuning job: a run for the study, and one below it for each trial."""
+"""Sends a tuning job to a tracker: a run for the study, and a nested run for each trial."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from estimators.client.trackers.base import Tracker
     from estimators.tuning.record import TuningRecord
 
-#: How often the trials are looked at, in seconds.
+#: #: How often the trials are sent, in seconds.
 _EVERY_S = 5.0
 
 
 def sync(record: TuningRecord, tracker: Tracker) -> None:
-    """Send what a tracker does not have yet of a tuning job and its trials.
+    """Send the parts of a tuning job and its trials that a tracker does not have yet.
 
     Args:
         record: The tuning job's record.
         tracker: The tracker.
 
     Raises:
-        BackendError: the tracker does not take it.
+        BackendError: the tracker returns an error.
     """
     file = state_file(tracker, record.path)
     state = read_json(file)
@@ -46,7 +46,7 @@ def sync(record: TuningRecord, tracker: Tracker) -> None:
     file.parent.mkdir(mode=0o700, exist_ok=True)
     write_json(file, {"run": run})
     for row in record.trials():
-        with contextlib.suppress(JobNotFoundError):  # it is about to be started
+        with contextlib.suppress(JobNotFoundError):  # the job is about to be started
             tracker.sync(TrainingJob(JobRecord.open(row["job"], record.home)), parent=run)
     if over:
         try:
@@ -57,7 +57,7 @@ def sync(record: TuningRecord, tracker: Tracker) -> None:
 
 
 class Following:
-    """Tells trackers of a tuning job while it is followed, in a thread; one that is down holds up nothing.
+    """Sends a followed tuning job to trackers in a thread; an unreachable tracker delays nothing.
 
     Args:
         record: The tuning job's record.
@@ -72,7 +72,7 @@ class Following:
         self._thread.start()
 
     def finish(self, patience: float) -> None:
-        """Send the rest, for so many seconds at most."""
+        """Send the remaining data, for at most ``patience`` seconds."""
         self._left.set()
         self._thread.join(patience)
 

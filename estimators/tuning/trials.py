@@ -1,4 +1,4 @@
-"""Trials as ordinary training jobs: made from the tuning job's template, followed by their records."""
+"""Trials as ordinary training jobs: made from the tuning job's template, followed by reading their records."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from estimators.records import status as statuses
 from estimators.records.private_files import explained
 from estimators.records.record import JobRecord, jobs_folder
 
-#: Begins the names of ranges that are not the script's hyperparameters, but say on what a trial runs.
+#: #: The prefix of ranges that are not the script's hyperparameters, but settings of the launcher.
 FLEET = "fleet."
 
-#: How long a trial that is no good, or whose tuning job is stopped, has to save, in seconds at most.
+#: #: How long a trial that is stopped has to save, in seconds at most.
 STOP_GRACE = 5.0
 
 
 def job_name(tuning: str, created: float, number: int) -> str:
-    """Return the name of a trial's job, the same whenever it is asked for: ``tuning-007-1a2b3c4d``."""
+    """Return the name of a trial's job, such as ``tuning-007-1a2b3c4d``; the same arguments give the same name."""
     digest = hashlib.sha256(f"{tuning}:{created!r}:{number}".encode()).hexdigest()[:8]
     return f"{tuning}-{number + 1:03d}-{digest}"
 
 
 def trial_spec(template: TrainingJobSpec, name: str, values: dict[str, str], home: Path) -> TrainingJobSpec:
-    """Return a trial's job: the template under another name, with the trial's hyperparameters.
+    """Return the spec of a trial's job: the template with another name, and with the trial's hyperparameters.
 
     Args:
         template: The template, whose name is the tuning job's.
-        name: The trial's job.
-        values: Its hyperparameters, as a request has them.
+        name: The name of the trial's job.
+        values: The trial's hyperparameters, in the form of a request.
         home: ``$FLEETFIT_HOME``.
     """
     ours = {key.removeprefix(FLEET): text for key, text in values.items() if key.startswith(FLEET)}
@@ -61,13 +61,13 @@ def trial_spec(template: TrainingJobSpec, name: str, values: dict[str, str], hom
         if key in hyperparameters:
             hyperparameters[key] = hyperparameters[key].replace(before, after)
     checkpoint = template.checkpoint
-    if checkpoint is not None and checkpoint.uri:  # else every trial would go on from the others' checkpoints
+    if checkpoint is not None and checkpoint.uri:  # otherwise each trial would continue from the others' checkpoints
         checkpoint = dataclasses.replace(checkpoint, uri=f"{checkpoint.uri.rstrip('/')}/{name}")
     return dataclasses.replace(template, name=name, hyperparameters=hyperparameters, checkpoint=checkpoint)
 
 
 def _on_fleet(spec: TrainingJobSpec, values: dict[str, str]) -> TrainingJobSpec:
-    """Return a job with another number of hosts, or other options of its strategy.
+    """Return the spec with another number of hosts, or other options of its strategy.
 
     Args:
         spec: The job.
@@ -89,20 +89,19 @@ def _on_fleet(spec: TrainingJobSpec, values: dict[str, str]) -> TrainingJobSpec:
 def start(
     template: JobRecord, name: str, values: dict[str, str], home: Path, origin: str | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start a trial's job, which goes on by itself.
+    """Start a trial's job, which is independent of this process.
 
     Args:
-        template: What it is made of.
-        name: Its name.
-        values: Its hyperparameters, as a request has them.
+        template: The template of the job.
+        name: The job's name.
+        values: The trial's hyperparameters, in the form of a request.
         home: ``$FLEETFIT_HOME``.
-        origin: The job whose checkpoints it begins with; of these the script's Checkpointer takes the newest that
-            verifies.
+        origin: The job whose checkpoints are copied; the script's Checkpointer restores the newest valid one.
 
     Raises:
-        JobExistsError: it is on record already.
+        JobExistsError: the job already has a record.
         RecordError: the record cannot be written.
-        BackendError: its supervisor cannot be started.
+        BackendError: the job's supervisor cannot be started.
     """
     spec = trial_spec(TrainingJobSpec.from_request(template.read_request()), name, values, home)
     options = JobOptions.from_dict(template.read_options())
@@ -137,14 +136,14 @@ def start(
 
 
 class Follower:
-    """Reads what a trial's job reports of the objective, from where it stopped reading.
+    """Reads the values of the objective that a trial's job reports, and continues where it stopped.
 
-    Of several ranks the lowest counts: the chief's word, where it has one.
+    Of several ranks, the lowest one that reports counts, so the chief's values if it has any.
 
     Attributes:
-        values: What has been reported so far.
-        times: When, in seconds since the epoch.
-        others: The names of other metrics that were.
+        values: The values reported so far.
+        times: The times of the values, in seconds since the epoch.
+        others: The names of other reported metrics.
     """
 
     def __init__(self, record: JobRecord, objective: str) -> None:
@@ -156,7 +155,7 @@ class Follower:
         self.others: set[str] = set()
 
     def poll(self) -> list[float]:
-        """Return the values that are new."""
+        """Return the new values."""
         begin = len(self.values)
         while events := self._tail.read():
             for metric in filter(None, map(metric_of, events)):
@@ -172,7 +171,7 @@ class Follower:
 
 
 def final_value(status: dict[str, Any], objective: str) -> float | None:
-    """Return the last value of the objective in a job's status; None where it was never reported."""
+    """Return the last value of the objective in a job's status; None without one."""
     for item in status.get("FinalMetricDataList") or ():
         if item["MetricName"] == objective:
             return float(item["Value"])
@@ -180,8 +179,8 @@ def final_value(status: dict[str, Any], objective: str) -> float | None:
 
 
 def ask_to_stop(record: JobRecord, reason: str) -> None:
-    """Stop a trial's job; one that has ended meanwhile is left alone."""
+    """Stop a trial's job; do nothing if it has ended."""
     options = record.read_options()
     grace = min(STOP_GRACE, float(options.get("stop_grace") or 0.0))
-    with contextlib.suppress(JobUnreachableError):  # it has ended, or is about to be seen as lost
+    with contextlib.suppress(JobUnreachableError):  # the job has ended, or its supervisor was lost
         ipc_client.request(record, ipc_client.stop_message(grace, reason), timeout=2.0)

@@ -1,4 +1,4 @@
-"""``HyperparameterTuner``: what users hold of a tuning job."""
+"""``HyperparameterTuner``: the user's interface to a tuning job."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from estimators.tuning.record import TuningRecord
 from estimators.tuning.request import check_managed, request_of
 
 _NAME_ATTEMPTS = 20
-#: How many trials a shared fleet may begin where nobody says; its deadline comes first.
+#: #: The default limit of trials in a shared fleet, so high that the deadline comes first.
 _ENOUGH_JOBS = 10_000
 
 
@@ -90,7 +90,7 @@ class HyperparameterTuner:
         shared_fleet: Not in the SDK. Number of hosts that all trials share until the deadline
             ``max_runtime_in_seconds``; promising trials get more hosts. The estimator needs
             ``ElasticHorovod(max_hosts=…)``.
-        estimator_name, autotune, hyperparameters_to_keep_static: Arguments of the SDK, which are refused.
+        estimator_name, autotune, hyperparameters_to_keep_static: Arguments of the SDK that are not supported.
 
     Raises:
         ConfigurationError: an argument is wrong (this error is also a ValueError).
@@ -167,7 +167,7 @@ class HyperparameterTuner:
         self.repeats = repeats
         self.shared_fleet = shared_fleet
         self.latest_tuning_job: TuningRecord | None = None
-        self._spec("check")  # everything that can be wrong is said here
+        self._spec("check")  # validates all arguments
 
     def __repr__(self) -> str:
         names = ", ".join(self._hyperparameter_ranges)
@@ -180,7 +180,7 @@ class HyperparameterTuner:
 
     @classmethod
     def create(cls, *_: Any, **__: Any) -> HyperparameterTuner:
-        """Tuning of several estimators at once: not available.
+        """Raise UnsupportedError: a tuning job has one estimator.
 
         Raises:
             UnsupportedError: always.
@@ -196,7 +196,7 @@ class HyperparameterTuner:
         processes_per_host: ranges.ParameterRange | None = None,
         fusion_threshold_mb: ranges.ParameterRange | None = None,
     ) -> None:
-        """Also search settings of the launcher, for an objective such as time or speed.
+        """Search settings of the launcher, too, for an objective such as time or speed.
 
         The settings are named ``fleet.hosts``, ``fleet.processes_per_host`` and ``fleet.fusion_threshold_mb``. Scripts
         do not see them. The ``instance_count`` and the ``distribution`` of :meth:`best_estimator` have the best values.
@@ -306,7 +306,7 @@ class HyperparameterTuner:
         return TuningPlan(spec=spec, request=request, trial=draft.plan())
 
     def _draft(self, name: str, inputs: Any) -> tuple[TuningSpec, Draft]:
-        """Return the tuning job and the job of its trials; what backends and machines cannot do is not checked."""
+        """Return the spec and the draft of its trials' jobs; limits of backends and machines are not checked."""
         spec = self._spec(name)
         estimator = self.estimator
         settings = estimator.settings
@@ -400,7 +400,7 @@ class HyperparameterTuner:
         )
 
     def _check_shared(self) -> None:
-        """Refuse a shared fleet to which trials cannot adapt."""
+        """Raise an error if the trials cannot adapt to a shared fleet."""
         settings, fleet = self.estimator.settings, self.shared_fleet
         if fleet is None:
             return
@@ -452,13 +452,13 @@ class HyperparameterTuner:
         A tuning job whose process was killed continues.
 
         Args:
-            tuning_job_name: The tuning job's name. If there is no record of it here, fleetfit looks on SageMaker,
+            tuning_job_name: The tuning job's name. If this machine has no record of it, fleetfit searches SageMaker,
                 provided that a session is given or a region is configured.
             sagemaker_session: For the estimator.
             job_details, estimator_cls: Arguments of the SDK, without effect.
 
         Raises:
-            JobNotFoundError: there is no such tuning job; the message has the nearest name.
+            JobNotFoundError: the tuning job does not exist; the message suggests the nearest name.
         """
         del job_details, estimator_cls
         try:
@@ -504,7 +504,7 @@ class HyperparameterTuner:
         return tuner
 
     def _env(self) -> dict[str, str] | None:
-        """Return the environment of the tuning job's process where the user's session has to reach it."""
+        """Return the environment that passes the user's session to the tuning job's process; None if not needed."""
         if not self.estimator.settings.capabilities.managed:
             return None
         from estimators.backends.sagemaker.aws import supervisor_environment
@@ -518,7 +518,7 @@ class HyperparameterTuner:
 
     @property
     def name(self) -> str:
-        """The name of the latest tuning job.
+        """Return the name of the latest tuning job.
 
         Raises:
             ConfigurationError: there is no tuning job yet.
@@ -530,12 +530,12 @@ class HyperparameterTuner:
         return describe(self._record())
 
     def analytics(self) -> HyperparameterTuningJobAnalytics:
-        """Return the trials: ``.dataframe()``."""
+        """Return the trials; ``.dataframe()`` has them as a table."""
         record = self._record()
         return HyperparameterTuningJobAnalytics(record.name, home=record.home)
 
     def stop_tuning_job(self) -> None:
-        """Stop the tuning job and its trials, without waiting. Do nothing if it has ended."""
+        """Stop the tuning job and its trials without waiting; do nothing if the tuning job has ended."""
         running.stop(self._record(), self._env())
 
     def wait(self, timeout: float | None = None) -> None:
@@ -587,20 +587,20 @@ class HyperparameterTuner:
     def trials(self) -> list[TrainingJob]:
         """Return the handles of the jobs of all trials that have started."""
         record = self._record()
-        if record.is_managed:  # their records are made of what is there
+        if record.is_managed:  # the records are created from the service's data
             session = self.estimator.settings.sagemaker_session
             return [find_job(row["job"], session) for row in record.trials()]
         return [TrainingJob.attach(row["job"], record.home) for row in record.trials() if _started(record.home, row)]
 
     def deploy(self, *_: Any, **__: Any) -> Any:
-        """Deployment of the best model: not available.
+        """Raise UnsupportedError: fleetfit does not deploy models.
 
         Raises:
             UnsupportedError: always.
         """
         raise UnsupportedError("HyperparameterTuner.deploy(): fleetfit only trains; serve best_estimator().model_data.")
 
-    # --- further ones ---
+    # # --- warm starts ---
 
     def identical_dataset_and_algorithm_tuner(self, additional_parents: Any = None) -> HyperparameterTuner:
         """Return a tuner that continues from this tuner's trials, with the same estimator and ranges.

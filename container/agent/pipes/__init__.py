@@ -1,6 +1,6 @@
-"""Feeds a host's channels in Pipe mode: ``agent pipe``, one process for each host, outside the training process.
+"""Feed a host's channels in Pipe mode (``agent pipe``). Each host has one such process, outside the training process.
 
-For each reader of each channel there is one FIFO for each epoch, made before it can be opened. A reader that opens an
-epoch gets the whole of it; one that leaves early ends that epoch and nothing else. What cannot be read ends the agent,
-and with it the job.
+Each reader of a channel gets one FIFO for each epoch. The FIFO is created before the reader can open it. A reader that
+opens an epoch's FIFO gets the whole epoch. A reader that closes the FIFO early ends only that epoch. If data cannot be
+read, the agent exits with an error, and the job fails.
 """

@@ -1,4 +1,4 @@
-"""Deal records to the ranks of a host, like cards."""
+"""Divide records among the ranks of a host, in turn."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from container.contract.errors import AgentError
 from container.contract.pipes import Note
 from container.formats import FramingError, RecordError, RecordFormat
 
-#: The format of an object shows in its first bytes.
+#: Number of bytes at the beginning of an object that show its format.
 _HEAD = 4096
 
 
 class Dealer:
-    """One rank's records of a channel: every ``ranks``-th of all that the host reads.
+    """A divider that selects one rank's records of a channel: every ``ranks``-th of all records that the host reads.
 
-    Each rank looks at everything and keeps its own: so a rank that stops early, or never begins, holds no other up.
-    (What has to be read for that is read once; see :mod:`.sharing`.)
+    Each rank's thread parses all records, and keeps only its rank's records. Therefore a rank that stops early, or
+    never begins, does not block the other ranks. The data is read only once for all ranks (see :mod:`.sharing`).
 
     Args:
         channel: The channel's name.
-        local_rank: Which rank it is.
-        ranks: How many there are.
+        local_rank: The number of the rank on its host.
+        ranks: The number of ranks on the host.
     """
 
     def __init__(self, channel: str, local_rank: int, ranks: int) -> None:
         self._channel = channel
         self._local_rank = local_rank
         self._ranks = ranks
-        self._passed = 0  # records of all ranks so far
-        self._kept = 0  # this rank's
+        self._passed = 0  # number of records so far, of all ranks
+        self._kept = 0  # number of records of this rank
         self._format: RecordFormat | None = None
 
     def write(self, pipe: Pipe, item: DataObject, pieces: Iterable[bytes]) -> None:
-        """Write this rank's records of an object.
+        """Write this rank's records of an object to the FIFO.
 
         Raises:
             RecordError: a record is damaged.
             AgentError: the object cannot be divided into records.
-            ReaderGone: the reader wants no more.
+            ReaderGone: the reader has closed the FIFO.
         """
         first = (self._local_rank - self._passed) % self._ranks
         pipe.note(Note(at=pipe.written, uri=item.uri, plain=False, records=self._kept, first=first, step=self._ranks))
-        number = offset = 0  # in the object
+        number = offset = 0  # position in the object
         rest = b""
         framing: formats.Framing | None = None
         for piece in pieces:
@@ -72,8 +72,13 @@ class Dealer:
         self._kept += len(range(first, number, self._ranks))
 
     def _mine(self, data: bytes, ends: list[int], first: int, number: int) -> bytes:
-        """Return this rank's records among those that end at ``ends``; the first of them is number ``number`` in its
-        object.
+        """Return this rank's records among the complete records in a block of data.
+
+        Args:
+            data: The data.
+            ends: The offset in ``data`` at which each record ends.
+            first: The number, in the object, of the object's first record that belongs to this rank.
+            number: The number, in the object, of the first record in ``data``.
         """
         begins = [0, *ends]
         return b"".join(
@@ -86,13 +91,17 @@ class Dealer:
     def _last(
         self, pipe: Pipe, item: DataObject, framing: formats.Framing, rest: bytes, first: int, number: int, offset: int
     ) -> int:
-        """Return the rest of an object at its end: whole records, the last perhaps without a terminator."""
+        """Write this rank's records among the last records of an object. The very last record may lack its terminator.
+
+        Returns:
+            The number of these last records, including the records of other ranks.
+        """
         ends: list[int] = []
         try:
             whole, _ = framing.hop(rest, 0, len(rest), ends)
             if whole < len(rest):
                 ends.append(framing.last(rest, whole, len(rest)))
-                rest += b"\n"  # a last line without an end; the next object's first would be joined to it
+                rest += b"\n"  # without this line break, the next object's first line would be joined to the last line
                 ends[-1] += 1
         except FramingError as error:
             raise self._damaged(item, offset + error.position, number + len(ends), error.cause) from None

@@ -1,4 +1,4 @@
-"""``agent pipe``: the threads that serve the FIFOs."""
+"""Run the threads that serve the FIFOs of ``agent pipe``."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class PipeHost:
 
     Attributes:
         name: The host's name.
-        number: Its place among the hosts, from 0.
-        hosts: How many there are.
-        ranks: How many of its processes read.
-        tree: Its file tree.
-        everybody: Whether any user may read the FIFOs, as in a container whose programs run as one of its own; else
-            nobody but this one.
+        number: Number of the host, from 0.
+        hosts: Number of hosts.
+        ranks: Number of processes on the host that read the channels.
+        tree: The host's file tree.
+        everybody: Whether any user may read the FIFOs, because a container may run its programs as another user. If
+            false, only this user may.
     """
 
     name: str
@@ -55,10 +55,10 @@ class PipeHost:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serve until SIGTERM, or SIGINT.
+    """Serve the FIFOs until SIGTERM or SIGINT.
 
     Returns:
-        0 after a signal, 1 when a channel cannot be read, 2 for a wrong command line.
+        0 after a signal; 1 if a channel cannot be read; 2 if the command line is invalid.
     """
     try:
         host, file = _parse(argv)
@@ -69,35 +69,35 @@ def main(argv: Sequence[str]) -> int:
         channels = read_channels(file)
     except (AgentError, ConfigurationError) as error:
         _fail(error)
-    # Threads inherit it. A handler would not do: Python runs it in this thread, and where the signal comes in the
-    # moment in which this begins to wait for something, it would wait on.
+    # Threads inherit the mask. A handler would not work: Python runs it in this thread, and if the signal arrives just
+    # before this thread begins to wait, the thread would continue to wait.
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     threading.Thread(target=_serve_all, args=(channels, host), daemon=True).start()
     signal.sigwait(_ENDING)
     return _leave(host, channels)
 
 
-#: The first failure ends the process, or a signal; others wait for that.
+#: Acquired by the first failure, or the first signal, which ends the process; others then wait for the end.
 _failing = threading.Lock()
-#: How long a failure may take to be said, in seconds.
+#: How long a signal waits for a failure that is being reported, in seconds.
 _LAST_WORDS_S = 1.0
 
 
 def _fail(error: Exception) -> NoReturn:
-    """End the process, from whichever thread."""
+    """Print the error, and exit the process with code 1. Any thread may call this function."""
     _failing.acquire()
     try:
-        with contextlib.suppress(Exception):  # nobody reads it any more, or it was closed
+        with contextlib.suppress(Exception):  # the reader of the output has ended, or it was closed
             sys.stdout.flush()
         print(str(error).replace("\n", " "), file=sys.stderr, flush=True)
     finally:
-        # Readers find the reason beside their FIFOs; they end with theirs when this process is gone.
+        # The notes beside the FIFOs tell the reason to the readers, whose streams end with this process.
         os._exit(1)
 
 
 def _leave(host: PipeHost, channels: Sequence[HostChannel]) -> NoReturn:
-    # Threads may be in the middle of anything: what is left to do is done here, at once. What they miss from now on is
-    # no failure; one that has found a failure before ends the process in a moment.
+    # Other threads may be in any state, so the cleanup is done here, at once. Errors that the cleanup causes in them
+    # are ignored; a thread that has found an error before exits the process by itself.
     _failing.acquire(timeout=_LAST_WORDS_S)
     for channel in channels:
         for local_rank in range(host.ranks):
@@ -126,15 +126,15 @@ def _serve_all(channels: Sequence[HostChannel], host: PipeHost) -> None:
             _serve(channel, host)
     except (AgentError, ConfigurationError, RecordError, OSError) as error:
         _fail(error)
-    except Exception as error:  # noqa: BLE001 - nobody else would hear of it
+    except Exception as error:  # noqa: BLE001 - otherwise the error would be lost
         _fail(AgentError(f"channel {channel.name!r}: {error!r}"))
 
 
 def _serve(channel: HostChannel, host: PipeHost) -> None:
-    """Make the first FIFOs of a channel, and the threads that wait for their readers.
+    """Create a channel's first FIFOs, and start threads that wait until readers open the FIFOs.
 
     Raises:
-        AgentError: there is nothing to read.
+        AgentError: the channel has no data, or its data cannot be read.
     """
     contents = ChannelContents.of(channel, hosts=host.hosts, host=host.number, failed=_fail)
     if channel.distribution is DataDistribution.SHARDED and host.number == 0:
@@ -147,8 +147,9 @@ def _serve(channel: HostChannel, host: PipeHost) -> None:
     for local_rank in range(host.ranks):
         place = pipes.folder(host.tree.data, local_rank, host.ranks)
         place.mkdir(parents=True, exist_ok=True)
-        pipes.clear(place, channel.name, but_first=True)  # which is made before the hosts start
-        # The reader counts epochs in a file of its own, which may be an earlier attempt's.
+        # keep the first FIFO, which was created before the hosts started
+        pipes.clear(place, channel.name, but_first=True)
+        # The reader counts epochs in its own file, which may be from an earlier attempt.
         state = pipes.state_folder(host.tree.base, local_rank if host.ranks > 1 else None)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(state / f".{channel.name}-pipe_mode-state")
@@ -156,7 +157,7 @@ def _serve(channel: HostChannel, host: PipeHost) -> None:
 
 
 class _Feeder:
-    """Serves one reader of one channel."""
+    """A server of the FIFOs of one reader of one channel."""
 
     def __init__(
         self,
@@ -176,20 +177,23 @@ class _Feeder:
         self._state = pipes.state_folder(host.tree.base, local_rank if host.ranks > 1 else None)
 
     def begin(self) -> None:
-        """Make the first FIFO, and wait for its reader in a thread."""
+        """Create the reader's first FIFO, and start a thread that waits until the reader opens the FIFO."""
         self._make(0)
         threading.Thread(target=self._run, daemon=True).start()
 
     def _make(self, number: int) -> None:
-        """Make a FIFO for whichever thread is free. Its number is its epoch, unless the reader asks."""
+        """Create a FIFO, and queue it for the next free thread.
+
+        The FIFO's number is the number of its epoch, unless the reader requests another epoch.
+        """
         path = pipes.fifo(self._place, self._contents.channel.name, number)
         if number == 0 and path.exists():
             pass
         elif self._everybody:
             staged = path.with_name(f".{path.name}.fifo")
             os.mkfifo(staged, 0o600)
-            os.chmod(staged, 0o666)  # whatever the umask
-            os.rename(staged, path)  # never seen with less
+            os.chmod(staged, 0o666)  # regardless of the umask
+            os.rename(staged, path)  # so that readers never see the FIFO with fewer permissions
         else:
             os.mkfifo(path, 0o600)
         self._made.put((number, path))
@@ -199,11 +203,11 @@ class _Feeder:
         number, path = self._made.get()
         notes = pipes.notes_file(self._place, name, number)
         try:
-            # Now, and not when the reader has come, who waits then.
+            # Start the next thread now: if it were started when a reader has come, that reader would wait.
             threading.Thread(target=self._run, daemon=True).start()
-            file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # returns when the reader is there
+            file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # returns when the reader has opened the FIFO
             epoch = pipes.take_asked(self._state, name, number)
-            # The next one is there before this one is over: a reader may leave early.
+            # Create the next FIFO before this epoch ends: a reader may leave early.
             self._make(number + 1)
             with Pipe(file, notes, mode=0o644 if self._everybody else 0o600) as pipe:
                 try:
@@ -213,13 +217,13 @@ class _Feeder:
                 except ReaderGone:
                     pass
                 except (AgentError, RecordError, GzipError, OSError) as error:
-                    # The reader, at the end of what it gets, looks here whether it is the end.
+                    # At the end of its data, the reader reads this note to learn whether the stream is complete.
                     pipe.note(Note(at=pipe.written, error=str(error).replace("\n", " ")))
                     _fail(error)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
                 os.unlink(pipes.notes_file(self._place, name, number - 2))
-        except Exception as error:  # noqa: BLE001 - whatever it is, a job whose input has ended must not wait for it
+        except Exception as error:  # noqa: BLE001 - after any error, the job must not wait for input that has ended
             _fail(AgentError(f"channel {name!r}, FIFO {number}: {error!r}"))
 
 

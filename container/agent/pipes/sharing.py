@@ -1,9 +1,10 @@
-"""Read objects once for several ranks of a host that read them at about the same time.
+"""Read objects only once for several ranks of a host that need the same objects at about the same time.
 
-Each rank of a host has its own stream of a channel: all of it, or every P-th record of it. The bytes are the same ones.
-The first rank that wants a piece reads it, and the others find it here, as long as they are not too far behind. What
-is kept is bounded; a rank that is further behind, because it trains more slowly or comes later, reads by itself until
-the next object. So no rank ever waits for another.
+Each rank of a host has its own stream of a channel: either all records, or every P-th record. Both kinds of stream need
+all bytes of the objects. The first rank that needs a block of an object reads the block, which is then kept in memory
+for the other ranks. The total size of the kept blocks is limited. If a rank is slow or starts late, blocks may be
+removed before the rank needs them. That rank then reads the rest of the object from the source. Therefore no rank ever
+waits for a slower rank.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Iterator
 
-#: Bytes of a channel that are kept for ranks that are behind.
+#: Maximum size, in bytes, of a channel's pieces that are kept for ranks that are behind.
 WINDOW = 64 << 20
 
 Key = tuple[int, int]
@@ -22,28 +23,29 @@ class SharedObjects:
     """The objects that the readers of one channel share.
 
     Args:
-        readers: How many there are.
-        window: Bytes that are kept at most, beside the piece that was read last.
+        readers: Number of readers.
+        window: Maximum total size of the kept blocks in bytes. The newest block is kept even if it alone exceeds the
+            maximum.
     """
 
     def __init__(self, readers: int, window: int = WINDOW) -> None:
         self._readers = readers
         self._window = window
-        self._objects: dict[Key, _Object] = {}  # the oldest first
-        self._lock = threading.Lock()  # for all that is kept; never held while something is read
+        self._objects: dict[Key, _Object] = {}  # in order of age, the oldest first
+        self._lock = threading.Lock()  # for all shared state; never held during a read
 
     @property
     def kept(self) -> int:
-        """Bytes that are kept."""
+        """Return the total size of the kept blocks in bytes."""
         with self._lock:
             return sum(shared.kept for shared in self._objects.values())
 
     def pieces(self, key: Key, read: Read) -> Iterator[bytes]:
-        """Yield an object's bytes, in pieces, for one reader.
+        """Yield an object's bytes, block by block, for one reader.
 
         Args:
-            key: The epoch, and the object's place in it.
-            read: Reads the object from its beginning; the same bytes each time.
+            key: The epoch, and the object's number in the epoch.
+            read: Reads the object from its beginning. Each call must yield the same bytes.
         """
         shared = self._join(key, read)
         offset = 0
@@ -57,7 +59,7 @@ class SharedObjects:
         finally:
             self._leave(key, shared)
         if not shared.ends_at(offset):
-            yield from _from(read(), offset)  # too far behind the others
+            yield from _from(read(), offset)  # this reader was too far behind
 
     def _join(self, key: Key, read: Read) -> _Object:
         with self._lock:
@@ -69,12 +71,14 @@ class SharedObjects:
             return shared
 
     def _piece(self, shared: _Object, offset: int) -> bytes | None:
-        """Return the piece that begins at an offset; None at the object's end, or if it is no longer kept."""
+        """Return the block that begins at an offset. Return None at the object's end, or if the block is no longer
+        kept.
+        """
         with self._lock:
             piece = shared.pieces.get(offset)
             if piece is not None or offset != shared.size:
                 return piece
-        with shared.turn:  # the others want the same piece, and wait for it
+        with shared.turn:  # other readers that need the same piece wait here
             with self._lock:
                 piece = shared.pieces.get(offset)
                 if piece is not None or offset != shared.size or shared.ended or shared.failed:
@@ -82,7 +86,8 @@ class SharedObjects:
             try:
                 piece = next(shared.source, None)
             except BaseException:
-                shared.failed = True  # this reader says why; the others read by themselves, and meet it too
+                # this reader raises the error; the others read by themselves, and get the same error
+                shared.failed = True
                 raise
             with self._lock:
                 if piece is None:
@@ -95,7 +100,11 @@ class SharedObjects:
             return piece
 
     def _make_room(self, size: int) -> None:
-        """Let go of what is oldest, first of objects that nobody reads now."""
+        """Remove kept blocks until a new block of ``size`` bytes fits.
+
+        Blocks of objects without current readers are removed first. Then the oldest blocks of the other objects are
+        removed.
+        """
         excess = sum(shared.kept for shared in self._objects.values()) + size - self._window
         for key in [key for key, shared in self._objects.items() if not shared.readers]:
             if excess <= 0:
@@ -112,7 +121,7 @@ class SharedObjects:
             shared.readers -= 1
             if shared.readers:
                 return
-            # Whole, it waits for those who have not been here yet.
+            # A complete object is kept for readers that have not read it yet.
             if (shared.came >= self._readers or not shared.ended) and self._objects.get(key) is shared:
                 del self._objects[key]
             shared.failed |= not shared.ended
@@ -120,18 +129,18 @@ class SharedObjects:
 
 
 class _Object:
-    """One object that is being read, or was.
+    """One object that several readers share.
 
     Attributes:
-        source: Reads it.
-        turn: Held while a piece is read.
-        readers: How many are at it.
-        came: How many have been at it.
-        pieces: Offset -> a piece that is kept, in their order.
-        kept: Bytes of these.
-        size: Bytes that were read so far.
-        ended: Whether that is all.
-        failed: Whether it cannot be read on.
+        source: Yields the object's blocks.
+        turn: The lock that a thread holds while it reads a block from ``source``.
+        readers: Number of current readers.
+        came: Number of current and earlier readers.
+        pieces: The kept blocks by their offsets, in the order in which they were read.
+        kept: Total size of the kept blocks in bytes.
+        size: Number of bytes that were read from ``source`` so far.
+        ended: Whether the object was read completely.
+        failed: Whether ``source`` cannot yield more blocks.
     """
 
     def __init__(self, source: Generator[bytes, None, None]) -> None:
@@ -146,12 +155,12 @@ class _Object:
         self.failed = False
 
     def ends_at(self, offset: int) -> bool:
-        """Return whether it is known to end at an offset."""
+        """Return whether the object was read completely and has exactly ``offset`` bytes."""
         return self.ended and offset == self.size
 
 
 def _from(pieces: Iterator[bytes], offset: int) -> Iterator[bytes]:
-    """Yield the bytes from an offset on."""
+    """Yield the bytes that follow the first ``offset`` bytes."""
     for piece in pieces:
         if offset >= len(piece):
             offset -= len(piece)

@@ -1,4 +1,4 @@
-"""The byte stream of one epoch's FIFO."""
+"""Write the byte stream of one epoch's FIFO."""
 
 from __future__ import annotations
 
@@ -27,23 +27,24 @@ from container.formats.textline import END
 if TYPE_CHECKING:
     from container.agent.sources.manifests import AugmentedEntry
 
-#: Data is moved in pieces of this size where it cannot be passed on by the kernel.
+#: Size of the pieces in which data is moved if the kernel cannot splice it.
 CHUNK = 1 << 20
-#: The format of an object shows in its first bytes.
+#: Number of bytes at the beginning of an object that show its format.
 _HEAD = 4096
-#: How many of them are read ahead of the reader.
+#: Maximum number of pieces that are read ahead.
 _AHEAD = 16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChannelContents:
-    """What a host reads of a channel.
+    """The objects of a channel that a host reads.
 
     Attributes:
         channel: The channel.
-        objects: All of its objects, in their order; the last ones may still be on their way.
-        hosts: How many hosts there are.
-        host: Which one this is, from 0.
+        objects: All of the channel's objects, in order. While the channel is still being listed, an iteration over the
+            objects waits for the rest of the list.
+        hosts: Number of hosts.
+        host: Number of this host, from 0.
     """
 
     channel: HostChannel
@@ -53,25 +54,28 @@ class ChannelContents:
 
     @classmethod
     def of(cls, channel: HostChannel, *, hosts: int, host: int, failed: Callable[[Exception], None]) -> ChannelContents:
-        """List a channel; where all objects are read in the order of their keys, no further than to the first ones.
+        """List a channel's objects, and return the objects that a host reads.
+
+        If all objects are read in the order of their keys, list only the first page here. A thread lists the rest.
 
         Args:
             channel: The channel.
-            hosts: How many hosts there are.
-            host: Which one this is, from 0.
-            failed: Takes the error that ended the list later than here.
+            hosts: Number of hosts.
+            host: Number of this host, from 0.
+            failed: Called with the error if the thread cannot list the rest.
 
         Raises:
-            AgentError: there is nothing, or it cannot be read.
+            AgentError: the channel has no data, or cannot be read.
         """
         in_order = channel.distribution is DataDistribution.REPLICATED and channel.shuffle_seed is None
         objects = sources.in_order(channel, failed) if in_order else sources.objects(channel)
         return cls(channel=channel, objects=objects, hosts=hosts, host=host)
 
     def share(self, epoch: int, host: int | None = None) -> Iterable[DataObject]:
-        """Return a host's objects in an epoch, in the order in which they are read.
+        """Return the objects that a host reads in an epoch, in reading order.
 
-        All objects are shuffled first, and dealt then: as on SageMaker, a host gets others in each epoch.
+        The objects are first shuffled and then distributed. Therefore, as on SageMaker, a host gets different objects
+        in each epoch.
         """
         if self.channel.distribution is DataDistribution.REPLICATED and self.channel.shuffle_seed is None:
             return self.objects
@@ -90,20 +94,22 @@ def write_stream(
     ranks: int,
     sharing: SharedObjects | None = None,
 ) -> None:
-    """Write an epoch of a channel for one reader.
+    """Write an epoch of a channel into the FIFO of one reader.
 
     Args:
         pipe: The FIFO.
-        contents: The channel.
+        contents: The channel's objects.
         epoch: The epoch, from 0.
-        local_rank: Which reader of this host it is.
-        ranks: How many readers the host has. A channel that is ShardedByS3Key is dealt to them record by record.
-        sharing: What they share, so that an object is read once for all of them.
+        local_rank: The reader's rank on this host.
+        ranks: Number of readers on the host. The records of a ShardedByS3Key channel are assigned to the readers in
+            turn.
+        sharing: The objects that the readers share, so that an object is read only once for all readers. None if there
+            is only one reader.
 
     Raises:
-        ReaderGone: the reader wants no more.
+        ReaderGone: the reader has closed the FIFO.
         AgentError: an object cannot be read.
-        RecordError: an object that has to be divided into records is damaged.
+        RecordError: an object that must be divided into records is damaged.
     """
     channel = contents.channel
     if channel.data_type is DataType.AUGMENTED_MANIFEST:
@@ -133,10 +139,18 @@ def write_stream(
 
 
 def _pass_on(pipe: Pipe, channel: HostChannel, item: DataObject, pieces: Iterator[bytes] | None = None) -> bool:
-    """Write an object's bytes as they are, or unpacked; ``pieces`` are what is read where they have to be.
+    """Write an object's bytes, unchanged or decompressed.
+
+    Args:
+        pipe: The FIFO.
+        channel: The channel.
+        item: The object.
+        pieces: Yields the object's bytes. This iterator is used only if the kernel cannot splice the object's file into
+            the FIFO.
 
     Returns:
-        Whether it is text whose last line has no end: the next object's first line would be joined to it.
+        Whether the object is text and its last line has no line break. In this case the caller must write a line break
+        before the next object.
     """
     if channel.compression is Compression.NONE:
         with sources.open(item) as stream:
@@ -164,7 +178,7 @@ def _wrap(pipe: Pipe, channel: HostChannel, item: DataObject) -> None:
         _pass_on(pipe, channel, item)
         pipe.write(recordio.padding(item.size))
         return
-    # How much there is shows at its end only, or is more than a part can hold: a record of several parts.
+    # The size is unknown until the end, or exceeds the maximum of a part: write a record of several parts.
     before: bytes | None = None
     flag = 1
     for data in _even(ReadAhead(_pieces(channel, item))):
@@ -177,7 +191,10 @@ def _wrap(pipe: Pipe, channel: HostChannel, item: DataObject) -> None:
 
 
 def _even(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Join pieces so that all but the last are multiples of four bytes: only the last is padded."""
+    """Join blocks of bytes so that the size of each block, except the last, is a multiple of four bytes.
+
+    Only the last block then needs padding.
+    """
     rest = b""
     for piece in pieces:
         data = rest + piece
@@ -190,7 +207,7 @@ def _even(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _pieces(channel: HostChannel, item: DataObject) -> Generator[bytes, None, None]:
-    """Yield an object's bytes, unpacked where the channel says so."""
+    """Yield an object's bytes block by block. If the channel is compressed, yield the decompressed bytes."""
     with sources.open(item) as stream:
         if channel.compression is Compression.NONE:
             while data := stream.read(CHUNK):
@@ -208,7 +225,7 @@ def _pieces(channel: HostChannel, item: DataObject) -> Generator[bytes, None, No
 
 
 def _write_augmented(pipe: Pipe, channel: HostChannel, epoch: int) -> None:
-    """Write the attributes of an augmented manifest's lines, one after another."""
+    """Write the attributes that each line of an augmented manifest contains, in order."""
     entries: Iterable[AugmentedEntry] = sources.entries(channel)
     if channel.shuffle_seed is not None:
         entries = shuffled(list(entries), channel.shuffle_seed, epoch)
@@ -225,10 +242,10 @@ def _write_augmented(pipe: Pipe, channel: HostChannel, epoch: int) -> None:
 
 
 class ReadAhead:
-    """Read a bounded number of pieces ahead, in a thread.
+    """An iterable whose thread reads a limited number of blocks ahead.
 
     Args:
-        pieces: The pieces, read in that thread.
+        pieces: An iterator of blocks, over which only the thread iterates.
     """
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
@@ -252,14 +269,14 @@ class ReadAhead:
                 if not self._put(piece):
                     return
             self._put(None)
-        except Exception as error:  # noqa: BLE001 - raised where the pieces are taken
+        except Exception as error:  # noqa: BLE001 - raised in the thread that iterates over the pieces
             self._put(error)
         finally:
             if isinstance(self._pieces, Generator):
                 self._pieces.close()
 
     def _put(self, piece: bytes | Exception | None) -> bool:
-        """Wait for room; False when nobody takes pieces any more."""
+        """Wait until the queue has space for a block, and add the block. Return False if the consumer has stopped."""
         while not self._left.is_set():
             try:
                 self._queue.put(piece, timeout=0.1)

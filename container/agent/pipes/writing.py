@@ -10,51 +10,51 @@ from typing import Protocol
 
 from container.contract.pipes import Note, widen
 
-#: No more is passed on at once.
+#: Maximum number of bytes in one call of splice().
 _PIECE = 1 << 20
-#: A reader that makes so much room during a nap, in bytes, is a fast one; and the nap, in seconds, in which the fastest
-#: ones read a part of what is in the pipe.
+#: A reader is fast if it reads this many bytes during a nap; and the nap in seconds, in which the fastest readers read
+#: a part of the pipe's content.
 _FAST = 64 << 10
 _NAP = 1e-4
-#: What splice() says for files that it cannot take from.
+#: Errors of splice() for files that do not support it.
 _NO_SPLICE = (errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.EXDEV)
 
 
 class ReaderGone(Exception):
-    """Raised when the reader has closed the FIFO, and wants no more of this epoch."""
+    """Raised if the reader has closed the FIFO before the end of the epoch."""
 
 
 class File(Protocol):
-    """A stream of a file of this machine."""
+    """A stream of a local file."""
 
     @property
     def position(self) -> int:
-        """The offset of the next byte."""
+        """Return the offset of the next byte."""
 
     def fileno(self) -> int:
-        """Its descriptor."""
+        """Return the descriptor."""
 
     def advance(self, count: int) -> None:
-        """Count bytes that were taken from the descriptor."""
+        """Advance the position by the number of bytes that were read from the descriptor."""
 
 
 class Pipe:
-    """The writing end.
+    """The writing end of a FIFO.
 
     Args:
-        file: The FIFO, open for writing; closed at the end.
-        notes: The file beside it.
-        mode: Who may read that.
+        file: The descriptor of the FIFO, open for writing. The descriptor is closed when the ``with`` block ends.
+        notes: The path of the file for the notes.
+        mode: Permissions of the notes' file.
 
     Attributes:
-        written: Bytes so far.
+        written: Number of bytes written so far.
     """
 
     def __init__(self, file: int, notes: Path, *, mode: int = 0o600) -> None:
         self.written = 0
         self._file = file
         self._notes = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        os.fchmod(self._notes, mode)  # whatever the umask
+        os.fchmod(self._notes, mode)  # regardless of the umask
         self._wide = widen(file)
 
     def __enter__(self) -> Pipe:
@@ -65,14 +65,14 @@ class Pipe:
         os.close(self._file)
 
     def note(self, note: Note) -> None:
-        """Note something for the reader."""
+        """Write a note for the reader."""
         os.write(self._notes, note.to_line())
 
     def write(self, data: bytes | memoryview) -> None:
-        """Write everything; this waits for the reader.
+        """Write all of the data. Wait if the FIFO is full.
 
         Raises:
-            ReaderGone: nobody reads any more.
+            ReaderGone: the reader has closed the FIFO.
         """
         view = memoryview(data)
         while view:
@@ -84,20 +84,22 @@ class Pipe:
             view = view[count:]
 
     def splice(self, source: File, size: int) -> bool:
-        """Pass a file on to its end without copying.
+        """Copy a file's bytes, from the current position to the end, into the FIFO with the kernel's splice call.
 
         Args:
             source: The file.
-            size: Where it ends.
+            size: Size of the file in bytes.
 
         Returns:
-            Whether that is possible; nothing was written if it is not. It ends early where the file does.
+            True if the kernel can splice the file, even if the file is shorter than ``size`` and fewer bytes were
+            copied. False if the kernel cannot splice the file. In this case, nothing was written.
 
         Raises:
-            ReaderGone: nobody reads any more.
+            ReaderGone: the reader has closed the FIFO.
         """
-        # A writer that waits in the kernel is woken in each read by the reader, who pays for it, in a virtual machine
-        # with a tenth of its time. So the wait is a nap, as long as the reader is fast and the pipe holds enough.
+        # If the writer waits in the kernel, each read of the reader wakes it, which costs the reader a tenth of its
+        # time in a virtual machine. Therefore the writer naps instead, as long as the reader is fast and the pipe holds
+        # enough.
         fast = self._wide
         napped = False
         while source.position < size:

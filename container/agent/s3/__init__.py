@@ -1,1 +1,1 @@
-"""Amazon S3 and servers like it, for the host agent: the only part of it that needs boto3."""
+"""Access Amazon S3 and compatible servers for the host agent. In the agent, only this package imports boto3."""

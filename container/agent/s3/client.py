@@ -1,7 +1,7 @@
-"""The S3 client, its calls, their retries, and what their errors mean.
+"""Create the S3 client, call it with retries, and explain its errors.
 
-boto3's own configuration counts: credentials, region, profiles, ``AWS_ENDPOINT_URL`` and ``AWS_ENDPOINT_URL_S3``. It is
-imported on use, since most jobs need none of it.
+boto3's own configuration applies: credentials, region, profiles, ``AWS_ENDPOINT_URL`` and ``AWS_ENDPOINT_URL_S3``.
+boto3 is imported on use, because most jobs do not need it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from container.agent.sources.base import SourceError
 
 T = TypeVar("T")
 
-#: A server that sends nothing for this long is given up, and asked again, in seconds.
+#: If a server sends nothing for this long, the request is repeated, in seconds.
 READ_TIMEOUT = 20.0
 _CONNECT_TIMEOUT = 10.0
 _POOL = 64
 
-#: Error codes of S3 that pass by themselves.
+#: Transient error codes of S3.
 _PASSING_CODES = frozenset(
     {
         "InternalError", "RequestTimeout", "RequestTimeTooSkewed", "ServiceUnavailable", "SlowDown", "Throttling",
@@ -36,10 +36,10 @@ _lock = threading.Lock()
 
 
 def split(uri: str) -> tuple[str, str]:
-    """Split ``s3://bucket/key`` into bucket and key (or prefix).
+    """Split ``s3://bucket/key`` into the bucket and the key (or prefix).
 
     Raises:
-        SourceError: it is no such URI.
+        SourceError: the text is not an S3 URI.
     """
     bucket, _, key = uri[len("s3://") :].partition("/")
     if not uri.startswith("s3://") or not bucket:
@@ -50,7 +50,7 @@ def split(uri: str) -> tuple[str, str]:
 @functools.cache
 def _client() -> Any:
     try:
-        import botocore.session  # boto3's own layer takes another 0.1 s of each process
+        import botocore.session  # importing boto3 itself would take another 0.1 s in each process
         from botocore.config import Config
     except ImportError as error:
         import sys
@@ -60,22 +60,22 @@ def _client() -> Any:
         ) from None
     return botocore.session.get_session().create_client(
         "s3",
-        # SageMaker's containers have the first, which botocore does not read.
+        # SageMaker's containers set AWS_REGION, which botocore does not read.
         region_name=os.environ.get("AWS_DEFAULT_REGION") or os.environ.get("AWS_REGION") or None,
         config=Config(
             connect_timeout=_CONNECT_TIMEOUT,
             read_timeout=READ_TIMEOUT,
             max_pool_connections=_POOL,
-            retries={"mode": "standard", "total_max_attempts": 1},  # ours know how far a stream has come
+            retries={"mode": "standard", "total_max_attempts": 1},  # our own retries know the position in a stream
             tcp_keepalive=True,
-            request_checksum_calculation="when_required",  # not every S3-compatible server knows the newer ones
+            request_checksum_calculation="when_required",  # not every S3-compatible server supports the newer checksums
             response_checksum_validation="when_required",
         ),
     )
 
 
 def client() -> Any:
-    """Return the S3 client of this process; several threads may use it.
+    """Return the S3 client of this process. Several threads may use the client.
 
     Raises:
         SourceError: boto3 is missing, or its configuration cannot be used.
@@ -85,24 +85,32 @@ def client() -> Any:
             return _client()
         except SourceError:
             raise
-        except Exception as error:  # botocore's configuration errors have no common class
+        except Exception as error:  # botocore's configuration errors have no common base class
             raise SourceError(
                 "s3://", f"the S3 client cannot be made: {error}", "Correct the AWS configuration."
             ) from error
 
 
 def forget() -> None:
-    """Make a new client on the next use: the environment has changed."""
+    """Discard the client after a change of the environment variables. The next call of :func:`client` creates a new
+    client.
+    """
     with _lock:
         _client.cache_clear()
 
 
 def call(uri: str, function: Callable[[], T]) -> T:
-    """Call the client; what passes is tried again, and what does not becomes a :class:`SourceError`.
+    """Call a function that uses the client, and retry the call after transient errors.
 
     Args:
-        uri: What it is about, for the error.
-        function: The call.
+        uri: The object or prefix, for the error message.
+        function: The function.
+
+    Returns:
+        The result of the function.
+
+    Raises:
+        SourceError: the call fails permanently, or too often.
     """
     failures = 0
     while True:
@@ -118,12 +126,15 @@ def call(uri: str, function: Callable[[], T]) -> T:
 
 
 def etag(answer: Mapping[str, Any]) -> str | None:
-    """Return the ETag of an answer without quotes, which not every server writes everywhere."""
+    """Return the ETag in a server's answer, without quotes.
+
+    The quotes are removed because not every server sends them in every answer.
+    """
     return str(answer.get("ETag") or "").strip('"') or None
 
 
 def passes(error: Exception) -> bool:
-    """Return whether a failure of the client is transient, so that a retry makes sense."""
+    """Return whether a failure of the client is transient, so that a retry may succeed."""
     from botocore import exceptions, parsers
     from urllib3.exceptions import ProtocolError
     from urllib3.exceptions import TimeoutError as LateError
@@ -133,21 +144,21 @@ def passes(error: Exception) -> bool:
         return error.response.get("Error", {}).get("Code") in _PASSING_CODES or status >= 500 or status == 429
     if isinstance(error, exceptions.ResponseStreamingError | exceptions.IncompleteReadError):
         return True
-    if isinstance(error, parsers.ResponseParserError):  # a body that was cut
+    if isinstance(error, parsers.ResponseParserError):  # the answer was cut off
         return True
     if isinstance(error, exceptions.SSLError | exceptions.ProxyConnectionError):
         return False
-    # The last two are what comes of an error answer's body that is cut or late: botocore does not wrap it.
+    # The last two are raised if the body of an error answer is cut off or late; botocore does not wrap these errors.
     return isinstance(error, exceptions.HTTPClientError | OSError | ProtocolError | LateError)
 
 
 def explain(uri: str, error: Exception, *, offset: int | None = None) -> SourceError:
-    """Turn a failure of the client into an error with its cause and remedy.
+    """Convert an error of the client to an error that names the cause and the remedy.
 
     Args:
-        uri: What it is about.
-        error: What the client raised.
-        offset: The byte at which it happened.
+        uri: The object or prefix.
+        error: The client's error.
+        offset: The byte at which the error occurred. None if the error does not belong to a byte.
     """
     from botocore import exceptions
     from urllib3.exceptions import ProtocolError

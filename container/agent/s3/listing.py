@@ -11,16 +11,17 @@ from container.agent.sources.base import DataObject, SourceError
 
 
 def listing(uri: str, *, limit: int | None = None, empty: bool = False, markers: bool = False) -> list[DataObject]:
-    """Return the objects whose key begins with a prefix, in the order of their keys' bytes.
+    """Return the objects whose keys begin with a prefix, sorted by the bytes of their keys.
 
     Args:
         uri: ``s3://bucket/prefix``.
-        limit: Stop after so many.
-        empty: Whether there may be none.
-        markers: Whether the markers of folders are among them: objects whose key ends in a slash.
+        limit: Number of objects after which the listing stops. The rest of the server's page is also returned. None for
+            no limit.
+        empty: Whether to accept a prefix without objects. If false, such a prefix is an error.
+        markers: Whether to include folder markers, which are objects whose keys end with a slash.
 
     Raises:
-        SourceError: there are none, or the bucket cannot be listed.
+        SourceError: there are no objects with this prefix, or the bucket cannot be listed.
     """
     found: list[DataObject] = []
     for page in pages(uri, empty=empty, markers=markers):
@@ -35,8 +36,8 @@ def pages(uri: str, *, empty: bool = False, markers: bool = False) -> Iterator[l
 
     Args:
         uri: ``s3://bucket/prefix``.
-        empty: Whether there may be none.
-        markers: As for :func:`listing`.
+        empty: Whether to accept a prefix without objects.
+        markers: Whether to include folder markers, as for :func:`listing`.
 
     Raises:
         SourceError: as for :func:`listing`.
@@ -62,7 +63,10 @@ def pages(uri: str, *, empty: bool = False, markers: bool = False) -> Iterator[l
 
 
 def is_sorted(uri: str) -> bool:
-    """Return whether the server lists the bucket by key: S3's directory buckets and their access points do not."""
+    """Return whether the server lists the bucket in the order of the keys.
+
+    S3's directory buckets and the access points of directory buckets are not listed in this order.
+    """
     return not split(uri)[0].endswith(("--x-s3", "--xa-s3"))
 
 
@@ -72,7 +76,7 @@ def _answers(uri: str, bucket: str, prefix: str) -> Iterator[list[dict[str, Any]
 
     def page() -> dict[str, Any]:
         answer: dict[str, Any] = s3.list_objects_v2(Bucket=bucket, Prefix=prefix, **token)
-        if "IsTruncated" not in answer:  # botocore takes a body that was cut before its first byte for an empty one
+        if "IsTruncated" not in answer:  # if a body is cut off before its first byte, botocore returns an empty answer
             raise ConnectionError("the list of objects was cut off")
         return answer
 
@@ -85,7 +89,9 @@ def _answers(uri: str, bucket: str, prefix: str) -> Iterator[list[dict[str, Any]
 
 
 def _near(bucket: str, prefix: str) -> str:
-    """Return the prefix that may have been meant, for an error."""
+    """Return a sentence for an error message that suggests the prefix that the user probably meant. Return "" if no
+    prefix is similar.
+    """
     from container.contract.names import nearest
 
     folder, _, last = prefix.rstrip("/").rpartition("/")
@@ -103,11 +109,14 @@ def _near(bucket: str, prefix: str) -> str:
 
 
 def relative_key(key: str, prefix: str) -> str:
-    """Return the path in the channel's folder: the part of the key after the prefix as a folder, or else after its last
-    slash.
+    """Return an object's path in the channel's folder.
 
-    ``data/a`` for the key ``train/data/a`` under ``train`` or ``train/``; ``train-2/a`` for ``x/train-2/a`` under
-    ``x/train``; ``a.csv`` for the key ``x/a.csv`` under itself.
+    If the prefix is a folder of the key, the path is the part of the key after that folder. Otherwise the path is the
+    part of the key after the prefix's last slash. Examples:
+
+    * The key ``train/data/a`` has the path ``data/a`` under the prefixes ``train`` and ``train/``.
+    * The key ``x/train-2/a`` has the path ``train-2/a`` under the prefix ``x/train``.
+    * The key ``x/a.csv`` has the path ``a.csv`` under the prefix ``x/a.csv``.
     """
     folder = prefix if not prefix or prefix.endswith("/") else f"{prefix}/"
     if key.startswith(folder):
@@ -116,10 +125,10 @@ def relative_key(key: str, prefix: str) -> str:
 
 
 def describe(uri: str, key: str = "") -> DataObject:
-    """Return one object's size and ETag.
+    """Return the object of a URI with its size and ETag.
 
     Raises:
-        SourceError: it does not exist, or cannot be read.
+        SourceError: the object does not exist, or cannot be read.
     """
     bucket, name = split(uri)
     s3 = client()

@@ -1,7 +1,8 @@
-"""Read one S3 object in order, by ranged requests that resume where they were cut.
+"""Read one S3 object in order, with ranged requests that resume after an interruption.
 
-A server on this machine is read by one connection: more of them take the cores that it needs. Any other is read by
-several, since one connection to S3 carries less than a network does; ``FLEETFIT_S3_CONNECTIONS`` sets another number.
+An object on a server on this machine is read with one connection, because more connections would use processor time
+that the server needs. An object on another server is read with several connections, because one connection to S3 is
+slower than the network. The environment variable ``FLEETFIT_S3_CONNECTIONS`` sets another number of connections.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from container.agent.sources.base import DataObject, SourceError
 
 CONNECTIONS = "FLEETFIT_S3_CONNECTIONS"
 
-#: What one connection reads ahead at a time, in bytes. A stream holds at most one such part per connection and the one
-#: that is being read.
+#: Size of the parts that one connection reads ahead, in bytes. A stream holds at most one such part for each
+#: connection, and the part that is being read.
 PART = 8 << 20
-#: What is lost at most when a server goes silent, since the client hands out whole reads only, in bytes. One that goes
-#: silent again and again is read in smaller pieces, down to the least, so that what it does send counts.
+#: Maximum number of bytes that are lost if a server goes silent, because the client only returns complete reads. If a
+#: server goes silent repeatedly, reads become smaller, down to the minimum, so that the received bytes are kept.
 _READ = 128 << 10
 _LEAST_READ = 1 << 10
 _FAR_CONNECTIONS = 4
@@ -33,7 +34,11 @@ _LOOPBACK = ("localhost", "127.", "::1")
 
 
 def connections() -> int:
-    """Return how many connections read one large object."""
+    """Return the number of connections for one large object.
+
+    Raises:
+        SourceError: ``FLEETFIT_S3_CONNECTIONS`` is not a valid number.
+    """
     configured = os.environ.get(CONNECTIONS, "")
     if configured:
         if not configured.isdecimal() or not 1 <= int(configured) <= _MOST_CONNECTIONS:
@@ -46,14 +51,14 @@ def connections() -> int:
 
 
 class Range:
-    """The bytes from ``start`` to before ``stop`` of an object, from one connection after another.
+    """A reader of a range of an object's bytes. The reader uses only one connection at a time.
 
     Args:
         item: The object as it was listed.
-        start: The first byte.
-        stop: The byte behind the last one.
-        backoff: How often to try again without any progress.
-        ended: Set to give up soon.
+        start: The offset of the first byte.
+        stop: The offset after the last byte.
+        backoff: The policy for retries.
+        ended: An event that another thread sets to stop the retries.
     """
 
     def __init__(
@@ -76,7 +81,9 @@ class Range:
         self._piece = _READ
 
     def readinto(self, view: memoryview) -> int:
-        """Fill ``view``; fewer bytes come only at the end."""
+        """Fill ``view`` with bytes, and return their number. The number is smaller than ``len(view)`` only at
+        the end.
+        """
         view = view[: max(self._stop - self.position, 0)]
         done = failures = 0
         while done < len(view):
@@ -122,7 +129,10 @@ class Range:
         return answer["Body"]
 
     def _problem(self, answer: dict[str, Any]) -> str | None:
-        """Return why this is not the object that was listed; None if it is."""
+        """Return the reason why a server's answer does not contain the requested bytes of the listed object.
+
+        Return None if the answer contains these bytes.
+        """
         identity = self._item.identity
         if identity is not None and s3.etag(answer) != identity:
             return "it changed while the job read it (its ETag differs)"
@@ -136,7 +146,10 @@ class Range:
         return None
 
     def close(self) -> None:
-        """Let go of the connection; it can be used again only if everything of the answer was read."""
+        """Close the server's answer.
+
+        The connection can be reused only if the answer was read completely.
+        """
         if self._body is not None:
             with contextlib.suppress(Exception):
                 self._body.close()
@@ -144,13 +157,13 @@ class Range:
 
 
 class S3Stream:
-    """See :class:`container.agent.sources.base.ObjectStream`.
+    """A stream of the bytes of an S3 object. See :class:`container.agent.sources.base.ObjectStream`.
 
     Args:
         item: The object as it was listed.
-        offset: The first byte.
-        backoff: How often to try again without any progress.
-        parallel: How many connections; default: :func:`connections`.
+        offset: The offset of the first byte.
+        backoff: The policy for retries.
+        parallel: Number of connections. If None, :func:`connections` determines the number.
     """
 
     def __init__(
@@ -168,23 +181,25 @@ class S3Stream:
 
     @property
     def position(self) -> int:
-        """The offset in the object of the next byte."""
+        """Return the offset of the next byte in the object."""
         return self._position
 
     def readinto(self, buffer: bytearray | memoryview) -> int:
-        """Read up to ``len(buffer)`` bytes; fewer come only at the end."""
+        """Read up to ``len(buffer)`` bytes, and return their number. The number is smaller than ``len(buffer)`` only at
+        the end.
+        """
         done = self._reader.readinto(memoryview(buffer)[: max(self._item.size - self._position, 0)])
         self._position += done
         return done
 
     def read(self, size: int) -> bytes:
-        """Read up to ``size`` bytes; fewer come only at the end."""
+        """Return up to ``size`` bytes. Fewer than ``size`` bytes are returned only at the end."""
         buffer = bytearray(max(min(size, self._item.size - self._position), 0))
         self.readinto(buffer)
         return bytes(buffer)
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._reader.close()
 
     def __enter__(self) -> S3Stream:
@@ -195,7 +210,7 @@ class S3Stream:
 
 
 class _Parts:
-    """Parts of an object that several connections read ahead, handed out in order."""
+    """A reader of an object that returns the object's parts in order. Several connections read the parts ahead."""
 
     def __init__(self, item: DataObject, offset: int, count: int, backoff: Backoff) -> None:
         self._item = item
@@ -208,7 +223,9 @@ class _Parts:
         self._part = memoryview(b"")
 
     def readinto(self, view: memoryview) -> int:
-        """Fill ``view``; fewer bytes come only at the end."""
+        """Fill ``view`` with bytes, and return their number. The number is smaller than ``len(view)`` only at
+        the end.
+        """
         done = 0
         while done < len(view):
             if not len(self._part):

@@ -1,4 +1,4 @@
-"""Write objects to S3 in parts, so that memory stays bounded whatever their size."""
+"""Write objects to S3 in parts, so that memory use does not grow with the size of an object."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ from container.agent.s3.client import call, client, split
 from container.agent.s3.listing import describe
 from container.agent.sources.base import SourceError
 
-#: What is held until it is sent, in bytes; S3 takes parts from 5 MiB on.
+#: Size of a part in bytes; S3 requires at least 5 MiB.
 PART = 16 << 20
-#: S3's bound of parts, with room to spare; parts become larger before it is reached.
+#: Number of parts after which parts become larger. S3's maximum number of parts is higher.
 _PARTS_OF_A_SIZE = 2000
-#: Parts that are on their way while the next one is filled.
+#: Number of parts that are sent while the next part is filled.
 _IN_FLIGHT = 2
 
 
 class S3Upload(io.RawIOBase):
-    """A file object whose content becomes an S3 object when it is closed, completely or not at all.
+    """A file object whose content is stored as an S3 object when the ``with`` block ends. The S3 object is either
+    complete or not created at all.
 
-    A small object is one request; a larger one a multipart upload, which is aborted when the block is left by an error.
+    A small object is sent in one request. A larger object is sent as a multipart upload. If the block ends with an
+    error, the multipart upload is aborted.
 
     Args:
         uri: ``s3://bucket/key``.
-        part: How large the first parts are, in bytes.
+        part: Size of the first parts in bytes.
     """
 
     def __init__(self, uri: str, *, part: int = PART) -> None:
@@ -52,12 +54,12 @@ class S3Upload(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        """Take bytes; sends a part when there is enough for one.
+        """Write bytes. Send a part when enough bytes for a part were written.
 
         Raises:
-            SourceError: the server does not take it.
+            SourceError: the server refuses the data.
         """
-        if self._failure is not None:  # whoever closes a file on top of this one writes once more
+        if self._failure is not None:  # closing a file that wraps this one writes once more
             raise self._failure
         self._buffer += data
         count = memoryview(data).nbytes
@@ -72,10 +74,10 @@ class S3Upload(io.RawIOBase):
         return self.size
 
     def commit(self) -> None:
-        """Make the object appear.
+        """Send the remaining bytes, and complete the S3 object.
 
         Raises:
-            SourceError: the server does not take it; nothing of it is left there.
+            SourceError: the server refuses the object.
         """
         if self._id is None:
             body = bytes(self._buffer)
@@ -93,12 +95,12 @@ class S3Upload(io.RawIOBase):
         self._end()
 
     def abort(self) -> None:
-        """Leave nothing of it; an object that was there before stays."""
+        """Discard the upload. An object that already exists under the same key is not changed."""
         if not self._done:
             self._done = True
             self._end()
             if self._id is not None:
-                with contextlib.suppress(Exception):  # what failed first is what counts
+                with contextlib.suppress(Exception):  # the first error is the one that matters
                     self._client.abort_multipart_upload(Bucket=self._bucket, Key=self._key, UploadId=self._id)
 
     def _size_of_next(self) -> int:
@@ -132,7 +134,8 @@ class S3Upload(io.RawIOBase):
         try:
             call(self.uri, complete)
         except SourceError:
-            # The answer to one that succeeded may have been lost; the next is told that there is no such upload.
+            # The answer to a successful request may have been lost; its retry then gets the error that there is no such
+            # upload.
             if attempts < 2 or describe(self.uri).size != self.size:
                 raise
 
@@ -145,7 +148,7 @@ class S3Upload(io.RawIOBase):
                 UploadId=self._id,
                 PartNumber=number,
                 Body=body,
-                ContentMD5=_md5(body),  # the server refuses what was damaged on the way
+                ContentMD5=_md5(body),  # the server refuses data that was damaged in the transfer
             ),
         )
         return str(answer["ETag"])
@@ -174,7 +177,12 @@ class S3Upload(io.RawIOBase):
 
 
 def _whole(answer: Mapping[str, Any], member: str) -> Any:
-    """Return a member of an answer; botocore takes a body that was cut before its first byte for an empty one."""
+    """Return a member of a server's answer.
+
+    Raises:
+        ConnectionError: the member is missing. If an answer's body is cut off before its first byte, botocore returns
+            an empty answer.
+    """
     if member not in answer:
         raise ConnectionError("the answer was cut off")
     return answer[member]

@@ -1,4 +1,4 @@
-"""Where a channel's data comes from: folders, files and S3, listed and streamed.
+"""List and stream a channel's data from its source: folders, files or S3.
 
 ::
 
@@ -9,8 +9,8 @@
             while count := stream.readinto(buffer):
                 ...
 
-A stream continues by itself after a connection that was cut, a 503 and a server that went silent; it checks that the
-object is the one that was listed, and has its size. What cannot be helped is a :class:`SourceError`.
+A stream resumes by itself after an interrupted connection, an error 503, or a server's silence. The stream verifies
+that the object is the listed object and has the listed size. Other failures raise a :class:`SourceError`.
 """
 
 from __future__ import annotations
@@ -41,12 +41,14 @@ __all__ = [
 
 
 def objects(channel: HostChannel) -> tuple[DataObject, ...]:
-    """Return the channel's objects, not shuffled, in SageMaker's order: by key, or as the manifest lists them.
+    """Return the channel's objects in SageMaker's order before shuffling. The order is that of the keys, or that of the
+    manifest.
 
-    An augmented manifest is one object here; :func:`entries` reads its lines.
+    For an augmented manifest, return the manifest itself as one object. :func:`entries` reads the manifest's lines.
 
     Raises:
-        SourceError: there are none, or the place, the manifest or an object in it cannot be read.
+        SourceError: the channel has no objects. Also raised if the folder, the bucket, the manifest or an object in the
+            manifest cannot be read.
     """
     if channel.data_type is DataType.MANIFEST:
         from container.agent.sources import listed
@@ -64,14 +66,16 @@ def objects(channel: HostChannel) -> tuple[DataObject, ...]:
 
 
 def in_order(channel: HostChannel, failed: Callable[[Exception], None]) -> Iterable[DataObject]:
-    """Iterate over :func:`objects`, the first of them before the rest are listed where the source has that order.
+    """Return an iterable over the channel's objects, in the same order as :func:`objects`.
+
+    If the source lists its objects in this order, the first objects are available before the rest is listed.
 
     Args:
         channel: The channel.
-        failed: Takes the error that ended the list later than here.
+        failed: Called with the error if the rest of the objects cannot be listed.
 
     Raises:
-        SourceError: as for :func:`objects`, as far as it is seen at once.
+        SourceError: as for :func:`objects`, if the error occurs in the first page.
     """
     if channel.data_type is DataType.MANIFEST:
         from container.agent.sources import listed
@@ -88,10 +92,10 @@ def in_order(channel: HostChannel, failed: Callable[[Exception], None]) -> Itera
 
 
 def entries(channel: HostChannel) -> Iterator[AugmentedEntry]:
-    """Yield the lines of an augmented manifest with the attributes that the channel reads.
+    """Yield, for each line of an augmented manifest, the attributes that the channel reads.
 
     Raises:
-        SourceError: the manifest cannot be read, or a line is wrong; the message names the line.
+        SourceError: the manifest cannot be read, or a line is invalid. The message names the line.
     """
     from container.agent.sources import listed
 

@@ -1,4 +1,4 @@
-"""The common types of data sources: objects, streams and errors."""
+"""Define the common types of data sources: objects, streams and errors."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ class DataObject:
 
     Attributes:
         uri: ``s3://bucket/key`` or an absolute path.
-        size: Its bytes.
-        identity: Changes when the content does: the ETag, or time, size and inode of a file. None if unknown.
-        key: Its path below the channel's folder, as File mode has it.
-        modified: When it was written, in seconds since 1970, where that is known.
+        size: Size of the object in bytes.
+        identity: A value that changes when the content changes. For an S3 object, the ETag. For a file, a text of the
+            modification time, size and inode. None if unknown.
+        key: The object's path below the channel's folder in File mode.
+        modified: Time of the last change in seconds since 1970, or None if unknown.
     """
 
     uri: str
@@ -28,16 +29,16 @@ class DataObject:
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """Return the object's URI in quotes, for error messages."""
         return repr(self.uri)
 
 
 class SourceError(AgentError):
-    """Data cannot be read; one line that names object, offset, cause and remedy.
+    """Raised if data cannot be read. The message is one line with the object, the offset, the cause and the remedy.
 
     Attributes:
-        uri: The object or the place.
-        offset: How many bytes of it were read; None where that means nothing.
+        uri: The URI of the object, or of the folder or bucket.
+        offset: Number of bytes that were read before the error. None if the error does not belong to a byte.
     """
 
     def __init__(self, uri: str, cause: str, remedy: str = "", *, offset: int | None = None) -> None:
@@ -49,28 +50,29 @@ class SourceError(AgentError):
 
 
 class ObjectStream(Protocol):
-    """The bytes of one object, in order; it resumes by itself after transient faults."""
+    """A stream of the bytes of one object, in order. The stream resumes by itself after transient faults."""
 
     @property
     def position(self) -> int:
-        """The offset in the object of the next byte."""
+        """Return the offset of the next byte in the object."""
 
     def readinto(self, buffer: bytearray | memoryview) -> int:
-        """Read up to ``len(buffer)`` bytes; fewer come only at the end, and 0 is the end.
+        """Read up to ``len(buffer)`` bytes, and return their number. The number is smaller than ``len(buffer)`` only at
+        the end. The number 0 means that no bytes are left.
 
         Raises:
             SourceError: the object changed, vanished, or cannot be read.
         """
 
     def read(self, size: int) -> bytes:
-        """Read up to ``size`` bytes; fewer come only at the end.
+        """Return up to ``size`` bytes. Fewer than ``size`` bytes are returned only at the end.
 
         Raises:
             SourceError: as for :meth:`readinto`.
         """
 
     def close(self) -> None:
-        """Let go of connections and threads; may be called again."""
+        """Close the stream's connections and stop its threads. Closing a stream twice is not an error."""
 
     def __enter__(self) -> ObjectStream: ...
 

@@ -1,4 +1,4 @@
-"""A list of objects that can be read while it is still growing."""
+"""Provide a list of objects that can be iterated over while a thread is still adding objects."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from container.contract.errors import AgentError
 
 
 class Growing:
-    """A channel's objects in their order, of which the first are there at once, however many there are.
+    """An iterable over a channel's objects, in order. The first objects are available before all objects are listed.
 
-    Several threads may go through it, each from the beginning. The rest is listed in a thread without a pause: all
-    hosts are to see the same objects, and a failure is to be known soon.
+    Several threads may iterate, each from the beginning. A thread lists the remaining objects without pausing.
+    Therefore all hosts see the same objects, and an error is reported early.
 
     Args:
-        pages: Lists them, some at a time and at least one in all; the first page is listed here.
-        failed: Takes the error that ended the list, unless somebody waits for the list and so meets it.
+        pages: Yields the objects in pages. The first page is listed at once.
+        failed: Called with the error if a later page cannot be listed. ``failed`` is not called if an iteration is
+            waiting for an unlisted object. In this case, the iteration raises the error.
 
     Raises:
         AgentError: the first page cannot be listed.
@@ -27,15 +28,15 @@ class Growing:
         self._found: list[DataObject] = list(next(pages, ()))
         self._ended = False
         self._error: AgentError | None = None
-        self._waiting: list[int] = []  # which objects are waited for
+        self._waiting: list[int] = []  # numbers of the objects that iterations wait for
         self._changed = threading.Condition()
         threading.Thread(target=self._list, args=(pages, failed), name="listing", daemon=True).start()
 
     def __iter__(self) -> Iterator[DataObject]:
-        """Yield the objects, waiting for those that are not listed yet.
+        """Yield the objects. Wait for objects that are not listed yet.
 
         Raises:
-            AgentError: the list could not be continued.
+            AgentError: the remaining objects cannot be listed.
         """
         number = 0
         while (item := self._at(number)) is not None:
@@ -62,7 +63,7 @@ class Growing:
                     self._changed.notify_all()
         except AgentError as known:
             error = known
-        except Exception as unknown:  # noqa: BLE001 - whatever it is, readers must not wait for what will not come
+        except Exception as unknown:  # noqa: BLE001 - iterations must not wait for objects that will never be listed
             error = AgentError(f"the objects could not be listed: {unknown!r}")
         with self._changed:
             self._ended, self._error = True, error

@@ -17,19 +17,19 @@ from container.agent.sources.manifests import (
 )
 from container.contract.channels import HostChannel
 
-#: A list of objects must fit in memory.
+#: Maximum size of a manifest in bytes: the list of objects must fit in memory.
 _MANIFEST_LIMIT = 256 << 20
 _WORKERS = 16
-#: Objects of a manifest that are looked at before the first of them is read.
+#: Number of a manifest's objects that are looked up before the first of them is read.
 _PAGE = 256
 _CHUNK = 1 << 20
 
 
 def manifest_objects(channel: HostChannel) -> tuple[DataObject, ...]:
-    """Return the objects of a ManifestFile channel in its order, each looked up.
+    """Look up the objects that the manifest of a ManifestFile channel lists, and return them in the manifest's order.
 
     Raises:
-        SourceError: the manifest cannot be read, or an object does not exist; the message names the line.
+        SourceError: the manifest cannot be read, or an object does not exist. The message names the manifest's line.
     """
     listed = read_manifest(channel.uri)
     return look_up(channel.uri, listed)
@@ -43,10 +43,10 @@ def manifest_pages(channel: HostChannel) -> Iterator[tuple[DataObject, ...]]:
 
 
 def read_manifest(uri: str) -> tuple[ManifestEntry, ...]:
-    """Return the entries of a manifest, unchecked.
+    """Return the entries of a manifest, without looking up the objects.
 
     Raises:
-        SourceError: it cannot be read or parsed.
+        SourceError: the manifest cannot be read or parsed.
     """
     item = single.describe(uri)
     if item.size > _MANIFEST_LIMIT:
@@ -65,10 +65,11 @@ def read_manifest(uri: str) -> tuple[ManifestEntry, ...]:
 
 
 def look_up(manifest: str, listed: tuple[ManifestEntry, ...]) -> tuple[DataObject, ...]:
-    """Look up the listed objects, many at a time.
+    """Look up the size and identity of the listed objects, several objects in parallel.
 
     Raises:
-        SourceError: one does not exist or cannot be read; the first in the manifest's order is named, with its line.
+        SourceError: an object does not exist or cannot be read. The message names the first such object in the
+            manifest's order, with its line.
     """
 
     def describe(entry: ManifestEntry) -> DataObject:
@@ -87,7 +88,9 @@ def look_up(manifest: str, listed: tuple[ManifestEntry, ...]) -> tuple[DataObjec
 
 
 def augmented_entries(channel: HostChannel) -> Iterator[AugmentedEntry]:
-    """Yield the lines of an AugmentedManifestFile channel; see :func:`container.agent.sources.entries`."""
+    """Yield the lines of the manifest of an AugmentedManifestFile channel. See
+    :func:`container.agent.sources.entries`.
+    """
     item = single.describe(channel.uri)
     with single.open(item) as stream:
         try:

@@ -1,4 +1,4 @@
-"""Data in folders and files of this machine."""
+"""List and read data in folders and files of this machine."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from typing import TypeAlias
 from container.agent.sources.base import DataObject, SourceError
 from container.system.locations import LocationError, local_path
 
-#: A folder, and those that it is in.
+#: A folder, and the folders that contain it.
 _Above: TypeAlias = "tuple[str, _Above | None]"
 
 _CHANGED = "a program wrote to the file while the job read it. Start the job again when the file is complete"
 
 
 def resolve(uri: str) -> Path:
-    """Resolve a plain path or a ``file://`` URL to a readable folder or file, without links.
+    """Return the path of the readable folder or file that a plain path or a ``file://`` URL refers to. Symbolic links
+    are resolved.
 
     Raises:
-        SourceError: it does not exist, cannot be read, or is something else.
+        SourceError: the path does not exist, cannot be read, or is neither a folder nor a file.
     """
     try:
         path = local_path(uri)
@@ -31,7 +32,7 @@ def resolve(uri: str) -> Path:
         mode = path.stat().st_mode
     except FileNotFoundError:
         raise SourceError(uri, "it does not exist") from None
-    except (OSError, RuntimeError) as error:  # RuntimeError: a circle of links, before Python 3.13
+    except (OSError, RuntimeError) as error:  # RuntimeError: circular links, before Python 3.13
         raise SourceError(uri, f"it cannot be read: {error}") from error
     if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
         raise SourceError(uri, "it is neither a folder nor a file")
@@ -41,12 +42,13 @@ def resolve(uri: str) -> Path:
 
 
 def listing(uri: str) -> list[DataObject]:
-    """Return every file below a folder, or the file itself, in the order of their keys' bytes.
+    """Return every file below a folder, sorted by the bytes of the files' keys. If ``uri`` is a file, return only this
+    file.
 
-    Links are followed.
+    Symbolic links are followed.
 
     Raises:
-        SourceError: as for :func:`resolve`; or a link leads nowhere or in a circle.
+        SourceError: as for :func:`resolve`, or a link is broken or circular.
     """
     root = resolve(uri)
     if not root.is_dir():
@@ -57,7 +59,9 @@ def listing(uri: str) -> list[DataObject]:
 
 
 def tree(uri: str) -> tuple[list[DataObject], list[str]]:
-    """Return every file below a folder, or the file itself, and the keys of the folders: some may be empty.
+    """Return every file below a folder, and the keys of all folders below this folder, including empty folders.
+
+    If ``uri`` is a file, return only this file and no folders.
 
     Raises:
         SourceError: as for :func:`listing`.
@@ -72,18 +76,28 @@ def tree(uri: str) -> tuple[list[DataObject], list[str]]:
 
 
 def describe(path: Path | str, key: str) -> DataObject:
-    """Describe a file as an object."""
+    """Return the object for a file."""
     status = os.stat(path)
     return DataObject(os.fspath(path), status.st_size, identity(status), key)
 
 
 def identity(status: os.stat_result) -> str:
-    """Return a value that changes when a file's content does."""
+    """Return a value that changes when a file's content changes."""
     return f"{status.st_mtime_ns}-{status.st_size}-{status.st_ino}"
 
 
 def _walk(root: str, found: list[DataObject], folders: list[str]) -> None:
-    """Find what is below a folder, however deep: its files, and its folders, each before those in it."""
+    """Append all files and folders below a folder, at any depth, to two lists. Each folder precedes the folders in it.
+
+    Args:
+        root: The folder to search.
+        found: The list that files are appended to.
+        folders: The list that the keys of folders are appended to.
+
+    Raises:
+        SourceError: an entry cannot be read, an entry is a pipe, socket or device, or a link leads to a folder that
+            contains the link.
+    """
     waiting: list[tuple[str, str, _Above]] = [(root, "", (root, None))]
     while waiting:
         folder, prefix, above = waiting.pop()
@@ -122,7 +136,7 @@ def _is_among(path: str, above: _Above | None) -> bool:
 
 
 class LocalStream:
-    """The bytes of a file; see :class:`container.agent.sources.base.ObjectStream`."""
+    """A stream of the bytes of a file. See :class:`container.agent.sources.base.ObjectStream`."""
 
     def __init__(self, item: DataObject, offset: int = 0) -> None:
         self._item = item
@@ -141,27 +155,31 @@ class LocalStream:
 
     @property
     def position(self) -> int:
-        """The offset in the file of the next byte."""
+        """Return the offset of the next byte in the file."""
         return self._position
 
     def fileno(self) -> int:
-        """Return the descriptor, for splicing; report bytes that are taken there to :meth:`advance`."""
+        """Return the file's descriptor, for splicing. The caller must pass the number of spliced bytes to
+        :meth:`advance`.
+        """
         return self._file
 
     def advance(self, count: int) -> None:
-        """Count bytes that were taken from the descriptor."""
+        """Advance the position by the number of bytes that were read from the descriptor."""
         self._position += count
 
     def verify(self) -> None:
-        """Check once more that the file is what it was; for whoever splices, at the end.
+        """Verify, after splicing, that the file has not changed.
 
         Raises:
-            SourceError: it changed.
+            SourceError: the file has changed.
         """
         self._verify()
 
     def readinto(self, buffer: bytearray | memoryview) -> int:
-        """Read up to ``len(buffer)`` bytes; fewer come only at the end."""
+        """Read up to ``len(buffer)`` bytes, and return their number. The number is smaller than ``len(buffer)`` only at
+        the end.
+        """
         view = memoryview(buffer)[: max(self._item.size - self._position, 0)]
         done = 0
         while done < len(view):
@@ -178,7 +196,7 @@ class LocalStream:
         return done
 
     def read(self, size: int) -> bytes:
-        """Read up to ``size`` bytes; fewer come only at the end."""
+        """Return up to ``size`` bytes. Fewer than ``size`` bytes are returned only at the end."""
         buffer = bytearray(max(min(size, self._item.size - self._position), 0))
         self.readinto(buffer)
         return bytes(buffer)

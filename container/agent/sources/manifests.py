@@ -1,4 +1,4 @@
-"""Manifests: lists of objects (ManifestFile) and lines of labelled ones (AugmentedManifestFile). Pure parsing.
+"""Parse manifests: lists of objects (ManifestFile) and lines about labelled objects (AugmentedManifestFile). Pure.
 
 Source: "S3DataSource" and "Augmented Manifest Files for Training Jobs" (AWS documentation).
 """
@@ -12,17 +12,17 @@ from collections.abc import Iterator, Sequence
 
 from container.contract.names import nearest
 
-#: The end of an attribute's name whose value is a URI, the content of which is read.
+#: Suffix of the names of attributes whose value is a URI; the content of that object is read.
 REFERENCE = "-ref"
 
 _WHITESPACE = re.compile(r"[ \t\r\n]*")
 
 
 class ListingError(ValueError):
-    """A manifest that cannot be read.
+    """Raised if a manifest cannot be parsed.
 
     Attributes:
-        line: The line, from 1.
+        line: The number of the manifest's line, from 1.
     """
 
     def __init__(self, line: int, text: str) -> None:
@@ -35,9 +35,9 @@ class ManifestEntry:
     """One object that a manifest lists.
 
     Attributes:
-        uri: The prefix and the entry, put together.
-        key: The entry, as File mode's path.
-        line: The manifest's line, from 1.
+        uri: The URI of the object: the manifest's prefix followed by the entry.
+        key: The text of the entry, which is the object's path in File mode.
+        line: The number of the manifest's line, from 1.
     """
 
     uri: str
@@ -47,12 +47,13 @@ class ManifestEntry:
 
 @dataclasses.dataclass(frozen=True)
 class Attribute:
-    """One attribute of a line of an augmented manifest.
+    """One attribute in a line of an augmented manifest.
 
     Attributes:
-        name: Its name.
-        uri: The object whose content it is, for a name that ends in ``-ref``; else None.
-        value: The value's bytes otherwise: a text as it is, anything else as JSON.
+        name: Name of the attribute.
+        uri: The URI of the object whose content is read, if the name ends with ``-ref``. Otherwise None.
+        value: The bytes of the value, if the name does not end with ``-ref``. A text is not changed. Any other value is
+            encoded as JSON.
     """
 
     name: str
@@ -62,11 +63,11 @@ class Attribute:
 
 @dataclasses.dataclass(frozen=True)
 class AugmentedEntry:
-    """The attributes to read of one line.
+    """The attributes to read in one line of an augmented manifest.
 
     Attributes:
-        line: The manifest's line, from 1.
-        attributes: In the order of ``attribute_names``.
+        line: The number of the manifest's line, from 1.
+        attributes: The attributes, in the order of the channel's ``attribute_names``.
     """
 
     line: int
@@ -74,10 +75,10 @@ class AugmentedEntry:
 
 
 def parse_manifest(text: str) -> tuple[ManifestEntry, ...]:
-    """Read ``[{"prefix": "s3://bucket/prefix/"}, "entry", …]``.
+    """Parse a manifest of the form ``[{"prefix": "s3://bucket/prefix/"}, "entry", …]``.
 
     Raises:
-        ManifestError: it is not of that form, or lists an object twice.
+        ManifestError: the text has another form, or lists an object twice.
     """
     prefix: str | None = None
     found: list[ManifestEntry] = []
@@ -105,7 +106,7 @@ def parse_manifest(text: str) -> tuple[ManifestEntry, ...]:
 
 
 def key_problem(key: str) -> str | None:
-    """Return why a key cannot be a path below the channel's folder; None when it can."""
+    """Return why a key cannot be a path below the channel's folder. Return None if the key can be such a path."""
     parts = key.split("/")
     if "\0" in key:
         return "has a NUL character, which no file's name can have"
@@ -132,7 +133,7 @@ def _prefix(line: int, value: object) -> str:
 
 
 def _elements(text: str) -> Iterator[tuple[int, object]]:
-    """Yield the elements of a JSON array with the line on which each begins."""
+    """Yield each element of a JSON array with the number of the line on which the element begins."""
     decoder = json.JSONDecoder()
     line, counted = 1, 0
 
@@ -144,7 +145,7 @@ def _elements(text: str) -> Iterator[tuple[int, object]]:
 
     def skip(place: int) -> int:
         match = _WHITESPACE.match(text, place)
-        assert match is not None  # it matches nothing too
+        assert match is not None  # the pattern also matches an empty text
         return match.end()
 
     place = skip(1 if text.startswith("\ufeff") else 0)
@@ -172,14 +173,14 @@ def _elements(text: str) -> Iterator[tuple[int, object]]:
 
 
 def parse_augmented(lines: Iterator[str], names: Sequence[str]) -> Iterator[AugmentedEntry]:
-    """Read the lines of an augmented manifest, each a JSON object; empty lines are skipped.
+    """Parse the lines of an augmented manifest. Each line is a JSON object. Empty lines are skipped.
 
     Args:
         lines: The lines.
-        names: The attributes to read, in this order.
+        names: The names of the attributes to read, in the order in which they are returned.
 
     Raises:
-        ManifestError: a line is not an object, lacks an attribute, or an attribute that names an object is no URI.
+        ManifestError: a line is not an object, lacks an attribute, or the value of a ``-ref`` attribute is not a URI.
     """
     for number, text in enumerate(lines, 1):
         if not text.strip():

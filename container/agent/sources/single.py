@@ -1,4 +1,4 @@
-"""Describe and open one object, local or in S3."""
+"""Describe and open one object, which is a local file or an S3 object."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from container.system.locations import is_s3
 
 
 def describe(uri: str, key: str = "") -> DataObject:
-    """Look up one object as it is now.
+    """Return one object with its current size and identity.
 
     Args:
-        uri: ``s3://bucket/key``, a ``file://`` URL or a path.
-        key: Its path in the channel; default: its name.
+        uri: The object's URI: ``s3://bucket/key``, a ``file://`` URL or a path.
+        key: The object's path in the channel. If "", the path is the last part of the object's URI.
 
     Raises:
-        SourceError: there is none, or it cannot be read.
+        SourceError: the object does not exist, or cannot be read.
     """
     if is_s3(uri):
         from container.agent.s3 import listing
@@ -29,10 +29,10 @@ def describe(uri: str, key: str = "") -> DataObject:
 
 
 def open(item: DataObject, offset: int = 0) -> ObjectStream:
-    """Open the object's bytes from an offset on.
+    """Open a stream of the object's bytes that begins at an offset.
 
     Raises:
-        SourceError: it cannot be read, or is not what was listed.
+        SourceError: the object cannot be read, or has changed since it was listed.
     """
     if not 0 <= offset <= item.size:
         raise SourceError(item.uri, f"it has {item.size:,} bytes, so it cannot be read from byte {offset:,}")

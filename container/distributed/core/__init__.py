@@ -1,1 +1,1 @@
-"""The parts of the script's API that need no framework: sharding, order and rendezvous."""
+"""Provide the parts of the training scripts' API that need no framework, such as sharding and rendezvous."""

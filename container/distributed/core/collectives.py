@@ -1,6 +1,6 @@
-"""Collective operations on arrays and objects, whichever library does them.
+"""Define collective operations on arrays and objects, independent of the library that executes them.
 
-Every method is a common act: all ranks must call it, in the same order, with values of the same shapes.
+Every method is a collective operation: all ranks must call it, in the same order, with values of the same shapes.
 """
 
 from __future__ import annotations
@@ -15,46 +15,48 @@ Value = TypeVar("Value")
 
 
 class Collectives(Protocol):
-    """The interface of the collective operations."""
+    """The interface of the collective operations. The interface does not depend on the library that executes the
+    operations.
+    """
 
     @property
     def rank(self) -> int:
-        """This process's rank."""
+        """Return this process's rank."""
 
     @property
     def size(self) -> int:
-        """The number of ranks; under elastic Horovod it changes."""
+        """Return the number of ranks. With elastic Horovod, the number can change."""
 
     def sum_arrays(self, arrays: Sequence[Array]) -> list[Array]:
-        """Add up arrays over the ranks."""
+        """Return the sum of each array over the ranks."""
 
     def gather_array(self, array: Array) -> Array:
-        """Stack an array of every rank. Shape: (size, *array.shape)."""
+        """Gather an array from every rank, and return the arrays as one array. Shape: (size, *array.shape)."""
 
     def broadcast_object(self, value: Value) -> Value:
-        """Give every rank rank 0's value; what the others pass is not looked at."""
+        """Return rank 0's value on every rank. The values of the other ranks are ignored."""
 
     def barrier(self) -> None:
-        """Wait until every rank has come here."""
+        """Wait until every rank has called this method."""
 
 
 class Alone:
-    """A single process, for which every collective operation is trivial."""
+    """The collective operations of a single process. These operations need no communication."""
 
     rank = 0
     size = 1
 
     def sum_arrays(self, arrays: Sequence[Array]) -> list[Array]:
-        """See :class:`Collectives`."""
+        """Return the arrays unchanged, because the sums over one rank are the arrays themselves."""
         return list(arrays)
 
     def gather_array(self, array: Array) -> Array:
-        """See :class:`Collectives`."""
+        """Return the array with an additional first dimension of size 1."""
         return array[np.newaxis]
 
     def broadcast_object(self, value: Value) -> Value:
-        """See :class:`Collectives`."""
+        """Return the value unchanged."""
         return value
 
     def barrier(self) -> None:
-        """See :class:`Collectives`."""
+        """Return at once, because there are no other ranks."""

@@ -1,4 +1,4 @@
-"""How a process's dataset is partitioned: all records, its host's share of them, or its own."""
+"""Determine whether a process's dataset contains all records, the records of its host, or the records of its rank."""
 
 from __future__ import annotations
 
@@ -15,16 +15,20 @@ HOLDINGS = ("all", "host", "rank")
 
 
 def held_by(records: Any, holds: str | None) -> str:
-    """Return which records a process's dataset has: all, its host's or its rank's.
+    """Return which records the dataset of this process contains.
 
     Args:
         records: The dataset.
-        holds: What the script says; None to find out. A channel in Pipe mode knows; other datasets hold everything,
-            unless the job has files that differ from host to host.
+        holds: The value to return, if the script states which records the dataset contains. If None, the value is
+            determined. Channels in Pipe mode provide the value. Other datasets are assumed to contain all records,
+            unless the job has files that differ between hosts.
+
+    Returns:
+        "all" for all records; "host" for the records of this host; "rank" for the records of this rank.
 
     Raises:
-        ValueError: it is unknown.
-        RefusedError: it cannot be found out.
+        ValueError: ``holds`` is not an allowed value.
+        RefusedError: the result cannot be determined.
     """
     if holds is not None:
         if holds not in HOLDINGS:
@@ -48,7 +52,7 @@ def held_by(records: Any, holds: str | None) -> str:
 
 
 def _sharded_files(environ: Mapping[str, str]) -> list[str]:
-    """Return the channels of this job whose files differ from host to host."""
+    """Return the names of the job's channels whose files differ between hosts."""
     if len(json.loads(environ.get("SM_HOSTS") or "[]")) < 2:
         return []
     config = json.loads(environ.get("SM_INPUT_DATA_CONFIG") or "{}")
@@ -60,6 +64,6 @@ def _sharded_files(environ: Mapping[str, str]) -> list[str]:
 
 
 def channels_of(records: Any) -> list[Any]:
-    """Return the channels in Pipe mode that a dataset is made of."""
+    """Return the channels in Pipe mode that a dataset reads."""
     pipes = sys.modules.get("container.pipe_dataset.dataset")  # if the script has imported it
     return list(pipes.sources_of(records)) if pipes is not None else []

@@ -1,4 +1,4 @@
-"""End a process that waits for others in native code, which no exception reaches."""
+"""Terminate a process that waits too long for other processes in native code, which an exception cannot interrupt."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from collections.abc import Callable, Iterator
 
 from container.contract import events
 
-#: How long after the deadline Python's own watch ends a process that holds Python's lock, in seconds.
+#: How many seconds after the deadline Python's fault handler terminates a process in which native code holds the GIL.
 _LAST_RESORT = 3.0
 
 
 @contextlib.contextmanager
 def deadline(timeout: float, describe: Callable[[], str]) -> Iterator[None]:
-    """End the process when the block takes too long: it waits in native code, which no exception reaches.
+    """Terminate the process if the block exceeds a time limit. An exception cannot be used instead, because it cannot
+    interrupt native code.
 
     Args:
-        timeout: In seconds.
-        describe: Says who is missing.
+        timeout: Time limit in seconds.
+        describe: Returns a text that names the missing processes.
     """
     over = threading.Event()
 
@@ -36,7 +37,7 @@ def deadline(timeout: float, describe: Callable[[], str]) -> Iterator[None]:
             os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-    # The thread cannot run while native code holds Python's lock.
+    # The thread cannot run while native code holds the GIL.
     faulthandler.dump_traceback_later(timeout + _LAST_RESORT, exit=True)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Wait for an elastic worker's place in the cluster."""
+"""Wait until an elastic worker is assigned its rank in the cluster."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 
 
 def take_place(*imports: Callable[[], object]) -> None:
-    """In an elastic job of Horovod's, import everything first, then wait for this worker's place.
+    """Import the script's libraries, then wait until this worker of an elastic Horovod job is assigned its rank.
 
-    Meanwhile the others train. See ``hook/sitecustomize.py``, where the place comes from.
+    The other workers train during the imports and the wait. ``hook/sitecustomize.py`` provides the object to wait for.
+    In other jobs, return at once without importing the libraries.
 
     Args:
-        imports: Import what the script needs.
+        imports: Functions that import the script's libraries.
     """
     place: Any = getattr(sys, "_fleetfit_place", None)
     if place is not None:

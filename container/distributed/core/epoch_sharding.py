@@ -1,7 +1,9 @@
-"""Track which records an elastic training has consumed, and deal out the others. Pure.
+"""Record which records of an epoch an elastic training has consumed, and distribute the remaining records over the
+ranks. Pure.
 
-All ranks read an epoch's records in one order and take turns: after ``position`` records, rank ``r`` of ``n`` has the
-records ``position + k * n + r``. So the whole ledger of an epoch is one number.
+All ranks read an epoch's records in the same order, and the records are assigned to the ranks in turn. After
+``position`` consumed records, rank ``r`` of ``n`` ranks gets the records ``position + k * n + r``. Therefore the number
+``position`` describes which records of an epoch were consumed.
 """
 
 from __future__ import annotations
@@ -11,14 +13,16 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Dealing:
-    """How an epoch, or the rest of it, is dealt out to the ranks that are there.
+    """The distribution of an epoch's remaining records over the current ranks.
 
     Attributes:
-        records: Records of the epoch.
-        position: Records of it that were consumed before.
-        size: The ranks.
-        per_step: Records of a step of all ranks; a multiple of the ranks or not.
-        partial: Whether records that do not make a whole step are trained on as well.
+        records: Number of records in the epoch.
+        position: Number of records of the epoch that were already consumed.
+        size: Number of ranks.
+        per_step: Number of records in one step of all ranks together. The number need not be a multiple of the number
+            of ranks.
+        partial: Whether to train a last step with fewer than ``per_step`` records. If false, the records of this step
+            are dropped.
     """
 
     records: int
@@ -29,15 +33,15 @@ class Dealing:
 
     @property
     def steps(self) -> int:
-        """The steps that are left."""
+        """Return the number of remaining steps."""
         left = max(0, self.records - self.position)
         return -(-left // self.per_step) if self.partial else left // self.per_step
 
     def after(self, steps: int) -> int:
-        """Return the position after some of these steps."""
+        """Return the number of consumed records after ``steps`` steps."""
         return min(self.records, self.position + steps * self.per_step)
 
     def share(self, rank: int, step: int) -> range:
-        """Return a rank's records in a step, from 0, by their place in the epoch's order."""
+        """Return a rank's records in a step, as positions in the epoch's order. Steps are numbered from 0."""
         first = self.position + step * self.per_step
         return range(first + rank, min(self.records, first + self.per_step), self.size)

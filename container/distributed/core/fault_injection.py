@@ -11,10 +11,10 @@ from container.contract import events, variables
 
 
 class InjectedFaults:
-    """The faults to inject, by step.
+    """The faults to inject into this job's ranks at certain steps.
 
     Args:
-        environ: The environment, in which the supervisor says it.
+        environ: The environment variables. The supervisor describes the faults in one of these variables.
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -29,16 +29,17 @@ class InjectedFaults:
 
     @property
     def pending(self) -> bool:
-        """Whether anything is to happen yet."""
+        """Return whether faults remain to be injected."""
         return bool(self._orders)
 
     def reached(self, step: int, *, rank: int, coordinates: bool = False) -> None:
-        """Inject the faults that are due after this step, which this process has finished.
+        """Inject the faults that are due when this process has finished ``step`` steps.
 
         Args:
-            step: How many steps are finished.
-            rank: This process's.
-            coordinates: Whether it alone sees the steps, and reports those of the others too.
+            step: Number of finished steps.
+            rank: This process's rank.
+            coordinates: Whether this process is the only one that counts the steps. If true, this process also reports
+                the faults of other ranks.
         """
         for order in [order for order in self._orders if step >= order["step"]]:
             if order["rank"] != rank and not coordinates:
@@ -48,9 +49,13 @@ class InjectedFaults:
             if order["rank"] == rank and "signal" in order:
                 os.kill(os.getpid(), order["signal"])
         if not coordinates:
-            # What was for another rank was for the one that had the number then, not for who gets it later.
+            # A fault for another rank is meant for that rank's current process, not for a process that gets the rank
+            # later.
             self.passed(step)
 
     def passed(self, step: int) -> None:
-        """Drop the faults of a step that was finished, by this process or before it took part."""
+        """Remove the faults of step ``step`` and of earlier steps.
+
+        This process has finished these steps, or other processes finished them before this process joined.
+        """
         self._orders = [order for order in self._orders if order["step"] > step]

@@ -1,6 +1,8 @@
-"""The notice that this process will be ended soon: SIGTERM, from a stop of the job or a spot interruption.
+"""Handle SIGTERM, which announces that this process will be terminated soon, because the job is stopped or a spot host
+is interrupted.
 
-Without it a script ends at once, as it would anywhere. Whoever listens takes it upon himself to end in time.
+Without a listener, SIGTERM terminates a script at once. A script with a listener must exit by itself before the process
+is killed.
 """
 
 from __future__ import annotations
@@ -12,15 +14,19 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn
 
-#: What is called when something has happened.
+#: A function that is called when the notice has arrived.
 Listener = Callable[[], None]
 
-#: How a process says that it was told to end.
+#: Exit code of a process that was terminated by SIGTERM.
 _TOLD = 128 + signal.SIGTERM
 
 
 class Notice:
-    """Whether the notice has come. A handler of the script's own is called all the same."""
+    """A record of whether SIGTERM was received, and the listeners that are called then.
+
+    SIGTERM announces that this process will be terminated soon. If the script has its own handler of SIGTERM, this
+    handler is still called.
+    """
 
     def __init__(self) -> None:
         self.came = False
@@ -29,13 +35,14 @@ class Notice:
         self._listeners: list[Listener] = []
 
     def listen(self, listener: Listener | None = None) -> bool:
-        """Take the signal from now on.
+        """Install a handler for SIGTERM, and add a listener.
 
         Args:
-            listener: Called in the signal's handler: it may only set something.
+            listener: A function that the signal handler calls, or None. The function must be short: it may set a flag,
+                for example.
 
         Returns:
-            Whether it can be taken: Python does so in the main thread only.
+            Whether the handler is installed. Python can install signal handlers only in the main thread.
         """
         if not self._listening:
             if threading.current_thread() is not threading.main_thread():
@@ -47,7 +54,11 @@ class Notice:
         return True
 
     def forget(self, listener: Listener) -> None:
-        """Call a listener no more; the signal does again what it did before when that was the last one."""
+        """Remove a listener.
+
+        When the last listener has been removed, the previous handler of SIGTERM is restored, unless SIGTERM was
+        received.
+        """
         if listener in self._listeners:
             self._listeners.remove(listener)
         mine = signal.getsignal(signal.SIGTERM) == self._on_term
@@ -63,12 +74,12 @@ class Notice:
             self._previous(number, frame)
 
 
-#: This process's.
+#: The notice of this process.
 notice = Notice()
 
 
 def telling_end(why: str) -> NoReturn:
-    """End the script, as it was told to.
+    """Print the reason, and exit with the exit code of a process that SIGTERM has terminated.
 
     Raises:
         SystemExit: always.
@@ -78,4 +89,8 @@ def telling_end(why: str) -> NoReturn:
 
 
 def keep_listening() -> None:
-    """Listen for SIGTERM from now on, for ``cluster.preempted``: whoever asks once asks again."""
+    """Do nothing.
+
+    As the listener of ``cluster.preempted``, this function keeps SIGTERM handled, because a script reads
+    ``cluster.preempted`` repeatedly.
+    """

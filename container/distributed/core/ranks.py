@@ -1,4 +1,4 @@
-"""The processes that train together: what a script can ask of them with every framework."""
+"""Provide the methods of a cluster that are the same for every framework."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ Talk = TypeVar("Talk", bound=Collectives)
 
 
 class Ranks(Generic[Talk]):
-    """The processes that train together.
+    """The cluster of processes that train together.
 
     Args:
-        surroundings: What the environment said.
-        collectives: How the ranks talk.
+        surroundings: The cluster as detected from the environment variables.
+        collectives: The collective operations of the ranks.
 
     Attributes:
-        strategy: The strategy's name: ``none``, ``mpi``, ``collective_all_reduce``, ``torch_distributed`` …
-        host: This host's name, as in ``SM_CURRENT_HOST``.
-        local_rank: The rank on this host, from 0.
-        local_size: The number of ranks of this host.
-        collectives: How the ranks talk.
-        faults: Faults that are ordered for some step.
+        strategy: The strategy's name, such as ``none``, ``mpi``, ``collective_all_reduce`` or ``torch_distributed``.
+        host: This host's name, which is also in ``SM_CURRENT_HOST``.
+        local_rank: The process's number among the ranks of this host, from 0.
+        local_size: Number of ranks on this host.
+        collectives: The collective operations of the ranks.
+        faults: The faults to inject at training steps.
     """
 
-    #: Whether this process coordinates workers, rather than being one of the ranks.
+    #: Whether this process coordinates workers instead of being one of the ranks.
     coordinates = False
 
     def __init__(self, surroundings: Surroundings, collectives: Talk) -> None:
@@ -53,51 +53,55 @@ class Ranks(Generic[Talk]):
 
     @property
     def rank(self) -> int:
-        """This process's number, from 0."""
+        """Return this process's rank, from 0."""
         return self.collectives.rank
 
     @property
     def size(self) -> int:
-        """How many processes compute gradients. Read it when it is needed: an elastic cluster changes."""
+        """Return the number of processes that compute gradients. In elastic clusters, this number can change."""
         return self.collectives.size
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process writes what is written once."""
+        """Return whether this process must write shared files, such as the model. Only rank 0 writes these files."""
         return self.rank == 0
 
     @property
     def preempted(self) -> bool:
-        """Whether this process was told to end (SIGTERM): by a spot interruption of a host, or a stop of the job.
+        """Return whether this process has received SIGTERM, because a spot host is interrupted or the job is stopped.
 
-        True on all ranks of the job from the notice on, not at the same step on each. From the first look on, which
-        must be in the main thread, the signal itself ends nothing any more: save and leave the training in time.
-        TensorFlow's ``callbacks(checkpointer)`` does both by itself.
+        All ranks of the job receive SIGTERM, but not all in the same training step. The first read of this property
+        must be in the main thread. After the first read, SIGTERM no longer terminates the process. Therefore the script
+        must save and finish the training in time. TensorFlow's ``callbacks(checkpointer)`` saves and finishes
+        automatically.
 
         Raises:
-            DistributedError: the first look is in another thread.
+            DistributedError: the first read is in another thread.
         """
         if not notice.listen(keep_listening):
             raise DistributedError("Read cluster.preempted once in the main thread before another thread reads it.")
         return notice.came
 
     def broadcast_object(self, value: Value) -> Value:
-        """Give every rank rank 0's value. All ranks must call it; what the others pass is not looked at."""
+        """Return rank 0's value on every rank. All ranks must call this method. The values of the other ranks are
+        ignored.
+        """
         return self.collectives.broadcast_object(value)
 
     def barrier(self) -> None:
-        """Wait until every rank has come here."""
+        """Wait until every rank has called this method."""
         self.collectives.barrier()
 
     def all_reduce(self, values: Any, *, op: str = "sum") -> Any:
-        """Combine numbers or arrays over the ranks. All ranks must call it, with values of the same shapes.
+        """Return the sum or the average of numbers or arrays over the ranks. All ranks must call this method with
+        values of the same shapes.
 
         Args:
-            values: A number, an array or tensor, or a list or dict of these.
+            values: A number, an array, a tensor, or a list or dict of such values.
             op: ``"sum"`` or ``"average"``.
 
         Returns:
-            The same structure, of numpy arrays and floats.
+            The results in the same structure as ``values``, as numpy arrays and floats.
         """
         if op not in ("sum", "average"):
             raise ValueError(unknown("op", op, ("sum", "average")))
@@ -113,11 +117,11 @@ class Ranks(Generic[Talk]):
         return results[0] if alone else results
 
     def _array(self, value: Any) -> np.ndarray[Any, Any]:
-        """Return a number or an array of the framework's as an array of numbers."""
+        """Convert a number, or an array of the framework, to a numpy array of 64-bit floats."""
         return np.asarray(value, np.float64)
 
     def report(self, /, **values: float) -> None:
-        """Make metrics of the job: they are in ``job.metrics()``, with the rank that reported them.
+        """Report metrics of the job. ``job.metrics()`` returns each metric with the rank that reported it.
 
         Raises:
             TypeError: a value is not a number.
@@ -136,10 +140,13 @@ class Ranks(Generic[Talk]):
             self.faults.reached(int(found["step"]), rank=self.rank, coordinates=self.coordinates)
 
     def _export_folder(self, directory: str | os.PathLike[str] | None) -> Path | None:
-        """Return where rank 0 writes the model, by default ``$SM_MODEL_DIR``; None on other ranks.
+        """Return the folder into which rank 0 writes the model. Return None on other ranks.
+
+        Args:
+            directory: The folder. None for ``$SM_MODEL_DIR``.
 
         Raises:
-            DistributedError: neither a directory nor SM_MODEL_DIR is given.
+            DistributedError: ``directory`` is None, and SM_MODEL_DIR is not set.
         """
         target = directory or os.environ.get("SM_MODEL_DIR")
         if not target:

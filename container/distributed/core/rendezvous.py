@@ -1,8 +1,9 @@
-"""Where the ranks of a collective cluster wait for each other before TensorFlow does.
+"""Make the ranks of a collective cluster wait for each other before TensorFlow does.
 
-TensorFlow waits in native code, without end, holding Python's lock and taking SIGTERM for itself; and its connections
-to a rank that is not there yet back off for a second and more. So the ranks meet here first: each listens on its own
-port, looks for the others, and goes on when it has seen them all. Then TensorFlow finds everybody at once.
+TensorFlow waits in native code without a time limit. During this time it holds the GIL and handles SIGTERM itself. It
+repeats a failed connection attempt to another rank only after a second or more. Therefore the ranks first wait for each
+other in this module. Each rank listens on its own port, connects to all other ranks, and continues when all connections
+have succeeded. Then TensorFlow can connect at once.
 """
 
 from __future__ import annotations
@@ -15,30 +16,31 @@ from collections.abc import Iterator, Mapping
 
 from container.contract.errors import DistributedError
 
-#: What a rank that waits here says to whoever connects. TensorFlow's server says something else.
+#: Greeting of a rank that waits here. TensorFlow's server sends something else.
 _GREETING = b"fleetfit: waiting\n"
-#: How long one connection may take, and the pause between two looks, in seconds.
+#: Time limit of one connection, and the pause between two attempts, in seconds.
 _CONNECT_TIMEOUT = 2.0
 _PAUSE = 0.05
-#: How long the others wait for TensorFlow's server on the leader before they go on anyway, in seconds.
+#: How long the others wait for TensorFlow's server on the leader before they continue anyway, in seconds.
 _LEADER_TIMEOUT = 5.0
 
 
 def meet(own: str, others: Mapping[str, str], *, leader: str | None, timeout: float) -> None:
-    """Return when every rank has come.
+    """Wait until all ranks have called this function.
 
     Args:
-        own: This rank's ``address:port``.
-        others: The other ranks, name -> ``address:port``.
-        leader: The name of the one whose TensorFlow server the others connect to; None on the leader itself.
-        timeout: Seconds in all.
+        own: The ``address:port`` of this rank.
+        others: The ``address:port`` of each other rank, by the rank's name.
+        leader: Name of the rank whose TensorFlow server the other ranks connect to. None on that rank itself.
+        timeout: Total time limit in seconds.
 
     Raises:
-        DistributedError: the port is taken, or some did not come; the message names them.
+        DistributedError: this rank's port is in use, or some ranks have not called this function in time. The message
+            names these ranks.
     """
     with _listening(own):
         wait_for(others, timeout)
-        # Time for whoever comes last to see us here.
+        # Give the last rank time to see that this rank listens.
         time.sleep(_PAUSE)
     if leader is not None:
         until = time.monotonic() + _LEADER_TIMEOUT
@@ -47,14 +49,14 @@ def meet(own: str, others: Mapping[str, str], *, leader: str | None, timeout: fl
 
 
 def wait_for(addresses: Mapping[str, str], timeout: float) -> None:
-    """Wait until every process listens.
+    """Wait until every process listens on its port.
 
     Args:
-        addresses: Name -> ``address:port``.
-        timeout: Seconds in all.
+        addresses: The ``address:port`` of each process, by the process's name.
+        timeout: Total time limit in seconds.
 
     Raises:
-        DistributedError: some do not; the message names them.
+        DistributedError: some processes do not listen in time. The message names these processes.
     """
     deadline = time.monotonic() + timeout
     left = dict(addresses)
@@ -68,7 +70,7 @@ def wait_for(addresses: Mapping[str, str], timeout: float) -> None:
 
 
 def listens(address: str) -> bool:
-    """Return whether something takes connections at ``address:port``."""
+    """Return whether a program accepts connections at ``address:port``."""
     try:
         with _connected(address):
             return True
@@ -77,7 +79,7 @@ def listens(address: str) -> bool:
 
 
 def serves(address: str) -> bool:
-    """Return whether it is something else than a rank that waits in :func:`meet`."""
+    """Return whether a program other than a rank in :func:`meet` accepts connections at ``address:port``."""
     try:
         with _connected(address) as connection:
             return connection.recv(len(_GREETING)) != _GREETING
@@ -88,7 +90,7 @@ def serves(address: str) -> bool:
 
 
 def names(addresses: Mapping[str, str]) -> str:
-    """Format as ``rank 1 (algo-2:7777), rank 3 (algo-3:7777)``; long lists are cut."""
+    """Format addresses as ``rank 1 (algo-2:7777), rank 3 (algo-3:7777)``. A list of more than ten addresses is cut."""
     shown = [f"{name} ({address})" for name, address in addresses.items()]
     return ", ".join(shown[:10]) + (f" and {len(shown) - 10} more" if len(shown) > 10 else "")
 
@@ -104,7 +106,7 @@ def _connected(address: str) -> socket.socket:
 
 @contextlib.contextmanager
 def _listening(address: str) -> Iterator[None]:
-    """Listen at the port, greet whoever connects, and free the port at the end."""
+    """Listen on the port of an address, and send a greeting to every connection. Close the port when the block ends."""
     port = _split(address)[1]
     try:
         both = socket.has_dualstack_ipv6()
@@ -118,7 +120,7 @@ def _listening(address: str) -> Iterator[None]:
             try:
                 connection, _ = listener.accept()
             except OSError:
-                return  # the end
+                return  # the listener was closed
             with contextlib.suppress(OSError), connection:
                 connection.sendall(_GREETING)
 
@@ -127,7 +129,7 @@ def _listening(address: str) -> Iterator[None]:
     try:
         yield
     finally:
-        # Closing alone would leave the thread in accept().
+        # close() alone would leave the thread in accept().
         with contextlib.suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)
         listener.close()

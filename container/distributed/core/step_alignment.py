@@ -1,8 +1,9 @@
-"""Let ranks that read different amounts of data make the same number of steps.
+"""Make ranks that read different amounts of data do the same number of steps.
 
-For each batch every rank says how many records it has for it, and learns how many all have. A rank that has come to
-its end goes on with batches of weight zero until all have. This goes over a connection of its own, from the thread
-that prepares batches, ahead of the training: the strategy's own communication is the training's.
+For each batch, every rank sends its number of records, and receives the total of all ranks. A rank that has no more
+records continues with batches of weight zero until all ranks have finished. The thread that prepares batches ahead of
+the training sends these messages over a separate connection. It must not use the strategy's collective operations,
+because only the training may use them.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from typing import Any
 from container.contract import variables
 from container.contract.errors import DistributedError
 
-#: What a rank says: iteration, batch (-1: it leaves the iteration), records, whether its batch is full.
+#: A rank's message: iteration, batch (-1: the rank leaves the iteration), records, whether its batch is full.
 _SAYS = struct.Struct("!qqqq")
-#: What it hears: records of all ranks (-1: somebody has left), ranks with a full batch.
+#: The answer: records of all ranks (-1: a rank has left), number of ranks with a full batch.
 _HEARS = struct.Struct("!qq")
 _HELLO = struct.Struct("!16sq")
 _TIMEOUT = 60.0
@@ -32,15 +33,16 @@ LEFT = -1
 
 
 class Agreement:
-    """One rank's end of the connection to rank 0; :func:`agree` makes it.
+    """A rank's connection to rank 0, over which the ranks exchange their numbers of records. :func:`agree` creates the
+    connection.
 
     Args:
-        connection: To rank 0's :class:`_Server`.
-        size: The number of ranks.
+        connection: The connection to rank 0's :class:`_Server`.
+        size: Number of ranks.
 
     Attributes:
-        size: The number of ranks.
-        records: What this rank had in the latest iteration.
+        size: Number of ranks.
+        records: Number of records that this rank has read in the latest iteration.
     """
 
     def __init__(self, connection: socket.socket, size: int) -> None:
@@ -51,16 +53,17 @@ class Agreement:
         self._iterations = 0
 
     def begin(self) -> int:
-        """Begin a new iteration over the data; each rank begins the same ones."""
+        """Begin a new iteration over the data, and return its number. All ranks must begin the same iterations."""
         self._iterations += 1
         self.records = 0
         return self._iterations
 
     def batch(self, iteration: int, number: int, records: int, full: bool) -> tuple[int, int]:
-        """Tell what this rank has for a batch, and wait for the others.
+        """Send this rank's number of records in a batch, and wait for the numbers of the other ranks.
 
         Returns:
-            How many records all have, and how many ranks have a full batch. 0 records if a rank has left.
+            The total number of records of all ranks, and the number of ranks with a full batch. Both numbers are 0 if a
+            rank has left the iteration.
 
         Raises:
             DistributedError: the connection is lost.
@@ -75,16 +78,16 @@ class Agreement:
         return (0, 0) if total == LEFT else (total, ranks)
 
     def leave(self, iteration: int) -> None:
-        """Take note that this process no longer reads this iteration."""
+        """Report to rank 0 that this process has stopped reading in this iteration."""
         with contextlib.suppress(OSError), self._lock:
             self._connection.sendall(_SAYS.pack(iteration, LEFT, 0, 0))
 
 
 def agree(collectives: Any, host: str) -> Agreement:
-    """Connect all ranks to rank 0. All ranks must call it.
+    """Connect this rank to rank 0. All ranks must call this function.
 
     Args:
-        collectives: How the ranks talk.
+        collectives: The collective operations of the ranks.
         host: This host's name.
 
     Raises:
@@ -110,7 +113,7 @@ def agree(collectives: Any, host: str) -> Agreement:
 
 
 def _names(host: str) -> tuple[str, ...]:
-    """Return the names by which other hosts may reach this one."""
+    """Return the names and addresses under which other hosts may be able to connect to this host."""
     if os.environ.get(variables.SHARED_MACHINE) == "1":
         return ("127.0.0.1",)
     found = [host, socket.gethostname()]
@@ -120,10 +123,10 @@ def _names(host: str) -> tuple[str, ...]:
 
 
 class _Server:
-    """Rank 0's side: adds up what the ranks say. One thread for each rank.
+    """A server on rank 0 that adds up the numbers of records of all ranks. The server has one thread for each rank.
 
     Args:
-        size: The number of ranks.
+        size: Number of ranks.
     """
 
     def __init__(self, size: int) -> None:
@@ -139,7 +142,7 @@ class _Server:
         self._state = threading.Condition()
         self._said: dict[tuple[int, int], dict[int, tuple[int, int]]] = {}
         self._sums: dict[int, list[int]] = {}
-        self._over = 0  # iterations up to this one are over: a rank has left them
+        self._over = 0  # iterations up to this number are over, because a rank has left them
         self._warned = False
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -168,7 +171,7 @@ class _Server:
                     else:
                         connection.sendall(_HEARS.pack(*self._batch(rank, iteration, number, records, full)))
         except OSError:
-            self._leave(1 << 62)  # a rank is gone
+            self._leave(1 << 62)  # the rank has ended
 
     def _leave(self, iteration: int) -> None:
         with self._state:
@@ -177,14 +180,15 @@ class _Server:
 
     def _batch(self, rank: int, iteration: int, number: int, records: int, full: int) -> tuple[int, int]:
         with self._state:
-            if iteration - 1 > self._over:  # whoever has begun an iteration has left those before it
+            if iteration - 1 > self._over:  # a rank that has begun an iteration has left the earlier ones
                 self._over = iteration - 1
                 self._state.notify_all()
             said = self._said.setdefault((iteration, number), {})
             said[rank] = (records, full)
             if len(said) == self._size:
                 self._note(iteration, said)
-                self._said.pop((iteration, number - 1), None)  # everybody has heard it: they speak of the next
+                # every rank has read that answer: they now send the next batch
+                self._said.pop((iteration, number - 1), None)
                 self._state.notify_all()
             while len(said) < self._size and iteration > self._over:
                 self._state.wait()
@@ -193,7 +197,9 @@ class _Server:
             return sum(of[0] for of in said.values()), sum(of[1] for of in said.values())
 
     def _note(self, iteration: int, said: dict[int, tuple[int, int]]) -> None:
-        """Warn of uneven ranks, once, when the first iteration is over."""
+        """Add up the numbers of records of an iteration. At the end of the first iteration, print a warning if the
+        ranks' numbers are uneven.
+        """
         sums = self._sums.setdefault(iteration, [0] * self._size)
         for rank, (records, _) in said.items():
             sums[rank] += records
@@ -206,7 +212,7 @@ class _Server:
 
 
 def imbalance(records: Sequence[int]) -> str | None:
-    """Return a warning about ranks that have read so many records; None when they are even enough. Pure."""
+    """Return a warning if the ranks have read uneven numbers of records. Otherwise return None. Pure."""
     least, most = min(records), max(records)
     if most == 0 or most <= _UNEVEN * least:
         return None

@@ -1,4 +1,6 @@
-"""Detect silent non-distribution: compare the ranks' weights after the first steps."""
+"""Detect a training that does not exchange gradients, without an error: compare the ranks' weights after the first
+steps.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +13,22 @@ import numpy as np
 from container.contract.errors import WeightsDifferError
 from container.distributed.core.collectives import Collectives
 
-#: After which steps the weights are compared.
+#: Numbers of steps after which the weights are compared.
 STEPS = (1, 2, 8, 32, 128)
 
-#: Weights that differ by less than this share of how far they have moved differ by rounding, as they may between
-#: unlike processors; ranks that train apart differ by as much as they have moved.
+#: If weights differ by less than this share of their total change, the cause is rounding, as between different
+#: processors. The weights of ranks that train separately differ by as much as they have changed.
 _ROUNDING = 1e-2
-#: Of a larger weight, about so many numbers are looked at to tell these cases apart. The digest is of all.
+#: To distinguish these cases, only about this many numbers of a larger weight are compared. The digest covers all
+#: numbers.
 _SAMPLE = 1 << 16
 
 
 class Guard:
-    """Compares digests of the weights of all ranks.
+    """A check that the weights of all ranks are equal. The check compares digests of the weights.
 
     Args:
-        collectives: How the ranks talk.
+        collectives: The collective operations of the ranks.
     """
 
     def __init__(self, collectives: Collectives) -> None:
@@ -33,19 +36,19 @@ class Guard:
         self._start: np.ndarray[Any, Any] | None = None
 
     def start(self, weights: Sequence[Any]) -> None:
-        """Note where the weights begin."""
+        """Record the initial weights."""
         self._start = projections(weights)
 
     def check(self, weights: Sequence[Any], *, step: int | None = None, cause: str = "") -> None:
-        """Compare the weights. All ranks must call it, after the same step.
+        """Compare the weights of all ranks. All ranks must call this method after the same step.
 
         Args:
             weights: The trainable variables, or their values as arrays.
-            step: How many steps have been made.
-            cause: What to say of the likely cause.
+            step: Number of finished steps, or None if unknown.
+            cause: A sentence about the likely cause, for the error message.
 
         Raises:
-            WeightsDifferError: on every rank, when they differ.
+            WeightsDifferError: on every rank, if the weights differ.
         """
         if self._collectives.size == 1:
             return
@@ -72,7 +75,10 @@ class Guard:
 
 
 def digest(weights: Sequence[Any]) -> int:
-    """Return a number that equal weights share, bit by bit; from -2**63 to 2**63 - 1."""
+    """Return a digest of the weights' bits. Equal weights have equal digests.
+
+    The digest is a number from -2**63 to 2**63 - 1.
+    """
     hashed = hashlib.blake2b(digest_size=8)
     for weight in weights:
         hashed.update(np.ascontiguousarray(_value(weight)).view(np.uint8).data)
@@ -80,7 +86,7 @@ def digest(weights: Sequence[Any]) -> int:
 
 
 def projections(weights: Sequence[Any]) -> np.ndarray[Any, Any]:
-    """Return one number per weight, which moves when the weight does. Shape: (weights,)."""
+    """Return one number for each weight. The number changes if the weight changes. Shape: (weights,)."""
     return np.array([_projection(_value(weight)) for weight in weights], np.float64)
 
 

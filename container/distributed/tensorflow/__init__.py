@@ -1,2 +1,4 @@
-"""The script's API on TensorFlow, and Horovod for it. It is imported when :func:`container.distributed.init` is
-called."""
+"""Implement the scripts' API with TensorFlow, and with Horovod for TensorFlow.
+
+:func:`container.distributed.init` imports this package.
+"""

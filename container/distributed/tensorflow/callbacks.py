@@ -1,6 +1,7 @@
-"""The callbacks of ``cluster.callbacks()``.
+"""Implement the callbacks of ``cluster.callbacks()``.
 
-They derive from :class:`container.distributed.tensorflow.hooks.Callback`, which both Kerases call.
+The callbacks derive from :class:`container.distributed.tensorflow.hooks.Callback`. Both tf_keras and Keras 3 can call
+this class.
 """
 
 from __future__ import annotations
@@ -28,25 +29,26 @@ from container.distributed.tensorflow.tensorboard import Scalars, event_folder
 if TYPE_CHECKING:
     from container.distributed.tensorflow.cluster import Cluster
 
-#: Gives the metrics of a model.
+#: A function that returns the metrics of a model.
 Evaluate = Callable[[Any], Mapping[str, float]]
-#: How often the chief of parameter servers looks for the first step, in seconds.
+#: How often the chief of parameter servers checks for the first step, in seconds.
 _POLL = 0.02
-#: fp16 compression that was of no use in more than this share of the steps is worth a warning.
+#: Share of steps above which unsuccessful fp16 compression causes a warning.
 _USELESS = 0.5
 
 
 class Synchronize(Callback):
-    """Gives all ranks of a synchronous strategy rank 0's weights, and checks that they stay equal.
+    """A callback that sends rank 0's weights to all ranks of a synchronous strategy, and checks that the weights remain
+    equal.
 
-    At the end of each epoch, weights that are not trained (moving averages of batch normalization) become their mean
-    over the ranks, and so does what Keras logs.
+    At the end of each epoch, weights that are not trained are replaced by their means over the ranks. Such weights are,
+    for example, moving averages of batch normalization. The values that Keras logs are also replaced by their means.
 
     Args:
         cluster: The cluster.
 
     Attributes:
-        watches_the_end: Whether it sees that no rank stops alone: not where rank 0 decides for all.
+        watches_the_end: Whether to check that no rank stops the training alone. False if rank 0 decides for all ranks.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -59,12 +61,12 @@ class Synchronize(Callback):
         self._epochs = 0
 
     def set_model(self, model: Any) -> None:
-        """Keep the model, and see that its training function can be one of several ranks'."""
+        """Store the model, and validate that its training function works with several ranks."""
         super().set_model(model)
         keras_compat.require_tensorflow_backend()
         optimizer = getattr(model, "optimizer", None)
         if optimizers.is_inside_loss_scaling(optimizer):
-            # On a rank whose gradients overflow it would skip the reduction that the others wait in.
+            # A rank whose gradients overflow would skip the reduction, for which the other ranks wait.
             raise RefusedError(optimizers.why_apart(optimizer))
         if optimizer is not None and optimizers.is_horovods(optimizer) and keras_compat.keras_of(model) is Keras.THREE:
             raise RefusedError(
@@ -76,14 +78,14 @@ class Synchronize(Callback):
             and self._cluster.strategy == CollectiveAllReduce.name
             and model.steps_per_execution > 1
         ):
-            # The operations' keys are given to a function when it is called, which Keras 3 does within a loop.
+            # Each call of a function sets the keys of its collective operations, but Keras 3 calls it within a loop.
             raise RefusedError(
                 f"steps_per_execution={model.steps_per_execution} is not supported here: Keras 3 runs the steps in a "
                 "loop, and TensorFlow's collective operations cannot run in this loop. Compile with "
                 "steps_per_execution=1, or use tf_keras or Horovod."
             )
         if keras_compat.keras_of(model) is Keras.THREE and getattr(model, "jit_compile", False):
-            # Keras chooses XLA by itself where there is a GPU.
+            # If there is a GPU, Keras chooses XLA by itself.
             warnings.warn(
                 f"XLA (jit_compile) is turned off for {model.name!r}, because XLA cannot compile reductions over "
                 "ranks.",
@@ -97,7 +99,7 @@ class Synchronize(Callback):
             )
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
-        """Broadcast, if there is something to broadcast yet."""
+        """Send rank 0's model to all ranks if the model already has variables."""
         self._steps = self._epochs = 0
         self._noted = False
         self._broadcast = self._is_built()
@@ -105,17 +107,23 @@ class Synchronize(Callback):
             self._broadcast_model()
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
-        """See that all ranks go on, if they have trained an epoch already."""
+        """Check that all ranks begin this epoch. The check is omitted before the first epoch."""
         if self._epochs and self.watches_the_end:
             self._agree(goes_on=True)
 
     def on_train_end(self, logs: Logs | None = None) -> None:
-        """See that all ranks stop here."""
+        """Check that all ranks end the training after the same epoch."""
         if self._epochs and self.watches_the_end:
             self._agree(goes_on=False)
 
     def _agree(self, *, goes_on: bool) -> None:
-        """Compare what the ranks do next: one that stopped alone would leave the others waiting in the next step."""
+        """Check that all ranks either continue or stop.
+
+        If one rank stopped alone, the other ranks would wait for that rank forever in the next step.
+
+        Raises:
+            DistributedError: some ranks stop, and the other ranks continue.
+        """
         choices = self._cluster.collectives.gather_array(np.array([goes_on], np.int64))[:, 0]
         if not (choices == choices[0]).all():
             stopped = ", ".join(str(rank) for rank in np.flatnonzero(choices == 0))
@@ -127,15 +135,18 @@ class Synchronize(Callback):
             )
 
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
-        """Note where the weights begin: after what others restored."""
+        """Record the initial weights in the first batch, when other callbacks have already restored a checkpoint."""
         if self._broadcast and not self._noted:
             self._guard.start(self.model.trainable_variables)
             self._noted = True
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """Broadcast late, or compare the weights."""
+        """Compare the ranks' weights after certain steps.
+
+        If the first step has created the model's variables, send rank 0's model to all ranks after this step.
+        """
         if not self._broadcast:
-            # The first step made the variables, each rank its own.
+            # The first step created the variables, on each rank separately.
             self._broadcast = True
             self._broadcast_model()
             return
@@ -144,7 +155,7 @@ class Synchronize(Callback):
             self._compare(self._steps)
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        """Average what the ranks have each their own of."""
+        """Replace the values that each rank has computed separately by their means over the ranks."""
         self._epochs += 1
         self._compare(self._steps)
         self._average_untrained()
@@ -173,10 +184,10 @@ class Synchronize(Callback):
 
 
 def average_logs(cluster: Cluster, logs: Logs) -> None:
-    """Replace the values by their means over the ranks.
+    """Replace the values in ``logs`` by their means over the ranks.
 
     Raises:
-        DistributedError: the ranks log different things.
+        DistributedError: the ranks log different metrics.
     """
     names = sorted(name for name, value in logs.items() if np.ndim(value) == 0)
     values = np.array([float(logs[name]) for name in names], np.float64)
@@ -188,7 +199,7 @@ def average_logs(cluster: Cluster, logs: Logs) -> None:
             "ranks."
         )
     if names:
-        # A loss has the weights of its batches in it already.
+        # A loss already includes the weights of its batches.
         weights = np.array([1.0 if name.endswith("loss") else cluster.epoch_weight for name in names], np.float64)
         weighted = np.where(weights > 0, values * weights, 0.0)
         sums, totals = cluster.collectives.sum_arrays([weighted, weights])
@@ -196,14 +207,15 @@ def average_logs(cluster: Cluster, logs: Logs) -> None:
 
 
 class WarmUp(Callback):
-    """Raises the learning rate from that of one rank to that of all in the first epochs.
+    """A callback that raises the learning rate, in the first epochs, from the rate for one rank to the rate for all
+    ranks.
 
-    Large steps at the beginning of a training with many ranks can make it diverge (Goyal et al., "Accurate, Large
-    Minibatch SGD", 2017).
+    If a training with many ranks begins with a high learning rate, the training can diverge (Goyal et al., "Accurate,
+    Large Minibatch SGD", 2017).
 
     Args:
         cluster: The cluster.
-        epochs: How long.
+        epochs: The duration of the warm-up in epochs.
     """
 
     def __init__(self, cluster: Cluster, epochs: float) -> None:
@@ -215,7 +227,7 @@ class WarmUp(Callback):
         self._done = self._begun = False
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
-        """Find the learning rate to reach."""
+        """Determine the learning rate at the end of the warm-up."""
         optimizer = self.model.optimizer
         reduction = optimizers.reduction_of(optimizer)
         target = reduction.learning_rate if reduction is not None else keras_compat.learning_rate(optimizer)
@@ -229,49 +241,53 @@ class WarmUp(Callback):
         self._done = self._begun = False
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
-        """Note the epoch."""
+        """Record the number of the epoch."""
         self._epoch = epoch
 
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
-        """Set the rate for this batch."""
+        """Set the learning rate for this batch."""
         if self._done:
             return
         within = batch / self._batches if self._batches else 0.0
         share = (self._epoch + within) / self._epochs
         self._done = share >= 1
         if self._done and not self._begun:
-            return  # a training that goes on after its warm-up keeps the rate that it had
+            return  # a training that resumes after its warm-up keeps its learning rate
         self._begun = True
         keras_compat.set_learning_rate(
             self.model.optimizer, warm_rate(self._target, size=self._cluster.replicas, share=share)
         )
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """Count, where the length of an epoch is not known before the first has ended."""
+        """Record the number of the batch, because the length of an epoch may be unknown until the first epoch has
+        ended.
+        """
         self._last_batch = batch
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        """Learn the length of an epoch."""
+        """Determine the length of an epoch if the length was unknown."""
         self._batches = self._batches or self._last_batch + 1
 
 
 def warm_rate(target: float, *, size: int, share: float) -> float:
-    """Return the learning rate during warm-up: from ``target / size``, linearly, to ``target``. Pure.
+    """Return the learning rate during the warm-up. The rate rises linearly from ``target / size`` to ``target``. Pure.
 
     Args:
-        target: The rate after it.
-        size: The number of ranks.
-        share: How much of it is over, from 0 to 1 and beyond.
+        target: The learning rate after the warm-up.
+        size: Number of ranks.
+        share: The finished fraction of the warm-up. The fraction is 0 at the beginning, 1 at the end, and more than 1
+            after the end.
     """
     begin = target / size
     return begin + (target - begin) * min(1.0, max(0.0, share))
 
 
 class Validate(Callback):
-    """Evaluates after each epoch, over all records exactly once, and adds ``val_…`` to the logs.
+    """A callback that evaluates the model after each epoch, and adds the metrics to the logs under the names ``val_…``.
+    The evaluation counts each record exactly once.
 
     Args:
-        evaluate: Gives the metrics of the model.
+        evaluate: Evaluates a model, and returns its metrics.
     """
 
     batch_hooks = False
@@ -280,20 +296,22 @@ class Validate(Callback):
         self._evaluate = evaluate
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        """Evaluate."""
+        """Evaluate the model, and add the metrics to the logs."""
         found = {f"val_{name}": value for name, value in self._evaluate(self.model).items()}
         if logs is not None:
             logs.update(found)
 
 
 class SignsOfLife(Callback):
-    """Tells the job that an evaluation goes on, so that a long one is not taken for a hang."""
+    """A callback that reports the progress of an evaluation. Otherwise the job would regard a long evaluation as a
+    hang.
+    """
 
     def __init__(self) -> None:
         self._spoke = time.monotonic()
 
     def on_test_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """Count an evaluated batch."""
+        """Report progress if enough time has passed since the last report."""
         now = time.monotonic()
         if now - self._spoke > SIGN_OF_LIFE_S:
             self._spoke = now
@@ -323,10 +341,10 @@ class CountSteps(Callback):
         self._counted = 0
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
-        """Note where the count is."""
+        """Record the value of the optimizer's counter at the beginning of the epoch."""
         self._before = self._counting.finished_steps()
         optimizer = getattr(self.model, "optimizer", None)
-        # Keras 3's counts the gradients that are accumulated, of which its `iterations` is a part.
+        # In Keras 3, `_iterations` counts the accumulated gradients; `iterations` is derived from it.
         counter = getattr(optimizer, "_iterations", None)
         counter = getattr(optimizer, "iterations", None) if counter is None else counter
         self._counter = counter if hasattr(counter, "assign") else None
@@ -334,7 +352,7 @@ class CountSteps(Callback):
             self._counted = int(keras_compat.value(self._counter))
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        """Take back what was counted for no step."""
+        """Subtract a step that trained nothing from the optimizer's counter."""
         if self._counter is None:
             return
         right = self._counted + self._counting.finished_steps() - self._before
@@ -355,16 +373,18 @@ class InjectFaults(Callback):
         self._counting = counter
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """Inject what is due after the last step, or the last of several that were one execution."""
+        """Inject the faults that are due. Keras may have executed several steps since the last call."""
         self._cluster.faults.reached(self._counting.finished_steps(), rank=self._cluster.rank)
 
 
 class ProgressCallback(Callback):
-    """Reports progress: phases, and what Keras logs at the end of each epoch as metrics.
+    """A callback that reports the phases of the training to the job. The callback also reports, as metrics, the values
+    that Keras logs at the end of each epoch.
 
     Args:
         cluster: The cluster.
-        laps: What counts and times the steps; its turn comes before.
+        laps: The callback that counts the steps and measures their durations. The callback ``laps`` must precede this
+            callback in the list.
         report: Whether to report metrics.
     """
 
@@ -379,13 +399,19 @@ class ProgressCallback(Callback):
         self._faults = cluster.faults
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
-        """Look for the first step."""
+        """Start a thread that watches the number of steps on the parameter servers. Only the chief starts this
+        thread.
+        """
         if self._cluster.coordinates:
             self._watch = threading.Event()
             threading.Thread(target=self._watch_steps, args=(self._watch,), daemon=True).start()
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        """Report."""
+        """Report the epoch's metrics.
+
+        Raises:
+            DistributedError: the epoch had no batches.
+        """
         elapsed_s, batches = self._laps.epoch_s, self._laps.steps
         if batches == 0 and not self._cluster.coordinates:
             raise DistributedError(f"epoch {epoch + 1} had no batches on rank {self._cluster.rank}: {self._why_none()}")
@@ -400,23 +426,26 @@ class ProgressCallback(Callback):
     def _why_none(self) -> str:
         if not self._trained:
             return "there are fewer records than one global batch. Use a smaller global_batch_size, or more records."
-        # Only with steps_per_epoch does Keras take the next epoch from what the one before has left.
+        # Only with steps_per_epoch does Keras start an epoch with the records that the previous epoch has left.
         return (
             "no records were left, because with steps_per_epoch an epoch continues where the previous epoch ended. "
             "Leave steps_per_epoch out, so that each epoch has all records, or use cluster.dataset(…, repeat=True)."
         )
 
     def on_train_end(self, logs: Logs | None = None) -> None:
-        """Report the end."""
+        """Report that the training has ended."""
         if self._watch is not None:
             self._watch.set()
         self._warn_of_useless_compression()
         events.emit("phase", name="training_ended")
 
     def _watch_steps(self, ended: threading.Event) -> None:
-        """Watch the servers' count of steps: under parameter servers ``fit`` refuses callbacks for batches."""
+        """Report progress whenever the number of steps on the parameter servers increases, until ``ended`` is set.
+
+        A thread watches this number because, with parameter servers, ``fit`` does not accept callbacks for batches.
+        """
         iterations = self.model.optimizer.iterations
-        with contextlib.suppress(Exception):  # training goes on without these marks
+        with contextlib.suppress(Exception):  # an error here must not stop the training
             seen = int(iterations.numpy())
             while not ended.wait(SIGN_OF_LIFE_S if self._stepped and not self._faults.pending else _POLL):
                 now = int(iterations.numpy())
@@ -451,11 +480,12 @@ def callbacks_for(
     validate: Evaluate | None,
     report: bool,
 ) -> list[Any]:
-    """Return the callbacks in their order: averaging comes before whatever reads the averages.
+    """Return the callbacks in the order in which Keras must call them. The callback that averages the logs over the
+    ranks precedes the callbacks that read the logs.
 
     Raises:
-        TypeError: the checkpointer is none.
-        ValueError: an option out of range.
+        TypeError: ``checkpointer`` is not a Checkpointer.
+        ValueError: an option is out of range.
     """
     if not isinstance(warmup_epochs, int | float) or not 0 <= warmup_epochs < math.inf:
         raise ValueError(f"warmup_epochs must be a number of epochs, at least 0; got {warmup_epochs!r}.")
@@ -483,7 +513,8 @@ def callbacks_for(
         from container.distributed.tensorflow.preemption import SaveInTime
 
         found.append(saving)
-        if not cluster.coordinates:  # with parameter servers there is no batch at which all of the model is known
+        # with parameter servers, there is no batch at which the state of the whole model is known
+        if not cluster.coordinates:
             found.append(SaveInTime(cluster, saving.request))
     if cluster.faults.pending and not cluster.coordinates:
         found.append(InjectFaults(cluster, counter))

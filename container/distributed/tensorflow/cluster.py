@@ -1,4 +1,4 @@
-"""The cluster as a training script sees it: the same for every strategy."""
+"""Define the cluster for training scripts: the same API for every strategy."""
 
 from __future__ import annotations
 
@@ -25,84 +25,93 @@ from container.distributed.tensorflow.data import MakeDataset, Parse
 from container.distributed.tensorflow.keras_compat import Keras
 from container.distributed.tensorflow.progress import DataProgress, TrainingData, why_not
 
-#: The name TensorFlow Serving expects for the first version of a model.
+#: The name that TensorFlow Serving expects for the first version of a model.
 _VERSION = "1"
 
 EVALUATION_BATCH = 256
 
 
 class Cluster(Ranks[TensorCollectives]):
-    """The processes that train together; :func:`container.distributed.init` makes it.
+    """The cluster of processes that train together. :func:`container.distributed.init` creates the cluster.
 
-    This class serves one process and the synchronous strategies;
-    :class:`container.distributed.tensorflow.parameter_servers.ParameterServerCluster` the other.
+    This class is for one process and for the synchronous strategies. A cluster with parameter servers is a
+    :class:`container.distributed.tensorflow.parameter_servers.ParameterServerCluster`.
 
     Args:
-        surroundings: What the environment said.
-        collectives: How the ranks talk.
+        surroundings: The cluster as detected from the environment variables.
+        collectives: The collective operations of the ranks.
+        tf_strategy: TensorFlow's own ``tf.distribute`` strategy, or None.
 
     Attributes:
-        global_batch_size: That of the last :meth:`dataset`.
-        tf_strategy: TensorFlow's own ``tf.distribute`` strategy behind it, or None.
+        global_batch_size: The global batch size that was passed to the last call of :meth:`dataset`.
+        tf_strategy: TensorFlow's own ``tf.distribute`` strategy, or None.
     """
 
     def __init__(self, surroundings: Surroundings, collectives: TensorCollectives, *, tf_strategy: Any = None) -> None:
         super().__init__(surroundings, collectives)
         self.global_batch_size: int | None = None
         self.tf_strategy = tf_strategy
-        #: Where the data of the training is.
+        #: Position of the training in its data.
         self.training_data = TrainingData()
         self._agreement: step_alignment.Agreement | None = None
         self._counts: dict[tuple[Any, int], int] = {}
 
     @property
     def replicas(self) -> int:
-        """How many copies of the model compute gradients in each step: :attr:`size`, or the devices of a process."""
+        """Return the number of copies of the model that compute gradients in each step.
+
+        If one process uses several devices, return the number of devices. Otherwise return :attr:`size`.
+        """
         return self.size
 
     # --- the model ---
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Return the context in which the model must be made and compiled."""
+        """Return the context manager in which the model must be created and compiled."""
         return contextlib.nullcontext()
 
     def optimizer(self, optimizer: Any, *, compression: str | None = None, op: str = "average") -> Any:
-        """Let an optimizer reduce its gradients over the ranks, in its ``apply_gradients()``.
+        """Change an optimizer so that the optimizer's ``apply_gradients()`` reduces the gradients over the ranks.
 
-        With one process, and with parameter servers, there is nothing to reduce.
+        With one process or with parameter servers, the optimizer is not changed.
 
         Args:
-            optimizer: One of tf_keras or Keras 3. It is changed, and returned.
-            compression: ``"fp16"`` sends gradients as 16-bit floats, scaled into their range; steps in which that
-                would lose something go as they are.
-            op: ``"average"``, ``"sum"``, or ``"adasum"``, which needs no scaled learning rate (Horovod only).
+            optimizer: An optimizer of tf_keras or Keras 3. This object is changed and returned.
+            compression: With ``"fp16"``, gradients are scaled to the range of 16-bit floats, and sent as 16-bit floats.
+                In steps in which the compression would lose too much precision, gradients are sent uncompressed. None
+                for no compression.
+            op: The reduction: ``"average"``, ``"sum"`` or ``"adasum"``. ``"adasum"`` is available only with Horovod,
+                and needs no scaled learning rate.
 
         Raises:
-            ValueError: an unknown option.
-            RefusedError: the strategy, the Keras or the combination does not allow it.
+            ValueError: an option is unknown.
+            RefusedError: the strategy, the version of Keras or their combination does not support the options.
         """
         return optimizers.distribute(optimizer, self.collectives, op=op, compression=compression)
 
     def _refuse_reduction(self, compression: str | None, op: str, where: str) -> None:
-        """Refuse options of :meth:`optimizer` where gradients are not reduced over ranks.
+        """Raise an error for options of :meth:`optimizer` that have no effect because gradients are not reduced over
+        ranks.
 
         Raises:
-            RefusedError: one is given.
+            RefusedError: ``compression`` or ``op`` is not the default.
         """
         if compression not in (None, "none") or op != "average":
             asked = f"compression={compression!r}" if compression not in (None, "none") else f"op={op!r}"
             raise RefusedError(f"{asked} is not available {where}")
 
     def scale(self, learning_rate: float, *, op: str = "average") -> float:
-        """Return the learning rate for all ranks together: times their number, where they make each step together.
+        """Return the learning rate for all ranks. If all ranks do each step together, ``learning_rate`` is multiplied
+        by the number of ranks.
 
         Args:
-            learning_rate: The rate that suits one process.
-            op: As for :meth:`optimizer`: only averages are scaled. Adasum adapts by itself, and a sum already grows
-                with the ranks.
+            learning_rate: The learning rate for one process.
+            op: The reduction, as for :meth:`optimizer`. The learning rate is scaled only for ``"average"``.
+                ``"adasum"`` needs no scaled rate, because Adasum adapts to the number of ranks. ``"sum"`` needs no
+                scaled rate, because a sum grows with the number of ranks.
 
         Raises:
-            TypeError: it is not a number (a schedule has its own numbers to scale).
+            TypeError: ``learning_rate`` is not a number. To scale a schedule, scale the numbers in the schedule.
         """
         if callable(learning_rate) or isinstance(learning_rate, bool | str):
             raise TypeError(f"scale() takes a number, got {learning_rate!r}; for a schedule, scale the numbers in it.")
@@ -128,41 +137,48 @@ class Cluster(Ranks[TensorCollectives]):
         holds: str | None = None,
         resumable: bool | None = None,
     ) -> Any:
-        """Return this process's share of the training data, in batches, for ``fit``.
+        """Return the records of the training data that this process trains on, in batches, for ``fit``.
 
-        Every rank gets as many batches as every other, and each record belongs to one rank. Where the ranks' shares
-        are not equally large, elements become ``(x, y, sample_weight)``: a rank without a record gives a copy of weight
-        zero, and the weights of the others make the mean over all ranks that of the real records. (Metrics count the
-        weights when they are given to ``compile`` as ``weighted_metrics``.)
+        Every rank gets the same number of batches, and each record belongs to one rank. If the ranks' numbers of
+        records differ, elements become ``(x, y, sample_weight)``. A rank that lacks a record gets a copy of a record
+        with weight zero. The weights of the other records are chosen so that the mean over all ranks equals the mean of
+        the real records. A metric uses these weights only if the metric is passed to ``compile`` in
+        ``weighted_metrics``.
 
         Args:
-            make_dataset: Returns a ``tf.data.Dataset`` of single records, not batched or repeated. If it holds all
-                records, it must be the same and in the same order on every rank.
-            global_batch_size: Records in one step of all ranks together. With parameter servers, whose workers make
-                steps of their own, in each worker's step.
-            parse: Applied to each record once it is clear whose it is, so that no rank parses others' records.
-            shuffle: Records in the shuffle buffer; None for no shuffling.
-            seed: For the shuffling; each rank shuffles differently.
-            repeat: Whether it goes on without end; then ``fit`` needs ``steps_per_epoch``, and no weights are needed.
-            partition: ``"shard"``: each record belongs to one rank, and is seen once in an epoch. ``"shuffle"``: every
-                rank draws from a random order of all records, so that in an epoch some are seen by several ranks and
-                some by none; nothing is dealt anew when the number of ranks changes.
-            remainder: What becomes of records that do not make a whole batch on every rank: ``"pad"`` keeps them, with
-                weights; ``"drop"`` leaves them out. None pads elements ``(x, y)`` and ``(x, y, sample_weight)``, and
-                drops others, which cannot have weights.
-            holds: What the dataset of this process has: ``"all"`` records, those of its ``"host"`` (a channel that is
-                ShardedByS3Key), or this ``"rank"``'s own. None finds it out of channels in Pipe mode; the files of a
-                channel that is ShardedByS3Key are the host's.
-            resumable: Whether a training goes on within an epoch after a restart: checkpoints made by
-                ``callbacks(checkpointer)`` hold which records were consumed, and each of the others is seen once.
-                The records must come in the same order each time. None: wherever that can be, which is with a seed or
-                without shuffling, and for channels in Pipe mode; elsewhere an interrupted epoch begins anew, and
-                ``callbacks(checkpointer)`` says why when the training begins.
+            make_dataset: Returns a ``tf.data.Dataset`` of single records. The dataset must not be batched or repeated.
+                If the dataset contains all records, every rank must get the same records in the same order.
+            global_batch_size: Number of records in one step of all ranks together. With parameter servers, workers do
+                separate steps, and this is the number of records in one worker's step.
+            parse: A function that is applied to each record, or None. The function is applied after the records are
+                distributed, so that each rank parses only its own records.
+            shuffle: Number of records in the shuffle buffer. None for no shuffling.
+            seed: The seed of the shuffling. Each rank shuffles differently.
+            repeat: Whether to repeat the records without end. If true, ``steps_per_epoch`` must be passed to ``fit``,
+                and no weights are added.
+            partition: With ``"shard"``, each record belongs to one rank, and is used once in an epoch. With
+                ``"shuffle"``, every rank draws records from its own random order of all records. Several ranks may then
+                use the same record in an epoch, and some records may not be used. Records are not redistributed if the
+                number of ranks changes.
+            remainder: The treatment of the last records, if they do not fill a batch on every rank. ``"pad"`` keeps
+                these records and adds weights. ``"drop"`` drops these records. None means ``"pad"`` for elements ``(x,
+                y)`` and ``(x, y, sample_weight)``, and ``"drop"`` for other elements, which cannot have weights.
+            holds: The records in this process's dataset. ``"all"`` means all records. ``"host"`` means the records of
+                this host, as with a ShardedByS3Key channel. ``"rank"`` means the records of this rank. If None, the
+                value is determined: channels in Pipe mode provide it, and ``"all"`` is assumed for other datasets. If
+                the job has a ShardedByS3Key channel that is not in Pipe mode, ``holds`` must not be None.
+            resumable: Whether a training can continue within an epoch after a restart. If true, checkpoints of
+                ``callbacks(checkpointer)`` record which records were consumed. After a restart, each of the remaining
+                records is used once. The dataset must return the records in the same order each time. If false, an
+                interrupted epoch starts over. If None, the value is True if possible. Continuing within an epoch is
+                possible for channels in Pipe mode, and for datasets with a seed or without shuffling. If continuing is
+                not possible, ``callbacks(checkpointer)`` prints the reason when the training begins.
 
         Raises:
             TypeError: ``make_dataset`` cannot be called.
-            ValueError: a batch size that cannot be divided, an unknown option, or records that cannot have weights.
-            RefusedError: options that exclude each other.
+            ValueError: the batch size cannot be divided among the ranks, an option is unknown, or records need weights
+                but cannot have them.
+            RefusedError: two options exclude each other, or ``holds`` cannot be determined.
         """
         check_maker(make_dataset)
         options = data.BatchOptions(
@@ -193,7 +209,7 @@ class Cluster(Ranks[TensorCollectives]):
         if not why:
             order = options.seed
             if order is None:
-                # Of the ranks only rank 0 saves, and its order must be that of all.
+                # Only rank 0 saves, so all ranks must use its order.
                 drawn = DataProgress.any_seed()
                 order = self.broadcast_object(drawn) if options.shuffle else drawn
             progress = DataProgress(
@@ -225,7 +241,7 @@ class Cluster(Ranks[TensorCollectives]):
         progress.batches = data.batches_of_epoch(
             count, found, size=self.size, batch_size=batch_size, remainder=options.remainder
         )
-        # What divides a batch among devices makes datasets of this one.
+        # Dividing a batch among devices creates further datasets from this one, so this one must not be changed.
         return data.sized(found, progress.batches) if self.replicas == self.size else found
 
     def _agree(self) -> step_alignment.Agreement:
@@ -234,18 +250,24 @@ class Cluster(Ranks[TensorCollectives]):
 
     @property
     def epoch_weight(self) -> float:
-        """How much this rank's metrics of an epoch count: by its records, where the ranks have not equally many."""
+        """Return the weight of this rank's metrics in the mean over the ranks.
+
+        If the ranks' numbers of records may differ, the weight is the number of this rank's records in the epoch.
+        Otherwise the weight is 1.
+        """
         return float(self._agreement.records) if self._agreement is not None else 1.0
 
     def steps_per_epoch(
         self, make_dataset: MakeDataset, *, global_batch_size: int, records: int | None = None
     ) -> int | None:
-        """Return what ``fit`` needs with parameter servers, where a dataset has no end; None otherwise.
+        """Return the value of ``steps_per_epoch`` for ``fit``. With parameter servers, datasets have no end, and the
+        value is a number of steps. Otherwise the value is None.
 
         Args:
-            make_dataset: As for :meth:`dataset`. Its records are counted, by reading them if it does not know.
-            global_batch_size: As for :meth:`dataset`.
-            records: How many there are, if you know.
+            make_dataset: Returns the dataset, as for :meth:`dataset`. If the dataset does not know its number of
+                records, all records are read to count them.
+            global_batch_size: Number of records in one step, as for :meth:`dataset`.
+            records: Number of records. If None, the records are counted.
         """
         return None
 
@@ -270,35 +292,45 @@ class Cluster(Ranks[TensorCollectives]):
         verbose: Any = None,
         **options: Any,
     ) -> list[dict[str, float]]:
-        """Run ``model.fit`` with :meth:`dataset` and :meth:`callbacks`, and with what an elastic job needs.
+        """Run ``model.fit`` with the results of :meth:`dataset` and :meth:`callbacks`. In an elastic job, also handle
+        changes of the ranks.
 
-        In an elastic job the ranks go on when some of them come or go: from the last commit if one died, from where
-        they are otherwise. What is left of the epoch is dealt out anew, so that each record counts once per epoch in
-        the training that survives; in which order is a function of seed and epoch alone. Under other strategies
-        ``on_resize``, ``commit_every`` and ``on_reset`` are without effect.
+        In an elastic job, the training continues when ranks join or leave. The training normally continues from the
+        current step. If a rank has failed, the training continues from the last commit. The remaining records of the
+        epoch are redistributed, so that each record is used once in the epoch. Steps that a failure has undone do not
+        count as a use of their records. The order of the records depends only on the seed and the epoch. Under other
+        strategies, ``on_resize``, ``commit_every`` and ``on_reset`` have no effect.
 
         Args:
-            model: A built and compiled model, its optimizer one of :meth:`optimizer`.
-            make_dataset: As for :meth:`dataset`; in an elastic job all records, in the same order on every rank.
-            global_batch_size: Records in one step of all ranks; in an elastic job of those that it was planned for.
-            epochs: How many.
-            callbacks: More callbacks for ``fit``.
-            checkpointer: A :class:`container.checkpoint.Checkpointer`, to save and to resume.
-            validation: Returns a dataset of single records to evaluate on after each epoch.
-            on_resize: ``"scale_rate"``: each rank keeps its batch size, and the learning rate grows and shrinks with
-                the ranks. ``"keep_global_batch"``: the rate stays, and the ranks share the same global batch. Where it
-                cannot be divided evenly, shares are weighed by their records; elements that cannot have weights (see
-                :meth:`dataset`) make the largest batch below that can.
-            commit_every: Steps between commits to memory; None chooses by what a commit costs and what has failed.
-            on_reset: Called on every rank whenever the ranks have met anew.
-            parse: As for :meth:`dataset`; for validation too.
-            shuffle: As for :meth:`dataset`.
-            seed: As for :meth:`dataset`.
-            verbose: As for ``model.fit``; None for one line an epoch on rank 0.
-            options: Others of :meth:`dataset`.
+            model: A built and compiled model, with an optimizer of :meth:`optimizer`.
+            make_dataset: Returns the dataset, as for :meth:`dataset`. In an elastic job, the dataset must contain all
+                records, in the same order on every rank.
+            global_batch_size: Number of records in one step of all ranks together. In an elastic job, this number is
+                for the planned number of ranks.
+            epochs: Number of epochs.
+            callbacks: Additional callbacks for ``fit``.
+            checkpointer: A :class:`container.checkpoint.Checkpointer` that saves the training and restores it after a
+                restart. None to save nothing.
+            validation: Returns a dataset of single records, on which the model is evaluated after each epoch. None for
+                no evaluation.
+            on_resize: The reaction to a change of the number of ranks. With ``"scale_rate"``, each rank keeps its batch
+                size, and the learning rate is scaled with the number of ranks. With ``"keep_global_batch"``, the global
+                batch size and the learning rate remain the same. If the global batch cannot be divided evenly, each
+                rank's part is weighted by its number of records. If elements cannot have weights (see :meth:`dataset`),
+                the largest smaller batch that can be divided evenly is used instead.
+            commit_every: Number of steps between two commits of the training's state to memory. If None, the number is
+                derived from the cost of a commit and from past failures.
+            on_reset: A function that is called on every rank after each new rendezvous of the ranks, or None.
+            parse: A function that is applied to each record, as for :meth:`dataset`. The function is also applied to
+                the records for the evaluation.
+            shuffle: Number of records in the shuffle buffer, as for :meth:`dataset`.
+            seed: The seed of the shuffling, as for :meth:`dataset`.
+            verbose: The verbosity, as for ``model.fit``. If None, rank 0 prints one line for each epoch.
+            options: Other options of :meth:`dataset`.
 
         Returns:
-            What Keras logged for each epoch; in an elastic job for those, or parts of them, that this rank finished.
+            The values that Keras logged for each epoch. In an elastic job, only the epochs, or parts of epochs, that
+            this rank has finished.
         """
         dataset = self.dataset(
             make_dataset, global_batch_size=global_batch_size, parse=parse, shuffle=shuffle, seed=seed, **options
@@ -329,22 +361,25 @@ class Cluster(Ranks[TensorCollectives]):
         validation_batch_size: int = EVALUATION_BATCH,
         report: bool = True,
     ) -> list[Any]:
-        """Return the callbacks for ``fit``, for either Keras.
+        """Return the callbacks for ``fit``, for tf_keras or Keras 3.
 
-        They give all ranks rank 0's weights, compare the weights of all ranks after the first steps and fail when they
-        differ, average what Keras logs over the ranks, and report phases and metrics to the job.
+        The callbacks send rank 0's weights to all ranks. After the first steps, the callbacks compare the weights of
+        all ranks, and raise an error if the weights differ. The callbacks average the logged values over the ranks, and
+        report phases and metrics to the job.
 
         Args:
-            checkpointer: A :class:`container.checkpoint.Checkpointer`, to save and to resume.
-            warmup_epochs: Epochs in which the learning rate rises from one rank's to that of all; only for synchronous
-                strategies.
-            validation: Makes a dataset as for :meth:`dataset`, on which the model is evaluated after each epoch.
-            validation_parse: Applied to each of its records.
-            validation_batch_size: Records of a batch of it.
-            report: Whether to report the logs of each epoch as metrics.
+            checkpointer: A :class:`container.checkpoint.Checkpointer` that saves the training and restores it after a
+                restart. None to save nothing.
+            warmup_epochs: Number of epochs in which the learning rate rises from the rate for one rank to the rate for
+                all ranks. A warm-up has an effect only with synchronous strategies.
+            validation: Returns a dataset, as for :meth:`dataset`, on which the model is evaluated after each epoch.
+                None for no evaluation.
+            validation_parse: A function that is applied to each record of the dataset for the evaluation, or None.
+            validation_batch_size: Number of records in a batch of the dataset for the evaluation.
+            report: Whether to report the values that Keras logs for each epoch as metrics.
 
         Raises:
-            ValueError: an option out of range.
+            ValueError: an option is out of range.
         """
         validate = None
         if validation is not None:
@@ -365,16 +400,17 @@ class Cluster(Ranks[TensorCollectives]):
         batch_size: int = EVALUATION_BATCH,
         parse: Parse | None = None,
     ) -> dict[str, float]:
-        """Evaluate a compiled model over all records, each counted once. All ranks must call it; all get the same.
+        """Evaluate a compiled model on all records, and count each record once. All ranks must call this method, and
+        all ranks get the same metrics.
 
-        Metrics that are no means over records (AUC, for one) become the mean of the ranks' values.
+        For metrics that are not means over records (such as AUC), the result is the mean of the ranks' values.
 
         Args:
             model: The model.
-            make_dataset: As for :meth:`dataset`; the number of its records must stay the same, but for channels in
-                Pipe mode, which are read once.
-            batch_size: Records of a rank's batch.
-            parse: Applied to each record.
+            make_dataset: Returns the dataset, as for :meth:`dataset`. The dataset must have the same number of records
+                each time. Channels in Pipe mode may have different numbers, because such a channel is read only once.
+            batch_size: Number of records in a rank's batch.
+            parse: A function that is applied to each record, or None.
 
         Raises:
             DistributedError: there are no records.
@@ -382,7 +418,7 @@ class Cluster(Ranks[TensorCollectives]):
         records = make_dataset()
         streams = bool(data_partition.channels_of(records))
         count = None if streams else self._count(make_dataset)
-        # A channel that is ShardedByS3Key gives each rank records of its own.
+        # With a channel that is ShardedByS3Key, each rank has its own records.
         own = streams and data_partition.held_by(records, None) != "all"
         batches = data.evaluation_shard(
             records,
@@ -395,7 +431,8 @@ class Cluster(Ranks[TensorCollectives]):
         metrics: Mapping[str, float] = {}
         if part.dataset is not None:
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message="Your input ran out of data")  # it is read to its end
+                # the end of the data is expected
+                warnings.filterwarnings("ignore", message="Your input ran out of data")
                 metrics = model.evaluate(part.dataset, return_dict=True, verbose=0, callbacks=[SignsOfLife()])
         return evaluating.mean_over_ranks(self.collectives, metrics, part.records)
 
@@ -403,8 +440,8 @@ class Cluster(Ranks[TensorCollectives]):
         """Return the size of a rank's batch for evaluation.
 
         Args:
-            batch_size: What was asked for.
-            records: How many there are in all; None where that is not known.
+            batch_size: The requested number of records in a batch.
+            records: Total number of records, or None if unknown.
         """
         return batch_size
 
@@ -414,10 +451,11 @@ class Cluster(Ranks[TensorCollectives]):
             self._counts[key] = data.count(make_dataset())
         return self._counts[key]
 
-    # --- together ---
+    # --- collective operations ---
 
     def broadcast(self, model: Any) -> None:
-        """Give every rank rank 0's weights and optimizer state, for loops without :meth:`callbacks`.
+        """Send rank 0's weights and optimizer variables to every rank. This method is for training loops without
+        :meth:`callbacks`.
 
         Args:
             model: A built model, or a list of variables.
@@ -428,13 +466,13 @@ class Cluster(Ranks[TensorCollectives]):
             variable.assign(found)
 
     def check_weights(self, model: Any) -> None:
-        """Compare the trainable weights of all ranks, for loops without :meth:`callbacks`.
+        """Compare the trainable weights of all ranks. This method is for training loops without :meth:`callbacks`.
 
         Args:
             model: A built model, or a list of variables.
 
         Raises:
-            WeightsDifferError: on every rank, when they differ.
+            WeightsDifferError: on every rank, if the weights differ.
         """
         if isinstance(model, list | tuple):
             Guard(self.collectives).check(model)
@@ -445,23 +483,23 @@ class Cluster(Ranks[TensorCollectives]):
     # --- results ---
 
     def export(self, model: Any, directory: str | os.PathLike[str] | None = None) -> Path | None:
-        """Write the model as a SavedModel for TensorFlow Serving, on rank 0.
+        """Write the model as a SavedModel for TensorFlow Serving. Only rank 0 writes.
 
         Args:
             model: A built model.
-            directory: It is written to ``<directory>/1``. None for ``$SM_MODEL_DIR``.
+            directory: The parent folder: the model is written to ``<directory>/1``. None for ``$SM_MODEL_DIR``.
 
         Returns:
-            The folder; None on other ranks.
+            The folder of the model. None on other ranks.
 
         Raises:
-            DistributedError: neither a directory nor SM_MODEL_DIR is given.
+            DistributedError: ``directory`` is None, and SM_MODEL_DIR is not set.
         """
         folder = self._export_folder(directory)
         return _write_saved_model(self._local(model), folder) if folder is not None else None
 
     def _local(self, model: Any) -> Any:
-        """Return the model with its variables in this process."""
+        """Return a model whose variables are all in this process."""
         return model
 
 
@@ -483,7 +521,9 @@ def _variables(model: Any) -> list[Any]:
 
 
 def _write_saved_model(model: Any, directory: Path) -> Path:
-    """Write to a folder beside, then put it in place: what serves the folder never sees half a model."""
+    """Write the model to a temporary folder, then rename the folder. Programs that serve the model never read
+    incomplete files.
+    """
     staged = directory / f".staged-{_VERSION}-{os.getpid()}"
     target = directory / _VERSION
     directory.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""Collective operations of TensorFlow's synchronous strategies, which reduce gradients too.
+"""Define the collective operations of TensorFlow's synchronous strategies, which also reduce gradients.
 
-Every method is a common act: all ranks must call it, in the same order, with values of the same shapes.
+Every method is a collective operation: all ranks must call it, in the same order, with values of the same shapes.
 """
 
 from __future__ import annotations
@@ -20,35 +20,40 @@ from container.distributed.tensorflow.host_updates import HostUpdates
 
 Value = TypeVar("Value")
 
-#: How gradients and values can be combined.
+#: Operations that can combine gradients and values.
 OPERATIONS = ("average", "sum", "adasum", "max")
 
 
 class TensorCollectives(core.Collectives, Protocol):
-    """The interface of the collective operations."""
+    """The interface of the collective operations, including those that reduce gradients."""
 
     def check_op(self, op: str) -> None:
-        """Refuse a way to combine gradients that this kind of cluster, or its size, does not have.
+        """Raise an error if gradients cannot be reduced with an operation in this kind of cluster or with this number
+        of ranks.
+
+        Args:
+            op: One of :data:`OPERATIONS`.
 
         Raises:
-            RefusedError: it is one.
+            RefusedError: the operation is not supported.
         """
 
     def reduce(self, tensors: Sequence[Any], op: str, *, name: str) -> list[Any]:
-        """Combine tensors over the ranks, within or outside a ``tf.function``.
+        """Reduce tensors over the ranks, within or outside a ``tf.function``.
 
         Args:
             tensors: Dense floating-point tensors.
             op: One of :data:`OPERATIONS`.
-            name: Tells this act from others that may be under way; the same on every rank.
+            name: A name that distinguishes this operation from other operations in progress. The name must be the same
+                on every rank.
         """
 
     def broadcast_arrays(self, arrays: Sequence[Array]) -> list[Array]:
-        """Give every rank rank 0's arrays, which must have the same shapes and types everywhere."""
+        """Return rank 0's arrays on every rank. The arrays of all ranks must have the same shapes and types."""
 
 
 class TensorsAlone(core.Alone):
-    """A single process, for which every collective operation is trivial."""
+    """The collective operations of a single process. These operations need no communication."""
 
     def check_op(self, op: str) -> None:
         """See :class:`TensorCollectives`."""
@@ -63,13 +68,14 @@ class TensorsAlone(core.Alone):
 
 
 class _OfArrays:
-    """Operations that are made of those on arrays."""
+    """A base class that implements ``broadcast_object()`` and ``barrier()`` with operations on arrays."""
 
     def broadcast_object(self: TensorCollectives, value: Value) -> Value:
         """See :class:`TensorCollectives`. The value is pickled: the ranks of a job trust each other."""
         content = np.frombuffer(pickle.dumps(value) if self.rank == 0 else b"", np.uint8)
         [length] = self.broadcast_arrays([np.array([content.size], np.int64)])
-        # In int32, which both kinds of cluster can send; of few different lengths, each of which may need a graph.
+        # As int32, which both kinds of cluster can send; of few different lengths, because each length may need its own
+        # graph.
         padded = np.zeros(max(1024, 1 << (int(length[0]) - 1).bit_length()), np.uint8)
         padded[: content.size] = content
         [received] = self.broadcast_arrays([padded.view(np.int32)])
@@ -84,14 +90,15 @@ class _OfArrays:
 
 
 class HorovodTensors(_OfArrays):
-    """Collective operations by Horovod, which has been initialized.
+    """The collective operations of Horovod. Horovod must already be initialized.
 
     Args:
         hvd: The module ``horovod.tensorflow``.
-        host_updates: Whether rank 0 may tell of host updates, in an elastic job.
+        host_updates: Whether rank 0 announces changes of the hosts to all ranks, as in an elastic job.
 
     Attributes:
-        host_updates: What every reduction of gradients sends with them; None without.
+        host_updates: The flag for changes of the hosts that is reduced together with the gradients. None if
+            ``host_updates`` is False.
     """
 
     def __init__(self, hvd: Any, *, host_updates: bool = False) -> None:
@@ -142,17 +149,21 @@ class HorovodTensors(_OfArrays):
         return np.asarray(self._hvd.allgather(_tensor(array[np.newaxis]), name=self._name("gather")))
 
     def broadcast_numbers(self, numbers: Sequence[int], *, name: str) -> list[int]:
-        """Give every rank rank 0's numbers.
+        """Return rank 0's numbers on every rank.
 
         Args:
-            numbers: As many on every rank.
-            name: Of what is often done, and never twice at once: Horovod remembers what it has negotiated.
+            numbers: The numbers. All ranks must pass lists of the same length.
+            name: The name of the operation. Only one operation of this name may be in progress. Horovod repeats an
+                operation of the same name faster.
         """
         found = self._hvd.broadcast(_tensor(np.array(numbers, np.int64)), 0, name=f"fleetfit.{name}")
         return [int(number) for number in np.asarray(found)]
 
     def restart(self) -> None:
-        """Number collective operations from the first again: the ranks have met anew, and some are new."""
+        """Restart the numbering of collective operations after a new rendezvous.
+
+        Ranks that join begin with the first number. Therefore all ranks must begin with this number again.
+        """
         self._acts = 0
 
     def _name(self, what: str) -> str:
@@ -161,17 +172,17 @@ class HorovodTensors(_OfArrays):
 
 
 class TensorFlowCollectives(_OfArrays):
-    """Collective operations by TensorFlow, through its ``MultiWorkerMirroredStrategy``.
+    """The collective operations of TensorFlow's ``MultiWorkerMirroredStrategy``.
 
-    The model lives outside the strategy, and each rank feeds its own batches; only the reductions run within it. That
-    works alike with tf_keras and with Keras 3, whose ``fit`` cannot handle the strategy's values, and the strategy
-    packs small tensors into larger messages.
+    The model is created outside the strategy, and each rank reads its own batches. Only the reductions use the
+    strategy. Such reductions also work with Keras 3, whose ``fit`` does not work with variables of the strategy. The
+    strategy sends several small tensors in one message.
 
     Args:
         strategy: The strategy.
-        options: The job's options for it.
+        options: The job's options for the strategy.
         rank: This process's rank.
-        size: The number of ranks.
+        size: Number of ranks.
     """
 
     def __init__(self, strategy: Any, options: CollectiveAllReduce, *, rank: int, size: int) -> None:
@@ -197,7 +208,7 @@ class TensorFlowCollectives(_OfArrays):
         if op == "max":
             gather = partial(self._eager, self._all_gather) if self._tf.executing_eagerly() else self._all_gather
             return [self._tf.reduce_max(gather(tensor[None]), axis=0) for tensor in tensors]
-        # One act for each type: they are packed together, and a pack has one type.
+        # One operation for each type: TensorFlow packs the tensors of one operation, and a pack must have one type.
         results: list[Any] = [None] * len(tensors)
         for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
             places = [place for place, tensor in enumerate(tensors) if tensor.dtype == dtype]
@@ -225,11 +236,15 @@ class TensorFlowCollectives(_OfArrays):
         return np.asarray(self._eager(self._all_gather, _tensor(array[np.newaxis])))
 
     def _eager(self, act: Any, tensors: Any) -> Any:
-        """Do it at once: collective operations need a graph, one for each kind of arguments."""
+        """Execute a collective operation outside a ``tf.function``.
+
+        TensorFlow can execute collective operations only in a graph. Therefore one graph is created for each
+        combination of the tensors' types and shapes.
+        """
         listed = tensors if isinstance(tensors, list) else [tensors]
         key = (act, *((tensor.dtype, tuple(tensor.shape)) for tensor in listed))
         if key not in self._functions:
-            # Each a callable of its own: TensorFlow warns of code that is traced again and again.
+            # A separate callable for each: TensorFlow warns of code that is traced repeatedly.
             self._functions[key] = self._tf.function(partial(act))
         return self._functions[key](tensors)
 
@@ -245,7 +260,7 @@ class TensorFlowCollectives(_OfArrays):
             return []
 
         def within(*values: Any) -> Any:
-            # Without the identity: "destinations can not be empty".
+            # Without the identity, TensorFlow fails with "destinations can not be empty".
             return tf.distribute.get_replica_context().all_reduce(
                 op, [tf.identity(value) for value in values], options=self._options
             )
@@ -262,7 +277,7 @@ class TensorFlowCollectives(_OfArrays):
 
 
 def communication_options(options: CollectiveAllReduce) -> Any:
-    """Return TensorFlow's form of the strategy's options."""
+    """Convert the strategy's options to TensorFlow's ``CommunicationOptions``."""
     import tensorflow as tf
 
     kinds = tf.distribute.experimental.CommunicationImplementation
@@ -274,7 +289,11 @@ def communication_options(options: CollectiveAllReduce) -> Any:
 
 
 def _sendable(array: Array) -> Array:
-    """Convert the array to a type that every kind of cluster can send without loss."""
+    """Convert an array to a data type that can be sent without loss in every kind of cluster.
+
+    Raises:
+        DistributedError: arrays of this data type cannot be sent.
+    """
     if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
         raise DistributedError("uint64 values beyond 2**63 - 1 cannot be sent.")
     if array.dtype.kind in "bui" and array.dtype not in (np.int32, np.int64):

@@ -1,7 +1,7 @@
-"""Decide when an elastic training commits, and when its ranks check whether hosts come or go.
+"""Decide when an elastic training commits its state to memory, and when its ranks check for changes of the hosts.
 
-Whatever the ranks do together must follow from what they have in common: counts of steps since they met, and what rank
-0 has chosen for all.
+All ranks must make the same decisions. Therefore the decisions depend only on values that are equal on all ranks: the
+number of steps since the rendezvous, and intervals that rank 0 has chosen for all ranks.
 """
 
 from __future__ import annotations
@@ -21,54 +21,58 @@ from container.distributed.tensorflow.hooks import Callback
 if TYPE_CHECKING:
     from container.distributed.tensorflow.elastic import ElasticCluster
 
-#: How often ranks look whether hosts are about to come or go, in seconds.
+#: How often ranks check whether hosts are about to join or leave, in seconds.
 CHECK_EVERY_S = 0.1
-#: The share of the time that commits take while nothing has failed, if Young's interval is not shorter.
+#: Share of the time that commits take before the first failure, unless Young's interval is shorter.
 COMMIT_SHARE = 0.001
-#: The mean time between failures that is assumed before any has been seen, in seconds.
+#: The assumed mean time between failures before the first failure, in seconds.
 ASSUMED_MTBF_S = 3600.0
-#: Steps after which the intervals are first chosen.
+#: Number of steps after which the intervals are chosen for the first time.
 _FIRST_STEPS = 4
-#: A step that takes so long, in seconds, is not waited for with news.
+#: If a step takes longer than this, in seconds, ranks check for host updates with a message of its own, not with the
+#: next step's gradients.
 _LONG_STEP_S = 1.0
-#: Steps of whose times the median counts.
+#: Number of step times for the median.
 _TIMED_STEPS = 50
-#: The most steps until they are chosen again: it takes a message to all ranks.
+#: Maximum number of steps until the intervals are chosen again, which needs a message to all ranks.
 _MOST_STEPS = 1000
 
 
 def commit_interval(*, cost_s: float, step_s: float, elapsed_s: float, failures: int) -> int:
-    """Return the steps between commits: Young's interval; while nothing has failed, at most that of
-    :data:`COMMIT_SHARE`.
+    """Return the number of steps between two commits.
 
-    Source: J. W. Young, "A first order approximation to the optimum checkpoint interval", CACM 17(9), 1974: the time
-    lost is least where commits are ``sqrt(2 * cost * MTBF)`` apart.
+    The result is Young's interval. Before the first failure, the interval is at most ``cost_s / COMMIT_SHARE`` or
+    ``CHECK_EVERY_S`` seconds, whichever is longer.
+    Source: J. W. Young, "A first order approximation to the optimum checkpoint interval", CACM 17(9), 1974. The lost
+    time is minimal if the time between two commits is ``sqrt(2 * cost * MTBF)``.
 
     Args:
-        cost_s: What a commit takes, in seconds.
-        step_s: What a step takes, in seconds.
-        elapsed_s: How long the training has run, in seconds.
-        failures: How many failures it has seen.
+        cost_s: Duration of a commit in seconds.
+        step_s: Duration of a step in seconds.
+        elapsed_s: Duration of the training so far, in seconds.
+        failures: Number of failures so far.
     """
     step_s = max(step_s, 1e-6)
     mean = elapsed_s / failures if failures else ASSUMED_MTBF_S
     seconds = math.sqrt(2.0 * cost_s * max(mean, step_s))
     if not failures:
-        # A lost second costs a second: where commits are nearly free there is no reason to wait for long.
+        # Recomputing a second costs a second: if commits are nearly free, a longer interval has no advantage.
         seconds = min(seconds, max(cost_s / COMMIT_SHARE, CHECK_EVERY_S))
     return max(1, math.ceil(seconds / step_s))
 
 
 class Commits(Callback):
-    """Commits and checks for host updates, after as many steps as rank 0 decides.
+    """A callback that commits the training's state, and checks for changes of the hosts, at intervals that rank 0
+    chooses.
 
-    It lasts from one meeting of the ranks to the next, over as many calls of ``fit``.
+    A new object is created after each rendezvous of the ranks. The object is used for all calls of ``fit`` until the
+    next rendezvous.
 
     Args:
         cluster: The cluster.
-        state: The state, of :func:`horovod_state`.
-        every: Steps between commits; None to choose them.
-        save: Saves on disk, for a process that is told to end; None where nothing is saved.
+        state: The training's state, from :func:`horovod_state`.
+        every: Number of steps between two commits. If None, rank 0 chooses the number.
+        save: Saves the training's state to the disk. This function is called after SIGTERM. None to save nothing.
     """
 
     def __init__(self, cluster: ElasticCluster, state: Any, *, every: int | None, save: Listener | None = None) -> None:
@@ -77,11 +81,11 @@ class Commits(Callback):
         self._every = every
         self._save = save
         self._dealing = Dealing(records=0, position=0, size=1, per_step=1)
-        self._dealt = 0  # its steps
-        # Of this dealing: steps that were made, of which the state has heard, at the last look and commit, and at which
-        # there is something to do again.
+        self._dealt = 0  # number of its steps
+        # Numbers of steps in this distribution: finished, already passed to the state, at the last check, at the last
+        # commit, and at which the next action is due.
         self._steps = self._settled = self._looked = self._committed = self._due = 0
-        # Whatever the ranks do together must follow from what they have in common, as these do.
+        # All ranks must do the same at the same step: these values are the same on all ranks.
         self._first_step = state.step
         self._choose_at = state.step + _FIRST_STEPS
         self._last_act = time.monotonic()
@@ -89,39 +93,45 @@ class Commits(Callback):
         self._cost_s: float | None = None
         self._told = 0.0
         state.settle = self.settle
-        #: Whether a callback wants the training to stop here.
+        #: Whether a callback wants the training to stop now.
         self.stop = False
 
     def deal(self, dealing: Dealing) -> None:
-        """Begin an epoch, or the rest of one."""
+        """Prepare for the remaining records of an epoch."""
         self._dealing, self._dealt = dealing, dealing.steps
         self._steps = self._settled = self._looked = self._committed = self._due = 0
         self.stop = False
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """End this ``fit``, which says what all epochs are, but is for one."""
+        """Stop this ``fit`` after one epoch.
+
+        Each call of ``fit`` gets the number of all epochs as an argument, but must run only one epoch.
+        """
         self.settle()  # a callback may have ended the epoch at any step
         self.stop = bool(self.model.stop_training)
         self.model.stop_training = True
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Begin the first step."""
+        """Record the time at which the first step starts."""
         self._last_act = time.monotonic()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """End a step, or several in one execution, on all ranks.
+        """Handle the end of one step, or of several steps in one execution. All ranks call this method after the same
+        step.
 
         Raises:
-            HostsUpdatedInterrupt: hosts have come or are about to go.
+            HostsUpdatedInterrupt: hosts have joined, or will leave soon.
         """
-        # Python takes ten times as long between steps, which fill the processor's caches, as it does in a loop.
-        # Keras 3 counts the steps that the epoch's last execution would have had.
+        # Keep this short: between steps, which fill the processor's caches, Python is ten times as slow as in a loop.
+        # Keras 3 counts all the steps of the epoch's last execution, even if it had fewer.
         self._steps = min(batch + 1, self._dealt)
         if self._steps >= self._due or notice.came:
             self._act()
 
     def settle(self) -> None:
-        """Tell the state of the steps that were made: it hears of them only when there is something to do."""
+        """Add the finished steps to the state. The state is updated only when an action is due, so that a step takes
+        less time.
+        """
         state, made = self._state, self._steps - self._settled
         self._settled = self._steps
         state.step += made
@@ -144,8 +154,9 @@ class Commits(Callback):
             events.emit("preempted", epoch=state.epoch, step=state.step, position=state.position)
             telling_end("the training is saved")
         if self._steps >= self._dealt:
-            # The epoch's end comes first, with its callbacks and its validation; a commit and a look follow it. Who is
-            # thrown back from there must have a step of this epoch left to train, or its end would never come.
+            # The epoch's end comes first, with its callbacks and its validation; a commit and a check follow. A rank
+            # that is rolled back from there must have a step of this epoch left to train, or the epoch's end would
+            # never come.
             return
         commits = self._steps - self._committed >= (self._every or state.commit_every)
         if commits:
@@ -169,7 +180,8 @@ class Commits(Callback):
         self._state.save()
         now = time.monotonic()
         if self._cost_s is None and self._every is None:
-            self._choose_at = self._state.step  # on all ranks: the first commit since they met was the first for each
+            # on all ranks: the first commit after the rendezvous was the first for each of them
+            self._choose_at = self._state.step
         self._cost_s = now - began
         self._last_act += self._cost_s
         if now - self._told > 1.0 and self._cluster.is_chief:
@@ -185,12 +197,15 @@ class Commits(Callback):
             )
 
     def _choose(self) -> None:
-        """Let rank 0 choose the intervals for all: often at first, and ever more rarely."""
+        """Choose the intervals on rank 0 for all ranks. The time between two choices becomes longer during the
+        training.
+        """
         state = self._state
         step_s = float(np.median(self._steps_s))
         state.check_every, state.commit_every = self._cluster.broadcast_numbers(
             [
-                # News come a step later than a message does: a step that takes long is worth one.
+                # With the gradients, a host update arrives one step later than in a message of its own: long steps are
+                # worth one.
                 max(1, round(CHECK_EVERY_S / max(step_s, 1e-6))) if step_s < _LONG_STEP_S else 0,
                 commit_interval(
                     cost_s=self._cost_s or 1e-4,

@@ -1,9 +1,9 @@
-"""Gradients as 16-bit floats on their way between the ranks, scaled into the range of these.
+"""Send gradients between the ranks as 16-bit floats, scaled into the range of these floats.
 
-A 16-bit float holds magnitudes from 6e-8 to 65504. Each gradient is multiplied by a power of two, the same on every
-rank, such that the sum over the ranks stays below the largest. If its smallest values would then be rounded away (or
-if it has infinities or NaNs), all gradients of that step go as they are: nothing is lost, and nothing is silently made
-zero or infinite.
+A 16-bit float represents magnitudes from 6e-8 to 65504. Each gradient is multiplied by a power of two. The power is
+chosen such that the sum over the ranks is below the maximum, and is the same on every rank. If the smallest values
+would then be rounded to zero, or if a value is infinite or NaN, all gradients of the step are sent uncompressed.
+Therefore no value becomes zero or infinite because of the compression.
 """
 
 from __future__ import annotations
@@ -16,25 +16,26 @@ from container.distributed.tensorflow.collectives import TensorCollectives
 
 #: Sums over the ranks stay below 2 ** 15.
 _HIGHEST = 15
-#: Scaled magnitudes down to 2 ** -22 keep three bits; 2 ** -24 is the smallest of all.
+#: Scaled magnitudes down to 2 ** -22 keep three bits; the smallest 16-bit float is 2 ** -24.
 _LOWEST = -22
-#: Scales stay powers of two that a 32-bit float and its inverse can hold.
+#: Maximum exponent of a scale: a 32-bit float can represent the scale and its inverse.
 _LIMIT = 126
-#: Stands for the exponent of zero and, positive, of infinity.
+#: Represents the exponent of zero (negative) and of infinity (positive).
 _BEYOND = 1000.0
 
 
 def reduce_fp16(
     collectives: TensorCollectives, gradients: Sequence[Any], op: str, *, name: str, on_whole: Any = None
 ) -> list[Any]:
-    """Sum or average gradients over the ranks, as 16-bit floats where these can hold them.
+    """Sum or average gradients over the ranks. The gradients are sent as 16-bit floats if 16-bit floats can represent
+    all of them.
 
     Args:
-        collectives: How the ranks talk.
-        gradients: Dense tensors. Those that are not 32-bit floats go as they are.
+        collectives: The collective operations of the ranks.
+        gradients: The gradients, as dense tensors. Tensors that are not 32-bit floats are sent unchanged.
         op: ``"average"`` or ``"sum"``.
-        name: Tells this act from others; the same on every rank.
-        on_whole: Called, within the graph, in steps whose gradients had to go as 32-bit floats.
+        name: A name that distinguishes this operation from other operations. The name must be the same on every rank.
+        on_whole: Called, within the graph, in steps whose gradients are sent as 32-bit floats. None to call nothing.
     """
     import tensorflow as tf
 
@@ -76,11 +77,13 @@ def reduce_fp16(
 
 
 def _exponents(tensor: Any) -> tuple[Any, Any]:
-    """Return the exponents of the largest magnitude, and minus that of the smallest one that is not zero."""
+    """Return the binary exponent of a tensor's largest magnitude, and minus the exponent of its smallest nonzero
+    magnitude.
+    """
     import tensorflow as tf
 
     magnitudes = tf.abs(tf.reshape(tensor, [-1]))
-    # An empty or all-zero tensor: nothing is large, nothing is small.
+    # An empty or all-zero tensor sets no limit, neither a high nor a low one.
     highest = tf.reduce_max(tf.concat([magnitudes, [0.0]], 0))
     lowest = tf.reduce_min(tf.where(magnitudes > 0, magnitudes, tf.float32.max))
     top = tf.where(highest > 0, tf.math.ceil(_log2(highest)), -_BEYOND)
@@ -96,8 +99,8 @@ def _log2(value: Any) -> Any:
 
 
 def _power(exponent: Any) -> Any:
-    """Return two to a whole power, exactly."""
+    """Return the exact value of two to the power of a whole number."""
     import tensorflow as tf
 
-    # The bits of a 32-bit float without a fraction: the exponent alone.
+    # The bits of a 32-bit float whose fraction is zero: only the exponent.
     return tf.bitcast((tf.cast(exponent, tf.int32) + 127) * (1 << 23), tf.float32)

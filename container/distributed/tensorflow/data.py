@@ -1,8 +1,9 @@
-"""Shard a training's records over the ranks.
+"""Divide the records of a training among the ranks.
 
-With ranks that make each step together, all of them need the same number of batches, and each record has to weigh the
-same whoever has it. So the last batches get weights: a rank that has no record left where others have one gives a copy
-with weight zero, and the others' weights make the mean over all ranks that of the real records.
+If the ranks do each step together, all ranks need the same number of batches, and all records must have the same
+influence. Therefore the records of the last batches get weights. A rank that has no record left while other ranks have
+one gets a copy of a record with weight zero. The weights of the other records are chosen so that the mean over all
+ranks equals the mean of the real records.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ if TYPE_CHECKING:
     from container.distributed.core.step_alignment import Agreement
     from container.distributed.tensorflow.progress import DataProgress
 
-#: Returns a ``tf.data.Dataset`` of single records.
+#: A function that returns a ``tf.data.Dataset`` of single records.
 MakeDataset = Callable[[], Any]
-#: Gets a record, its components one by one, and returns what is trained on.
+#: A function that gets a record, its components as separate arguments, and returns the element to train on.
 Parse = Callable[..., Any]
 
-#: How records are divided among the ranks.
+#: Ways to divide records among the ranks.
 PARTITIONS = ("shard", "shuffle")
-#: What becomes of records that do not make a whole batch on every rank.
+#: Treatments of records that do not fill a batch on every rank.
 REMAINDERS = ("pad", "drop")
 
 
-#: Records that a vectorised parse gets at once. They need not be a step's batch, which comes after.
+#: Number of records that a vectorised parse function gets at once; independent of the size of a step's batch.
 _PARSED_AT_ONCE = 512
 
 
@@ -40,7 +41,9 @@ _ROWS = "a vectorized parse must return as many rows as it gets records"
 
 
 class Vectorized:
-    """A function that parses many records at once: it gets a tensor of them, and returns tensors with as many rows.
+    """A function that parses many records at once.
+
+    The function gets a tensor of records, and returns tensors with one row for each record.
 
     Args:
         function: The function.
@@ -50,10 +53,10 @@ class Vectorized:
         self._function = function
 
     def __call__(self, *records: Any) -> Any:
-        """Parse some records.
+        """Parse records, and check the number of rows.
 
         Raises:
-            tf.errors.InvalidArgumentError: when it runs, there are not as many rows as records.
+            tf.errors.InvalidArgumentError: at run time, if the number of rows differs from the number of records.
         """
         import tensorflow as tf
 
@@ -71,22 +74,26 @@ class Vectorized:
 
 
 def vectorized(function: Parse) -> Vectorized:
-    """Say that a ``parse`` function takes many records at once: ``parse=vectorized(lambda records: …)``.
+    """Mark a ``parse`` function as a function that parses many records at once: ``parse=vectorized(lambda records:
+    …)``.
 
-    With ``tf.io.parse_example`` in place of ``tf.io.parse_single_example`` small records are parsed several times
-    faster. TensorFlow may trace the function more than once: what it makes belongs to one trace.
+    Parsing small records with ``tf.io.parse_example`` is several times as fast as with ``tf.io.parse_single_example``.
+    TensorFlow may trace the function more than once. An object that the function creates must not be used in another
+    trace.
 
     Args:
-        function: Gets a tensor of records (a string tensor of shape ``[n]``, say), and returns tensors of ``n`` rows.
+        function: The function, which gets a tensor of ``n`` records (for example a string tensor of shape ``[n]``), and
+            returns tensors with ``n`` rows.
     """
     return Vectorized(function)
 
 
 def per_rank_batch(global_batch_size: Any, size: int) -> int:
-    """Return a rank's share of a global batch.
+    """Return the number of records of a global batch that each rank gets.
 
     Raises:
-        ValueError: it does not divide; the message names the nearest sizes that do.
+        ValueError: the global batch size is not a multiple of the number of ranks. The message names the nearest
+            multiples.
     """
     whole = isinstance(global_batch_size, numbers.Integral) and not isinstance(global_batch_size, bool)
     if not whole or global_batch_size < 1:
@@ -103,10 +110,11 @@ def per_rank_batch(global_batch_size: Any, size: int) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchOptions:
-    """How records become batches: the arguments of the same names of ``cluster.dataset``.
+    """The options for converting records to batches. The options are the arguments of ``cluster.dataset`` with the same
+    names.
 
     Raises:
-        ValueError: one of them is unknown.
+        ValueError: an option's value is unknown.
     """
 
     parse: Parse | None = None
@@ -124,11 +132,12 @@ class BatchOptions:
             raise ValueError(unknown("remainder", self.remainder, REMAINDERS))
 
     def prepare(self, records: Any, progress: DataProgress | None = None) -> Any:
-        """Return the records shuffled, repeated and parsed.
+        """Shuffle, repeat and parse records as the options require, and return the resulting dataset.
 
         Args:
-            records: A rank's.
-            progress: Where the data is, if the training is to go on within an epoch.
+            records: The records of a rank.
+            progress: The position of the training in its data, if the training can continue within an epoch. Otherwise
+                None.
         """
         import tensorflow as tf
 
@@ -149,7 +158,10 @@ class BatchOptions:
         return records
 
     def prepare_pairs(self, pairs: Any, progress: DataProgress | None) -> Any:
-        """Do the same to records that are paired with something of ours."""
+        """Shuffle, repeat and parse pairs, and return the resulting dataset.
+
+        Only the first part of a pair, the user's record, is parsed. The second part contains fleetfit's own values.
+        """
         users = self.parse
         if users is None:
             return self.prepare(pairs, progress)
@@ -175,22 +187,27 @@ def training_shard(
     even: bool = False,
     left_over: int = 0,
 ) -> Any:
-    """Return a rank's batches for training: the same number of batches on every rank.
+    """Return a rank's batches for training. Every rank gets the same number of batches.
 
     Args:
-        records: A ``tf.data.Dataset`` of single records; if it holds all, in the same order on every rank.
-        options: How they become batches.
-        rank: The rank.
-        size: The number of ranks.
-        local_rank: The rank on its host.
-        local_size: The number of ranks of its host.
-        batch_size: Records per batch of this rank.
-        agreement: Connects the ranks, where they do not know what the others have.
-        progress: Where the data is, if the training is to go on within an epoch.
-        even: Whether one process divides its batches among devices, which then need equal parts: a last one that is
-            not full gets copies of weight zero.
-        left_over: Records of each step beyond ``batch_size`` of every rank: the first ranks have one of them each, and
-            the others a copy of weight zero. Of all records, not shuffled here, and where they can have weights.
+        records: A ``tf.data.Dataset`` of single records. If the dataset contains all records, the order must be the
+            same on every rank.
+        options: The options for converting records to batches.
+        rank: The number of the rank.
+        size: Number of ranks.
+        local_rank: The number of the rank on its host.
+        local_size: Number of ranks on the host.
+        batch_size: Number of records in a batch of this rank.
+        agreement: Connects the ranks, so that they can exchange their numbers of records. The connection is needed if
+            ranks have different records.
+        progress: The position of the training in its data, if the training can continue within an epoch. Otherwise
+            None.
+        even: Whether one process divides its batches among devices. The devices need equal parts. Therefore, if true,
+            an incomplete last batch is filled with copies of records with weight zero.
+        left_over: Number of additional records in each step, besides the ``batch_size`` records of every rank. The
+            first ranks get one of these records each. The other ranks get a copy of a record with weight zero. The
+            option may be set only if every rank has all records, ``options.shuffle`` is not set, and the records can
+            have weights.
 
     Raises:
         ValueError: the options exclude each other, or the records cannot have weights.
@@ -225,10 +242,10 @@ def training_shard(
 
 
 def _check_weights(spec: Any, remainder: str | None) -> bool:
-    """Return whether records can have weights.
+    """Return whether Keras accepts weights for the records.
 
     Raises:
-        ValueError: they cannot, and are to be padded.
+        ValueError: ``remainder`` is "pad", but the records cannot have weights.
     """
     weighable = padding.weighable(spec)
     if remainder == "pad" and not weighable:
@@ -245,14 +262,17 @@ def _dealt(
     batch_size: int,
     left_over: int,
 ) -> Any:
-    """Return a rank's batches where every rank has all records, and takes its turn; see :func:`training_shard`."""
+    """Return a rank's batches if every rank has all records (see :func:`training_shard`).
+
+    The records are assigned to the ranks in turn.
+    """
     import tensorflow as tf
 
     def weighed(pairs: Any, batch: int) -> Any:
         return _batched(pairs, batch).map(lambda element, of_all: padding.weigh_dealt(element, of_all, size))
 
     remainder = options.remainder
-    # The records that the last turn may lack; None where such a turn is dropped.
+    # How many records the last turn may lack; None if such a turn is dropped.
     spare = None if options.repeat or remainder == "drop" else padding.can_be_spare(records, size)
     if left_over and spare is not None:
         dealt = padding.deal_steps(records, rank, size, batch_size * size + left_over)
@@ -273,7 +293,10 @@ def _dealt(
 
 
 def _random_part(records: Any, options: BatchOptions, size: int) -> Any:
-    """Take as many records as a shard has, from a random order of all of them."""
+    """Return a random selection from all records.
+
+    The selection has as many records as each rank has with ``partition="shard"``.
+    """
     _check_buffer(options)
     if options.holds not in (None, "all"):
         raise RefusedError(
@@ -295,14 +318,15 @@ def _check_buffer(options: BatchOptions) -> None:
 
 
 def worker_shard(records: Any, options: BatchOptions, *, worker: Any, workers: int, batch_size: int) -> Any:
-    """Return a worker's endless batches under parameter servers: every ``workers``-th record, repeated.
+    """Return the batches of a worker in a cluster with parameter servers. The worker gets every ``workers``-th record,
+    and the records are repeated without end.
 
     Args:
         records: The records.
-        options: How they become batches.
-        worker: The worker's number, which may be a tensor.
-        workers: The number of workers.
-        batch_size: Records in a batch.
+        options: The options for converting records to batches.
+        worker: The number of the worker, as an integer or a tensor.
+        workers: Number of workers.
+        batch_size: Number of records in a batch.
     """
     tuned = bool(records.options().autotune.enabled)
     if options.partition == "shuffle":
@@ -314,7 +338,7 @@ def worker_shard(records: Any, options: BatchOptions, *, worker: Any, workers: i
 
 
 def evaluation_shard(records: Any, *, rank: int, size: int, batch_size: int, parse: Parse | None) -> Any:
-    """Return a rank's batches for evaluation: every record belongs to exactly one rank."""
+    """Return a rank's batches for an evaluation. Every record belongs to exactly one rank."""
     tuned = bool(records.options().autotune.enabled)
     records = records.shard(size, rank) if size > 1 else records
     records = BatchOptions(parse=parse).prepare(records)
@@ -322,14 +346,14 @@ def evaluation_shard(records: Any, *, rank: int, size: int, batch_size: int, par
 
 
 def batches_of_epoch(records: int, batches: Any, *, size: int, batch_size: int, remainder: str | None) -> int:
-    """Return how many batches each rank has in an epoch of so many records, where every rank may see all of them.
+    """Return the number of batches of each rank in an epoch, for a dataset that contains all records on every rank.
 
     Args:
-        records: How many.
-        batches: A rank's batches, as :func:`training_shard` has made them.
-        size: The number of ranks.
-        batch_size: Records in a batch of a rank.
-        remainder: As for :func:`training_shard`.
+        records: Number of records in the epoch.
+        batches: A rank's batches, from :func:`training_shard`.
+        size: Number of ranks.
+        batch_size: Number of records in a rank's batch.
+        remainder: The treatment of the last records, as in :class:`Options`.
     """
     if remainder == "drop" or (remainder is None and not padding.weighable(batches.element_spec)):
         return records // size // batch_size
@@ -338,10 +362,10 @@ def batches_of_epoch(records: int, batches: Any, *, size: int, batch_size: int, 
 
 
 def count(records: Any) -> int:
-    """Return the number of records: as the dataset knows it, or counted by reading them.
+    """Return the number of records in a dataset. If the dataset does not know the number, read and count all records.
 
     Raises:
-        DistributedError: it repeats without end.
+        DistributedError: the dataset repeats without end.
     """
     import tensorflow as tf
 
@@ -354,29 +378,32 @@ def count(records: Any) -> int:
 
 
 def _count_of(records: Any) -> int | None:
-    """Return the number of records if the dataset knows it; -1 if it has no end."""
+    """Return the number of records in a dataset. Return -1 if the dataset has no end. Return None if the number is
+    unknown.
+    """
     import tensorflow as tf
 
-    if not tf.executing_eagerly():  # in a worker of parameter servers, whose data goes on without end
+    if not tf.executing_eagerly():  # in a worker of parameter servers, whose data has no end
         return None
     count = int(records.cardinality())
     return None if count == tf.data.UNKNOWN_CARDINALITY else count
 
 
 def _batched(records: Any, batch_size: int, *, full: bool = False) -> Any:
-    """Return a step's batches. Where many records were parsed at once, batches are cut from these, which costs next to
-    nothing.
+    """Return the batches for the steps.
+
+    If many records were parsed at once, divide the parsed records into batches. This division takes almost no time.
 
     Args:
-        records: What was prepared for batches.
-        batch_size: Records in each.
-        full: Whether a last one with fewer is left out.
+        records: The prepared records.
+        batch_size: Number of records in each batch.
+        full: Whether to drop an incomplete last batch.
     """
     import tensorflow as tf
 
     parsed = getattr(records, "_fleetfit_parsed", None)
     specs = tf.nest.flatten(records.element_spec)
-    # Rows of other shapes would be refused by batch(), and not by rebatch().
+    # batch() refuses rows of different shapes, but rebatch() does not.
     if parsed is None or not all(type(spec) is tf.TensorSpec and spec.shape.is_fully_defined() for spec in specs):
         return records.batch(batch_size, drop_remainder=full)
     batches = parsed.rebatch(batch_size, drop_remainder=full)
@@ -388,11 +415,11 @@ def _batched(records: Any, batch_size: int, *, full: bool = False) -> Any:
 
 
 def _full_batches(records: Any, batch_size: int) -> Any:
-    """Return the batches, without the last one if it is incomplete.
+    """Return the batches. An incomplete last batch is dropped.
 
-    Their first dimension is left unknown where the number of batches is: Keras 3.15 finds the end of such a dataset
-    by asking for one batch too many, and a metric that counts by a size known beforehand counts that batch too (22
-    batches of 64 that are all right had an accuracy of 22 / 23).
+    If the number of batches is unknown, the returned batches also have an unknown first dimension. The reason is that
+    Keras 3.15 detects the end of such a dataset by requesting one more batch. With a known batch size, metrics would
+    also count this batch. For example, 22 correct batches would have an accuracy of 22 / 23.
     """
     import tensorflow as tf
 
@@ -410,10 +437,10 @@ def _finished(batches: Any, tuned: bool) -> Any:
 
 
 def sized(epochs: Any, batches: int) -> Any:
-    """Return epochs of which Keras knows the number of batches.
+    """Return a dataset with the batches of an epoch. The number of batches is known to Keras.
 
-    An epoch that a checkpoint resumes has fewer, of which TensorFlow would make an error. So the iterators are those of
-    the epochs themselves.
+    An epoch that is continued after a restart has fewer batches, which TensorFlow would treat as an error. Therefore
+    iterating over the returned dataset iterates over the original dataset.
     """
     import tensorflow as tf
 
@@ -428,13 +455,13 @@ def sized(epochs: Any, batches: int) -> Any:
 
 
 def _with_options(dataset: Any, tuned: bool) -> Any:
-    """Set the options of a rank's batches; whether they are autotuned was the user's choice for the records."""
+    """Set the options of a rank's batches. For autotuning, use the value that the user has set for the records."""
     import tensorflow as tf
 
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    # The tuner's thread sleeps for longer and longer, and the end of an iterator often waits until it wakes: in
-    # TensorFlow 2.21 an epoch of 2 s took 0.5 s more, three times out of four. Without it as many elements are worked
-    # on at once as there are processors.
+    # The autotuner's thread sleeps for longer and longer, and the end of an iterator often waits for that thread: in
+    # TensorFlow 2.21, an epoch of 2 s took 0.5 s longer in three of four cases. Without autotuning, the number of
+    # elements in parallel is the number of processors.
     options.autotune.enabled = tuned
     return dataset.with_options(options)

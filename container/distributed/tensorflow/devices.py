@@ -1,4 +1,4 @@
-"""Devices and threads of one process: its own GPU, and its share of the cores."""
+"""Configure the devices and threads of one process: the GPU that the process uses, and its number of threads."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from container.system.host_machine import cpu_count
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """A process's part of its machine.
+    """The devices and threads that a process uses.
 
     Attributes:
-        gpu: The number of its GPU among the visible ones; None for none.
-        threads: Threads for the work within an operation; None to leave the user's setting.
+        gpu: Index of the process's GPU among the visible GPUs. None if there are no GPUs.
+        threads: Number of threads within an operation. None to keep the user's setting.
     """
 
     gpu: int | None
@@ -23,28 +23,29 @@ class Share:
 
 
 def share(*, rank: int, size: int, gpus: int, cores: int, environ: Mapping[str, str]) -> Share:
-    """Divide a machine among the ranks on it. Pure.
+    """Return the GPU and the number of threads for one of the ranks on a machine. Pure.
 
     Args:
         rank: The process's rank on the machine, from 0.
-        size: How many ranks the machine has.
-        gpus: How many GPUs the process sees.
-        cores: How many cores it may use.
-        environ: Its environment: a number of threads that the user has set there stays.
+        size: Number of ranks on the machine.
+        gpus: Number of GPUs that the process sees.
+        cores: Number of cores that the process may use.
+        environ: The process's environment variables. A number of threads that the user has set in these variables is
+            kept.
     """
     chosen = any(environ.get(name) for name in ("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"))
     return Share(gpu=rank % gpus if gpus else None, threads=None if chosen else max(1, cores // max(1, size)))
 
 
 def configure(*, rank: int, size: int) -> Share:
-    """Take this process's share of the machine.
+    """Configure TensorFlow to use only the GPU and the number of threads that are meant for this process.
 
     Args:
         rank: The process's rank on the machine, from 0.
-        size: How many ranks the machine has.
+        size: Number of ranks on the machine.
 
     Raises:
-        RuntimeError: TensorFlow has started its devices already.
+        RuntimeError: TensorFlow has already initialized its devices.
     """
     import tensorflow as tf
 

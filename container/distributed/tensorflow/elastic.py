@@ -1,11 +1,12 @@
-"""Elastic training: ranks come and go, and each record counts once per epoch in the training that survives.
+"""Train while ranks join and leave. Each record is used once in each epoch.
 
-All ranks read the records in one order, a function of seed and epoch alone, and take turns (:mod:`.ledger`). So the
-whole ledger of what has been consumed is one number, which is committed with the weights it made. Whatever joins,
-leaves or dies, the ranks go on from the committed number with the committed weights, and deal out the rest of the epoch
-anew. Of a channel in Pipe mode they have the epoch's stream begin again for that.
+All ranks read the records in the same order, which depends only on the seed and the epoch. The records are assigned to
+the ranks in turn (:mod:`container.distributed.core.epoch_sharding`). Therefore one number describes which records have
+been consumed. A commit stores this number together with the weights. After a change of the ranks, all ranks continue
+with the committed number and weights, and the remaining records of the epoch are redistributed. For a channel in Pipe
+mode, the epoch's stream is read again from its beginning.
 
-It is built on Horovod's ``horovod.common.elastic`` (version 0.28).
+The implementation uses Horovod's ``horovod.common.elastic`` (version 0.28).
 """
 
 from __future__ import annotations
@@ -34,36 +35,37 @@ from container.distributed.tensorflow.committing import Commits
 from container.distributed.tensorflow.data import MakeDataset, Parse
 from container.distributed.tensorflow.host_updates import HostUpdates
 
-#: What happens to the learning rate or the batches when the number of ranks changes.
+#: What to adapt when the number of ranks changes: the learning rate or the batches.
 ON_RESIZE = ("scale_rate", "keep_global_batch")
-#: What a checkpoint within an epoch calls the number of records that have been consumed.
+#: Key, in a checkpoint within an epoch, of the number of records that have been consumed.
 _POSITION = "elastic_records"
 
 
 def order_seed(seed: int | None, epoch: int) -> int:
-    """Return the seed of an epoch's order, the same at any size."""
+    """Return the seed for the order of the records in an epoch. The seed does not depend on the number of ranks."""
     return ((seed or 0) * 1_000_003 + epoch) & 0x7FFFFFFF
 
 
 class TrainingState:
-    """The state that a commit keeps: the model, its optimizer, and the position of the training.
+    """The state that a commit stores: the variables of the model and its optimizer, and the position of the training.
 
-    It has the methods of Horovod's ``State``; :func:`horovod_state` makes it one.
+    The class has the methods of Horovod's ``State``. :func:`horovod_state` returns an object of both classes.
 
     Args:
         cluster: The cluster.
-        model: The model, built and compiled.
+        model: The model, which must be built and compiled.
 
     Attributes:
-        records: Records of an epoch, once rank 0 has counted them; -1 before.
-        epoch: Finished epochs.
-        position: Records of the epoch under way that have been consumed.
-        step: Steps so far.
-        size: The ranks that the optimizer's learning rate is for.
+        records: Number of records in an epoch. -1 until rank 0 has counted the records.
+        epoch: Number of finished epochs.
+        position: Number of records of the current epoch that have been consumed.
+        step: Number of finished steps.
+        size: Number of ranks for which the optimizer's learning rate is meant.
         stop: Whether a callback has ended the training.
-        restored: Whether a durable checkpoint has been looked for.
-        check_every: Steps between looks for changed hosts; 0 to ask rank 0 after each.
-        commit_every: Steps between commits.
+        restored: Whether the ranks have already tried to restore a checkpoint from the disk.
+        check_every: Number of steps between two checks for changes of the hosts. If 0, the ranks check after each step,
+            with a separate message from rank 0.
+        commit_every: Number of steps between two commits.
     """
 
     _OWN = (
@@ -82,18 +84,18 @@ class TrainingState:
         self._saved: list[np.ndarray[Any, Any]] = []
         self._saved_own: dict[str, Any] = {}
         self.failures = 0
-        #: The last step that was made: more than ``step`` when some are trained again.
+        #: The highest step reached; more than ``step`` while lost steps are repeated.
         self.furthest = 0
-        #: The number of the last checkpoint, wherever it was saved.
+        #: The number of the last checkpoint, whichever host saved it.
         self.saved = 0
-        #: Brings ``step`` and ``position`` up to the last step that was made.
+        #: Updates ``step`` and ``position`` to the last finished step.
         self.settle: Listener = lambda: None
 
     def _slots(self) -> list[ArraySlot]:
         return [slot for group in self._state.groups().values() for slot in group]
 
     def save(self) -> None:
-        """Keep a copy in memory."""
+        """Copy the state into memory. Such a copy is called a commit."""
         slots = self._slots()
         if len(self._saved) != len(slots):
             self._saved = [np.array(slot.read()) for slot in slots]
@@ -103,7 +105,7 @@ class TrainingState:
         self._saved_own = {name: getattr(self, name) for name in self._OWN}
 
     def restore(self) -> None:
-        """Go back to the last copy: what came after it is trained again."""
+        """Restore the state of the last commit. The steps after this commit are then repeated."""
         self.settle()
         lost = self.step - int(self._saved_own.get("step", 0))
         if self._saved:
@@ -115,7 +117,7 @@ class TrainingState:
         events.emit("restored", epoch=self.epoch, step=self.step, position=self.position, steps_lost=lost)
 
     def sync(self) -> None:
-        """Give every rank rank 0's."""
+        """Send rank 0's state to every rank."""
         collectives = self._cluster.collectives
         own = collectives.broadcast_object({name: getattr(self, name) for name in (*self._OWN, "furthest", "saved")})
         for name, value in own.items():
@@ -128,7 +130,7 @@ class TrainingState:
 
 
 def horovod_state(cluster: Cluster, model: Any) -> Any:
-    """Return a :class:`TrainingState` that Horovod's ``elastic.run`` takes."""
+    """Return a :class:`TrainingState` that can be passed to Horovod's ``elastic.run``."""
     from horovod.common.elastic import State
     from horovod.common.exceptions import HostsUpdatedInterrupt
 
@@ -144,8 +146,9 @@ def horovod_state(cluster: Cluster, model: Any) -> Any:
             State.__init__(self, bcast_object=cluster.collectives.broadcast_object, get_rank=lambda: cluster.rank)
 
         def check_host_updates(self) -> None:
-            """Do what Horovod's method does, without its two broadcasts of a pickled tuple, which take several times as
-            long.
+            """Check for changes of the hosts as Horovod's method does, but with only one broadcast of numbers.
+
+            Horovod's method takes several times as long, because it broadcasts a pickled tuple twice.
             """
             self._read_messages()
             before, self._last_updated_timestamp = collectives.broadcast_numbers(
@@ -155,10 +158,14 @@ def horovod_state(cluster: Cluster, model: Any) -> Any:
                 raise HostsUpdatedInterrupt(False)
 
         def end_epoch(self, stop: bool) -> tuple[bool, bool]:
-            """Take what callbacks have decided from rank 0: whether to stop, and the learning rate.
+            """Send the result of rank 0's callbacks to all ranks at the end of an epoch: whether to stop, and the
+            learning rate.
+
+            Args:
+                stop: Whether this rank's callbacks stop the training.
 
             Returns:
-                Whether to stop, and whether hosts have come or are about to go.
+                Whether rank 0's callbacks stop the training, and whether hosts have joined or will leave soon.
             """
             self._read_messages()
             rate = keras_compat.learning_rate(model.optimizer)
@@ -171,7 +178,14 @@ def horovod_state(cluster: Cluster, model: Any) -> Any:
             return bool(told), self._last_updated_timestamp > before
 
         def look(self) -> None:
-            """Check as :meth:`check_host_updates` does, by what came with the last step's gradients, if anything."""
+            """Check for changes of the hosts.
+
+            If the last step's gradients were reduced together with the flag for such changes, use the flag. Otherwise
+            check as :meth:`check_host_updates` does.
+
+            Raises:
+                HostsUpdatedInterrupt: hosts have joined, or will leave soon.
+            """
             found = host_updates.look() if self.check_every else None
             if found is None:
                 self.check_host_updates()
@@ -181,7 +195,7 @@ def horovod_state(cluster: Cluster, model: Any) -> Any:
                 host_updates.send()
 
         def _read_messages(self) -> bool:
-            """Return whether hosts were added, or are about to go, that the ranks do not know of."""
+            """Return whether hosts have joined, or will leave soon, and the ranks have not been informed yet."""
             while not self._host_messages.empty():
                 self._newest = max(self._newest, int(self._host_messages.get()[0]))
             return self._newest > self._last_updated_timestamp
@@ -192,14 +206,14 @@ def horovod_state(cluster: Cluster, model: Any) -> Any:
 
         def restore(self) -> None:
             if notice.came:
-                # Rank 0 has saved and ended, as all were told to: there is nobody to meet again.
+                # All ranks were told to end, and rank 0 has saved and ended: no rendezvous will follow.
                 telling_end("rank 0 has ended")
             super().restore()
 
         def reset(self) -> None:
-            # Names of common acts are numbered: a rank that joins begins at the first.
+            # Collective operations are numbered: a rank that joins begins with the first number.
             collectives.restart()
-            # The ranks have met as the hosts are now.
+            # The rendezvous has taken all host updates so far into account.
             self._last_updated_timestamp = self._newest = max(self._last_updated_timestamp, self._newest)
             host_updates.forget()
             events.rank = cluster.rank
@@ -209,12 +223,12 @@ def horovod_state(cluster: Cluster, model: Any) -> Any:
 
 @contextlib.contextmanager
 def telling_losses() -> Iterator[None]:
-    """Have a block end with the exception that ``hvd.elastic.run`` takes for a lost rank.
+    """Convert TensorFlow's error about a lost rank to the exception that ``hvd.elastic.run`` handles.
 
-    Horovod 0.28 knows the loss by the names of its own operations in TensorFlow's message, and only in the training
-    itself. The operations of an optimizer or of common acts have other names, and an UnknownError without such a name
-    ends ``hvd.elastic.run`` without a word, as if the training was complete; one while ranks take their state from rank
-    0 ends the script.
+    Horovod 0.28 detects a lost rank only during the training itself, and only if TensorFlow's error message contains
+    the name of one of Horovod's operations. Operations of an optimizer and other collective operations have other
+    names. After an UnknownError without such a name, ``hvd.elastic.run`` returns without an error, as if the training
+    was complete. If the error occurs while ranks receive rank 0's state, the script fails.
     """
     import tensorflow as tf
     from horovod.common.exceptions import HorovodInternalError
@@ -228,10 +242,11 @@ def telling_losses() -> Iterator[None]:
 
 
 class Lasting:
-    """A callback that sees one ``fit`` for the whole training, though there is one for each epoch.
+    """A wrapper for a callback. Each epoch is trained by a separate ``fit``, but the callback is called as in one
+    ``fit`` for the whole training.
 
     Args:
-        inner: The callback.
+        inner: The callback to wrap.
     """
 
     def __init__(self, inner: Any) -> None:
@@ -239,19 +254,19 @@ class Lasting:
         self._begun = False
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Pass it on once."""
+        """Call the callback's ``on_train_begin`` only at the beginning of the first ``fit``."""
         if not self._begun:
             self._begun = True
             self._inner.on_train_begin(logs)
-        # What is called after each step is found at once.
+        # Methods that are called after each step become attributes, which makes their lookup fast.
         self.on_train_batch_begin = self._inner.on_train_batch_begin
         self.on_train_batch_end = self._inner.on_train_batch_end
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Do nothing yet; see :meth:`finish`."""
+        """Do nothing. The callback's ``on_train_end`` is called by :meth:`finish`."""
 
     def finish(self) -> None:
-        """Pass on the end of the training."""
+        """Call the callback's ``on_train_end`` at the end of the whole training."""
         if self._begun:
             self._inner.on_train_end({})
 
@@ -260,14 +275,21 @@ class Lasting:
 
 
 def of_epoch(records: Any, epoch: int) -> Any:
-    """Have the channels in Pipe mode that a dataset is made of read an epoch from its beginning."""
+    """Select an epoch in all channels in Pipe mode that a dataset reads. Return the dataset.
+
+    The dataset then begins with the first record of this epoch.
+    """
     for channel in data_partition.channels_of(records):
         channel.choose(epoch)
     return records
 
 
 def _end_epoch(model: Any, callbacks: Sequence[Any], epoch: int) -> bool:
-    """End an epoch of which so little is left that no step can be made of it; whether a callback ends the training."""
+    """End an epoch whose remaining records are too few for a step. Call the callbacks' ``on_epoch_end``.
+
+    Returns:
+        Whether a callback stops the training.
+    """
     model.stop_training = False
     for callback in callbacks:
         callback.set_model(model)
@@ -276,14 +298,14 @@ def _end_epoch(model: Any, callbacks: Sequence[Any], epoch: int) -> bool:
 
 
 def remaining(records: Any, *, shuffle: int | None, seed: int | None, epoch: int, position: int) -> Any:
-    """Return the rest of an epoch, in its order.
+    """Return the remaining records of an epoch, in the order of the epoch.
 
     Args:
         records: All records, in the same order on every rank.
-        shuffle: Records in the shuffle buffer; None for the order as it is.
-        seed: For the shuffling.
-        epoch: The epoch, from 0.
-        position: Records that have been consumed.
+        shuffle: Number of records in the shuffle buffer. None for no shuffling.
+        seed: The seed of the shuffling.
+        epoch: The number of the epoch, from 0.
+        position: Number of records of the epoch that have been consumed.
     """
     if shuffle:
         records = records.shuffle(shuffle, seed=order_seed(seed, epoch), reshuffle_each_iteration=False)
@@ -291,13 +313,13 @@ def remaining(records: Any, *, shuffle: int | None, seed: int | None, epoch: int
 
 
 class ElasticCluster(Cluster):
-    """The ranks of an elastic job, whose number changes; see :meth:`fit`.
+    """The cluster of an elastic job, in which the number of ranks can change. See :meth:`fit`.
 
     Args:
-        surroundings: What the environment said.
-        collectives: How the ranks talk.
-        planned: The ranks that the job was planned for: what its batch size and its learning rate are meant for.
-        late: Whether others trained already when this process got its place.
+        surroundings: The cluster as detected from the environment variables.
+        collectives: The collective operations of the ranks.
+        planned: Number of ranks for which the job's batch size and learning rate are meant.
+        late: Whether other ranks were already training when this process was assigned its rank.
     """
 
     def __init__(
@@ -336,7 +358,7 @@ class ElasticCluster(Cluster):
         verbose: Any = None,
         **options: Any,
     ) -> list[dict[str, float]]:
-        """Train, whatever joins, leaves or dies; see :meth:`container.distributed.Cluster.fit`."""
+        """Train a model while ranks join, leave or fail. See :meth:`container.distributed.Cluster.fit`."""
         if on_resize not in ON_RESIZE:
             raise ValueError(unknown("on_resize", on_resize, ON_RESIZE))
         if commit_every is not None and (
@@ -369,12 +391,12 @@ class ElasticCluster(Cluster):
                 self._count_records(make_dataset, state)
             if not state.restored:
                 self._restore(model, checkpointer, state)
-            self._late = False  # it has the training's state
+            self._late = False  # now this rank has the training's state
 
             def write(**options: Any) -> None:
                 checkpointer.count_from(state.saved)
                 checkpointer.save(model, epoch=state.epoch, step=state.step, **options)
-                state.saved += 1  # on every rank: any of them may be the next rank 0, on a host with other files
+                state.saved += 1  # on every rank: any rank may become rank 0, on a host with other files
 
             def save() -> None:
                 write(position={_POSITION: state.position}, wait=True)
@@ -382,7 +404,8 @@ class ElasticCluster(Cluster):
             self._follow_size(model, state, on_resize)
             per_step = per_rank * self.size if on_resize == "scale_rate" else max(per_rank, self.size)
             commits = Commits(self, state, every=commit_every, save=None if checkpointer is None else save)
-            # Each epoch is a fit of its own, whose steps say little: the faults are for those of the state.
+            # Each epoch is a separate fit, whose step numbers start anew: faults are injected by the step numbers of
+            # the state.
             own = self.callbacks(validation=validate, validation_parse=parse)
             for callback in own:
                 if isinstance(callback, Synchronize):
@@ -426,7 +449,7 @@ class ElasticCluster(Cluster):
                     stop = commits.stop
                 else:
                     stop = _end_epoch(model, lasting, state.epoch)
-                # A callback may have seen other values on a rank that came late: what it did on rank 0 counts.
+                # On a rank that joined late, a callback may have seen other values: rank 0's callbacks decide.
                 state.stop, changed = state.end_epoch(stop)
                 state.epoch += 1
                 state.position = 0
@@ -457,18 +480,23 @@ class ElasticCluster(Cluster):
         return history
 
     def _count_records(self, make_dataset: MakeDataset, state: Any) -> None:
-        """Rank 0 counts, once in a job: who comes later has no time for it, since the others wait for him."""
+        """Count the records on rank 0. The records are counted only once in a job, because counting again would delay
+        all ranks.
+
+        Raises:
+            DistributedError: there are no records.
+        """
         counted = data.count(of_epoch(make_dataset(), 0)) if self.is_chief else 0
         state.records = self.broadcast_object(counted)
         if not state.records:
             raise DistributedError("there are no records to train on.")
 
     def _restore(self, model: Any, checkpointer: Any, state: Any) -> None:
-        """Go on from a durable checkpoint, once, with all ranks.
+        """Restore a checkpoint from the disk. All ranks call this method together, and only once in a job.
 
         Raises:
-            DistributedError: those that trained before are gone, rank 0 came too late to take over from them, and there
-                is no checkpoint.
+            DistributedError: all ranks with the training's state were lost before rank 0 could copy the state, and
+                there is no checkpoint.
         """
         state.restored = True
         lost = self.broadcast_object(self._late)
@@ -482,10 +510,11 @@ class ElasticCluster(Cluster):
         if found is not None:
             state.saved = max(state.saved, found.serial)
             state.epoch, state.step = found.progress.epoch, found.progress.step
-            # Within an epoch where the save was one in time; of a training that was not elastic the epoch begins anew.
+            # A save after a notice has a position within the epoch; after a training that was not elastic, the epoch
+            # starts over.
             position = found.progress.position
             state.position = int(position.get(_POSITION, 0)) if isinstance(position, dict) else 0
-            if not found.rate_kept:  # the script's is for as many as the job was planned for
+            if not found.rate_kept:  # the script's rate is for the planned number of ranks
                 state.size = found.size
         if lost and self.is_chief:
             events.emit("state_lost", epoch=state.epoch, step=state.step, position=state.position)
@@ -507,10 +536,15 @@ class ElasticCluster(Cluster):
 
 
 def _noted() -> None:
-    """Only note that the notice came: it is looked at between steps."""
+    """Do nothing. While this function is the listener, SIGTERM is only recorded, and the training checks the record
+    between steps.
+    """
 
 
 def planned_size(environ: Mapping[str, str], size: int) -> int:
-    """Return how many ranks the job was planned for, however many it has now; pure."""
+    """Return the number of ranks for which the job was planned. Pure.
+
+    Return ``size`` if the environment variables do not contain this number.
+    """
     text = environ.get(variables.ELASTIC_PLANNED, "")
     return int(text) if text.isdecimal() and int(text) > 0 else size

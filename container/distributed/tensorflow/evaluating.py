@@ -1,7 +1,7 @@
-"""Evaluate over all ranks' records, each counted once.
+"""Compute metrics over the records of all ranks, and count each record once.
 
-Those of channels in Pipe mode can be read but not counted: each rank reads its part once, in one epoch of the stream,
-and counts while it reads.
+The records of channels in Pipe mode cannot be counted in advance. Each rank reads its records only once, in one epoch
+of the stream, and counts them meanwhile.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import numpy as np
 from container.contract.errors import DistributedError
 from container.distributed.tensorflow.collectives import TensorCollectives
 
-#: Bytes for the names of a model's metrics, which a rank without records does not know.
+#: Maximum size, in bytes, of the names of a model's metrics. A rank without records does not know the names.
 _NAMES_BYTES = 1 << 14
 
 
 class EvaluationPart:
-    """A rank's batches, read once.
+    """The batches of one rank. The batches can be read only once.
 
     Args:
-        batches: The batches: a ``tf.data.Dataset``.
-        records: How many records they have; None to count them while they are read.
+        batches: The batches, as a ``tf.data.Dataset``.
+        records: Number of records in the batches. If None, the records are counted while they are read.
 
     Attributes:
-        dataset: The same batches, as a dataset that can be iterated once; None when there are none.
-        records: How many records there are; of those that are counted, how many were read so far.
+        dataset: The batches, as a dataset that can be iterated over once. None if there are no batches.
+        records: Number of records in the batches. While the records are counted, the number that was read so far.
     """
 
     def __init__(self, batches: Any, records: int | None) -> None:
@@ -52,15 +52,15 @@ class EvaluationPart:
 
 
 def mean_over_ranks(collectives: TensorCollectives, found: Mapping[str, float], records: int) -> dict[str, float]:
-    """Average the metrics over all ranks' records, each counted once. All ranks must call it.
+    """Average metrics over the records of all ranks, and count each record once. All ranks must call this function.
 
     Args:
-        collectives: Connects the ranks.
-        found: This rank's metrics; empty if it has no records.
-        records: How many records they are of.
+        collectives: The collective operations of the ranks.
+        found: This rank's metrics by name. Empty if this rank has no records.
+        records: Number of records from which this rank's metrics were computed.
 
     Raises:
-        DistributedError: no rank has records, or the metrics' names are too long.
+        DistributedError: no rank has records, or the names of the metrics are too long.
     """
     text = json.dumps(sorted(found)).encode() if records else b""
     if len(text) > _NAMES_BYTES:

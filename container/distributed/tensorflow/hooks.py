@@ -1,7 +1,7 @@
-"""The base of callbacks that work with tf_keras and with Keras 3.
+"""Define the base class of callbacks that work with tf_keras and with Keras 3.
 
-Ours are no subclasses of either Keras' ``Callback``: they have the methods that both call, so that one class serves
-both and nothing of theirs is imported.
+This base class is not a subclass of the ``Callback`` class of tf_keras or Keras 3, but has all methods that these two
+packages call. Therefore one class works with both packages, and this module imports neither of them.
 """
 
 from __future__ import annotations
@@ -13,49 +13,51 @@ Logs = MutableMapping[str, Any]
 
 
 class Callback:
-    """Every hook that tf_keras and Keras 3 call, doing nothing."""
+    """A base class of callbacks with all methods that tf_keras and Keras 3 call. By default, each method does
+    nothing.
+    """
 
-    #: For tf_keras: whether ``on_*_batch_*`` do anything; parameter servers refuse a callback for which they do.
+    #: For tf_keras: whether the hooks ``on_*_batch_*`` do anything; parameter servers refuse callbacks with such hooks.
     batch_hooks = True
     _supports_tf_logs = True
     _chief_worker_only = False
-    #: For Keras 3: it calls such callbacks' batch hooks in order and at once only when this is False.
+    #: For Keras 3: only if this is False are the batch hooks called in order and without delay.
     async_safe = False
 
     model: Any = None
     params: Mapping[str, Any] = {}
 
     def set_params(self, params: Mapping[str, Any]) -> None:
-        """Keep ``fit``'s parameters."""
+        """Store ``fit``'s parameters."""
         self.params = params
 
     def set_model(self, model: Any) -> None:
-        """Keep the model."""
+        """Store the model."""
         self.model = model
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
-        """``fit`` begins."""
+        """Handle the beginning of ``fit``."""
 
     def on_train_end(self, logs: Logs | None = None) -> None:
-        """``fit`` ends."""
+        """Handle the end of ``fit``."""
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
-        """An epoch begins."""
+        """Handle the beginning of an epoch."""
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        """An epoch ends."""
+        """Handle the end of an epoch."""
 
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
-        """A batch begins."""
+        """Handle the beginning of a batch."""
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """A batch, or the last of several in one execution, ends."""
+        """Handle the end of a batch. If one execution has several batches, handle the end of the last batch."""
 
     def on_test_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """A batch of an evaluation ends."""
+        """Handle the end of a batch of an evaluation."""
 
     def _nothing(self, *args: Any, **kwargs: Any) -> None:
-        """Ignore a hook that nothing here uses."""
+        """Do nothing. This method is used for the hooks that fleetfit's callbacks do not need."""
 
     on_batch_begin = on_batch_end = _nothing
     on_test_begin = on_test_end = on_test_batch_begin = _nothing

@@ -1,7 +1,8 @@
-"""Tell all ranks of rank 0's host updates, by a flag that travels with the gradients.
+"""Inform all ranks about changes of the hosts that rank 0 has learned of. A flag is sent together with the gradients.
 
-A message of its own would cost each of them a wait for the others, at every look. A number that is
-reduced together with a step's gradients costs nothing to speak of, and all ranks have it after the same step.
+If the flag was sent in a separate message, each rank would have to wait for the other ranks at every check. A number
+that is reduced together with a step's gradients takes almost no time, and all ranks receive the number in the same
+step.
 """
 
 from __future__ import annotations
@@ -9,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-#: That no step was made yet; what is reduced is 0 or more.
+#: Value before the first step; the reduced flag is 0 or more.
 _NOTHING = -1.0
 
 
 class HostUpdates:
-    """The flag: whether rank 0 knows of host updates.
+    """The flag that tells all ranks whether hosts have joined or will leave soon.
 
-    TensorFlow's devices begin with its first variable, and a script may still configure them: see :meth:`prepare`.
+    Creating the first TensorFlow variable initializes the devices, which a script may still have to configure.
+    Therefore :meth:`prepare` creates the variables, and the constructor does not.
     """
 
     def __init__(self) -> None:
@@ -24,37 +26,44 @@ class HostUpdates:
         self._received: Any = None
 
     def prepare(self) -> None:
-        """Make what the other methods need; outside of a ``tf.function``. May be called again."""
+        """Create the TensorFlow variables that the other methods use.
+
+        This method must be called outside of a ``tf.function``. Calling this method again has no effect.
+        """
         if self._ours is not None:
             return
         import tensorflow as tf
 
         self._ours = tf.Variable(0.0, dtype=tf.float32, trainable=False, name="host_updates_ours")
-        # What came; each operation of a step takes its time, so there is no other that counts them.
+        # The received flag. Each operation in a step takes time, so there is no separate counter of received flags.
         self._received = tf.Variable(_NOTHING, dtype=tf.float32, trainable=False, name="host_updates_received")
 
     def send(self) -> None:
-        """Send it to all ranks with the next step; only rank 0 calls this."""
+        """Set the flag. The flag is sent to all ranks with the gradients of the next step. Only rank 0 calls this
+        method.
+        """
         self._ours.assign(1.0)
 
     def look(self) -> bool | None:
-        """Return whether hosts have changed, as of the last step; None if no gradients were reduced since
-        :meth:`forget`.
+        """Return whether the flag was set in the last step.
+
+        Return None if no gradients were reduced since the last call of :meth:`forget`.
         """
         came = float(self._received.numpy())
         return None if came == _NOTHING else came > 0
 
     def forget(self) -> None:
-        """Reset, once every rank knows."""
+        """Reset the flag after every rank has received it."""
         self._ours.assign(0.0)
         self._received.assign(_NOTHING)
 
     def reduce_with(self, reduce: Callable[[Any], Any], *, after: Any) -> None:
-        """Reduce it with a step's gradients, within or outside a ``tf.function``.
+        """Reduce the flag together with a step's gradients, within or outside a ``tf.function``.
 
         Args:
-            reduce: Adds up (or averages) a tensor over the ranks.
-            after: A gradient: what is ready when that is can go in one message with it.
+            reduce: Returns the sum or the average of a tensor over the ranks.
+            after: A gradient. The flag becomes ready at the same time as this gradient, so that the flag and the
+                gradient can be sent in one message.
         """
         import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""Join the cluster that a process was started in."""
+"""Join the cluster that this process belongs to."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from container.distributed.tensorflow.collectives import (
 
 
 def join(timeout: float) -> Cluster:
-    """See :func:`container.distributed.init`."""
+    """Join the cluster. See :func:`container.distributed.init`."""
     take_place(_import_tensorflow, _try_horovod)
     surroundings = detect(os.environ)
     if surroundings.kind is ClusterKind.PARAMETER_SERVER and surroundings.task != "chief":
@@ -52,7 +52,7 @@ def join(timeout: float) -> Cluster:
 
 
 def _try_horovod() -> None:
-    with contextlib.suppress(ImportError):  # said below
+    with contextlib.suppress(ImportError):  # _join_horovod() reports a missing Horovod
         import horovod.tensorflow  # noqa: F401
 
 
@@ -124,7 +124,7 @@ def _coordinate(surroundings: Surroundings, timeout: float) -> Cluster:
     }
     wait_for(others, timeout)
     with deadline(timeout, lambda: _who_is_missing(others)):
-        # Not by TF_CONFIG, where SageMaker's cluster has a master in the chief's place.
+        # Not from TF_CONFIG, because in SageMaker's cluster the chief is called master there.
         cluster = tf.train.ClusterSpec({task: list(found) for task, found in surroundings.addresses.items()})
         strategy = tf.distribute.ParameterServerStrategy(
             tf.distribute.cluster_resolver.SimpleClusterResolver(
@@ -166,10 +166,10 @@ def _who_is_missing(addresses: Mapping[str, str]) -> str:
 
 @contextlib.contextmanager
 def _sigterm_kept() -> Iterator[None]:
-    """Undo what TensorFlow does to SIGTERM: its coordination service takes the signal and does nothing with it.
+    """Restore the handler of SIGTERM when the block ends.
 
-    Without this, a job that is stopped would wait for its whole grace time. A handler of the script's own would never
-    be called.
+    TensorFlow's coordination service replaces the handler, and ignores SIGTERM. Without the restored handler, a stopped
+    job would run until its grace period ends, and the script's own handler would never be called.
     """
     handler = signal.getsignal(signal.SIGTERM)
     try:

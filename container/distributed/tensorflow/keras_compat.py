@@ -1,4 +1,4 @@
-"""tf_keras and Keras 3: which of them an object is of, and what they call differently."""
+"""Handle the differences between tf_keras and Keras 3, and detect to which of these two packages an object belongs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from container.contract.errors import RefusedError
 
 
 class Keras(enum.Enum):
-    """A generation of Keras."""
+    """A version of Keras: tf_keras (Keras 2) or Keras 3."""
 
     LEGACY = "tf_keras"
     THREE = "Keras 3"
 
 
 def keras_of(thing: Any) -> Keras | None:
-    """Return the Keras that a model, an optimizer or a layer belongs to; None for something else."""
+    """Return the version of Keras that a model, an optimizer or a layer belongs to. Return None for any other
+    object.
+    """
     for kind in type(thing).__mro__:
         package = kind.__module__.partition(".")[0]
         if package == "tf_keras":
@@ -32,10 +34,10 @@ def keras_of(thing: Any) -> Keras | None:
 
 
 def require_tensorflow_backend() -> None:
-    """Refuse Keras 3 on JAX or PyTorch.
+    """Raise an error if Keras 3 uses the backend JAX or PyTorch.
 
     Raises:
-        RefusedError: it is.
+        RefusedError: Keras uses another backend than TensorFlow.
     """
     keras = sys.modules.get("keras")
     backend = keras.backend.backend() if keras is not None and hasattr(keras, "backend") else "tensorflow"
@@ -47,13 +49,13 @@ def require_tensorflow_backend() -> None:
 
 
 def optimizer_variables(optimizer: Any) -> list[Any]:
-    """Return an optimizer's variables; they are a method in the oldest ones."""
+    """Return an optimizer's variables. In the oldest optimizers, ``variables`` is a method instead of a property."""
     found = optimizer.variables
     return list(found() if callable(found) and not isinstance(found, list) else found)
 
 
 def build_optimizer(optimizer: Any, trainable: Sequence[Any]) -> None:
-    """Make the optimizer's variables now rather than at the first step."""
+    """Create the optimizer's variables now. Otherwise the optimizer would create them in the first step."""
     if hasattr(optimizer, "_create_all_weights"):  # tf_keras.optimizers.legacy
         optimizer._create_all_weights(trainable)
     elif not getattr(optimizer, "built", False):
@@ -61,18 +63,18 @@ def build_optimizer(optimizer: Any, trainable: Sequence[Any]) -> None:
 
 
 def value(variable: Any) -> np.ndarray[Any, Any]:
-    """Return a variable's value."""
+    """Return a variable's value as a numpy array."""
     return np.asarray(variable.numpy())
 
 
 def is_float(variable: Any) -> bool:
-    """Return whether a variable holds floating-point numbers: not the state of a random generator, or a counter."""
+    """Return whether a variable has floating-point values. The states of random generators and counters do not."""
     dtype = variable.dtype
     return "float" in str(getattr(dtype, "name", dtype))
 
 
 def learning_rate(optimizer: Any) -> float | None:
-    """Return the optimizer's learning rate; None when a schedule decides it."""
+    """Return the optimizer's learning rate. Return None if a schedule determines the learning rate."""
     rate = getattr(optimizer, "_learning_rate", None)
     if rate is None:
         rate = getattr(optimizer, "learning_rate", None)
@@ -85,7 +87,7 @@ def learning_rate(optimizer: Any) -> float | None:
 
 
 def set_learning_rate(optimizer: Any, rate: float) -> None:
-    """Set it; the optimizer must not have a schedule."""
+    """Set the optimizer's learning rate. The optimizer must not have a schedule."""
     target = getattr(optimizer, "inner_optimizer", None) or optimizer
     current = target.learning_rate
     if hasattr(current, "assign"):

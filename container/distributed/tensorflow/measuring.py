@@ -1,9 +1,10 @@
-"""Measure steps on every rank, and what a model sends, for ``job.result()``.
+"""Measure the durations of steps on every rank, and the size of a model's gradients, for ``job.result()``.
 
-Each rank tells the distribution of its steps once an epoch, as a few numbers, so that neither the record nor the
-training notices their count. Where gradients are reduced, a rank also tells how long it waited between its own last
-gradient and the last reduced one: transfers that nothing hides any more, and the wait for slower ranks. A rank whose
-own work takes longest waits least.
+After each epoch, each rank reports the distribution of its step times. The distribution consists of a few numbers, so
+that many steps do not enlarge the job's record or slow the training. If gradients are reduced, a rank also reports its
+waiting time: the time between its own last gradient and the last reduced gradient. The waiting time consists of
+transfers that do not overlap with computation, and of the wait for slower ranks. The slowest rank has the shortest
+waiting time.
 """
 
 from __future__ import annotations
@@ -21,19 +22,20 @@ from container.distributed.tensorflow.hooks import Callback, Logs
 if TYPE_CHECKING:
     from container.distributed.tensorflow.cluster import Cluster
 
-#: A sign of life, so that a long silent epoch is not taken for a hang; in seconds.
+#: Time between two reports of progress, in seconds, so that a long epoch without output is not taken for a hang.
 SIGN_OF_LIFE_S = 5.0
 
 
 class Laps(Callback):
-    """Counts and times steps and epochs, and reports them. It comes before callbacks that look at its counts.
+    """A callback that counts steps, measures the durations of steps and epochs, and reports the results. This callback
+    must precede callbacks that use its counts.
 
     Args:
         cluster: The cluster.
 
     Attributes:
-        epoch_s: Seconds that the steps of the last epoch took, without validation and what else callbacks do.
-        steps: Finished steps of the epoch.
+        epoch_s: Duration, in seconds, of the steps of the last epoch, without validation and other callbacks.
+        steps: Number of finished steps of the current epoch.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -41,7 +43,7 @@ class Laps(Callback):
         self.batch_hooks = not cluster.coordinates
         self.epoch_s = 0.0
         self.steps = 0
-        self._before = 0  # steps of earlier epochs
+        self._before = 0  # number of steps in earlier epochs
         self._told = False
         self._began = self._last = self._spoke = 0.0
         self._settled = False  # whether the first step, in which functions are traced, is over
@@ -49,17 +51,19 @@ class Laps(Callback):
         self._exchange = (0.0, 0)
 
     def finished_steps(self) -> int:
-        """Return how many steps are finished."""
+        """Return the number of finished steps."""
         return self._before + self.steps
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
-        """Start the clock."""
+        """Record the time at which the epoch begins."""
         self._began = self._last = self._spoke = time.monotonic()
         self._before, self.steps = self.finished_steps(), 0
         self._durations = Durations()
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """Count one more step, or several that were one execution; report the first, then signs of life."""
+        """Count one more step, or several steps of one execution. Report the end of the first step, and later progress
+        at intervals.
+        """
         now = time.monotonic()
         steps = batch + 1 - self.steps
         self.steps = batch + 1
@@ -68,14 +72,14 @@ class Laps(Callback):
         elif not self._settled:
             self._settled = True
             events.emit("phase", name="first_step")
-            self._exchanged()  # ranks do not finish tracing at once: that wait says nothing about steps
+            self._exchanged()  # ranks do not finish tracing at the same time: this wait is not part of the steps
         if now - self._spoke > SIGN_OF_LIFE_S:
             self._spoke = now
             events.emit("progress", batch=batch)
         self._last = now
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        """Tell."""
+        """Report the number of steps of the epoch and their durations."""
         now = time.monotonic()
         if self.batch_hooks:
             self.epoch_s = self._last - self._began
@@ -98,7 +102,11 @@ class Laps(Callback):
             events.emit("steps", **found)
 
     def _exchanged(self) -> dict[str, Any]:
-        """Return how long this rank waited for reduced gradients since the last call, and in how many steps."""
+        """Return the fields of a report about waiting times since the last call.
+
+        The fields are the seconds that this rank waited for reduced gradients, the number of measured steps, and the
+        number of steps with compressed gradients. Return no fields if waiting times are not measured.
+        """
         reduction = optimizers.reduction_of(getattr(self.model, "optimizer", None))
         if reduction is None or reduction.waited_s is None:
             return {}

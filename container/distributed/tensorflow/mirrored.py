@@ -1,4 +1,4 @@
-"""One process that trains on several devices of its host: TensorFlow's ``MirroredStrategy``."""
+"""Train in one process on several devices of its host, with TensorFlow's ``MirroredStrategy``."""
 
 from __future__ import annotations
 
@@ -13,25 +13,27 @@ from container.distributed.tensorflow.collectives import TensorsAlone
 
 
 class MirroredCluster(Cluster):
-    """One rank, with a copy of the model on each device.
+    """A cluster of one rank, which has a copy of the model on each device of its host.
 
     Attributes:
-        size: 1: one process reads the data, and TensorFlow divides each batch among the devices.
-        replicas: The number of devices.
+        size: Always 1, because one process reads the data. TensorFlow divides each batch among the devices.
+        replicas: Number of devices.
     """
 
     @property
     def replicas(self) -> int:
-        """The number of devices."""
+        """Return the number of devices."""
         return int(self.tf_strategy.num_replicas_in_sync)
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Return the context in which variables are made on every device."""
+        """Return the context manager in which variables are created on every device."""
         scope: AbstractContextManager[Any] = self.tf_strategy.scope()
         return scope
 
     def optimizer(self, optimizer: Any, *, compression: str | None = None, op: str = "average") -> Any:
-        """See :meth:`Cluster.optimizer`: TensorFlow's strategy reduces the gradients of the devices."""
+        """Return the optimizer unchanged, because TensorFlow's strategy reduces the devices' gradients (see
+        :meth:`Cluster.optimizer`).
+        """
         self._refuse_reduction(
             compression,
             op,
@@ -41,17 +43,21 @@ class MirroredCluster(Cluster):
         return optimizer
 
     def _evaluation_batch(self, batch_size: int, records: int | None) -> int:
-        """See :meth:`Cluster._evaluation_batch`: Keras 3 needs a first batch of equal parts for all devices."""
+        """Return the number of records in a batch for an evaluation.
+
+        The number is a multiple of the number of devices, because Keras 3 needs a first batch that can be divided
+        evenly.
+        """
         most = batch_size if records is None else min(batch_size, records)
         return max(self.replicas, most // self.replicas * self.replicas)
 
 
 def mirror(surroundings: Surroundings) -> MirroredCluster:
-    """Take the host's devices, before anything else has used them.
+    """Configure the host's devices, and return the cluster. Call this function before other code uses the devices.
 
     Raises:
-        DistributedError: there are not as many as the job asks for.
-        RuntimeError: TensorFlow has started its devices already.
+        DistributedError: the host has fewer GPUs than ``Mirrored(devices=…)`` requires.
+        RuntimeError: TensorFlow has already initialized its devices.
     """
     import tensorflow as tf
 

@@ -1,8 +1,9 @@
-"""Optimizers that reduce gradients over the ranks before they apply them.
+"""Change optimizers so that they reduce gradients over the ranks before they apply the gradients.
 
-The user's own optimizer becomes an instance of a thin subclass of its class, which reduces the gradients and calls the
-class's own method. All else stays: its state, its schedule, clipping, and its name in a saved model. It works alike in
-tf_keras and in Keras 3, where Horovod's own ``DistributedOptimizer`` silently reduces nothing.
+The class of the user's optimizer is replaced by a subclass. The subclass reduces the gradients and then calls the
+method of the original class. The optimizer's state, its schedule, its clipping and its name in a saved model do not
+change. The subclass works with tf_keras and with Keras 3. With Keras 3, Horovod's own ``DistributedOptimizer`` does not
+reduce gradients, and raises no error.
 """
 
 from __future__ import annotations
@@ -22,27 +23,28 @@ from container.distributed.tensorflow.keras_compat import Keras
 OPERATIONS = ("average", "sum", "adasum")
 COMPRESSIONS = ("none", "fp16")
 
-#: On the subclass, not on the instance: Keras would track and save it there.
+#: Set on the subclass, not on the instance: Keras would track and save attributes of the instance.
 _REDUCTION = "_fleetfit_reduction"
 
 _numbers = itertools.count()
 
 
 class Reduction:
-    """How one optimizer's gradients are reduced.
+    """The reduction of one optimizer's gradients.
 
     Args:
-        collectives: How the ranks talk.
-        op: ``"average"``, ``"sum"`` or ``"adasum"``.
-        compression: None or ``"fp16"``.
-        learning_rate: The optimizer's own, before any warm-up; None when a schedule decides it.
+        collectives: The collective operations of the ranks.
+        op: The operation: ``"average"``, ``"sum"`` or ``"adasum"``.
+        compression: ``"fp16"`` to send gradients as 16-bit floats if possible. None for no compression.
+        learning_rate: The optimizer's learning rate without a warm-up. None if a schedule determines the learning rate.
 
     Attributes:
-        waited_s: Seconds between this rank's last gradient and the last reduced one, in all, as a TensorFlow variable;
-            None where it is not measured.
-        reductions: How many reductions that was.
-        steps: Reductions so far, as a TensorFlow variable; None without compression.
-        whole_steps: Those of them whose gradients did not fit into 16-bit floats.
+        waited_s: A TensorFlow variable with the total time, in seconds, from this rank's last gradient to the last
+            reduced gradient of each step. None if the time is not measured.
+        reductions: A TensorFlow variable with the number of measured reductions. None if the time is not measured.
+        steps: A TensorFlow variable with the number of reductions. None without compression.
+        whole_steps: A TensorFlow variable with the number of reductions whose gradients could not be sent as 16-bit
+            floats. None without compression.
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class Reduction:
         self.steps: Any = None
         self.whole_steps: Any = None
         self._collectives = collectives
-        # Ranks make their optimizers in the same order, so that the names agree.
+        # Ranks create their optimizers in the same order, so that the names agree.
         self._name = f"fleetfit.gradients.{next(_numbers)}"
         self.waited_s: Any = None
         self.reductions: Any = None
@@ -73,7 +75,7 @@ class Reduction:
             self.whole_steps = tf.Variable(0, dtype=tf.int64, trainable=False, name="fp16_whole_steps")
 
     def __call__(self, gradients: Sequence[Any]) -> list[Any]:
-        """Reduce gradients. Sparse ones are made dense; those that are None stay so."""
+        """Reduce gradients. Sparse gradients are converted to dense gradients. A gradient that is None remains None."""
         import tensorflow as tf
 
         places = [place for place, gradient in enumerate(gradients) if gradient is not None]
@@ -82,18 +84,21 @@ class Reduction:
         for place, gradient in zip(places, self._timed(dense), strict=True):
             results[place] = gradient
         if self._host_updates is not None and dense:
-            # The gradients of the last layer are there first: with them it goes in one message, and before the others.
+            # The last layer's gradients are ready first: the flag is sent in one message with them, before the others.
             self._host_updates.reduce_with(self._reduce_number, after=dense[-1])
         return results
 
     def _reduce_number(self, number: Any) -> Any:
-        # As the gradients: Horovod sends in one message what is reduced alike.
+        # With the same operation as the gradients: Horovod sends tensors with the same operation in one message.
         op = self.op if self.op != "adasum" else "sum"
         [reduced] = self._collectives.reduce([number], op, name=f"{self._name}.host_updates")
         return reduced
 
     def _timed(self, gradients: list[Any]) -> list[Any]:
-        """Reduce, and note how long the last of them was waited for. The timing holds nothing up."""
+        """Reduce gradients, and measure the time from the last gradient to the last reduced gradient.
+
+        The measurement does not delay any operation.
+        """
         if self.waited_s is None or not gradients:
             return self._reduce(gradients)
         import tensorflow as tf
@@ -123,17 +128,17 @@ class Reduction:
 def distribute(
     optimizer: Any, collectives: TensorCollectives, *, op: str = "average", compression: str | None = None
 ) -> Any:
-    """Let an optimizer reduce its gradients over the ranks.
+    """Change an optimizer so that the optimizer reduces its gradients over the ranks.
 
     Args:
-        optimizer: One of tf_keras or Keras 3. It is changed, and returned.
-        collectives: How the ranks talk.
-        op: ``"average"``, ``"sum"``, or Horovod's ``"adasum"``.
-        compression: None, or ``"fp16"``.
+        optimizer: An optimizer of tf_keras or Keras 3. This object is changed and returned.
+        collectives: The collective operations of the ranks.
+        op: The operation: ``"average"``, ``"sum"``, or Horovod's ``"adasum"``.
+        compression: ``"fp16"`` to send gradients as 16-bit floats if possible. None for no compression.
 
     Raises:
-        ValueError: an unknown option.
-        RefusedError: the optimizer, or the combination of options, cannot be used so.
+        ValueError: an option is unknown.
+        RefusedError: the optimizer or the combination of options is not supported.
     """
     if op not in OPERATIONS:
         raise ValueError(unknown("op", op, OPERATIONS))
@@ -144,7 +149,7 @@ def distribute(
             "compression='fp16' with op='adasum' is not supported: Adasum weighs gradients by their products, which "
             "16-bit floats cannot hold. Use only one of these options."
         )
-    # One process sends nothing: what it would lose by compression it keeps.
+    # A single process sends nothing, so compression would only lose precision.
     compression = None if compression == "none" or isinstance(collectives, TensorsAlone) else compression
     collectives.check_op(op)
     keras = keras_compat.keras_of(optimizer)
@@ -177,7 +182,7 @@ def _subclass(base: type[Any], reduction: Reduction, keras: Keras) -> type[Any]:
         merged = [(gradient, variable) for gradient, (_, variable) in zip(gradients, pairs, strict=True)]
         return base.apply_gradients(self, merged, *args, **kwargs)
 
-    # In Keras 3 apply_gradients() calls apply(), which a loop of one's own may call as well.
+    # In Keras 3, apply_gradients() calls apply(); a custom training loop may call apply() as well.
     methods = {"apply": apply} if keras is Keras.THREE else {"apply_gradients": apply_gradients}
     return type(
         base.__name__,
@@ -193,7 +198,11 @@ def _subclass(base: type[Any], reduction: Reduction, keras: Keras) -> type[Any]:
 
 
 def _is_measured(collectives: TensorCollectives) -> bool:
-    """Return whether waiting for reductions is timed: not with a GPU, because each mark would have to wait for it."""
+    """Return whether to measure the waiting times for reductions.
+
+    The waiting times are not measured with a GPU, because reading the time in a step would wait for the GPU's
+    operations.
+    """
     if isinstance(collectives, TensorsAlone):
         return False
     import tensorflow as tf
@@ -202,26 +211,32 @@ def _is_measured(collectives: TensorCollectives) -> bool:
 
 
 def reduction_of(optimizer: Any) -> Reduction | None:
-    """Return how an optimizer reduces its gradients; None when :func:`distribute` has not been called on it."""
+    """Return the reduction of an optimizer's gradients.
+
+    Return None if :func:`distribute` has not been called for the optimizer.
+    """
     found: Reduction | None = getattr(type(optimizer), _REDUCTION, None)
     return found
 
 
 def is_horovods(optimizer: Any) -> bool:
-    """Return whether it is Horovod's ``DistributedOptimizer``."""
+    """Return whether an optimizer is Horovod's ``DistributedOptimizer``."""
     return any(kind.__module__.startswith("horovod.") for kind in type(optimizer).__mro__) or hasattr(
         optimizer, "_allreduce_grads"
     )
 
 
 def is_inside_loss_scaling(optimizer: Any) -> bool:
-    """Return whether a LossScaleOptimizer wraps a distributed one, as Keras does under the policy mixed_float16."""
+    """Return whether the optimizer is a LossScaleOptimizer that wraps a distributed optimizer.
+
+    Keras adds such a wrapper under the policy mixed_float16.
+    """
     inner = getattr(optimizer, "inner_optimizer", None)
     return inner is not None and reduction_of(inner) is not None
 
 
 def why_apart(optimizer: Any) -> str:
-    """Return the likely cause of weights that differ, from the model's optimizer; a sentence."""
+    """Return a sentence with the likely cause of differing weights. The cause is derived from the model's optimizer."""
     if is_inside_loss_scaling(optimizer):
         return (
             "The model's optimizer is a LossScaleOptimizer (Keras adds it under the policy mixed_float16) around the "

@@ -1,4 +1,4 @@
-"""Weighted batches, for ranks with unequal numbers of records."""
+"""Add weights to the records of batches, for ranks that have different numbers of records."""
 
 from __future__ import annotations
 
@@ -14,14 +14,26 @@ NO_WEIGHTS = (
 
 
 def can_be_spare(records: Any, size: int) -> int:
-    """Return whether a last group of records may have fewer than ``size``: 0 if the dataset knows that it does not."""
+    """Return the maximum number of incomplete groups if records are divided into groups of ``size``.
+
+    The result is 0 if the number of records is known to be a multiple of ``size``, and otherwise 1.
+    """
     known = int(records.cardinality())
     return 0 if known >= 0 and known % size == 0 else 1
 
 
 def deal(group: tuple[Any, ...], rank: int, size: int) -> Any:
-    """Return this rank's record of a group, or a copy of the first, and (whether it is its own, how many the group
-    has).
+    """Return this rank's record of a group. If the group has no record for this rank, return a copy of the first
+    record.
+
+    Args:
+        group: A group of at most ``size`` records.
+        rank: The number of this rank.
+        size: Number of ranks.
+
+    Returns:
+        The record, and a pair. The pair consists of 1 for this rank's own record or 0 for a copy, and the number of
+        records in the group.
     """
     import tensorflow as tf
 
@@ -32,13 +44,16 @@ def deal(group: tuple[Any, ...], rank: int, size: int) -> Any:
 
 
 def deal_steps(records: Any, rank: int, size: int, per_step: int) -> Any:
-    """Do as :func:`deal` where a step's records are no multiple of the ranks: each step ends with a smaller group.
+    """Assign the records of each step to the ranks in groups, as :func:`deal` does.
+
+    A step's number of records need not be a multiple of the number of ranks. The last group of a step may then be
+    smaller than the other groups.
 
     Args:
         records: All records, in the same order on every rank.
-        rank: This rank.
-        size: The number of ranks.
-        per_step: Records of a step of all ranks.
+        rank: The number of this rank.
+        size: Number of ranks.
+        per_step: Number of records in one step of all ranks together.
     """
     import tensorflow as tf
 
@@ -54,12 +69,15 @@ def deal_steps(records: Any, rank: int, size: int, per_step: int) -> Any:
 
 
 def fill(batch: tuple[Any, ...], size: int) -> Any:
-    """Fill a batch up to ``size`` rows, with weights that make its mean that of its own rows."""
+    """Fill a batch with copies of a record, up to ``size`` rows, and add weights.
+
+    With the weights, the mean of the filled batch equals the mean of the original rows.
+    """
     import tensorflow as tf
 
     rows = tf.shape(tf.nest.flatten(batch, expand_composites=True)[0])[0]
-    # A size that is not known beforehand: Keras 3 asks for one batch too many where it does not know their number, and
-    # metrics count by a known size.
+    # The size must be unknown in advance: if Keras 3 does not know the number of batches, it requests one too many, and
+    # metrics would count that batch with a known size.
     places = tf.range(tf.maximum(rows, size))
     own = places < rows
     places = tf.where(own, places, 0)
@@ -68,14 +86,15 @@ def fill(batch: tuple[Any, ...], size: int) -> Any:
 
 
 def weighable(spec: Any) -> bool:
-    """Return whether Keras would take weights beside such elements."""
+    """Return whether Keras accepts weights for elements with this specification."""
     return isinstance(spec, tuple) and len(spec) in (2, 3)
 
 
 def weigh_dealt(element: Any, of_all: tuple[Any, Any], size: int) -> Any:
-    """Give a batch weights that make the mean over all ranks that of the real records.
+    """Add weights to a batch, so that the mean over all ranks equals the mean of the real records.
 
-    Every rank's batch has as many elements, and where records are not shuffled the same groups.
+    The batches of all ranks have the same number of elements. If records are not shuffled, the batches also consist of
+    the same groups.
     """
     import tensorflow as tf
 
@@ -96,7 +115,9 @@ def _with_weights(element: Any, weights: Any) -> Any:
 
 
 def agreed(records: Any, agreement: Agreement, *, batch_size: int, drop: bool) -> Any:
-    """Return batches of records of which each rank has a different number."""
+    """Return batches for ranks that have different numbers of records. Before each batch, the ranks exchange these
+    numbers.
+    """
     import numpy as np
     import tensorflow as tf
 
@@ -108,7 +129,7 @@ def agreed(records: Any, agreement: Agreement, *, batch_size: int, drop: bool) -
         numbers[iteration] = 0
         try:
             yield np.int64(iteration)
-        finally:  # the iterator is done, or nobody wants it any more
+        finally:  # the iterator has ended, or has been garbage-collected
             del numbers[iteration]
             agreement.leave(iteration)
 
@@ -135,7 +156,8 @@ def agreed(records: Any, agreement: Agreement, *, batch_size: int, drop: bool) -
     if not drop:
         empty = tf.data.Dataset.from_tensors((tf.nest.map_structure(nothing, spec), tf.constant(0)))
         batches = batches.concatenate(empty.repeat())
-    # Without these, a rank at its end leaves the iteration, which ends it for all.
+    # Without these empty batches, a rank without further records would leave the iteration, which ends it for all
+    # ranks.
 
     def of_iteration(iteration: Any) -> Any:
         def told(batch: Any, count: Any) -> Any:
@@ -158,5 +180,8 @@ def agreed(records: Any, agreement: Agreement, *, batch_size: int, drop: bool) -
 
 
 def unpack(group: tuple[Any, ...]) -> Any:
-    """Keep a dataset of single tensors as one: map() would make tuples of one of it."""
+    """Return the element of a tuple with only one element. Return any other tuple unchanged.
+
+    Otherwise ``map()`` would convert single tensors to tuples.
+    """
     return group[0] if len(group) == 1 else group

@@ -1,4 +1,4 @@
-"""The cluster with parameter servers, as its chief sees it."""
+"""Define the cluster with parameter servers, for its chief."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ Value = TypeVar("Value")
 
 
 class ParameterServerCluster(Cluster):
-    """The chief of a cluster with parameter servers: it coordinates the workers, whose updates are asynchronous.
+    """A cluster with parameter servers, for use in the chief. The chief coordinates the workers, which update the
+    variables asynchronously.
 
     Attributes:
-        rank: 0.
-        size: The number of workers.
+        rank: Always 0.
+        size: Number of workers.
     """
 
     coordinates = True
@@ -39,16 +40,18 @@ class ParameterServerCluster(Cluster):
 
     @property
     def size(self) -> int:
-        """The number of workers."""
+        """Return the number of workers."""
         return self._workers
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Return the context in which variables are made on the parameter servers."""
+        """Return the context manager in which variables are created on the parameter servers."""
         scope: AbstractContextManager[Any] = self.tf_strategy.scope()
         return scope
 
     def optimizer(self, optimizer: Any, *, compression: str | None = None, op: str = "average") -> Any:
-        """See :meth:`Cluster.optimizer`: workers apply their own gradients, and there is nothing to reduce."""
+        """Return the optimizer unchanged, because each worker applies its own gradients (see
+        :meth:`Cluster.optimizer`).
+        """
         if keras_compat.keras_of(optimizer) is Keras.THREE:
             raise RefusedError(_NO_KERAS_3)
         self._refuse_reduction(
@@ -66,11 +69,11 @@ class ParameterServerCluster(Cluster):
     def _dataset(
         self, make_dataset: MakeDataset, global_batch_size: int, options: data.BatchOptions, resumable: bool | None
     ) -> Any:
-        """Return the workers' datasets, which always repeat.
+        """Return the workers' datasets, which always repeat without end.
 
-        ``make_dataset`` and ``parse`` are traced in this process and run in the workers, as graphs: what they do in
-        Python, a generator for one, would be done here. ``PipeModeDataset`` is read in the worker, from its host's
-        FIFO.
+        ``make_dataset`` and ``parse`` are traced in this process, and run in the workers as graphs. Python code that is
+        not part of the graph, such as a generator, would run in this process. A ``PipeModeDataset`` is read in the
+        worker, from the FIFO of the worker's host.
         """
         data.per_rank_batch(global_batch_size, 1)
         self.global_batch_size = global_batch_size
@@ -94,7 +97,7 @@ class ParameterServerCluster(Cluster):
     def steps_per_epoch(
         self, make_dataset: MakeDataset, *, global_batch_size: int, records: int | None = None
     ) -> int | None:
-        """See :meth:`Cluster.steps_per_epoch`."""
+        """Return the number of steps in an epoch. See :meth:`Cluster.steps_per_epoch`."""
         total = records if records is not None else self._count(make_dataset)
         if total < global_batch_size:
             raise DistributedError(
@@ -108,7 +111,7 @@ class ParameterServerCluster(Cluster):
         return total // global_batch_size
 
     def callbacks(self, checkpointer: Any = None, **options: Any) -> list[Any]:
-        """See :meth:`Cluster.callbacks`."""
+        """Return the callbacks for ``fit``. See :meth:`Cluster.callbacks`."""
         return [_RefuseModels(self.tf_strategy), *super().callbacks(checkpointer, **options)]
 
     def evaluate(
@@ -119,7 +122,9 @@ class ParameterServerCluster(Cluster):
         batch_size: int = EVALUATION_BATCH,
         parse: Parse | None = None,
     ) -> dict[str, float]:
-        """See :meth:`Cluster.evaluate`: here, on a copy of the model, so that every record counts once."""
+        """Evaluate a copy of the model in this process, so that every record is counted once (see
+        :meth:`Cluster.evaluate`).
+        """
 
         def here() -> Mapping[str, Any]:
             records = make_dataset()
@@ -142,10 +147,10 @@ class ParameterServerCluster(Cluster):
         return {name: float(value) for name, value in _outside_any_scope(here).items()}
 
     def check_weights(self, model: Any) -> None:
-        """Do nothing: there is one copy of the weights, on the parameter servers."""
+        """Do nothing, because there is only one copy of the weights, on the parameter servers."""
 
     def broadcast(self, model: Any) -> None:
-        """Do nothing: there is one copy of the weights, on the parameter servers."""
+        """Do nothing, because there is only one copy of the weights, on the parameter servers."""
 
     def _local(self, model: Any) -> Any:
         return _outside_any_scope(lambda: self._copy(model))
@@ -158,7 +163,7 @@ class ParameterServerCluster(Cluster):
             try:
                 copy = tf_keras.models.clone_model(model)
                 if not copy.built:
-                    # A subclassed model makes its variables when it is called; the original has been.
+                    # A subclassed model creates its variables at its first call; the original has been called.
                     arguments, options = model.save_spec()
                     copy(*_zeros(arguments), **_zeros(options))
             except (ValueError, NotImplementedError, TypeError) as error:
@@ -168,7 +173,7 @@ class ParameterServerCluster(Cluster):
                     "Sequential model."
                 ) from error
             if (settings := model.get_compile_config()) is not None:
-                # The copy does not train; the model's own optimizer belongs to the servers.
+                # The copy does not train; the model's own optimizer has its variables on the servers.
                 copy.compile_from_config({**settings, "optimizer": "sgd"})
             self._copies[id(model)] = copy
         copy.set_weights(model.get_weights())
@@ -189,10 +194,10 @@ _NO_SCOPE = (
 
 
 class _RefuseModels(Callback):
-    """Refuses a model that cannot train on the servers as soon as ``fit`` shows it.
+    """A callback that raises an error at the beginning of ``fit`` if the model cannot train on the parameter servers.
 
     Args:
-        tf_strategy: The strategy in whose scope the model must have been made.
+        tf_strategy: The strategy in whose scope the model must have been created.
     """
 
     batch_hooks = False
@@ -201,7 +206,11 @@ class _RefuseModels(Callback):
         self._tf_strategy = tf_strategy
 
     def set_model(self, model: Any) -> None:
-        """Refuse a model of Keras 3, or one that was made elsewhere."""
+        """Raise an error for a model of Keras 3, and for a model that was created outside the strategy's scope.
+
+        Raises:
+            RefusedError: the model cannot train on the parameter servers.
+        """
         if keras_compat.keras_of(model) is Keras.THREE:
             raise RefusedError(_NO_KERAS_3)
         if model.distribute_strategy is not self._tf_strategy:
@@ -209,23 +218,31 @@ class _RefuseModels(Callback):
 
 
 def _outside_any_scope(function: Callable[[], Value]) -> Value:
-    """Call a function outside the strategy's scope, in which ``fit`` calls its callbacks: a scope is a thread's."""
+    """Call a function outside the strategy's scope, and return the function's result.
+
+    The scope is active while Keras calls callbacks. A scope belongs to one thread, so the function is called in another
+    thread.
+    """
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(function).result()
 
 
 def _worker_index() -> Any:
-    """Return the worker's number, within a function that makes its dataset."""
+    """Return the worker's number. Only functions that create a worker's dataset may call this function.
+
+    Raises:
+        RefusedError: the dataset is created in the chief.
+    """
     import tensorflow as tf
 
     try:
         return tf.distribute.coordinator.experimental_get_current_worker_index()
-    except RuntimeError:  # fit() called it here, in the chief
+    except RuntimeError:  # fit() called the function in the chief
         raise RefusedError(_NO_SCOPE) from None
 
 
 def _zeros(spec: Any) -> Any:
-    """Return zeros for a structure of tensor specifications, with one record where a size is not known."""
+    """Return tensors of zeros for a structure of tensor specifications. An unknown dimension gets the size 1."""
     import tensorflow as tf
 
     return tf.nest.map_structure(

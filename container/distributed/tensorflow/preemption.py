@@ -1,4 +1,4 @@
-"""Save and end in time when this process is told that it will be ended soon."""
+"""Save the training and exit the script in time if SIGTERM announces that the process will be terminated soon."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ if TYPE_CHECKING:
 
 
 class SaveInTime(Callback):
-    """Saves when the notice comes, at the next batch, and ends the script; behind the Checkpointer's callback.
+    """A callback that requests a save after SIGTERM, and exits the script when the training is saved. This callback
+    must follow the Checkpointer's callback in the list.
 
-    Rank 0 saves and ends. The other ranks go on until then, as rank 0 cannot finish its step without them, and end
-    because it is gone.
+    Rank 0 saves and exits. Until then, the other ranks must continue, because rank 0 cannot finish its step without the
+    other ranks. The other ranks exit when they lose the connection to rank 0.
 
     Args:
         cluster: The cluster.
-        request: Has the checkpoint's callback save at the next batch.
+        request: Requests that the Checkpointer's callback saves at the next batch.
     """
 
     def __init__(self, cluster: Cluster, request: Listener) -> None:
@@ -30,17 +31,19 @@ class SaveInTime(Callback):
         self._request = request
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
-        """Listen."""
+        """Install the handler of SIGTERM when the training begins."""
         notice.listen(self._told)
 
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
-        """End the training now that everything has been saved."""
+        """Exit the script on rank 0 if SIGTERM was received. The Checkpointer's callback has already saved the
+        training.
+        """
         if notice.came and self._cluster.is_chief:
             events.emit("preempted", batch=batch)
             telling_end("the training is saved")
 
     def on_train_end(self, logs: Logs | None = None) -> None:
-        """Stop listening: the training has ended by itself."""
+        """Stop handling SIGTERM, because the training has ended normally."""
         notice.forget(self._told)
 
     def _told(self) -> None:
@@ -50,5 +53,7 @@ class SaveInTime(Callback):
 
 
 def _say_why(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
-    """Print one line in place of a traceback out of the libraries: nothing is wrong."""
+    """Print one line instead of the traceback of an exception, because the loss of rank 0 after SIGTERM is not an
+    error.
+    """
     print(f"stopping after SIGTERM: rank 0 has ended ({kind.__name__})", file=sys.stderr, flush=True)

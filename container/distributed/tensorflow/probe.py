@@ -22,18 +22,21 @@ from container.distributed.tensorflow import optimizers
 from container.distributed.tensorflow.hooks import Callback, Logs
 
 _RECORDS = 512
-#: Steps of each process before the timed ones; after the first of them, functions are traced.
+#: Number of untimed steps of each process; functions are traced in the first of them.
 _WARM_UP = 2
-#: Their median counts, so that a moment in which the machine is busy with something else does not.
+#: Number of epochs. The median counts, so that a moment with other load on the machine does not matter.
 _EPOCHS = 5
 
 
 class EpochTimes(Callback):
-    """Times whole epochs, and how long this rank waited for gradients in each: parameter servers have no other hooks.
+    """A callback that measures the duration of each epoch, and the time for which this rank waited for gradients in the
+    epoch.
+
+    Whole epochs are measured because, with parameter servers, Keras calls no methods for batches.
 
     Attributes:
-        seconds: Of each epoch.
-        waited_s: Of them, those in which it waited; empty where that is not timed.
+        seconds: Duration of each epoch in seconds.
+        waited_s: Waiting time in each epoch in seconds. Empty if waiting times are not measured.
     """
 
     batch_hooks = False
@@ -45,12 +48,12 @@ class EpochTimes(Callback):
         self._waited: float | None = None
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
-        """Start the clocks."""
+        """Record the time and the total waiting time at the beginning of the epoch."""
         self._waited = self._total_s()
         self._began = time.perf_counter()
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        """Stop them."""
+        """Compute the duration and the waiting time of the epoch."""
         self.seconds.append(time.perf_counter() - self._began)
         total_s = self._total_s()
         if total_s is not None and self._waited is not None:
@@ -62,7 +65,7 @@ class EpochTimes(Callback):
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse the hyperparameters, which come as arguments."""
+    """Parse the script's options. The job passes hyperparameters as options."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--layers", default="64,300,256,10",
@@ -77,7 +80,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main(options: argparse.Namespace) -> None:
-    """Train each model."""
+    """Train and measure each model."""
     cluster = distributed.init()
     for layers in options.layers.split("/"):
         _train(cluster, [int(units) for units in layers.split(",")], options.batch_size, options.seconds)
@@ -99,7 +102,7 @@ def _train(cluster: Any, units: Sequence[int], batch_size: int, seconds: float) 
             cluster.optimizer(tf.keras.optimizers.SGD(0.001)),
             loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         )
-    # With parameter servers each worker makes steps of its own, with a batch of its own.
+    # With parameter servers, each worker does separate steps with its own batches.
     at_once = cluster.size if cluster.coordinates else 1
 
     def records() -> Any:
@@ -120,7 +123,7 @@ def _train(cluster: Any, units: Sequence[int], batch_size: int, seconds: float) 
     steps = cluster.broadcast_object(max(at_once, int(seconds / _EPOCHS / step_s)))
     timer = timed(_EPOCHS, steps)
     if not timer.seconds:
-        return  # a worker of parameter servers, which the chief trains through
+        return  # a worker of parameter servers, in which the chief has done the training
     found = {
         "gradient_bytes": 4.0 * sum(int(np.prod(variable.shape)) for variable in model.trainable_variables),
         "step_s": statistics.median(timer.seconds) / steps * at_once,

@@ -1,4 +1,6 @@
-"""Resume within an epoch: which of its records were consumed, and in which order they come."""
+"""Continue a training within an epoch. Record which records of the epoch were consumed, and reproduce the epoch's
+order.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +14,20 @@ if TYPE_CHECKING:
     from container.distributed.tensorflow.data import BatchOptions
 
 _SEEDS = 1 << 31
-#: The first half of a shuffle's seed, as TensorFlow has it where nobody has set another.
+#: The first half of a shuffle's seed: TensorFlow's default if no other seed was set.
 _GRAPH_SEED = 87654321
 
 
 def why_not(records: Any, options: BatchOptions, *, streams: bool) -> str:
-    """Return why a training cannot resume within an epoch of these records; "" where it can.
+    """Return why a training cannot continue within an epoch of these records after a restart. Return "" if the training
+    can continue.
 
-    What their own pipeline does in Python, or reads, is taken to be the same each time.
+    The function assumes that the dataset's Python code and files do not change.
 
     Args:
-        records: What ``make_dataset`` has returned.
-        options: How they become batches.
-        streams: Whether they come from channels in Pipe mode, whose order the job keeps.
+        records: The dataset that ``make_dataset`` returned.
+        options: The options for converting records to batches.
+        streams: Whether the records come from channels in Pipe mode, whose order fleetfit reproduces.
     """
     if options.repeat:
         return "repeat=True makes one endless epoch of the records"
@@ -43,7 +46,8 @@ def why_not(records: Any, options: BatchOptions, *, streams: bool) -> str:
         if "Random" in kind:
             return "make_dataset draws at random"
         if "Shuffle" in kind:
-            # The n-th order of a seed is that of the n-th iterator of a process: another one's first is not it.
+            # The n-th order of a seed belongs to the n-th iterator of a process: in another process, the first iterator
+            # differs.
             seeds = [int(getattr(one, name, 0)) for name in ("_seed", "_seed2")]
             if getattr(one, "_reshuffle_each_iteration", None) is not False or seeds == [0, 0]:
                 return "make_dataset shuffles by itself. Use cluster.dataset(shuffle=…, seed=…) instead"
@@ -52,10 +56,10 @@ def why_not(records: Any, options: BatchOptions, *, streams: bool) -> str:
 
 
 class TrainingData:
-    """The dataset that a script trains on, of those that it has made, for a ``Checkpointer``.
+    """The data source of a ``Checkpointer``. This class determines on which of a script's datasets the script trains.
 
-    Keras does not say what ``fit`` was given. It is what was made since the training before; where that is more than
-    one, the one for which ``resumable=True`` was said.
+    A callback cannot find out which dataset was passed to ``fit``. The dataset that was created since the previous
+    training is assumed. If several datasets were created, the dataset with ``resumable=True`` is assumed.
     """
 
     def __init__(self) -> None:
@@ -64,25 +68,27 @@ class TrainingData:
         self._why = "the data does not come from cluster.dataset(…)"
 
     def made(self, progress: DataProgress | None, why: str) -> None:
-        """Take note of another dataset.
+        """Record that the script has created another dataset.
 
         Args:
-            progress: Its progress; None if a training cannot go on within its epochs.
-            why: Why not.
+            progress: The position of the training in the dataset. None if a training cannot continue within an epoch of
+                the dataset.
+            why: The reason why ``progress`` is None. Otherwise "".
         """
         self._made.append((progress, why))
 
     def training_begins(self, steps: int | None) -> str:
-        """Decide which dataset it is.
+        """Determine which dataset is used by the training that begins now.
 
         Args:
-            steps: The steps of an epoch, as Keras has them; None where nobody has said how many.
+            steps: The value of ``steps_per_epoch`` that Keras uses. None if ``steps_per_epoch`` is not set.
 
         Returns:
-            Why it could not go on within an epoch after a restart; "" where it could.
+            The reason why the training could not continue within an epoch after a restart. "" if the training could
+            continue.
 
         Raises:
-            RefusedError: it could not, and was asked to.
+            RefusedError: the training could not continue within an epoch, although ``resumable=True`` requires this.
         """
         made, self._made = self._made, []
         if made:
@@ -100,34 +106,43 @@ class TrainingData:
         return "" if self._progress is not None else self._why
 
     def position(self, epoch: int, batch: int) -> Any:
-        """See :meth:`DataProgress.position`; None without one."""
+        """Return the position in the training dataset. Return None if the position is not known.
+
+        See :meth:`DataProgress.position`.
+        """
         return self._progress.position(epoch, batch) if self._progress is not None else None
 
     def resume(self, position: Any) -> bool:
-        """See :meth:`DataProgress.resume`."""
+        """Continue in the training dataset at a position (see :meth:`DataProgress.resume`).
+
+        Raises:
+            EpochBeginsAnew: the training cannot continue within an epoch of this dataset.
+        """
         if self._progress is None:
             raise EpochBeginsAnew(self._why)
         return self._progress.resume(position)
 
 
 class DataProgress:
-    """The position in the training data, for a ``Checkpointer`` (see its ``callback(data=…)``).
+    """The position of a training in its dataset, for a ``Checkpointer`` (see ``Checkpointer.callback(data=…)``).
 
-    The order of an epoch's records is a function of seed and epoch, so that a later process can go on where a
-    checkpoint was: it begins the same epoch of the streams, and leaves out what was consumed.
+    The order of an epoch's records depends only on the seed and the epoch. Therefore a later process can continue at
+    the position of a checkpoint. The process begins the same epoch of the channels' streams, and skips the consumed
+    records.
 
     Args:
         channels: The channels in Pipe mode that are read.
-        batch_size: Records in a rank's batch.
-        size: The number of ranks.
-        rank: This one.
-        seed: Of the shuffling; the same on all ranks.
+        batch_size: Number of records in a rank's batch.
+        size: Number of ranks.
+        rank: The number of this rank.
+        seed: The seed of the shuffling, which must be the same on all ranks.
         shuffled: Whether records are shuffled.
-        insist: Whether it is an error if it cannot go on within an epoch; else the epoch begins anew.
+        insist: Whether to raise an error if the training cannot continue within an epoch. If false, the epoch starts
+            over.
 
     Attributes:
-        insists: See above.
-        batches: The batches of a whole epoch; None where that is not known.
+        insists: The value of the argument ``insist``.
+        batches: Number of batches in a whole epoch. None if unknown.
     """
 
     def __init__(
@@ -149,23 +164,24 @@ class DataProgress:
         self._shuffled = shuffled
         self.insists = insist
         self.batches: int | None = None
-        self._epoch = 0  # the next one
+        self._epoch = 0  # number of the next epoch
         self._skip = 0
-        self._streams: dict[str, int] = {}  # channel -> its epoch, as it was when the current epoch began
+        self._streams: dict[str, int] = {}  # channel -> its epoch at the beginning of the current epoch
 
     @staticmethod
     def any_seed() -> int:
-        """Return a seed for a job without one."""
+        """Return a random seed, for a job whose script sets no seed."""
         return random.randrange(_SEEDS)
 
     def why_not(self, steps: int | None) -> str:
-        """Return why it cannot tell what a ``fit`` has consumed; "" where it can.
+        """Return why the records that ``fit`` has consumed cannot be determined. Return "" if these records can be
+        determined.
 
         Args:
-            steps: The steps of an epoch, as Keras has them; None where nobody has said how many.
+            steps: The value of ``steps_per_epoch`` that Keras uses. None if ``steps_per_epoch`` is not set.
 
         Raises:
-            RefusedError: it cannot, and was asked to.
+            RefusedError: the records cannot be determined, although ``insist`` is True.
         """
         if steps is None or steps == self.batches or self._channels:
             return ""
@@ -179,12 +195,16 @@ class DataProgress:
         return f"steps_per_epoch={steps}, but {there}: an epoch of fit() may differ from one pass over the data"
 
     def begin(self) -> tuple[int, int]:
-        """Begin an epoch: return the seed of its order, and how many of this rank's records to leave out."""
+        """Begin an epoch.
+
+        Returns:
+            The seed of the epoch's order, and the number of this rank's records to skip.
+        """
         self._streams = {channel.channel: channel.next_epoch() for channel in self._channels}
         if self._skip and self._resumed is not None:
             self._streams, self._resumed = self._resumed, None
         skip, self._skip = self._skip, 0
-        # Far apart, so that an epoch of one rank is not the next one of another's.
+        # Far apart, so that one rank's epoch does not have the same order as another rank's next epoch.
         seed = (self._seed + self._rank + 1_000_003 * self._epoch) % _SEEDS
         self._epoch += 1
         return seed, skip
@@ -192,17 +212,17 @@ class DataProgress:
     _resumed: dict[str, int] | None = None
 
     def position(self, epoch: int, batch: int) -> dict[str, Any]:
-        """Return what a checkpoint keeps.
+        """Return the training's position in the dataset, as a JSON value for a checkpoint.
 
         Args:
-            epoch: Finished epochs, as Keras counts them.
-            batch: Finished batches of the one under way.
+            epoch: Number of finished epochs, as Keras counts them.
+            batch: Number of finished batches of the current epoch.
         """
         within = batch > 0
         streams = self._streams if within else {one.channel: one.next_epoch() for one in self._channels}
         return {
             "epoch": self._epoch - 1 if within else self._epoch,
-            "records": batch * self._batch_size,  # of each rank's shard
+            "records": batch * self._batch_size,  # in each rank's shard
             "streams": streams,
             "seed": self._seed,
             "size": self._size,
@@ -210,20 +230,21 @@ class DataProgress:
         }
 
     def resume(self, position: Any) -> bool:
-        """Go on where a checkpoint was.
+        """Continue at the position that a checkpoint contains.
 
         Returns:
-            Whether anything of its epoch may be left.
+            True, because records of the epoch may be left.
 
         Raises:
-            DistributedError: the records that were consumed cannot be told any more, and it was to go on within.
-            EpochBeginsAnew: the same, where it was not asked to.
+            DistributedError: ``insist`` is True, but the consumed records cannot be determined, because the number of
+                ranks or the batch size has changed.
+            EpochBeginsAnew: the consumed records cannot be determined, and ``insist`` is False.
         """
         if not isinstance(position, dict) or "streams" not in position:
             raise EpochBeginsAnew("the checkpoint has no position in the data")
         records = int(position["records"])
         same = position["size"] == self._size and position["batch_size"] == self._batch_size
-        # In their own order, the first batches of all ranks together are the same records for any number of ranks.
+        # Without shuffling, the first batches of all ranks together contain the same records for any number of ranks.
         same = same or (
             not self._shuffled and position["size"] * position["batch_size"] == self._size * self._batch_size
         )
@@ -248,11 +269,13 @@ class DataProgress:
         return True
 
     def epoch(self, records: Any, shuffle: int | None) -> Any:
-        """Return the records from where :meth:`begin` says, which each iterator asks for anew.
+        """Return a dataset of the epoch's remaining records.
+
+        Each iteration over the dataset calls :meth:`begin`, and begins at the position that :meth:`begin` returns.
 
         Args:
             records: All records of an epoch.
-            shuffle: Records in the shuffle buffer; None for no shuffling.
+            shuffle: Number of records in the shuffle buffer. None for no shuffling.
         """
         import numpy as np
         import tensorflow as tf
@@ -265,7 +288,8 @@ class DataProgress:
             order, consumed = tf.numpy_function(begin, [], [tf.int64, tf.int64])
             found = records
             if shuffle:
-                # The order is the seed's alone: within this function, the script's tf.random.set_seed() does not count.
+                # The order must depend on this seed only: within this function, the script's tf.random.set_seed() has
+                # no effect.
                 tf.compat.v1.set_random_seed(_GRAPH_SEED)
                 found = found.shuffle(shuffle, seed=tf.ensure_shape(order, []), reshuffle_each_iteration=False)
             return found.skip(tf.ensure_shape(consumed, []))

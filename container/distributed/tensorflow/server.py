@@ -1,4 +1,6 @@
-"""Processes that serve a chief: parameter servers, and workers once their script has called ``init()``."""
+"""Run the processes that execute steps or store variables for a chief: parameter servers, and workers after
+``init()``.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +18,22 @@ from container.distributed.core.rendezvous import listens
 from container.system.host_machine import cpu_count
 from container.system.importing import Importing
 
-#: How often the chief is looked for, and SIGTERM, in seconds.
+#: Time between two checks for the chief, and between two checks for SIGTERM, in seconds.
 _POLL = 0.5
 _NAP = 0.05
-#: The chief has finished when this many looks in a row found nobody.
+#: Number of failed checks in a row after which the chief is assumed to have finished.
 _MISSES = 3
 
 
 def serve() -> int:
-    """Run ``python -m container serve``: be the task that TF_CONFIG names, until the chief has finished.
+    """Run ``python -m container serve``: run the server of this process's task in TF_CONFIG until the chief has
+    finished.
 
     Returns:
-        0, or 2 for an environment that names no such task.
+        0 on success; 2 if TF_CONFIG assigns no such task to this process, or if the server cannot run.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # or TensorFlow remarks upon it
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # otherwise TensorFlow prints a message about it
     try:
         surroundings = detect_server(os.environ)
         if surroundings.kind is not ClusterKind.PARAMETER_SERVER or surroundings.task == "chief":
@@ -44,20 +47,21 @@ def serve() -> int:
 
 
 def serve_task(surroundings: Surroundings, *, timeout: float | None = None) -> None:
-    """Serve until the chief has finished, or SIGTERM comes.
+    """Run a TensorFlow server until the chief has finished, or until SIGTERM is received.
 
-    The servers of SageMaker's cluster serve until SIGTERM: its workers may train on when the master has ended.
+    In SageMaker's cluster, a parameter server runs until SIGTERM is received, because workers may continue to train
+    after the master has exited.
 
     Args:
-        surroundings: Which task of which cluster.
-        timeout: Seconds to wait for the chief to come; None for ever.
+        surroundings: The cluster, and this process's task in it.
+        timeout: Maximum number of seconds to wait for the chief to start. None for no limit.
 
     Raises:
-        DistributedError: the port is taken, or the chief did not come.
+        DistributedError: this task's port is in use, or the chief did not start in time.
     """
     is_worker = surroundings.task == "worker"
     if not is_worker:
-        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # parameter servers take no GPU
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # parameter servers use no GPU
     ended = _Terminated()
     events.emit("serving", pid=os.getpid())
     with Importing(lambda name: events.emit("importing")):
@@ -69,12 +73,12 @@ def serve_task(surroundings: Surroundings, *, timeout: float | None = None) -> N
         events.emit("phase", name="imported")
         devices.configure(rank=surroundings.machine_rank, size=surroundings.machine_size)
         if '"Pipe"' in os.environ.get("SM_INPUT_DATA_CONFIG", ""):
-            # The chief's graphs read this host's FIFOs in here.
+            # The chief's graphs read this host's FIFOs in this process.
             from container.pipe_dataset import readers
 
             readers.register()
     config = tf.compat.v1.ConfigProto()
-    # Each worker's functions wait for one another's variables: fewer threads than workers could all be waiting.
+    # Each worker's functions wait for the variables of others: with fewer threads than workers, all threads could wait.
     config.inter_op_parallelism_threads = max(4, surroundings.size + 1)
     config.intra_op_parallelism_threads = max(1, cpu_count() // surroundings.machine_size)
     config.gpu_options.allow_growth = True
@@ -94,7 +98,9 @@ def serve_task(surroundings: Surroundings, *, timeout: float | None = None) -> N
 
 
 class _Terminated:
-    """Whether SIGTERM has come; a handler of the script's own is left alone."""
+    """A flag that is set when SIGTERM is received. If the script has its own handler of SIGTERM, the flag is
+    never set.
+    """
 
     def __init__(self) -> None:
         self.told = False
@@ -107,7 +113,12 @@ class _Terminated:
 
 
 def _wait_for_end(chief: str | None, ended: _Terminated, timeout: float | None) -> None:
-    """Return when the chief was there and is gone: nothing in TensorFlow ends a server then."""
+    """Wait until the chief has started and finished. TensorFlow itself does not stop a server when the chief has
+    finished.
+
+    Raises:
+        DistributedError: the chief did not start in time.
+    """
     began = time.monotonic()
     seen = False
     misses = 0
@@ -128,7 +139,10 @@ def _wait_for_end(chief: str | None, ended: _Terminated, timeout: float | None) 
 
 
 def _leave() -> None:
-    """End at once, with 0: TensorFlow takes seconds to tear a server down, and there is no script to end."""
+    """Exit the process at once with code 0.
+
+    TensorFlow would take seconds to stop a server, and no script has to finish in this process.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

@@ -1,7 +1,8 @@
-"""TensorBoard's event files: what Keras logs, written by rank 0 into the job's folder.
+"""Write TensorBoard's event files. Rank 0 writes the values that Keras logs into the job's output folder.
 
-They go to ``tensorboard`` in ``$SM_OUTPUT_DIR``, where SageMaker's ``TensorBoardOutputConfig`` looks by default
-(``/opt/ml/output/tensorboard``) and ``fleetfit tensorboard`` does. A script's own callbacks may write there too.
+The files are written to ``$SM_OUTPUT_DIR/tensorboard``. This folder is the default of SageMaker's
+``TensorBoardOutputConfig`` (``/opt/ml/output/tensorboard``) and of ``fleetfit tensorboard``. A script's own callbacks
+may also write to this folder.
 """
 
 from __future__ import annotations
@@ -19,23 +20,24 @@ from container.distributed.tensorflow.hooks import Callback, Logs
 
 _VARIABLE = "SM_OUTPUT_DIR"
 
-#: Of the files of this process.
+#: Numbers of the files of this process.
 _numbers = itertools.count()
 
 
 def event_folder() -> Path | None:
-    """Return where this job's event files go; None outside a job."""
+    """Return the folder of this job's event files. Return None if the script does not run in a job."""
     output = os.environ.get(_VARIABLE)
     return Path(output, "tensorboard") if output else None
 
 
 class Scalars(Callback):
-    """Writes each epoch's logs as scalars, those of the validation as a run of their own, as Keras does.
+    """A callback that writes the values that Keras logs for each epoch as scalars. As in Keras, the values of the
+    validation are written as a separate run.
 
-    TensorFlow's own ``tf.summary`` needs TensorBoard where the training runs; the files are simple enough without.
+    TensorFlow's own ``tf.summary`` is not used, because it requires that TensorBoard is installed on the host.
 
     Args:
-        folder: Where to.
+        folder: The folder of the files.
     """
 
     batch_hooks = False
@@ -45,7 +47,7 @@ class Scalars(Callback):
         self._writers: dict[str, Any] = {}
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        """Write."""
+        """Write the values that Keras has logged for the epoch."""
         for name, value in (logs or {}).items():
             if np.ndim(value) != 0:
                 continue
@@ -55,7 +57,7 @@ class Scalars(Callback):
             writer.flush()
 
     def on_train_end(self, logs: Logs | None = None) -> None:
-        """Close."""
+        """Close the files."""
         for writer in self._writers.values():
             writer.close()
         self._writers.clear()

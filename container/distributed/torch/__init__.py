@@ -1,1 +1,1 @@
-"""The script's API for PyTorch."""
+"""Implement the training scripts' API for PyTorch."""

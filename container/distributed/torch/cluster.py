@@ -1,4 +1,4 @@
-"""The cluster as a PyTorch script sees it: the same for torch_distributed and for one process."""
+"""Define the cluster for PyTorch scripts: the same API for torch_distributed, for Horovod and for one process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOT_MET = (
     "the script connects the ranks itself, use cluster.optimizer(…, check=False)."
 )
 
-#: The file that SageMaker's PyTorch images look for.
+#: The file that SageMaker's PyTorch images load.
 _MODEL_FILE = "model.pth"
 
 _WHY_APART = (
@@ -33,15 +33,15 @@ _WHY_APART = (
 
 
 class TorchCluster(Ranks[Collectives]):
-    """The processes that train together; :func:`container.distributed.init` makes it.
+    """The cluster of processes that train together. :func:`container.distributed.init` creates the cluster.
 
     Args:
-        surroundings: What the environment said.
-        collectives: How the ranks talk.
-        device: This rank's device, a ``torch.device``.
+        surroundings: The cluster as detected from the environment variables.
+        collectives: The collective operations of the ranks.
+        device: This rank's device, as a ``torch.device``.
 
     Attributes:
-        device: This rank's device: its GPU, else the processor.
+        device: This rank's device, which is a GPU, or the CPU if there is no GPU.
     """
 
     def __init__(self, surroundings: Surroundings, collectives: Collectives, device: Any) -> None:
@@ -51,18 +51,18 @@ class TorchCluster(Ranks[Collectives]):
     # --- the model ---
 
     def model(self, model: Any, **options: Any) -> Any:
-        """Bring a module to this rank's device, and let it add up its gradients over the ranks.
+        """Move a module to this rank's device, and prepare the module for averaging its gradients over the ranks.
 
         Args:
             model: A ``torch.nn.Module``. All ranks get rank 0's parameters and buffers.
-            options: Of ``DistributedDataParallel``, such as ``find_unused_parameters``.
+            options: Options of ``DistributedDataParallel``, such as ``find_unused_parameters``.
 
         Returns:
-            The module in a ``DistributedDataParallel``; of one process, and under Horovod, whose optimizer does that,
-            the module itself.
+            The module, wrapped in a ``DistributedDataParallel``. With one process, the module itself. Under Horovod,
+            also the module itself, because Horovod's optimizer averages the gradients.
 
         Raises:
-            TypeError: there are options, and Horovod has none.
+            TypeError: ``options`` are passed under Horovod, which supports no options.
         """
         model = model.to(self.device)
         if isinstance(self.collectives, HorovodCollectives):
@@ -77,17 +77,19 @@ class TorchCluster(Ranks[Collectives]):
         return DistributedDataParallel(model, **options)
 
     def optimizer(self, optimizer: Any, *, check: bool = True) -> Any:
-        """Compare the ranks' weights after some of the optimizer's first steps: 1, 2, 8, 32 and 128.
+        """Prepare an optimizer for the training, and compare the ranks' weights after the optimizer's steps 1, 2, 8, 32
+        and 128.
 
-        Ranks that train apart fail then, in words. Parameters that are sharded over the ranks (FSDP) are not compared.
-        Under ``ElasticHorovod`` the steps are counted from when the ranks last met in ``hvd.elastic.TorchState``.
+        If the weights differ because the ranks train separately, the training fails with an error message that names
+        the likely cause. Parameters that are sharded over the ranks (FSDP) are not compared. Under ``ElasticHorovod``,
+        steps are counted from the last rendezvous in ``hvd.elastic.TorchState``.
 
         Args:
             optimizer: A ``torch.optim.Optimizer``.
-            check: False where ranks are to have weights of their own.
+            check: Whether to compare the weights. Pass False if the ranks should have different weights.
 
         Returns:
-            It; under Horovod its ``DistributedOptimizer``, which averages the gradients.
+            The optimizer. Under Horovod, a ``DistributedOptimizer`` that averages the gradients.
         """
         if isinstance(self.collectives, HorovodCollectives):
             optimizer = self.collectives.optimizer(optimizer)
@@ -101,7 +103,7 @@ class TorchCluster(Ranks[Collectives]):
         return optimizer
 
     def _compare(self, comparing: Comparing) -> bool:
-        """Begin to compare weights, where there are others to compare them with."""
+        """Start to compare the weights if there are several ranks. Return whether there are several ranks."""
         if self.size > 1:
             comparing.begin()
         return self.size > 1
@@ -115,24 +117,24 @@ class TorchCluster(Ranks[Collectives]):
             )
 
     def check_weights(self, model: Any) -> None:
-        """Compare the parameters of all ranks. All must call it.
+        """Compare the parameters of all ranks. All ranks must call this method.
 
         Args:
-            model: A module.
+            model: A ``torch.nn.Module``.
 
         Raises:
-            WeightsDifferError: on every rank, when they differ.
+            WeightsDifferError: on every rank, if the parameters differ.
         """
         Guard(self.collectives).check(_arrays(list(model.parameters())), cause=_WHY_APART)
 
     def scale(self, learning_rate: float) -> float:
-        """Return the learning rate for all ranks together: times their number.
+        """Return the learning rate for all ranks, which is ``learning_rate`` multiplied by the number of ranks.
 
         Args:
-            learning_rate: The rate that suits one process.
+            learning_rate: The learning rate for one process.
 
         Raises:
-            TypeError: it is not a number.
+            TypeError: ``learning_rate`` is not a number.
         """
         if isinstance(learning_rate, bool) or not isinstance(learning_rate, int | float):
             raise TypeError(f"scale() takes a number, got {learning_rate!r}.")
@@ -143,18 +145,21 @@ class TorchCluster(Ranks[Collectives]):
     def loader(
         self, dataset: Any, *, global_batch_size: int, shuffle: bool = False, seed: int = 0, **options: Any
     ) -> TorchLoader:
-        """Return this rank's batches of a dataset: every record once in an epoch, over all ranks.
+        """Return this rank's batches of a dataset. In an epoch, every record is used once by one of the ranks.
 
         Args:
-            dataset: A map-style dataset, the same on every rank.
-            global_batch_size: Records in one step of all ranks together.
-            shuffle: Whether each epoch has an order of its own.
-            seed: For the shuffling.
-            options: More of PyTorch's ``DataLoader``: ``num_workers``, ``collate_fn``, ``pin_memory`` …
+            dataset: A map-style or an iterable dataset. The dataset must have the same records in the same order on
+                every rank.
+            global_batch_size: Number of records in one step of all ranks together.
+            shuffle: Whether to shuffle the records. Each epoch has another order.
+            seed: The seed of the shuffling.
+            options: Options of PyTorch's ``DataLoader``, such as ``num_workers``, ``collate_fn`` and ``pin_memory``.
 
         Raises:
-            TypeError: the dataset cannot be counted, or an option is the loader's own.
-            ValueError: the batch is smaller than the number of ranks, or there are no records.
+            TypeError: the dataset is neither a map-style nor an iterable dataset, or an option may be set only by the
+                loader itself.
+            ValueError: ``global_batch_size`` is smaller than the number of ranks, the dataset has no records, or an
+                option does not work with an iterable dataset.
         """
         return TorchLoader(
             dataset, self.collectives, global_batch_size=global_batch_size, shuffle=shuffle, seed=seed, **options
@@ -164,17 +169,17 @@ class TorchCluster(Ranks[Collectives]):
         return super()._array(value.detach().cpu() if hasattr(value, "detach") else value)
 
     def export(self, model: Any, directory: str | os.PathLike[str] | None = None) -> Path | None:
-        """Write the module's ``state_dict`` to ``model.pth``, on rank 0.
+        """Write the module's ``state_dict`` to the file ``model.pth``. Only rank 0 writes.
 
         Args:
-            model: A module, wrapped or not.
-            directory: The folder; None for ``$SM_MODEL_DIR``.
+            model: A module, which may be wrapped in a ``DistributedDataParallel``.
+            directory: The folder of the file. None for ``$SM_MODEL_DIR``.
 
         Returns:
-            The file; None on other ranks.
+            The path of the file. None on other ranks.
 
         Raises:
-            DistributedError: neither a directory nor SM_MODEL_DIR is given.
+            DistributedError: ``directory`` is None, and SM_MODEL_DIR is not set.
         """
         folder = self._export_folder(directory)
         if folder is None:
@@ -191,14 +196,14 @@ class TorchCluster(Ranks[Collectives]):
 
 
 class Comparing:
-    """Compares the ranks' weights after some of an optimizer's steps.
+    """A comparison of the ranks' weights after some of an optimizer's steps.
 
-    A step of Horovod's optimizer has one of the optimizer within it, for which PyTorch calls the hooks again: steps
-    within steps are not counted.
+    A step of Horovod's optimizer calls a step of the original optimizer, and PyTorch calls the hooks for both steps.
+    Therefore a step within another step is not counted.
 
     Args:
-        collectives: How the ranks talk.
-        parameters: The weights.
+        collectives: The collective operations of the ranks.
+        parameters: The weights, as PyTorch parameters.
     """
 
     def __init__(self, collectives: Collectives, parameters: list[Any]) -> None:
@@ -209,23 +214,26 @@ class Comparing:
         self._have_met = True
 
     def begin(self) -> None:
-        """Count the steps from here on. All ranks call it between the same steps."""
+        """Start to count the steps. All ranks must call this method after the same step."""
         self._guard.start(_arrays(self._parameters))
         self._steps, self._depth, self._have_met = 0, 0, True
 
     def wait_for_meeting(self) -> None:
-        """Refuse steps until :meth:`begin`."""
+        """Raise an error at each step until :meth:`begin` is called."""
         self._have_met = False
 
     def pause(self) -> None:
-        """Count no steps until :meth:`begin`: not all ranks make them."""
+        """Stop counting steps until :meth:`begin` is called.
+
+        The steps in between are not counted, because not all ranks do these steps.
+        """
         self._steps, self._have_met = None, True
 
     def steps(self, *_: Any) -> None:
-        """Take note that a step begins.
+        """Handle the beginning of a step.
 
         Raises:
-            DistributedError: the ranks have not met.
+            DistributedError: the ranks have not had a rendezvous yet.
         """
         self._depth += 1
         if not self._have_met:
@@ -233,7 +241,7 @@ class Comparing:
             raise DistributedError(_NOT_MET)
 
     def stepped(self, *_: Any) -> None:
-        """Count a step; compare the weights if it is one of :data:`STEPS`."""
+        """Count a finished step. Compare the weights if the number of steps is one of :data:`STEPS`."""
         self._depth -= 1
         if self._steps is None or self._depth:
             return
@@ -243,7 +251,7 @@ class Comparing:
 
 
 def unwrapped(model: Any) -> Any:
-    """Return the module within a ``DistributedDataParallel``; any other one as it is."""
+    """Return the module in a ``DistributedDataParallel``. Return any other module unchanged."""
     return model.module if type(model).__name__ == "DistributedDataParallel" else model
 
 
@@ -257,7 +265,7 @@ def _arrays(parameters: list[Any]) -> list[np.ndarray[Any, Any]]:
     found = []
     for parameter in parameters:
         tensor = parameter.detach().cpu()
-        if tensor.dtype == torch.bfloat16:  # numpy has no such numbers; all of them are numbers of 32 bits too
+        if tensor.dtype == torch.bfloat16:  # numpy has no such type; 32-bit floats represent all its values
             tensor = tensor.float()
         found.append(tensor.numpy())
     return found

@@ -1,6 +1,6 @@
-"""Collective operations on arrays and objects, by ``torch.distributed``.
+"""Implement collective operations on arrays and objects with ``torch.distributed``.
 
-Every method is a common act: all ranks must call it, in the same order, with values of the same shapes.
+Every method is a collective operation: all ranks must call it, in the same order, with values of the same shapes.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ Value = TypeVar("Value")
 
 
 class TorchCollectives:
-    """The default process group's.
+    """The collective operations of ``torch.distributed`` in the default process group.
 
     Args:
-        device: Where tensors must be for its backend: NCCL's are on a GPU.
+        device: The device on which the process group's backend needs tensors. NCCL needs a GPU.
     """
 
     def __init__(self, device: Any) -> None:
@@ -31,7 +31,7 @@ class TorchCollectives:
         self.size = int(dist.get_world_size())
 
     def sum_arrays(self, arrays: Sequence[Array]) -> list[Array]:
-        """See :class:`container.distributed.core.collectives.Collectives`."""
+        """Return the sum of each array over the ranks, by ``torch.distributed``."""
         found = []
         for array in arrays:
             tensor = self._tensor(array)
@@ -40,7 +40,10 @@ class TorchCollectives:
         return found
 
     def gather_array(self, array: Array) -> Array:
-        """See :class:`container.distributed.core.collectives.Collectives`."""
+        """Gather an array from every rank by ``torch.distributed``, and return the arrays as one array.
+
+        Shape: (size, *array.shape).
+        """
         import torch
 
         tensor = self._tensor(array)
@@ -49,13 +52,13 @@ class TorchCollectives:
         return np.stack([one.cpu().numpy().reshape(np.shape(array)) for one in every])
 
     def broadcast_object(self, value: Value) -> Value:
-        """See :class:`container.distributed.core.collectives.Collectives`."""
+        """Return rank 0's value on every rank, by ``torch.distributed``."""
         found = [value]
         self._dist.broadcast_object_list(found, src=0, device=self._device)
         return found[0]
 
     def barrier(self) -> None:
-        """See :class:`container.distributed.core.collectives.Collectives`."""
+        """Wait until every rank has called this method."""
         self._dist.barrier()
 
     def _tensor(self, array: Array) -> Any:

@@ -1,4 +1,4 @@
-"""Elastic training by Horovod's ``hvd.elastic``: ranks come and go while the script runs."""
+"""Train with Horovod's ``hvd.elastic`` while ranks join and leave."""
 
 from __future__ import annotations
 
@@ -38,16 +38,17 @@ class ElasticTorchCluster(TorchCluster):
         self._have_states_met()
 
     def model(self, model: Any, **options: Any) -> Any:
-        """Bring a module to this rank's device; ``TorchState`` gives all ranks rank 0's parameters and buffers.
+        """Move a module to this rank's device. ``TorchState`` later sends rank 0's parameters and buffers to all ranks.
 
-        It is no act of all ranks: while one that has come makes its model, the others may be training.
+        The method contains no collective operation, because other ranks may be training while a rank that joins creates
+        its model.
 
         Args:
             model: A ``torch.nn.Module``.
-            options: None.
+            options: Options are not supported under Horovod.
 
         Raises:
-            TypeError: there are options.
+            TypeError: ``options`` are passed.
         """
         self._refuse_options(options)
         return model.to(self.device)
@@ -58,7 +59,9 @@ class ElasticTorchCluster(TorchCluster):
         return True
 
     def _have_states_met(self) -> None:
-        """Have Horovod's states do what is to be done at each meeting of the ranks."""
+        """Extend Horovod's state classes, so that each rendezvous of the ranks also performs the actions of
+        this class.
+        """
         from horovod.torch.elastic import TorchState, state
 
         state.set_handler_registry([(TorchLoader, state.SamplerStateHandler), *state.get_handler_registry()])
@@ -70,11 +73,12 @@ class ElasticTorchCluster(TorchCluster):
             sync(found)
             handlers = list(found._handlers.values())
             for handler in handlers:
-                # Horovod has a new optimizer make a step, to have its state: weight decay changes the weights by that.
+                # Horovod makes a step with a new optimizer, to create its state. With weight decay, this step changes
+                # the weights.
                 if isinstance(handler, state.ModelStateHandler):
                     handler.sync()
             for handler in handlers:
-                handler.save()  # or a rank that has just come would go back to what it has begun with
+                handler.save()  # otherwise a rank that has just joined would restore its initial state
             self.saved = self.broadcast_object(self.saved)
             events.rank = self.rank
             if self._shares_machine:

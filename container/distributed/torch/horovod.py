@@ -1,4 +1,4 @@
-"""Collective operations and optimizers of ``horovod.torch``, for ranks that mpirun has started."""
+"""Implement collective operations and optimizers with ``horovod.torch``, for ranks that mpirun has started."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from container.contract.errors import DistributedError
 Array = np.ndarray[Any, Any]
 Value = TypeVar("Value")
 
-#: Ranks find each other's operations by their names. Horovod's own ones are the type of what a rank passes, or how many
-#: operations it has made, and ranks may differ in both.
+#: Horovod matches the operations of the ranks by name. By default, the name contains the type of the value or the
+#: number of earlier operations, in which ranks may differ.
 _NAME = "fleetfit"
 
 
@@ -21,7 +21,7 @@ def load_horovod() -> Any:
     """Import ``horovod.torch``.
 
     Raises:
-        DistributedError: there is none.
+        DistributedError: ``horovod.torch`` is not installed.
     """
     try:
         import horovod.torch as hvd
@@ -35,10 +35,11 @@ def load_horovod() -> Any:
 
 
 class HorovodCollectives:
-    """Horovod's. See :class:`container.distributed.core.collectives.Collectives`.
+    """The collective operations of Horovod for PyTorch. See
+    :class:`container.distributed.core.collectives.Collectives`.
 
     Raises:
-        DistributedError: there is no Horovod for PyTorch.
+        DistributedError: Horovod is not installed for PyTorch.
     """
 
     def __init__(self) -> None:
@@ -47,16 +48,16 @@ class HorovodCollectives:
 
     @property
     def rank(self) -> int:
-        """See :class:`container.distributed.core.collectives.Collectives`."""
+        """Return this process's rank in Horovod."""
         return int(self._hvd.rank())
 
     @property
     def size(self) -> int:
-        """See :class:`container.distributed.core.collectives.Collectives`."""
+        """Return the number of Horovod's ranks. In elastic jobs, this number can change."""
         return int(self._hvd.size())
 
     def sum_arrays(self, arrays: Sequence[Array]) -> list[Array]:
-        """See :class:`container.distributed.core.collectives.Collectives`."""
+        """Return the sum of each array over the ranks, by Horovod's allreduce."""
         import torch
 
         handles = [
@@ -71,7 +72,9 @@ class HorovodCollectives:
         return [total.reshape(np.shape(array)) for total, array in zip(found, arrays, strict=True)]
 
     def gather_array(self, array: Array) -> Array:
-        """See :class:`container.distributed.core.collectives.Collectives`."""
+        """Gather an array from every rank by Horovod, and return the arrays as one array. Shape: (size,
+        *array.shape).
+        """
         import torch
 
         mine = torch.from_numpy(np.array(array, copy=True, order="C"))[None]
@@ -79,20 +82,22 @@ class HorovodCollectives:
         return found
 
     def broadcast_object(self, value: Value) -> Value:
-        """See :class:`container.distributed.core.collectives.Collectives`."""
+        """Return rank 0's value on every rank, by Horovod's broadcast."""
         found: Value = self._hvd.broadcast_object(value, root_rank=0, name=f"{_NAME}.object")
         return found
 
     def barrier(self) -> None:
-        """See :class:`container.distributed.core.collectives.Collectives`."""
-        # Horovod numbers its own barriers; a rank that joined later counts differently.
+        """Wait until every rank has called this method. The implementation sums an array over the ranks."""
+        # Not Horovod's own barrier: it is numbered, and a rank that joined later has another number.
         self.sum_arrays([np.zeros(1)])
 
     def model(self, model: Any) -> Any:
-        """Give every rank rank 0's parameters and buffers."""
+        """Send rank 0's parameters and buffers of a module to every rank. Return the module."""
         self._hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         return model
 
     def optimizer(self, optimizer: Any) -> Any:
-        """Return the optimizer that averages the gradients over the ranks."""
+        """Return a ``DistributedOptimizer`` that averages the gradients over the ranks before the given optimizer's
+        step.
+        """
         return self._hvd.DistributedOptimizer(optimizer)

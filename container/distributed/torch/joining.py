@@ -1,4 +1,4 @@
-"""Join the cluster that a process was started in, by PyTorch."""
+"""Join the cluster that this process belongs to, in a PyTorch script."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KINDS = (ClusterKind.NONE, ClusterKind.TORCH, ClusterKind.HOROVOD, ClusterKind.
 
 
 def join(timeout: float) -> TorchCluster:
-    """See :func:`container.distributed.init`."""
+    """Join the cluster. See :func:`container.distributed.init`."""
     take_place(_import_torch, load_horovod)
     surroundings = detect(os.environ)
     if surroundings.kind not in _KINDS:
@@ -66,7 +66,7 @@ def _meet(surroundings: Surroundings, device: object, timeout: float) -> TorchCo
     if not dist.is_initialized():
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         try:
-            # A limit for the meeting alone: that of the group would be one for each collective as well.
+            # This limit is for the rendezvous only: a limit of the group would also apply to each collective operation.
             store, rank, size = next(dist.rendezvous("env://", timeout=datetime.timedelta(seconds=timeout)))
             store.set_timeout(datetime.timedelta(seconds=timeout))
             dist.init_process_group(store=dist.PrefixStore("default_pg", store), rank=rank, world_size=size)

@@ -1,4 +1,7 @@
-"""Batches of a dataset for each rank: every record once in an epoch, from wherever a training was."""
+"""Load the batches of a dataset for each rank.
+
+Every record is used once in an epoch. A training can continue at any position in the dataset.
+"""
 
 from __future__ import annotations
 
@@ -17,30 +20,36 @@ if TYPE_CHECKING:
 
 
 class TorchLoader:
-    """Yields this rank's batches; :meth:`container.distributed.torch.cluster.TorchCluster.loader` makes it.
+    """A loader that yields this rank's batches. :meth:`container.distributed.torch.cluster.TorchCluster.loader` creates
+    the loader.
 
-    Iterating goes through what is left of an epoch. Every rank gets as many batches as every other. The records of a
-    step are dealt to the ranks in turn, so that the place of all ranks in the epoch is one number: it is saved with
-    :meth:`state_dict`, and holds for another number of ranks too.
+    An iteration yields the remaining batches of the current epoch. Every rank gets the same number of batches. The
+    records of a step are assigned to the ranks in turn. Therefore one number describes the position of all ranks in the
+    epoch. :meth:`state_dict` contains this number. A training with another number of ranks can also continue at this
+    position.
 
     Args:
-        dataset: A map-style dataset; or an iterable one that gives every rank all records, in the same order.
-        collectives: How many ranks there are, and which one this is.
-        global_batch_size: Records in one step of all ranks.
-        shuffle: Whether each epoch has an order of its own, a function of the seed and the epoch.
-        seed: For the shuffling.
-        options: For PyTorch's ``DataLoader``: ``num_workers``, ``collate_fn``, ``pin_memory`` …
+        dataset: A map-style or an iterable dataset. The dataset must have the same records in the same order on every
+            rank.
+        collectives: The collective operations, which have the number of this rank and the number of ranks.
+        global_batch_size: Number of records in one step of all ranks together.
+        shuffle: Whether to shuffle the records. The order of an epoch depends only on the seed and the epoch.
+        seed: The seed of the shuffling.
+        options: Options of PyTorch's ``DataLoader``, such as ``num_workers``, ``collate_fn`` and ``pin_memory``.
 
     Attributes:
-        epoch: The epoch that comes next, or is under way, from 0.
-        position: Records of it that all ranks together have been given.
-        weight: By what the loss of the last batch, a mean, is to be multiplied, so that the mean of the ranks'
-            gradients is that of the step's records: 1.0 where all ranks have equally many, 0.0 for one that repeats a
-            record since there is none left for it.
+        epoch: The number of the current epoch, from 0. Between two epochs, the number of the next epoch.
+        position: Number of records of the epoch that all ranks together have consumed.
+        weight: Factor by which the script must multiply the loss of the last batch, if the loss is a mean over records.
+            With this factor, the mean of the ranks' gradients equals the gradient of the mean loss over the step's
+            records. The factor is 1.0 if all ranks have the same number of records. The factor is 0.0 for a rank that
+            repeats a record because no record is left for this rank.
 
     Raises:
-        TypeError: the dataset has no length or no items, or an option is the loader's own.
-        ValueError: the batch is smaller than the number of ranks, or there are no records.
+        TypeError: the dataset is neither a map-style nor an iterable dataset, or an option may be set only by the
+            loader itself.
+        ValueError: ``global_batch_size`` is smaller than the number of ranks, the dataset has no records, or an option
+            does not work with an iterable dataset.
     """
 
     def __init__(
@@ -100,10 +109,10 @@ class TorchLoader:
             self._loader = DataLoader(dataset, batch_sampler=_Batches(self), **options)
 
     def __len__(self) -> int:
-        """Return the steps that are left of the epoch.
+        """Return the number of remaining steps in the epoch.
 
         Raises:
-            TypeError: it is a stream, whose end is not known.
+            TypeError: the dataset is an iterable dataset, whose length is not known.
         """
         if self._records is None:
             raise TypeError("a stream has no length")
@@ -130,7 +139,12 @@ class TorchLoader:
             events.emit("metric", name="samples_per_second", value=records / seconds)
 
     def _batches(self) -> Iterator[tuple[Any, int, int]]:
-        """Yield each batch, how many records of it count, and how many all ranks have in this step."""
+        """Yield three values for each step.
+
+        Yields:
+            The batch of this rank, the number of this rank's records without repeated records, and the number of
+            records of all ranks.
+        """
         if self._records is None:
             yield from self._loader
             return
@@ -139,26 +153,29 @@ class TorchLoader:
             yield batch, len(dealing.share(rank, step)), dealing.after(step + 1) - dealing.after(step)
 
     def _stepped(self, durations: Durations, last: float) -> float:
-        """Note that the step of the last batch is over; return when."""
+        """Record that the step of the last batch has ended. Return the current time."""
         now = time.monotonic()
         if self._settled:
             durations.add(now - last, 1)
-        else:  # the first one of all makes what the others find
+        else:  # the first step is not timed, because it includes initialization
             self._settled = True
             events.emit("phase", name="first_step")
         return now
 
     def batches(self) -> Iterator[list[int]]:
-        """Yield the places in the dataset of this rank's records, step by step, from where the epoch is."""
+        """Yield, for each remaining step of the epoch, the indices of this rank's records in the dataset."""
         assert self._records is not None
         dealing, rank, order = self._dealing(self._records), self._collectives.rank, self._order(self._records)
         for step in range(dealing.steps):
-            # Without a record, a repeated one of weight 0: ranks that make fewer steps would let the others wait.
+            # A rank without a record repeats one with weight 0: the other ranks would wait for a rank that makes fewer
+            # steps.
             mine = list(dealing.share(rank, step)) or [dealing.after(step)]
             yield mine if order is None else [order[place] for place in mine]
 
     def dealt(self) -> Iterator[tuple[list[Any], int, int]]:
-        """Yield this rank's records of a stream, step by step from where the epoch is; see :meth:`_batches`."""
+        """Yield, for each remaining step of the epoch, this rank's records of an iterable dataset, and the two numbers
+        of :meth:`_batches`.
+        """
         assert self._stream is not None
         rank, size = self._collectives.rank, self._collectives.size
         if hasattr(self._stream, "resume"):
@@ -171,14 +188,14 @@ class TorchLoader:
             yield mine or step[:1], len(mine), len(step)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where all ranks are in the data."""
+        """Return the position of all ranks in the dataset."""
         return {"epoch": self.epoch, "position": self.position, "seed": self._seed, "records": self._records}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there, with however many ranks there are now.
+        """Continue at a position from :meth:`state_dict`. The number of ranks may have changed.
 
         Raises:
-            ValueError: it is of another dataset.
+            ValueError: the position is of another dataset.
         """
         if state["records"] != self._records:
             raise ValueError(
@@ -196,13 +213,13 @@ class TorchLoader:
         import torch
 
         generator = torch.Generator()
-        generator.manual_seed(hash((self._seed, self.epoch)))  # of numbers, which is the same in every process
+        generator.manual_seed(hash((self._seed, self.epoch)))  # the hash of numbers is the same in every process
         found: list[int] = torch.randperm(records, generator=generator).tolist()
         return found
 
 
 class _Batches:
-    """The loader's part as PyTorch's DataLoader takes it."""
+    """The batches of this rank as lists of indices, for the argument ``batch_sampler`` of PyTorch's DataLoader."""
 
     def __init__(self, loader: TorchLoader) -> None:
         self._loader = loader
@@ -215,17 +232,17 @@ class _Batches:
 
 
 class _Collate:
-    """Makes a batch of a rank's records, as PyTorch's DataLoader would.
+    """A function that creates a batch from a rank's records, as PyTorch's DataLoader does.
 
     Args:
-        collate: The user's function; None for PyTorch's own.
+        collate: The user's ``collate_fn``. None for PyTorch's default function.
     """
 
     def __init__(self, collate: Any) -> None:
         self._collate = collate
 
     def __call__(self, step: tuple[list[Any], int, int]) -> tuple[Any, int, int]:
-        """Return the batch with its counts."""
+        """Return the batch of a step, and the two numbers of :meth:`Loader._batches`."""
         from torch.utils.data import default_collate
 
         records, mine, all_ranks = step
@@ -233,7 +250,7 @@ class _Collate:
 
 
 def _dealt(loader: TorchLoader) -> Any:
-    """Return a stream's steps as PyTorch's DataLoader takes them."""
+    """Return an iterable dataset, for PyTorch's DataLoader, whose elements are the steps of :meth:`Loader.dealt`."""
     from torch.utils.data import IterableDataset
 
     class Dealt(IterableDataset):

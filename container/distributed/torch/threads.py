@@ -1,4 +1,8 @@
-"""A rank's share of its machine's cores: PyTorch's threads spin while they wait, at the cost of other ranks."""
+"""Divide a machine's cores among its ranks.
+
+Without limits, each rank would use as many threads as there are cores. PyTorch's threads use processor time while they
+wait, and would slow down other ranks.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +11,24 @@ import os
 
 from container.system.host_machine import cpu_count
 
-#: Where one is set, the threads are somebody's choice, or OpenMPI has bound the rank to cores of its own.
+#: If one of these variables is set, the user has chosen the threads, or OpenMPI has bound the rank to its own cores.
 _CHOSEN = ("OMP_NUM_THREADS", "OMPI_MCA_orte_bound_at_launch")
 
 
 @functools.cache
 def _own() -> int:
-    """Return how many threads there were before."""
+    """Return the number of threads that PyTorch used before the first call of :func:`divide`."""
     import torch
 
     return int(torch.get_num_threads())
 
 
 def divide(ranks: int) -> None:
-    """Have this process compute with its share of the machine's cores, or with fewer threads if it had fewer.
+    """Limit the number of PyTorch's threads in this process to the number of cores divided by the number of ranks. The
+    number of threads is never increased.
 
     Args:
-        ranks: How many ranks share the machine.
+        ranks: Number of ranks that share the machine.
     """
     import torch
 

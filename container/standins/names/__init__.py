@@ -1,1 +1,1 @@
-"""Each module in this folder, which may be one of ``sys.path``, stands for one of SageMaker's, with its submodules."""
+"""Replace SageMaker's modules: each module in this folder, which may be in ``sys.path``, replaces a module."""

@@ -1,4 +1,4 @@
-"""``sagemaker_containers``, and its ``beta.framework``: ``training_env()``."""
+"""Replace ``sagemaker_containers`` and its ``beta.framework``, for ``training_env()``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from container.standins.environment import Environment as TrainingEnv
 def training_env(
     resource_config: object = None, input_data_config: object = None, hyperparameters: object = None
 ) -> TrainingEnv:
-    """Return what the job tells this process."""
+    """Return the environment of this process's job."""
     return TrainingEnv(resource_config, input_data_config, hyperparameters)
 
 

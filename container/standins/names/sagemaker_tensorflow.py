@@ -1,4 +1,4 @@
-"""``sagemaker_tensorflow``: ``PipeModeDataset``."""
+"""Replace ``sagemaker_tensorflow``, for ``PipeModeDataset``."""
 
 from __future__ import annotations
 

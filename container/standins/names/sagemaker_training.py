@@ -1,4 +1,4 @@
-"""``sagemaker_training``: its ``environment``."""
+"""Replace ``sagemaker_training``, for its ``environment``."""
 
 from __future__ import annotations
 

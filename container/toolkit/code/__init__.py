@@ -1,1 +1,1 @@
-"""The user's code on a host: brought, unpacked, and given what its ``requirements.txt`` asks for."""
+"""Prepare the user's code on a host: download, unpack, and install the packages in ``requirements.txt``."""

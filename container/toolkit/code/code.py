@@ -1,7 +1,7 @@
-"""The user's code on a host: put into ``/opt/ml/code``, and the command that runs its entry point.
+"""Put the user's code into ``/opt/ml/code``, and build the command that runs its entry point.
 
 The rules are those of SageMaker's training toolkit (``_entry_point_type.py``, ``process.py``, ``entry_point.py``),
-as argv lists and without its shell string, so that every argument arrives as it is.
+but with argv lists instead of a shell string, so that every argument arrives unchanged.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Any
 
 from container.system.locations import LocationError, is_s3, local_path
 
-#: How the names of modules' files end.
+#: Suffixes of the files of modules.
 _SUFFIXES = frozenset(importlib.machinery.all_suffixes())
 #: Our own packages.
 _OUR_NAMES = ("container", "estimators", "fleetfit")
 
-#: While this file is there, the code folder holds a part of the code.
+#: While this file exists, the code folder is incomplete.
 _INCOMPLETE = ".fleetfit-incomplete"
-#: How the names of files begin that are about to take another's place.
+#: Prefix of temporary files that will replace others.
 SHARING = ".fleetfit-sharing-"
 
-_SHOWN = 20  # names in an error
+_SHOWN = 20  # maximum number of names in an error message
 _ARCHIVE_ENDINGS = (".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tar.xz", ".zip")
 
 
@@ -36,14 +36,15 @@ class CodeError(ValueError):
 
 
 def materialize(submit_directory: str | None, code_dir: Path, program: str, *, max_bytes: int | None = None) -> None:
-    """Put the user's code into ``code_dir``, unless the program is there already (as in an image that brings it).
+    """Copy the user's code into ``code_dir``, unless the program exists there already (as in an image with its own
+    code).
 
     Args:
-        submit_directory: A folder or a ``.tar.gz``, as an absolute path or a ``file://`` URL; None or empty when the
-            code is there already.
+        submit_directory: A folder or a ``.tar.gz``, as an absolute path, a ``file://`` URL or an S3 URI; None or empty
+            if the code exists already.
         code_dir: The host's ``/opt/ml/code``.
         program: The entry point, see :func:`entry_command`.
-        max_bytes: How much an archive may unpack to; None for the bound of every archive.
+        max_bytes: Maximum size of an archive's unpacked content; None for the limit of all archives.
 
     Raises:
         CodeError: the code is not available, is not safe to unpack, or would hide our own packages.
@@ -71,13 +72,13 @@ def materialize(submit_directory: str | None, code_dir: Path, program: str, *, m
 def entry_command(program: str, code_dir: Path, args: Sequence[str], python: str) -> tuple[str, ...]:
     """Return the command that runs the entry point with ``code_dir`` as the working directory.
 
-    * ``train.sh``: ``/bin/sh ./train.sh``, or itself if its first line names another interpreter;
+    * ``train.sh``: ``/bin/sh ./train.sh``, or the file itself if its first line names another interpreter;
     * ``train.py`` or ``trainer.train`` of a project (``setup.py``, or a ``pyproject.toml`` that builds something), a
       module's dotted name, a folder with ``__main__.py``: ``python -m``;
     * another ``train.py``: ``python train.py``;
     * anything else: an executable.
 
-    Only looks at the folder, changes nothing.
+    This function does not change the folder.
 
     Args:
         program: The entry point, relative to ``code_dir``.
@@ -86,7 +87,7 @@ def entry_command(program: str, code_dir: Path, args: Sequence[str], python: str
         python: The interpreter.
 
     Raises:
-        CodeError: there is no such program; the message lists what there is.
+        CodeError: there is no such program; the message lists the folder's entries.
     """
     name = _relative(program, code_dir)
     path = code_dir / name
@@ -111,9 +112,9 @@ def entry_command(program: str, code_dir: Path, args: Sequence[str], python: str
 
 
 def is_project(code_dir: Path) -> bool:
-    """Return whether the folder is a package to install: SageMaker's toolkit looks for ``setup.py``.
+    """Return whether the folder is a package to install: SageMaker's toolkit checks for ``setup.py``.
 
-    A ``pyproject.toml`` counts if it says how to build or what the project is; many only hold the settings of tools.
+    A ``pyproject.toml`` counts if it describes the build or the project; many contain only the settings of tools.
     """
     if (code_dir / "setup.py").is_file():
         return True
@@ -141,7 +142,7 @@ def _fetch(submit_directory: str, code_dir: Path, max_bytes: int | None) -> None
 
 
 def _fetch_from_s3(uri: str, code_dir: Path) -> None:
-    """Download an archive, as SageMaker's clients upload it, and unpack it."""
+    """Download an archive that SageMaker's clients have uploaded, and unpack it."""
     import tempfile
 
     from container.agent.s3 import client
@@ -168,7 +169,7 @@ def _download(s3: Any, uri: str, target: Path) -> None:
             try:
                 while chunk:
                     chunk = chunk[file.write(chunk) :]
-            except OSError as error:  # no other try helps
+            except OSError as error:  # a retry would not help
                 text = f"it cannot be written to {target.parent}: {error.strerror}"
                 raise SourceError(uri, text, "Make room there.") from None
 
@@ -207,12 +208,12 @@ def _take_file(source: Path, code_dir: Path, max_bytes: int | None = None) -> No
 
 
 def check_names(paths: Iterable[Path]) -> None:
-    """Refuse what a script would import in place of our own packages.
+    """Refuse code that a script would import in place of our own packages.
 
-    A folder without ``__init__.py`` is none: Python takes a package for a name before it takes a mere folder.
+    A folder without ``__init__.py`` is accepted: Python prefers a package to such a folder.
 
     Args:
-        paths: What is to lie at the top of the code.
+        paths: The entries at the top of the code.
 
     Raises:
         CodeError: a package or module has the name of one of ours.
@@ -228,10 +229,10 @@ def check_names(paths: Iterable[Path]) -> None:
 
 
 def unshare(folder: Path) -> bool:
-    """Copy each file that has another name elsewhere: a job that is over shares its code with its record.
+    """Copy each file that has another hard link: the code of a finished job is shared with the job's record.
 
     Returns:
-        Whether there were any.
+        Whether there were such files.
     """
     from container.system.copying import copy_file
 
@@ -240,7 +241,7 @@ def unshare(folder: Path) -> bool:
     for inner, _, names in os.walk(folder):
         for name in names:
             path = Path(inner, name)
-            if name.startswith(SHARING):  # of a process that was killed
+            if name.startswith(SHARING):  # left by a process that was killed
                 path.unlink(missing_ok=True)
                 continue
             status = path.lstat()
@@ -263,7 +264,7 @@ def _empty(folder: Path) -> None:
 
 
 def _make_executable(code_dir: Path, program: str) -> None:
-    """Give a program that is not Python's the executable bit, as the toolkit does."""
+    """Set the executable bit of a program that is not a Python file, as SageMaker's toolkit does."""
     if program.endswith(".py"):
         return
     path = code_dir / _relative(program, code_dir)
@@ -295,7 +296,7 @@ def _module(name: str, code_dir: Path, project: bool) -> str | None:
     Args:
         name: The entry point.
         code_dir: The folder of the code.
-        project: Whether it is a package that gets installed.
+        project: Whether the code is a package that gets installed.
     """
     if name.endswith(".py"):
         module = name[:-3].replace("/", ".")
@@ -311,7 +312,7 @@ def _module(name: str, code_dir: Path, project: bool) -> str | None:
 
 
 def _defines(code_dir: Path, module: str) -> bool:
-    """Return whether the folder, or its ``src`` folder, has the module or a package with ``__main__``."""
+    """Return whether the folder or its ``src`` folder contains the module, or a package with ``__main__``."""
     relative = module.replace(".", "/")
     return any(
         (root / f"{relative}.py").is_file() or (root / relative / "__main__.py").is_file()
@@ -320,7 +321,7 @@ def _defines(code_dir: Path, module: str) -> bool:
 
 
 def _file_command(path: Path, name: str) -> tuple[str, ...]:
-    """Return how to start an executable file: by itself, or by a shell when its first line names none or ``sh``."""
+    """Return the command of an executable file: itself, or a shell if its first line names no interpreter or ``sh``."""
     itself = f"./{name}"
     with open(path, "rb") as file:
         head = file.readline(512)

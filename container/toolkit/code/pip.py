@@ -1,4 +1,4 @@
-"""Runs pip, as a child that ends with us, and makes sense of its errors."""
+"""Run pip as a child process that ends with this process, and explain its errors."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pathlib import Path
 _KEPT_LINES = 400
 _SHOWN_LINES = 20
 
-# Started with -c, since `-m pip` would import modules of the working directory in place of the standard library's.
-# The status goes through a pipe: a supervisor of processes may reap our child before we do.
+# Started with -c, because `-m pip` would import modules from the working directory instead of the standard library. The
+# status is sent through a pipe: a supervisor of processes may wait for our child before we do.
 _RUN = """\
 import sys
 if sys.path[:1] == [""]:
@@ -39,10 +39,10 @@ finally:
 sys.exit(code)
 """
 
-#: Settings that would have pip install somewhere else, or nothing.
+#: Settings that would make pip install to another place, or not at all.
 _ELSEWHERE = ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_REQUIRE_VIRTUALENV", "PIP_DRY_RUN", "PIP_REPORT")
 
-# The first pattern that is found says what was wrong.
+# The first pattern that matches determines the error.
 _REMEDIES = (
     (
         r"No module named '?pip'?(\W|$)",
@@ -87,10 +87,10 @@ _REMEDIES = (
 
 
 class PipError(RuntimeError):
-    """pip failed.
+    """pip has failed.
 
     Attributes:
-        remedy: What was wrong and what to do, if it is a known case.
+        remedy: The cause and the remedy, if the error is a known one.
         said: pip's own error lines.
     """
 
@@ -155,7 +155,7 @@ def lines_of(
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for pip: the user's settings stay, but for those that would install somewhere else."""
+    """Return the environment for pip: the user's settings, except those that make pip install to another place."""
     kept = {name: value for name, value in environ.items() if not name.startswith(("FLEETFIT_", *_ELSEWHERE))}
     return {
         **kept,
@@ -170,7 +170,7 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def remedy(output: str, python: str) -> str | None:
-    """Say what went wrong and what to do about it, or None if it is no known case."""
+    """Return the cause and the remedy of a known error; None for an unknown one."""
     for pattern, text in _REMEDIES:
         if re.search(pattern, output):
             return text.format(python=python)
@@ -178,7 +178,7 @@ def remedy(output: str, python: str) -> str | None:
 
 
 def error_lines(lines: Sequence[str]) -> list[str]:
-    """pip's error from its first ERROR line on, its middle left out if it is long; else the last lines."""
+    """Return pip's error from its first ERROR line on, shortened in the middle; without such a line, the last lines."""
     said = [line.rstrip() for line in lines if line.strip() and "[notice]" not in line]
     start = next((i for i, line in enumerate(said) if line.lstrip().lower().startswith("error")), None)
     block = said[start:] if start is not None else said[-_SHOWN_LINES:]

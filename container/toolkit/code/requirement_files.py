@@ -1,4 +1,4 @@
-"""What a ``requirements.txt`` says, as far as caching and reinstalling from it need to know; pip reads the rest.
+"""Read a ``requirements.txt``, as far as caching and reinstalling its packages require; pip reads the rest.
 
 Format: "Requirements File Format" of pip's documentation.
 """
@@ -25,14 +25,14 @@ _ARCHIVES = (".whl", ".tar.gz", ".zip", ".tgz", ".tar.bz2")
 
 @dataclasses.dataclass(frozen=True)
 class Requirements:
-    """A requirements file and those that it includes.
+    """A requirements file and the files that it includes.
 
     Attributes:
-        contents: Each file's path, as it was named, and content, in the order of reading.
-        options: The lines that hold for the whole run (``--index-url`` …), with local folders as absolute paths.
-        local: Files and folders of this machine that are to be installed.
-        count: How many requirements there are.
-        hashed: Whether they name hashes.
+        contents: Each file's relative path and content, in the order of reading.
+        options: The lines that apply to the whole run (``--index-url`` …), with local folders as absolute paths.
+        local: Files and folders on this machine that are to be installed.
+        count: Number of requirements.
+        hashed: Whether any requirement has a hash.
     """
 
     contents: tuple[tuple[str, bytes], ...]
@@ -48,7 +48,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def branches(wanted: Requirements) -> list[tuple[str, str]]:
-    """Return the git repositories that are named without a commit, each with the branch or tag, or ``HEAD``."""
+    """Return the git repositories that are required without a commit, each with the branch or tag, or ``HEAD``."""
     found = []
     for _, content in wanted.contents:
         for line in _lines(content):
@@ -62,7 +62,7 @@ def branches(wanted: Requirements) -> list[tuple[str, str]]:
 
 
 def dependencies_of(pyproject: Path) -> list[str]:
-    """Return what a ``pyproject.toml`` names as its package's dependencies; nothing where it cannot be read."""
+    """Return the dependencies that a ``pyproject.toml`` names; an empty list if the file cannot be read."""
     name = "tomllib" if sys.version_info >= (3, 11) else "pip._vendor.tomli"
     try:
         content = importlib.import_module(name).loads(pyproject.read_text(encoding="utf-8"))
@@ -77,10 +77,10 @@ def read(file: Path) -> Requirements:
     """Read a requirements file and, once each, the files that it includes.
 
     Args:
-        file: The file; relative paths of local packages start from its folder, where pip is run.
+        file: The file; relative paths of local packages start at its folder, in which pip is run.
 
     Raises:
-        OSError: one of them cannot be read; ``filename`` says which.
+        OSError: a file cannot be read; ``filename`` names the file.
     """
     contents: list[tuple[str, bytes]] = []
     options: list[str] = []
@@ -121,20 +121,20 @@ def _lines(content: bytes) -> list[str]:
 
 
 def _absolute(place: str, folder: str) -> str:
-    """Return a ``--find-links`` value: pip takes it from the requirements file's folder if it exists there.
+    """Return a ``--find-links`` value: an absolute path if the path exists in the requirements file's folder.
 
-    It reads options as a shell does: a path with a space is quoted.
+    pip parses options like a shell: a path with a space is quoted.
     """
     try:
         (name,) = shlex.split(place)
     except ValueError:
-        return place  # pip will say so
+        return place  # pip will report the error
     path = os.path.join(folder, name)
     return shlex.quote(path) if os.path.exists(path) else place
 
 
 def _local(line: str, root: str) -> Path | None:
-    """Return the file or folder that a requirement names, or None for one of an index."""
+    """Return the local file or folder that a requirement names; None for a package from an index."""
     if match := _EDITABLE.match(line):
         line = match[1]
     text = line.partition(";")[0].partition(" --hash")[0].strip().strip("'\"")
@@ -145,7 +145,7 @@ def _local(line: str, root: str) -> Path | None:
         try:
             return local_path(text)
         except LocationError:
-            return None  # pip will say so
+            return None  # pip will report the error
     if "://" in text:
         return None
     text = re.sub(r"\[[^\]]*\]$", "", text.removeprefix("file:"))  # its extras

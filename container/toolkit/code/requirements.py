@@ -1,8 +1,9 @@
-"""A job's ``requirements.txt``, installed once into a cached folder and never into the user's environment.
+"""Install a job's ``requirements.txt`` into a cached folder, once, and never into the user's environment.
 
-What is missing is found by pip's own resolver against the installed environment (``pip install --dry-run``) and
-installed beside it (``--target``), in a folder that goes on ``PYTHONPATH``. The folder is named by everything that it
-depends on, so that jobs and hosts share it and a changed environment gets another.
+pip's own resolver finds the missing packages by comparison with the installed environment (``pip install --dry-run``).
+They are installed into a separate folder (``--target``), which is added to ``PYTHONPATH``. The folder's name is a hash
+of everything that the folder depends on. Therefore jobs and hosts share the folder, and a changed environment gets
+another folder.
 """
 
 from __future__ import annotations
@@ -26,35 +27,35 @@ from container.toolkit.code import requirement_files
 if TYPE_CHECKING:
     from container.toolkit.code.requirement_files import Requirements
 
-#: In every overlay: what it holds. Its times say when the overlay was made and last used.
+#: File in every overlay that describes its content. Its times are those of the overlay's creation and last use.
 MARKER = ".fleetfit-overlay.json"
 
-# What another interpreter is asked.
+# The program with which another interpreter describes itself.
 _DESCRIBE = """\
 import json, os, sys
 print(json.dumps([sys.implementation.cache_tag + " " + os.uname().machine, sys.path]))
 """
 _METADATA = (".dist-info", ".egg-info", ".egg-link")
 
-_FORMAT = 1  # part of the key: raise it when overlays are made differently
-_SHOWN = 8  # packages in a line of progress
-_ASKING_S = 30.0  # for a git repository
-_TRIED_AGAIN_S = 600.0  # a build that has failed: the job's other hosts need not do so
+_FORMAT = 1  # part of the key: increase it when the creation of overlays changes
+_SHOWN = 8  # maximum number of packages in a progress line
+_ASKING_S = 30.0  # time limit for a request to a git repository
+_TRIED_AGAIN_S = 600.0  # a failed build is not repeated for this long, e.g. by the job's other hosts
 _SKIPPED_FOLDERS = frozenset({"__pycache__", ".git", ".venv", ".tox", "build", ".mypy_cache", ".pytest_cache"})
 
 
 class RequirementsError(RuntimeError):
-    """The requirements cannot be installed; the message has the remedy and pip's own words."""
+    """The requirements cannot be installed; the message has the remedy and pip's own error."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Interpreter:
-    """What an overlay depends on of the Python it is for.
+    """The facts about a Python interpreter that an overlay depends on.
 
     Attributes:
-        python: Its path.
-        tag: Its implementation and version, as in ``cpython-311``.
-        installed: The metadata folders of its environment, as in ``numpy-1.26.4.dist-info``.
+        python: Path of the interpreter.
+        tag: Implementation and version of the interpreter, as in ``cpython-311``.
+        installed: The metadata folders in its environment, as in ``numpy-1.26.4.dist-info``.
     """
 
     python: str
@@ -62,7 +63,7 @@ class _Interpreter:
     installed: tuple[str, ...]
 
     def versions(self) -> dict[str, str]:
-        """Installed versions by normalised name."""
+        """Return the installed versions by normalised name."""
         found = {}
         for folder in self.installed:
             stem = folder.rpartition(".")[0]
@@ -72,13 +73,13 @@ class _Interpreter:
 
 
 class Told(Protocol):
-    """Is told of an installation."""
+    """Receive messages about an installation."""
 
     def log(self, line: str) -> None:
-        """Take a line that says what goes on."""
+        """Receive a line about the progress."""
 
     def warn(self, text: str) -> None:
-        """Take a warning for the user."""
+        """Receive a warning for the user."""
 
 
 def overlay(
@@ -90,38 +91,38 @@ def overlay(
     project: Path | None = None,
     timeout: float = 3600.0,
 ) -> Path | None:
-    """Return a folder that has what the requirements ask for and the environment lacks.
+    """Return a folder with the required packages that the environment lacks.
 
-    Several hosts and jobs may ask at once: one installs, the others wait for it. Works in any thread that lasts until
-    this returns.
+    Several hosts and jobs may call this simultaneously: one installs, and the others wait. It may be called in any
+    thread, but the thread must not end before this returns.
 
     Args:
-        requirements: The file; None when there is only a project.
+        requirements: The file; None if there is only a project.
         python: The interpreter of the job's scripts.
-        cache_root: fleetfit's cache; overlays are in ``overlays/`` below it.
-        told: Is told what goes on, unless the answer is cached, and that the project cannot be built.
-        project: A folder with ``setup.py`` or ``pyproject.toml`` that is to be installed as well. One that cannot be
-            built is done without; its dependencies are installed.
-        timeout: How long each run of pip may take, in seconds.
+        cache_root: fleetfit's cache; overlays are in ``overlays/`` in this folder.
+        told: Receives messages, unless the result is cached, and a warning if the project cannot be built.
+        project: A folder with ``setup.py`` or ``pyproject.toml`` that is also to be installed. If it cannot be built,
+            only its dependencies are installed.
+        timeout: Time limit of each run of pip, in seconds.
 
     Returns:
-        The folder, for ``PYTHONPATH``; its ``bin`` folder, if there is one, is for ``PATH``. None when nothing is
+        The folder, for ``PYTHONPATH``; its ``bin`` folder, if it exists, is for ``PATH``. None if no packages are
         missing.
 
     Raises:
-        RequirementsError: they cannot be installed.
+        RequirementsError: the requirements cannot be installed.
     """
     try:
         wanted = requirement_files.read(requirements) if requirements is not None else None
         if project is not None and wanted is not None and _names(wanted, project):
-            project = None  # `-e .`: pip refuses to install one package twice
+            project = None  # `-e .` in the file: pip refuses to install one package twice
         if project is None and (wanted is None or wanted.count == 0):
             return None
         interpreter = _interpreter(python)
         key = _key(wanted, project, interpreter)
         folder = cache_root / "overlays" / key
-        # Without a project that could not be built: for a while only, as it may be buildable by then. It stays where it
-        # is for jobs that run with it.
+        # An overlay without a project that could not be built is used only for a while, because a later build may
+        # succeed. It is not removed, because running jobs may use it.
         unbuilt = folder.with_name(f"{key}-{int(time.time() // _TRIED_AGAIN_S)}")
         for known in (folder, unbuilt):
             if (found := _cached(known, told)) is not _ABSENT:
@@ -131,7 +132,7 @@ def overlay(
             for known in (folder, unbuilt):
                 if (found := _cached(known, told)) is not _ABSENT:
                     return found
-            # Of an installation that was killed, or an overlay that somebody damaged.
+            # Left by an installation that was killed, or an overlay that was damaged.
             for leftover in (*folder.parent.glob(f".{key}.*"), folder, unbuilt):
                 shutil.rmtree(leftover, ignore_errors=True)
             staging = folder.with_name(f".{key}.{os.getpid()}")
@@ -154,19 +155,19 @@ _ABSENT = Path()
 
 
 def _names(wanted: Requirements, project: Path) -> bool:
-    """Return whether requirements name the project themselves."""
+    """Return whether the requirements contain the project itself."""
     return os.path.realpath(project) in map(os.path.realpath, wanted.local)
 
 
 def _cached(folder: Path, told: Told) -> Path | None:
-    """Return the overlay, None if it is known that nothing is missing, or ``_ABSENT``."""
+    """Return the overlay; None if no packages are missing; ``_ABSENT`` if there is no overlay."""
     try:
         with open(folder / MARKER, encoding="utf-8") as file:
             marker = json.load(file)
         packages = marker["packages"]
         for text in marker.get("warnings") or ():
             told.warn(text)
-        os.utime(folder / MARKER)  # for whoever clears the cache of what is no longer used
+        os.utime(folder / MARKER)  # the time of the last use, for clearing the cache
     except (OSError, ValueError, KeyError, TypeError):
         return _ABSENT
     return folder if packages else None
@@ -174,7 +175,7 @@ def _cached(folder: Path, told: Told) -> Path | None:
 
 @contextlib.contextmanager
 def _lock(file: Path, told: Told) -> Iterator[None]:
-    """Hold a lock that the kernel releases however we end."""
+    """Hold a lock that the kernel releases whenever this process ends."""
     with open(file, "w", encoding="utf-8") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -196,9 +197,10 @@ def _key(wanted: Requirements | None, project: Path | None, interpreter: _Interp
 
 
 def _commit(url: str, ref: str) -> str:
-    """Return where a branch or a tag of a git repository is now; empty where that cannot be asked: pip will say why.
+    """Return git's answer for a branch or tag of a repository, with its current commit; "" after an error, which pip
+    reports.
 
-    An overlay of a branch that has moved since is not that of what the branch is now.
+    When a branch moves to another commit, an overlay of its earlier commit is therefore no longer used.
     """
     import subprocess
 
@@ -212,7 +214,7 @@ def _commit(url: str, ref: str) -> str:
 
 
 def _tree_digest(path: Path) -> list[tuple[str, str]]:
-    """Return the contents of a file, or of a folder's files."""
+    """Return the name and digest of a file, or of each file in a folder."""
     if path.is_file():
         return [(path.name, _file_digest(path))]
     found = []
@@ -236,12 +238,12 @@ def _file_digest(path: str | Path) -> str:
 
 
 def _interpreter(python: str) -> _Interpreter:
-    """Look at an interpreter's environment; without starting it if it is the one that runs this."""
+    """Return the facts about an interpreter's environment; start the interpreter only if it is not the current one."""
     python = os.path.abspath(shutil.which(python) or python)
     if python == os.path.abspath(sys.executable):
         import site
 
-        # The toolkit runs isolated; scripts do not.
+        # The toolkit runs in isolated mode; scripts do not.
         path = [*sys.path, site.getusersitepackages(), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
         tag = f"{sys.implementation.cache_tag} {os.uname().machine}"
     else:
@@ -254,22 +256,22 @@ def _interpreter(python: str) -> _Interpreter:
             raise RequirementsError(f"{python} does not run: {said.stderr.strip() or said.returncode}.") from None
     installed: set[str] = set()
     for folder in path:
-        with contextlib.suppress(OSError):  # paths may name archives, or nothing
+        with contextlib.suppress(OSError):  # paths may be archives, or may not exist
             installed.update(name for name in os.listdir(folder) if name.endswith(_METADATA))
     return _Interpreter(python, tag, tuple(sorted(installed)))
 
 
 class _Installation:
-    """One run: find what is missing, install it into ``staging/overlay``.
+    """One installation: find the missing packages, and install them into ``staging/overlay``.
 
     Args:
         requirements: The file, or None.
-        wanted: What it says.
+        wanted: The content of the file, or None.
         project: A folder to install, or None.
-        interpreter: What it is for.
-        staging: A folder to work in.
-        told: Is told what goes on.
-        timeout: How long each run of pip may take, in seconds.
+        interpreter: The interpreter to install for.
+        staging: A folder for temporary files.
+        told: Receives messages about the progress.
+        timeout: Time limit of each run of pip, in seconds.
     """
 
     def __init__(
@@ -294,7 +296,7 @@ class _Installation:
         self.warnings: list[str] = []
 
     def run(self) -> None:
-        """Make ``staging/overlay``, with its marker."""
+        """Create ``staging/overlay``, with its marker."""
         began = time.monotonic()
         target = self._staging / "overlay"
         target.mkdir(parents=True, mode=0o700)
@@ -320,7 +322,7 @@ class _Installation:
         (target / MARKER).write_text(json.dumps(marker), encoding="utf-8")
 
     def _missing(self) -> list[dict[str, Any]]:
-        """Return what pip would install."""
+        """Return the packages that pip would install, from pip's report."""
         report = self._staging / "report.json"
         arguments = ["install", "--dry-run", "--report", str(report)]
         if self._requirements is not None:
@@ -332,14 +334,14 @@ class _Installation:
                 if re.search(r"the disk is full|did not end within", str(error)):
                     raise
                 arguments += self._without_project(self._project, error)
-        if arguments[-1] == str(report):  # there is nothing to ask for
+        if arguments[-1] == str(report):  # no requirements are left
             return []
         self._pip(*arguments)
         content = json.loads(report.read_text(encoding="utf-8"))
         return sorted(content["install"], key=lambda item: str(item["metadata"]["name"]).lower())
 
     def _build(self) -> Path:
-        """Build the project's wheel from a copy: building writes into the folder."""
+        """Build the project's wheel from a copy, because building writes into the folder."""
         from container.system.copying import copy_tree
 
         assert self._project is not None
@@ -352,7 +354,9 @@ class _Installation:
         return next(wheels.glob("*.whl"))
 
     def _without_project(self, project: Path, error: RequirementsError) -> list[str]:
-        """Return what a project needs that cannot be built; the script runs from its folder as it is."""
+        """Return the dependencies of a project that cannot be built, and add a warning; the script then runs from the
+        folder.
+        """
         needed = requirement_files.dependencies_of(project / "pyproject.toml")
         got = "its dependencies are installed" if needed else "its dependencies must be in a requirements.txt"
         _, _, output = str(error).partition("lines of output]\n")
@@ -366,7 +370,7 @@ class _Installation:
         return needed
 
     def _can_build_here(self) -> bool:
-        """Whether a plain ``setup.py`` builds with the setuptools that is there, so that nothing is downloaded."""
+        """Return whether a plain ``setup.py`` can be built with the installed setuptools, without any download."""
         assert self._project is not None
         pyproject = self._project / "pyproject.toml"
         if pyproject.is_file() and "[build-system]" in pyproject.read_text(encoding="utf-8", errors="replace"):
@@ -400,7 +404,7 @@ class _Installation:
 
 
 def _pin(item: dict[str, Any], *, hashed: bool) -> str:
-    """The requirement for exactly what an item of pip's report is.
+    """Return the requirement for exactly the package in an item of pip's report.
 
     Source: "Installation Report" of pip's documentation and PEP 610 (direct_url.json).
     """
@@ -423,5 +427,5 @@ def _pin(item: dict[str, Any], *, hashed: bool) -> str:
 
 
 def _normal(name: str) -> str:
-    """Return a package's name as PEP 503 normalises it."""
+    """Return a package's name, normalised as in PEP 503."""
     return re.sub(r"[-_.]+", "-", name).lower()

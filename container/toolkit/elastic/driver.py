@@ -1,25 +1,25 @@
-"""``python -m container elastic``: Horovod's elastic driver and rendezvous, beside the job's supervisor.
+"""Run Horovod's elastic driver and rendezvous beside the job's supervisor (``python -m container elastic``).
 
-Its standard input is a connection to the supervisor, and the driver ends with it. The supervisor says ``workers``
-(those that are there, oldest first), ``ended`` (a worker and its exit code), ``stop``. The driver says ``listening``
-(once), ``start`` (a worker, its environment, rank and size), ``end`` (a worker that has no place any more),
-``membership`` (the workers in rank order), ``waiting`` (for enough workers), ``enough``, ``too_few`` (it has waited in
-vain) and ``finished``. What Horovod logs goes to standard error.
+The driver's standard input is a connection to the supervisor, and the driver ends with this connection. The supervisor
+sends ``workers`` (the current workers, the oldest first), ``ended`` (a worker and its exit code) and ``stop``. The
+driver sends ``listening`` (once), ``start`` (a worker, its environment, rank and size), ``end`` (a worker that has no
+rank any more), ``membership`` (the workers in rank order), ``waiting`` (for enough workers), ``enough``, ``too_few``
+(the wait has timed out) and ``finished``. Horovod's log goes to standard error.
 
-Horovod's classes do the work (``horovod.runner.elastic``, ``horovod.runner.http.http_server``, version 0.28). What is
-different here, and why:
+Horovod's classes do the work (``horovod.runner.elastic``, ``horovod.runner.http.http_server``, version 0.28). The
+differences, and their reasons:
 
-* the membership changes by event, not by a poll each second;
-* two changes within one second are two changes (Horovod stamps them with whole seconds, and workers drop the second);
-* with too few workers those that are left meet at once as well, and wait there, as in Horovod; the supervisor is told
-  when they have waited in vain;
-* workers always meet anew in full: after a removal alone Horovod lets the old ones skip that, and one that joins
-  meanwhile would wait for them for ever (horovod#3494);
-* a change that comes before the first worker can be told is told when it can, and again until the workers have met:
-  one that is told of it while it meets the others about an earlier change forgets it (``State.on_reset``);
-* the rendezvous listens on the address that it is given, and does not unpickle what workers send;
-* it says "gone" to those that meet when one of them has ended, so that they need not wait for it. Our Horovod then
-  gives up that meeting and asks for its next ranks (:mod:`estimators.provision.patches`).
+* the membership changes by an event, not by polling every second;
+* two changes within one second are two changes (Horovod's time stamps are whole seconds, so workers drop the second);
+* with too few workers, the remaining ones go to the rendezvous at once, and wait there, as in Horovod; the supervisor
+  is told when this wait has timed out;
+* every change leads to a complete rendezvous: after a removal alone, Horovod lets the old workers skip the rendezvous,
+  and a worker that joins meanwhile would wait for them forever (horovod#3494);
+* a change that occurs before the first worker can be notified is sent later, and repeated until the rendezvous: a
+  worker that is notified during the rendezvous for an earlier change forgets the notice (``State.on_reset``);
+* the rendezvous listens on the given address only, and does not unpickle data from workers;
+* the rendezvous answers "gone" to its workers when one of them has ended, so that they do not wait for it. Our Horovod
+  then aborts that rendezvous and requests its next ranks (:mod:`estimators.provision.patches`).
 """
 
 from __future__ import annotations
@@ -49,37 +49,37 @@ from horovod.runner.http.http_server import RendezvousHTTPServer, RendezvousServ
 from container.contract import variables
 from container.system.connection import BlockingConnection
 
-#: How long the workers may take to act on a change, until they are told again, in seconds.
+#: Time between two notices to the workers about the same change, in seconds.
 _TELL_AGAIN = 1.0
 
 
 class ReportedWorkers(HostDiscovery):
-    """What the supervisor last said: the workers that are there, each a host with one slot."""
+    """The workers that the supervisor has last reported as available, each as a host with one slot."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._workers: tuple[str, ...] = ()
 
     def set(self, workers: list[str]) -> None:
-        """Take a new list."""
+        """Replace the list of workers."""
         with self._lock:
             self._workers = tuple(workers)
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
-        """Return worker -> 1, in the supervisor's order; see Horovod."""
+        """Return worker -> 1, in the supervisor's order; Horovod's driver calls this."""
         with self._lock:
             return dict.fromkeys(self._workers, 1)
 
 
 class Rendezvous(RendezvousServer):
-    """Horovod's, on one address instead of all."""
+    """Horovod's rendezvous, on one address instead of all."""
 
     def __init__(self, address: str) -> None:
         super().__init__()
         self._address = address
 
     def start(self, handler_cls: Any) -> int:
-        """See Horovod."""
+        """Start the server and return its port; Horovod's driver calls this."""
         self._httpd = RendezvousHTTPServer((self._address, 0), handler_cls, self._verbose)
         self._httpd.daemon_threads = True
         self._listen_thread = threading.Thread(target=self._httpd.serve_forever, args=(0.05,), daemon=True)
@@ -88,16 +88,16 @@ class Rendezvous(RendezvousServer):
 
 
 class HorovodDriver(ElasticDriver):
-    """Horovod's, told of changes by event.
+    """Horovod's driver, which is notified of changes by an event.
 
     Args:
-        rendezvous: Where workers meet.
-        fleet: The workers that are there.
-        least: The workers below which it waits.
-        most: The workers above which it does not grow.
-        timeout: How long it waits, in seconds.
-        reset_limit: How often they may meet anew.
-        send: Tells the supervisor.
+        rendezvous: The rendezvous of the workers.
+        fleet: The available workers.
+        least: Minimum number of workers; with fewer, the driver waits.
+        most: Maximum number of workers.
+        timeout: How long the driver waits for enough workers, in seconds.
+        reset_limit: Maximum number of repeated rendezvous; None for no limit.
+        send: Sends a message to the supervisor.
     """
 
     def __init__(
@@ -113,18 +113,18 @@ class HorovodDriver(ElasticDriver):
     ) -> None:
         self._changed = threading.Event()
         self._send = send
-        self._told = 0  # the stamp of the last change that workers were told of
-        self._pending = False  # whether they have been told and have not met since
+        self._told = 0  # time stamp of the last change that workers were notified of
+        self._pending = False  # whether the workers have been notified, and no rendezvous has followed yet
         self._generation = -1
         self.error = ""
         super().__init__(rendezvous, fleet, least, most, timeout=max(1, round(timeout)), reset_limit=reset_limit)
 
     def changed(self) -> None:
-        """The fleet is another."""
+        """Notify the driver that the available workers have changed."""
         self._changed.set()
 
     def stop(self, error_message: str | None = None) -> None:
-        """See Horovod."""
+        """Stop the driver, as Horovod's method does."""
         self.error = self.error or (error_message or "")
         self._shutdown.set()
         self._changed.set()
@@ -132,7 +132,9 @@ class HorovodDriver(ElasticDriver):
             self._wait_hosts_cond.notify_all()
 
     def wait_for_available_slots(self, min_num_proc: int, min_hosts: int = 1) -> Any:
-        """See Horovod. That it waited in vain is said at once, while those that wait with it are still there."""
+        """Wait for enough workers, as Horovod's method does; report a timeout at once, while the waiting workers still
+        exist.
+        """
         self._send("waiting")
         try:
             found = super().wait_for_available_slots(min_num_proc, min_hosts)
@@ -155,14 +157,14 @@ class HorovodDriver(ElasticDriver):
             self._changed.clear()
 
     def _get_host_assignments(self, current_hosts: Any) -> Any:
-        # Oldest first: the first one has the training's state, which the others take. The order is that of the same
-        # answer as the workers, since another answer may come at any time.
+        # Oldest first: the first worker has the training's state, which the others copy. Order and workers must come
+        # from the same call of update_available_hosts(), because the next call may return another result.
         order = [worker for worker in current_hosts.host_slots if worker in current_hosts.available_hosts]
         return super()._get_host_assignments(DiscoveredHosts(current_hosts.host_slots, order))
 
     def _notify_workers_host_changes(self, current_hosts: Any, update_res: Any) -> None:
         self._pending = False
-        following: Any = {}  # with too few, those that are left stop, and wait for others where they meet
+        following: Any = {}  # with too few workers, the remaining ones stop, and wait for others at the rendezvous
         if current_hosts.count_available_slots() >= self._min_num_proc:
             following, _ = self._get_host_assignments(current_hosts)
         first = self.get_coordinator_info()
@@ -173,11 +175,11 @@ class HorovodDriver(ElasticDriver):
         self._told = max(self._told + 1, int(time.time()))
         try:
             client.notify_hosts_updated(self._told, HostUpdateResult.mixed)
-        except Exception as error:  # noqa: BLE001 - that worker is gone, which brings the others together as well
+        except Exception as error:  # noqa: BLE001 - that worker has ended, which also leads to a rendezvous
             logging.info("%s could not be told of a change: %s", first.hostname, error)
 
     def register_worker_server(self, host: str, slot: int, addresses: Any, secret_key: bytes) -> None:
-        """See Horovod."""
+        """Register a worker's address, as Horovod's method does, and notify the first worker of a pending change."""
         super().register_worker_server(host, slot, addresses, secret_key)
         first = self.get_coordinator_info()
         if first is not None and first.hostname == host:
@@ -203,7 +205,7 @@ class HorovodDriver(ElasticDriver):
         return [slot.hostname for slot in list(self._rank_assignments.values())]
 
     def resume(self) -> None:
-        """See Horovod."""
+        """Resume after a change, as Horovod's method does, and record an error."""
         try:
             super().resume()
         except Exception as error:
@@ -212,11 +214,11 @@ class HorovodDriver(ElasticDriver):
 
 
 class Workers:
-    """The workers as Horovod's threads wait for them.
+    """The workers, as Horovod's threads wait for them.
 
     Args:
-        environment: What all of them get.
-        send: Tells the supervisor.
+        environment: The environment of all workers.
+        send: Sends a message to the supervisor.
     """
 
     def __init__(self, environment: dict[str, str], send: Any) -> None:
@@ -226,7 +228,7 @@ class Workers:
         self._codes: dict[str, int] = {}
 
     def ended(self, worker: str, code: int) -> None:
-        """A worker has ended."""
+        """Record that a worker has ended."""
         with self._changed:
             self._codes[worker] = code
             self._changed.notify_all()
@@ -237,10 +239,10 @@ class Workers:
             return any(member in self._codes for member in members)
 
     def run(self, slot_info: Any, events: list[threading.Event]) -> tuple[int, float]:
-        """Have a worker started, and wait for its end; called in a thread of its own.
+        """Request the start of a worker, and wait until it ends; called in a separate thread.
 
         Returns:
-            Its exit code, and when it ended, in seconds since the epoch.
+            The worker's exit code, and the time of its end, in seconds since the epoch.
         """
         worker = slot_info.hostname
         environment = {**self._environment, **create_slot_env_vars(slot_info)}
@@ -251,12 +253,12 @@ class Workers:
                 if not asked and any(event.is_set() for event in events):
                     asked = True
                     self._send("end", worker=worker)
-                self._changed.wait(1.0)  # Horovod's events cannot be waited for together with ours
+                self._changed.wait(1.0)  # Horovod's events and ours cannot be waited for together
             return self._codes[worker], time.time()
 
 
 def handler(driver: HorovodDriver, workers: Workers) -> Any:
-    """Return the rendezvous' request handler: Horovod's, but for what it would unpickle and whom it would let wait."""
+    """Return the rendezvous' request handler: Horovod's, but without unpickling and waits for ended workers."""
 
     class RendezvousHandler(create_rendezvous_handler(driver)):  # type: ignore[misc]
         def do_GET(self) -> None:
@@ -286,7 +288,7 @@ def load_plain(data: bytes) -> Any:
     """Unpickle numbers, texts, and collections of them.
 
     Raises:
-        pickle.UnpicklingError: it holds anything else.
+        pickle.UnpicklingError: the data contains anything else.
     """
     return _PlainUnpickler(io.BytesIO(data)).load()
 
@@ -300,7 +302,7 @@ class _Supervisor:
         self.receive = self._connection.receive
 
     def send(self, operation: str, **values: Any) -> None:
-        """Send a message; a supervisor that is gone is noticed by the connection's end."""
+        """Send a message; if the supervisor has ended, the end of the connection shows it."""
         with self._lock, contextlib.suppress(OSError):
             self._connection.send({"op": operation, **values})
 
@@ -332,7 +334,7 @@ def main(argv: list[str]) -> int:
         reset_limit=arguments.reset_limit,
         send=supervisor.send,
     )
-    environment: dict[str, str] = {}  # which names the port
+    environment: dict[str, str] = {}  # filled below, because it contains the port
     workers = Workers(environment, supervisor.send)
     port = rendezvous.start(handler(driver, workers))
     environment.update(_environment(arguments, port))
@@ -342,7 +344,7 @@ def main(argv: list[str]) -> int:
         try:
             driver.start(arguments.initial, workers.run)
             driver.get_results()
-        except Exception as error:  # noqa: BLE001 - said to the supervisor, which ends the job
+        except Exception as error:  # noqa: BLE001 - reported to the supervisor, which ends the job
             driver.error = driver.error or str(error)
         finally:
             supervisor.send("finished", error=driver.error)
@@ -360,7 +362,7 @@ def main(argv: list[str]) -> int:
 
 
 def _environment(arguments: argparse.Namespace, port: int) -> dict[str, str]:
-    """What Horovod's C++ core reads, as ``horovod/runner/gloo_run.py`` sets it."""
+    """Return the variables that Horovod's C++ core reads, as ``horovod/runner/gloo_run.py`` sets them."""
     return {
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": arguments.address,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
@@ -369,6 +371,7 @@ def _environment(arguments: argparse.Namespace, port: int) -> dict[str, str]:
         "HOROVOD_GLOO_IFACE": arguments.interface,
         "HOROVOD_ELASTIC": "1",
         variables.ELASTIC_PLANNED: str(arguments.planned),
-        # How long those who meet wait for one that has died on its way. Warm workers have imported everything by then.
+        # How long the rendezvous waits for a worker that has died. Warm workers have already imported everything by
+        # then.
         "HOROVOD_GLOO_TIMEOUT_SECONDS": "30" if arguments.warm else str(max(30, round(arguments.timeout))),
     }

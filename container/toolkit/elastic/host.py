@@ -1,10 +1,11 @@
-"""A host's share of an elastic job: it starts workers when the supervisor says so, and tells how they end.
+"""Run a host's share of an elastic job: start workers when the supervisor requests it, and report how they end.
 
-Unlike :class:`container.toolkit.host.HostRuntime` it knows no other hosts: they come and go, and the supervisor alone
-decides what that means for the job. The lifeline brings ``prepare`` (start a worker, which waits for its place),
-``place`` (its environment), ``end_worker``, ``signal`` (to a worker), ``dump`` (say where the workers are), ``finish``
-(the job is complete), beside what every host is told. It says by events: ``host_ready``, ``worker_ready``,
-``worker_ended``, ``progress`` (a worker makes some) and ``stacks``.
+Unlike :class:`container.toolkit.host.HostRuntime`, this runtime does not know other hosts: hosts join and leave, and
+only the supervisor decides what that means for the job. In addition to the messages for every host, the lifeline
+carries ``prepare`` (start a worker, which waits for its rank), ``place`` (the worker's environment), ``end_worker``,
+``signal`` (to a worker), ``dump`` (report where the workers are) and ``finish`` (the job is complete). The runtime
+reports the events ``host_ready``, ``worker_ready``, ``worker_ended``, ``progress`` (a worker makes progress) and
+``stacks``.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ if TYPE_CHECKING:
     from container.toolkit.train import Preparation
 
 
-#: How long a worker may take to end after SIGTERM when it has no place any more, in seconds.
+#: How long a worker without a rank may take to end after SIGTERM, in seconds.
 _END_GRACE = 0.5
 
 
 class ElasticRuntime(Runtime):
-    """Runs one host's share of an elastic job; what :class:`container.toolkit.host.HostRuntime` is to the others.
+    """Run one host's share of an elastic job, as :class:`container.toolkit.host.HostRuntime` does for other jobs.
 
     Args:
-        loop: The loop that drives everything.
-        output: Where lines and events go.
+        loop: The event loop.
+        output: Receives lines and events.
         environment: The job as this host sees it.
-        settings: What the backend decided.
+        settings: The backend's settings.
     """
 
     def __init__(self, loop: SelectorLoop, output: Output, environment: Environment, settings: HostSettings) -> None:
@@ -51,15 +52,15 @@ class ElasticRuntime(Runtime):
         self._workers: dict[str, str] = {}  # process -> worker
         self._stopping = False
 
-    # --- what the toolkit's main program calls ---
+    # --- methods that the toolkit's main program calls ---
 
     def connect(self) -> None:
-        """Connect to nobody: the supervisor's messages come on the lifeline."""
+        """Close the control socket: there are no other hosts to connect to, and the supervisor uses the lifeline."""
         if self._settings.control_fd is not None:
             os.close(self._settings.control_fd)
 
     def ready(self, preparation: Preparation, gang: Gang, ports: tuple[int, ...]) -> None:
-        """This host's code is in place; see :meth:`Runtime.ready`."""
+        """Report that this host is ready to start workers; see :meth:`Runtime.ready`."""
         self._gang = gang
         members = Membership.of([self._host])
         self._command = preparation.plan(members).host(self._host).processes[0].argv
@@ -75,15 +76,15 @@ class ElasticRuntime(Runtime):
         self.tell(kind, **values)
 
     def _where(self, ports: tuple[int, ...]) -> dict[str, Any]:
-        """Return what the supervisor needs to know of this host beside that it is there."""
+        """Return further facts about this host for the supervisor."""
         return {}
 
     def fail(self, failure: Failure) -> None:
-        """This host cannot take part."""
+        """Stop this host's processes and report a failure."""
         self._end_as(Outcome(failure=failure))
 
     def stop(self) -> None:
-        """SIGTERM to the workers, with time to save; a second one ends them at once."""
+        """Send SIGTERM to the workers, with time to save; at a second call, end at once."""
         if self._stopping or self._gang is None:
             self.end_now()
             return
@@ -93,16 +94,16 @@ class ElasticRuntime(Runtime):
         self._check_stopped()
 
     def end_now(self) -> None:
-        """End without any grace."""
+        """Stop this host's processes without a grace period."""
         self._end_as(Outcome(stopped=True), grace=0.0)
 
     def abandoned(self) -> None:
-        """The supervisor is gone."""
+        """Stop this host's processes, because the supervisor has ended."""
         self._end_as(
             Outcome(failure=Failure(cause=Cause.HOST_LOST, message="the job's supervisor is gone.", host=self._host))
         )
 
-    # --- what the supervisor says ---
+    # --- messages of the supervisor ---
 
     def _instructed(self, message: Message) -> None:
         operation = message["op"]
@@ -129,7 +130,9 @@ class ElasticRuntime(Runtime):
         self._launch(name, slot, slots, "ready" if warm else "wait")
 
     def _launch(self, name: str, slot: int, slots: int, place: str) -> None:
-        """Start a process, which gets its place later: before its script begins ("wait"), or when it asks for it."""
+        """Start a process, which gets its rank later: before its script starts ("wait"), or when the script requests
+        it.
+        """
         assert self._gang is not None
         plan = ProcessPlan(
             name=name,
@@ -173,7 +176,7 @@ class ElasticRuntime(Runtime):
     def on_event(self, member: ClusterProcess, values: dict[str, Any]) -> None:
         if values.get("kind") == "worker_ready":
             values = {**values, "data": {"worker": self._workers.get(member.name)}}
-        rank = values.get("rank")  # which only the script knows: it changes
+        rank = values.get("rank")  # only the script knows the rank, because the rank changes
         self._pass_on(values, rank=rank if isinstance(rank, int) else None)
 
     def on_ended(self, member: ClusterProcess) -> None:
@@ -201,7 +204,7 @@ class ElasticRuntime(Runtime):
             self._check_stopped()
 
     def _more_of_end(self, member: ClusterProcess) -> dict[str, Any]:
-        """Return what else is told of a worker's end."""
+        """Return further facts about a worker's end."""
         return {}
 
     def _check_stopped(self) -> None:

@@ -1,7 +1,8 @@
-"""A host's share of an elastic job whose workers start again, with other ranks, whenever hosts come or go.
+"""Run a host's share of an elastic job whose workers restart, with other ranks, whenever hosts join or leave.
 
-The script is not started before the worker has its place. What :class:`container.toolkit.elastic.host.ElasticRuntime`
-does, and ``restart``: a worker's process ends, and another one waits for its next place under the same name.
+The script is started only when the worker has its rank. In addition to the messages of
+:class:`container.toolkit.elastic.host.ElasticRuntime`, there is ``restart``: a worker's process ends, and another
+process waits for its next rank under the same name.
 """
 
 from __future__ import annotations
@@ -25,17 +26,19 @@ if TYPE_CHECKING:
 
 
 class RestartingRuntime(ElasticRuntime):
-    """Runs one host's share; see :class:`ElasticRuntime`."""
+    """Run one host's share of such a job; see :class:`ElasticRuntime`."""
 
     def __init__(self, loop: SelectorLoop, output: Output, environment: Environment, settings: HostSettings) -> None:
         super().__init__(loop, output, environment, settings)
-        self._restarting: dict[int, str] = {}  # id of a member that is to end -> its worker
+        self._restarting: dict[int, str] = {}  # id of a member that must end -> its worker
         self._slots = 1
         self._imported = False
         self._unready: list[str] = []  # workers that wait for their importer
 
     def ready(self, preparation: Preparation, gang: Gang, ports: tuple[int, ...]) -> None:
-        """See :class:`ElasticRuntime`. Workers are ready when what imports for them has done so."""
+        """Report that this host is ready (see :class:`ElasticRuntime`). Workers are ready when their importer has
+        finished.
+        """
         self._imported = gang.importer is None
         super().ready(preparation, gang, ports)
 
@@ -78,7 +81,7 @@ class RestartingRuntime(ElasticRuntime):
             member.told = True
             if member.wrapper is not None:
                 gang.signal(member, signal.SIGTERM)
-            elif member.wrapper_pid is not None:  # it has not come up, and has nothing to save
+            elif member.wrapper_pid is not None:  # the process has not connected yet, and has nothing to save
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(member.wrapper_pid, signal.SIGKILL)
         self._loop.call_later(float(message["grace"]), lambda: gang.signal(member, signal.SIGKILL))

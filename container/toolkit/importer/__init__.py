@@ -1,1 +1,1 @@
-"""One import for all ranks of a host: what is imported, and how a rank is forked from who has imported it."""
+"""Import packages once for all ranks of a host: read the imports of a script, and fork ranks from the importer."""

@@ -1,4 +1,4 @@
-"""The program of an importer; see ``server.py``. In a fork that runs a script, this is the frame below its first."""
+"""Run an importer (see ``server.py``); in a fork that runs a script, its frame is below the script's first."""
 
 import os
 import sys

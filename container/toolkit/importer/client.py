@@ -1,4 +1,4 @@
-"""The host's importer, as a rank wrapper asks it for a process."""
+"""Request a process from the host's importer, in a rank wrapper."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Forked:
     """A process that the importer has forked for this wrapper.
 
     Attributes:
-        pid: Its pid.
-        importer_gone: Whether it has ended with the importer.
+        pid: The pid of the process.
+        importer_gone: Whether the process ended because the importer ended.
     """
 
     def __init__(self, connection: BlockingConnection, pid: int) -> None:
@@ -29,11 +29,11 @@ class Forked:
         self.importer_gone = False
 
     def wait(self) -> tuple[int, int]:
-        """Return how it has ended, as a wait status, and its peak memory in KiB."""
+        """Wait for the end of the process; return its wait status, and its peak memory in KiB."""
         answer = None
         with contextlib.suppress(OSError):
             answer = self._connection.receive()
-        self.importer_gone = answer is None  # it was killed, and its death killed the rank
+        self.importer_gone = answer is None  # the importer was killed, which also killed the rank
         return (int(answer["status"]), int(answer["max_rss_kb"])) if answer else (signal.SIGKILL, 0)
 
 
@@ -45,18 +45,18 @@ def fork(
     path: str,
     readable: Callable[[BlockingConnection], bool],
 ) -> Forked | None:
-    """Have this host's importer fork the rank, once it has imported.
+    """Request a fork for the rank from this host's importer, after the importer has finished importing.
 
     Args:
         command: The rank's command.
-        env: Its environment.
-        descriptors: For its output, for its events, and perhaps for its place.
+        env: The rank's environment.
+        descriptors: Descriptors for the rank's output, for its events, and optionally for its place.
         path: The importer's socket.
-        readable: Waits until there is something to read on the connection; false to wait no longer.
+        readable: Waits until the connection can be read; returns False to stop waiting.
 
     Returns:
-        The process; None where there is none, or nobody waits for it: this rank is to be started as it would be
-        without an importer.
+        The process. None if there is no importer, or the wait was stopped: the rank must then be started without an
+        importer.
     """
     sock = socket.socket(socket.AF_UNIX)
     connection = BlockingConnection(sock)
@@ -73,7 +73,7 @@ def fork(
 
 
 def ask(sock: socket.socket, request: Mapping[str, object], descriptors: Sequence[int]) -> None:
-    """Send a fork server a request, with descriptors beside it."""
+    """Send a request to a fork server, together with descriptors."""
     fd = os.memfd_create("request")
     os.write(fd, json.dumps(request).encode())
     os.lseek(fd, 0, os.SEEK_SET)

@@ -1,8 +1,8 @@
-"""The machine's importer, as a toolkit finds or starts it.
+"""Find or start the machine's importer, for a toolkit.
 
-It is ``server.py`` beside this file. Its socket lies in a folder that the machine's toolkits share, under a name made
-of what is imported; the first of them starts it. Each host has a fork of it, which ends with the host's toolkit; the
-ranks that were forked from that end with it.
+The importer is ``server.py`` in this folder. Its socket is in a folder that the machine's toolkits share; the name
+depends on what is imported. The first of the toolkits starts the importer. Each host has a fork of the importer, which
+ends with the host's toolkit; ranks are forked from the host's fork, and end with it.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ from container.toolkit.importer.imports import SLOW, Imports
 if TYPE_CHECKING:
     from container.toolkit.process_group import GangFollower
 
-#: Variables with which Python does more, or less, than to run the script.
+#: Variables that make Python do more, or less, than run the script.
 _OF_PYTHON = frozenset(("PYTHONHOME", "PYTHONINSPECT", "PYTHONPROFILEIMPORTTIME", "PYTHONSAFEPATH", "PYTHONVERBOSE"))
-#: What the toolkit tells a wrapper, and not its command.
+#: Variables from the toolkit to the wrapper that the command does not get.
 _WRAPPERS = {
     *(variables.CODE_DIR, variables.PIPE_CHANNELS, variables.PLACE, variables.SHARED_MEMORY_DIR, variables.UMASK)
 }
-#: What the importer's own interpreter is set up with, of what the toolkit gives the ranks.
+#: The toolkit's variables for ranks that the importer's own interpreter also needs.
 _SET_UP = (variables.EVIDENCE, variables.PLACE_FD, variables.STACK_SIGNAL)
 #: How long the host's importer may take to end, in seconds.
 _END_S = 2.0
 
 
 def is_worth_it(imports: Imports, environment: Mapping[str, str]) -> bool:
-    """Return whether what a script imports takes so long that it is imported once for all ranks. Pure."""
+    """Return whether importing a script's packages takes long enough to do it once for all ranks. Pure."""
     asked = environment.get(variables.FORK)
     return asked != "0" and bool(imports.packages if asked == "1" else imports.packages & SLOW)
 
 
 def refusal(command: Sequence[str], environment: Mapping[str, str], python: str) -> str:
-    """Return why no rank with a command can be forked; empty if one can. Pure.
+    """Return why ranks with a command cannot be forked; empty if they can. Pure.
 
     Args:
-        command: The entry point's.
-        environment: What all ranks of the host get.
-        python: The toolkit's interpreter, which is the importer's.
+        command: The entry point's command.
+        environment: The environment of all ranks of the host.
+        python: The toolkit's interpreter, which is also the importer's.
     """
     if not (len(command) > 1 and command[1].endswith(".py") and not command[1].startswith("-")):
         return "the entry point is not a Python file"
@@ -102,7 +102,7 @@ class Importer:
         self._folder = folder
         code = env[variables.CODE_DIR]
         self._environment = {name: value for name, value in env.items() if is_read_at_load(name) or name in _SET_UP}
-        # Without the folder of the code, which is another for each job and host.
+        # Without the code folder, which differs between jobs and hosts.
         path_of_ranks = env["PYTHONPATH"].split(os.pathsep)
         self._environment["PYTHONPATH"] = os.pathsep.join(one for one in path_of_ranks if one != code)
         self._place = folder / _name(python, self._environment, imports)
@@ -124,7 +124,7 @@ class Importer:
         self.pid: int | None = None
         self.root: int | None = None
         self.imported = False
-        self._told = False  # why there is none
+        self._told = False  # whether the reason for having no importer has been reported
         self._host: tuple[int, int] | None = None  # the host's importer: a descriptor, and its pid
         self._connection: Connection | None = None
         self._listener = socket.socket(socket.AF_UNIX)
@@ -137,9 +137,9 @@ class Importer:
             raise
 
     def _ask(self, *, refused: bool = False) -> None:
-        """Ask the machine's importer; start it where there is none, or it has refused."""
+        """Send a request to the machine's importer; start a new one if there is none, or if it has refused."""
         with importers.locked(self._folder):
-            # Another of the job's hosts may have started one meanwhile, instead of what refused both.
+            # Another host of the job may already have replaced the importer that refused both hosts.
             unwanted = refused and importers.noted_pid(self._place) == self.pid
             sock = None if unwanted else importers.connect(self._place)
             fresh = sock is None
@@ -150,8 +150,8 @@ class Importer:
         self._connection = Connection(self._loop, sock, self._take, lambda reason: self._closed(fresh), key=None)
 
     def _start(self) -> socket.socket:
-        """Start the machine's importer; return a connection to it."""
-        told, output = os.pipe()  # Python looks at its standard output when it starts, and a rank's is a pipe
+        """Start the machine's importer, and return a connection to it."""
+        told, output = os.pipe()  # Python checks its standard output at its start, and a rank's is a pipe
         with socket.socket(socket.AF_UNIX) as listener:
             try:
                 self._place.unlink(missing_ok=True)
@@ -170,7 +170,7 @@ class Importer:
             finally:
                 os.close(told)
                 os.close(output)
-        assert sock is not None  # the listener was open here
+        assert sock is not None  # the listening socket was open here
         importers.note(self._place, pid, [], None)
         self.root = pid
         self._loop.on_child(pid, lambda status: self._root_ended(pid))
@@ -179,17 +179,18 @@ class Importer:
     def _root_ended(self, pid: int) -> None:
         if self.root == pid:
             self.root = None
-        importers.forget(self._place)  # killed, it could not; another's that is there now stays
+        importers.forget(self._place)  # the killed importer could not do this; the file of another importer is kept
 
     def _take(self, message: Message) -> None:
         operation = message.get("op")
         if operation == "hosting":
             self.pid = int(message["pid"])
-            with contextlib.suppress(ProcessLookupError):  # killed already, which the connection's end will tell
+            # the process was killed, which the end of the connection will show
+            with contextlib.suppress(ProcessLookupError):
                 self._host = os.pidfd_open(self.pid), self.pid
             self.imported = True
             self._listener.close()
-        elif operation == "refused":  # what there is will not do, or not any more
+        elif operation == "refused":  # the existing importer does not fit, or no longer fits
             self._ask_again(refused=True)
         else:
             self._told = self._told or "unfit" in message
@@ -203,7 +204,7 @@ class Importer:
             if not self._told:
                 self._follower.on_importer({"unfit": "the importer ended before it had imported"})
             self._give_up()
-        else:  # it had come to its end
+        else:  # the importer has ended regularly
             self._ask_again(refused=False)
 
     def _ask_again(self, *, refused: bool) -> None:
@@ -214,7 +215,7 @@ class Importer:
             self._give_up()
 
     def _give_up(self) -> None:
-        """Have each rank import by itself."""
+        """Stop using an importer: each rank imports by itself."""
         self.pid = None
         self._listener.close()
 
@@ -225,24 +226,24 @@ class Importer:
 
     @property
     def spared(self) -> tuple[int, ...]:
-        """What outlives this toolkit, of its children: an importer that has imported, where others can find it."""
+        """Return the child processes that outlive this toolkit: an importer that has imported, for other toolkits."""
         return (self.root,) if self.root is not None and self.imported else ()
 
     def end(self, *, orderly: bool) -> None:
-        """Tell the host's importer to end, with everything below it.
+        """Stop the host's importer, with all its descendants.
 
         Args:
-            orderly: Whether the machine's may be kept.
+            orderly: Whether the machine's importer may be kept.
         """
         if orderly and self.imported and self._connection is not None:
             self._connection.send({"op": "end"})
-        if not orderly and self.root is not None:  # which ends with this toolkit then
+        if not orderly and self.root is not None:  # then the machine's importer ends with this toolkit
             importers.remove(self._place)
         self._drop()
         self._listener.close()
 
     def await_end(self) -> list[int]:
-        """Wait until it has ended; returns pids that would not go."""
+        """Wait until the host's importer has ended; return the pids of processes that could not be ended."""
         if self._host is None:
             return []
         (process, pid), self._host = self._host, None
@@ -254,8 +255,10 @@ class Importer:
 
 
 def _name(python: str, environment: Mapping[str, str], imports: Imports) -> str:
-    """Return what an importer is called that does this: 24 letters and digits. Pure but for what this process has."""
-    import hashlib  # a job's start waits for what is imported
+    """Return the name of an importer with these properties: 24 hexadecimal digits. Depends also on this process's
+    traits.
+    """
+    import hashlib  # imported here because it runs in parallel with the start of a job
 
     about = [python, environment, inherited.traits(os.getpid()), imports.statements, imports.settings]
     return hashlib.blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=12).hexdigest()

@@ -1,9 +1,9 @@
-"""Which imports of a script an importer may do before the script runs, read from the source. Runs none of it.
+"""Read from a script's source which imports an importer may execute before the script runs; execute none of it.
 
-All packages are taken that the script imports before it does anything else, and variables that it sets to literal
-values before its imports. Behind that, only slow packages are taken, wherever they are imported, if nothing in the
-script's files may change what such an import finds or reads. Where this is misread, the script's own import says so,
-rather than give it something else (:class:`container.toolkit.importer.loading.Given`).
+These are all packages that the script imports before it does anything else, and the variables that it sets to literal
+values before its imports. After that point, only slow packages are included, wherever they are imported, provided that
+nothing in the script's files may change what such an import finds or reads. If the source is misread, the script's own
+import raises an error instead of returning a wrong module (:class:`container.toolkit.importer.loading.Given`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from pathlib import Path
 from container.system.variables_read import is_read_at_load
 from container.toolkit.importer.loading import top_of
 
-#: What takes so long to import that it is worth a process.
+#: Packages whose import takes so long that a separate process is worthwhile.
 SLOW = frozenset(("horovod", "jax", "keras", "tensorflow", "tf_keras", "torch"))
-#: Packages that act when they are imported: they start MPI, set variables, or watch what is imported after them.
+#: Packages whose import has effects: they start MPI, set variables, or observe later imports.
 _ACTING = frozenset(("comet_ml", "coverage", "debugpy", "dotenv", "mpi4py", "pycuda", "ray", "smdebug", "wandb"))
-#: What may change later imports, in the form of :func:`ast.unparse`; a variable that is set has its name.
+#: Code that may change later imports, in the form of :func:`ast.unparse`; the groups capture the name of a set
+#: variable.
 _HAZARD = re.compile(
     r"environ\[(?:'(?P<set>\w+)'|[^\]]*)\] = |environ\.(?:setdefault|pop)\((?:'(?P<named>\w+)')?"
     r"|environ\.(?:update|clear)\(|environ \|=|del .*environ\[|[=,(] ?(?:os\.)?environ$|import environ\b"
@@ -30,8 +31,8 @@ _HAZARD = re.compile(
     rf"|^ *(?:import|from) (?:{'|'.join(sorted(_ACTING))})\b",
     re.MULTILINE,
 )
-#: PyTorch's first optimizer imports its compiler, which takes as long as torch itself: it is imported for a script that
-#: makes an optimizer, unless the script has a word in how.
+#: PyTorch's first optimizer imports its compiler, which takes as long as torch itself. The compiler is imported for a
+#: script that creates an optimizer, unless the script configures the compiler.
 _USES_COMPILER, _CHANGES_COMPILER = (
     re.compile(r"\boptim\b"),
     re.compile(r"TORCH(?!ELASTIC)[_A-Z]|_dynamo|_inductor|_logging"),
@@ -41,13 +42,13 @@ _MOST_BYTES, _MOST_MODULES = 1 << 20, 64
 
 @dataclasses.dataclass(frozen=True)
 class Imports:
-    """What an importer is to do.
+    """The imports and settings for an importer.
 
     Attributes:
         statements: Import statements.
-        settings: Variables that the script sets first, as ``(name, value, whether only if it is not set)``.
-        names: The modules and packages of the script's folders, which are not to be imported.
-        reason: Why there are no others; empty if these are all.
+        settings: Variables that the script sets first, as ``(name, value, whether only if not set yet)``.
+        names: The modules and packages in the script's folders, which must not be imported.
+        reason: Why other imports are excluded; empty if these are all.
     """
 
     statements: tuple[str, ...] = ()
@@ -57,16 +58,16 @@ class Imports:
 
     @property
     def packages(self) -> frozenset[str]:
-        """The installed packages that are imported."""
+        """Return the installed packages that are imported."""
         return frozenset(map(top_of, self.statements)) - {"container"}
 
 
 def read(script: Path, folder: Path, *, horovod: bool = False) -> Imports:
-    """Read what a script imports.
+    """Read the imports of a script.
 
     Args:
-        script: Its file.
-        folder: The code's folder, which is in the script's ``sys.path`` beside its own.
+        script: The script's file.
+        folder: The code folder, which is in the script's ``sys.path`` in addition to the script's own folder.
         horovod: Whether ``distributed.init()`` imports Horovod.
     """
     reader = _Reader((script.parent, folder))
@@ -90,7 +91,7 @@ def read(script: Path, folder: Path, *, horovod: bool = False) -> Imports:
 
 
 def _hazard(texts: Mapping[Path, str]) -> str:
-    """Return what in a project's files may change an import behind the head; empty if nothing does."""
+    """Return the code in a project's files that may change later imports, as a phrase; empty if there is none."""
     for file, text in texts.items():
         for match in _HAZARD.finditer(text):
             variable = match["set"] or match["named"]
@@ -100,20 +101,20 @@ def _hazard(texts: Mapping[Path, str]) -> str:
 
 
 def _modules(folder: Path) -> Iterator[str]:
-    """Yield the names by which what lies in a folder can be imported before anything that is installed."""
+    """Yield the names of a folder's modules and packages, which take precedence over installed ones."""
     for entry in folder.iterdir() if folder.is_dir() else ():
         if (entry / "__init__.py").exists() or (entry.suffix in (".py", ".pyc", ".so") and entry.is_file()):
             yield entry.name.partition(".")[0]
 
 
 class _Reader:
-    """Reads a script and the modules of its project that it imports.
+    """Read a script and the modules of its project that it imports.
 
     Attributes:
-        names: The modules and packages of its folders.
-        trees: What was read, by its file, but the settings.
-        statements: The imports of the head.
-        settings: The variables that are set before them.
+        names: The modules and packages in the project's folders.
+        trees: The syntax tree of each file, without the settings.
+        statements: The imports at the beginning of the script.
+        settings: The variables that are set before these imports.
         slow: All imports of slow packages.
     """
 
@@ -128,11 +129,11 @@ class _Reader:
         self._has_acted = self._has_imported = False
 
     def parse(self, file: Path, package: tuple[str, ...]) -> None:
-        """Parse a file and all that it imports of the project, and take their imports of slow packages.
+        """Parse a file and all of the project's files that it imports, and collect the imports of slow packages.
 
         Args:
             file: The file.
-            package: The package that its relative imports count from.
+            package: The package to which its relative imports refer.
         """
         if file in self.trees:
             return
@@ -146,7 +147,7 @@ class _Reader:
                     self.parse(*one)
 
     def take_head(self, file: Path, package: tuple[str, ...]) -> None:
-        """Take a file's imports up to the first act, and what it sets before it imports anything."""
+        """Collect a file's imports up to the first other action, and the variables that it sets before any import."""
         if file in self._heads:
             return
         self._heads.add(file)
@@ -179,7 +180,7 @@ class _Reader:
     def _imported(
         self, statement: ast.AST, package: tuple[str, ...]
     ) -> Iterator[tuple[str, dict[Path, tuple[str, ...]]]]:
-        """Yield what is imported as a statement of its own, with the project's files that this runs."""
+        """Yield each import as a separate statement, with the project's files that it executes."""
         if isinstance(statement, ast.Import):
             yield from ((f"import {alias.name}", self._files(alias.name)) for alias in statement.names)
         if not isinstance(statement, ast.ImportFrom):
@@ -193,7 +194,7 @@ class _Reader:
         yield ast.unparse(statement) if not statement.level else f"from {module or '.'} import *", files
 
     def _files(self, module: str) -> dict[Path, tuple[str, ...]]:
-        """Return the project's files of a module and of the packages that it lies in, each with its package."""
+        """Return the project's files of a module and of its parent packages, each with its package."""
         found: dict[Path, tuple[str, ...]] = {}
         parts = tuple(module.split("."))
         for count in range(1, len(parts) + 1):

@@ -1,4 +1,4 @@
-"""What an importer imports, and what a process that is forked from it is given of that."""
+"""Execute an importer's imports, and provide the imported modules to the processes that are forked from it."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from container.system.fork_server import ForkServer
 from container.system.importing import Importing
 from container.system.variables_read import NotingEnviron, is_read_at_load
 
-#: Files that modules are known to read while they are imported.
+#: Files that some modules read while they are imported.
 _FILES = ("~/.keras/keras.json", "~/.config/matplotlib/matplotlibrc")
 _HOOK = str(Path(__file__).resolve().parents[2] / "hook")
 
-#: What an import statement has printed and set: the package, the text, and variables with their values.
+#: Effect of an import statement: the package, the printed text, and the changed variables with their values.
 _Effect = tuple[str, bytes, dict[bytes, bytes | None]]
 
 
 def top_of(statement: str) -> str:
-    """Return the package that an import statement begins with."""
+    """Return the top-level package of an import statement."""
     return statement.split()[1].partition(".")[0]
 
 
 class Unfit(Exception):
-    """No rank can be forked from this process; the message says why."""
+    """No rank can be forked from this process; the message names the reason."""
 
 
 def load(plan: Mapping[str, Any], server: ForkServer) -> Given:
@@ -51,9 +51,9 @@ def load(plan: Mapping[str, Any], server: ForkServer) -> Given:
     opened = forking.descriptors()
     os.environ.clear()
     os.environ.update(_with_settings(plan["environment"], plan["settings"]))
-    # Without a package that is not installed, of which each rank is told.
+    # Without packages that are not installed; each rank reports these itself.
     statements = [one for one in plan["statements"] if importlib.util.find_spec(top_of(one)) is not None]
-    gc.disable()  # what modules make at their import stays: collecting takes a fifth of the time
+    gc.disable()  # objects that modules create at their import are kept: collecting garbage takes a fifth of the time
     unwatched, os.environ.__class__ = os.environ.__class__, NotingEnviron
     try:
         with Importing(lambda name: server.tell({"importing": name})) as importing:
@@ -68,7 +68,7 @@ def load(plan: Mapping[str, Any], server: ForkServer) -> Given:
 
 
 def _run(statement: str) -> _Effect:
-    """Run an import statement."""
+    """Execute an import statement, and return its effect."""
     before, printed = dict(os.environb), os.fstat(2).st_size
     exec(compile(statement, "<importer>", "exec"), {"__name__": "fleetfit"})
     sys.stdout.flush()
@@ -78,7 +78,7 @@ def _run(statement: str) -> _Effect:
 
 
 def identity(path: str) -> tuple[int, ...] | None:
-    """Return what tells a file from a changed one; None without one."""
+    """Return a value that changes when a file changes; None if the file does not exist."""
     try:
         status = os.stat(path)
     except OSError:
@@ -87,33 +87,34 @@ def identity(path: str) -> tuple[int, ...] | None:
 
 
 def python_path(environment: Mapping[str, str]) -> list[str]:
-    """Return the folders of an environment's ``PYTHONPATH``, but the hook's."""
+    """Return the folders in an environment's ``PYTHONPATH``, without the hook's folder."""
     folders = dict.fromkeys(map(os.path.abspath, environment["PYTHONPATH"].split(os.pathsep)))
     return [folder for folder in folders if folder != _HOOK]
 
 
 def _with_settings(environment: Mapping[str, str], settings: Iterable[tuple[str, str, bool]]) -> dict[str, str]:
-    """Return an environment as a script's settings make it."""
+    """Return an environment after a script's settings."""
     made = {name: environment.get(name, value) if default else value for name, value, default in settings}
     return {**environment, **made}
 
 
 def _elsewhere(name: str, file: str) -> str | None:
-    """Return from where an import would take a module, if not from its file."""
+    """Return the file from which an import would load a module, if that is not the given file; otherwise None."""
     found = PathFinder.find_spec(name)
     return found.origin if found is not None and found.origin != file else None
 
 
 class Given:
-    """What was imported, as a fork is given it: by the script's own imports, if these would have found the same.
+    """Provide imported modules to a fork when the script imports them, if that import would have found the same
+    modules.
 
-    Stands in ``sys.meta_path`` of a rank until the script has imported all of it.
+    The object is in ``sys.meta_path`` of a rank until the script has imported all of the modules.
 
     Args:
         plan: The toolkit's request.
-        seen: The variables that were looked at; None for all.
-        names: The modules that were asked for.
-        effects: What each statement has printed and set.
+        seen: The variables that were read during the imports; None for all.
+        names: The modules that were requested.
+        effects: The effect of each statement.
     """
 
     def __init__(
@@ -125,42 +126,44 @@ class Given:
         files = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
         self._tops = {name.partition(".")[0] for name in (*names, *files)} - {"container"}
         wanted = set(map(top_of, plan["statements"]))
-        # Of these, ``container`` is the toolkit's own, and scripts may have another.
+        # Not ``container``, which is the toolkit's own; scripts may have another version.
         self._packages = {top: file for top in wanted if (file := files.get(top)) and not _elsewhere(top, file)}
         read = (*files.values(), *map(os.path.expanduser, _FILES), *sys.path)
         self._files = {path: identity(path) for path in read if path}
         self._hidden: dict[str, dict[str, ModuleType]] = {}
 
     def _digest(self, environment: Mapping[str, str]) -> dict[str, int]:
-        """Return what is remembered of the variables that may have been read: no words, which may be secrets."""
+        """Return hashes of the variables that may have been read; not their values, which may be secrets."""
         found = {}
         for name, value in environment.items():
             if name != "PYTHONPATH" and (self._seen is None or name in self._seen or is_read_at_load(name)):
-                lists = name in ("LD_LIBRARY_PATH", "PATH")  # mpirun puts the same folder in front several times
+                lists = name in ("LD_LIBRARY_PATH", "PATH")  # mpirun prepends the same folder several times
                 found[name] = hash(tuple(dict.fromkeys(value.split(":"))) if lists else value)
         return found
 
     def _difference(self, environment: Mapping[str, str]) -> str | None:
-        """Return a variable by which imports in an environment might come out differently."""
+        """Return the name of a variable because of which an environment's imports might differ; None without one."""
         changed = self._noted.items() ^ self._digest(environment).items()
         return min((name for name, _ in changed), default=None)
 
     def refusal(self, environment: Mapping[str, str], code: str) -> str | None:
-        """Return why no process with an environment and a folder of code is to be forked; None if one can be."""
+        """Return why no process with this environment and code folder may be forked; None if one may."""
         if [folder for folder in python_path(environment) if folder != code] != self._path:
             return "PYTHONPATH differs"
         name = self._difference(_with_settings(environment, self._settings))
         return f"{name} differs" if name else None
 
     def staleness(self, names: Iterable[str]) -> str | None:
-        """Return why a project whose modules have these names is not to have what was imported; None if it can."""
+        """Return why the imported modules are not valid for a project with modules of these names; None if they are."""
         if clash := min(self._tops.intersection(names), default=None):
             return f"the script's folder has a module {clash}"
         changed = next((path for path, was in self._files.items() if identity(path) != was), None)
         return f"{changed} was changed" if changed else None
 
     def hide(self) -> None:
-        """Leave it to the script to import the packages, in a rank that is about to run it."""
+        """Remove the packages from ``sys.modules`` in a rank that is about to run the script, which then imports them
+        itself.
+        """
         for name in list(sys.modules):
             top = name.partition(".")[0]
             if top in self._packages:

@@ -1,10 +1,11 @@
-"""The machine's importer: a Python that has imported what scripts will import, and is forked for each of their ranks.
+"""Run the machine's importer: a Python process that imports packages of scripts, and is forked for each rank.
 
-A toolkit starts it (:mod:`container.toolkit.importer.importer`). It imports what the toolkit has read from a script,
-and serves hosts: for each toolkit that asks it forks a process, the host's own importer, which ends with its toolkit
-and takes everything below it along. That one forks a process for each rank wrapper that asks
-(:mod:`container.toolkit.importer.client`). The process runs the wrapper's command as ``python train.py`` would: with a
-``__main__``, ``sys.argv`` and ``sys.path`` of its own, and to the interpreter's own end.
+A toolkit starts it (:mod:`container.toolkit.importer.importer`). The importer executes the imports that the toolkit has
+read from a script, and serves hosts: for each toolkit that requests it, the importer forks a process, the host's own
+importer, which ends with its toolkit and terminates all processes below it. The host's importer forks a process for
+each rank wrapper that requests it (:mod:`container.toolkit.importer.client`). This process runs the wrapper's command
+as ``python train.py`` would: with its own ``__main__``, ``sys.argv`` and ``sys.path``, and to the interpreter's regular
+end.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ from container.system import importers, inherited, machine, processes, scripts
 from container.system.fork_server import ForkServer, send
 from container.toolkit.importer import loading
 
-#: How often it is looked whether the machine's importer is needed, in seconds, and how long the first host may take.
+#: How often to check whether the machine's importer is still needed, and how long to wait for the first host, in
+#: seconds.
 _LOOK_S, _FIRST_S = 1.0, 2.0
-#: What of the machine's memory must be left for others, or a kept importer goes.
+#: Share of the machine's memory that must be available to others; otherwise a kept importer ends.
 _SPARE_MEMORY = 0.1
 _PACKAGE = str(Path(__file__).resolve().parents[2])
 
@@ -37,12 +39,12 @@ Request = Mapping[str, Any]
 
 
 class _Machine(ForkServer):
-    """Serves toolkits, for as long as those above them live for whom it was started, and where they want that, longer.
+    """Serve toolkits as long as the processes above these toolkits live, and longer if the toolkits request that.
 
-    It imports when the first of them asks.
+    The imports are executed at the first request.
 
     Args:
-        listener: Where toolkits connect.
+        listener: The socket to which toolkits connect.
         place: The path of that socket.
     """
 
@@ -51,10 +53,10 @@ class _Machine(ForkServer):
         self.given: loading.Given | None = None
         self._place = place
         self._identity = loading.identity(str(place))
-        self._holders: dict[int, str] = {}  # by pid, when it began
+        self._holders: dict[int, str] = {}  # pid -> time of the process's start
         self._until = time.monotonic() + _FIRST_S
         self._keep = 0.0
-        self._with = 0, ""  # the process with which it ends, and when that began
+        self._with = 0, ""  # a process that ends a kept importer, and the time of its start
         self.packages: list[str] = []
         self.seconds = 0.0
 
@@ -64,18 +66,18 @@ class _Machine(ForkServer):
             given = loading.load(plan, self)
         except loading.Unfit as error:
             self.leave(str(error))
-        except BaseException as error:  # noqa: BLE001 - whatever a module raises, the toolkits are told
+        except BaseException as error:  # noqa: BLE001 - a module may raise anything, which the toolkits receive
             self.leave(f"{type(error).__name__}: {error}")
         self.packages = sorted({statement.split()[1] for statement in plan["statements"]})
         self.seconds = round(time.monotonic() - began, 3)
         os.environ.clear()
-        os.chdir("/")  # the folder is its job's, which may be removed
-        processes.set_death_signal(0, os.getppid())  # until here it ended with the toolkit that has started it
-        gc.freeze()  # or collections in ranks would write to pages that they share
+        os.chdir("/")  # the working directory is the job's, and may be removed
+        processes.set_death_signal(0, os.getppid())  # until here, the importer ended with the toolkit that started it
+        gc.freeze()  # otherwise garbage collection in ranks would write to shared pages
         return given
 
     def leave(self, unfit: str = "") -> NoReturn:
-        """End, and leave nothing behind; tell toolkits that wait why no rank can be forked."""
+        """Remove the socket and exit; if a reason is given, report to waiting toolkits why no rank can be forked."""
         if unfit:
             self.tell({"unfit": unfit})
         if not self._place_is_others():
@@ -91,7 +93,7 @@ class _Machine(ForkServer):
         return _LOOK_S * 1000
 
     def _is_kept(self) -> bool:
-        """Return whether this process waits for a next job."""
+        """Return whether this process must wait for a next job."""
         facts = machine.facts()
         short = facts.memory_available_bytes < _SPARE_MEMORY * facts.memory_bytes
         over = time.monotonic() >= self._until or (self._with[0] and not processes.lives(*self._with))
@@ -113,14 +115,14 @@ class _Machine(ForkServer):
             self._holders[request["holder"]] = processes.began(request["holder"])
             self._keep = request["keep"]
             self._with = request["keep_with"], processes.began(request["keep_with"])
-            self.seconds = 0.0  # others have not waited for it
+            self.seconds = 0.0  # later toolkits have not waited for the imports
             self._note(None)
         self.drop(sock)
 
     def _ended(self, pid: int, status: int, usage: object = None) -> None:
         if self._forked.pop(pid, None) is None:
             return
-        if status != 0:  # it could not see to what it had started, or its toolkit was killed
+        if status != 0:  # the process could not end its child processes, or its toolkit was killed
             for other, its_status in processes.end_descendants(spare=self._forked)[1].items():
                 self._ended(other, its_status)
             self._keep = 0.0
@@ -129,26 +131,26 @@ class _Machine(ForkServer):
             self._note(time.time() + self._keep)
 
     def _note(self, until: float | None) -> None:
-        """Write down who this is, for those who look for what is kept."""
+        """Write this process's description for programs that look for kept importers."""
         with contextlib.suppress(OSError):
             if not self._place_is_others():
                 importers.note(self._place, os.getpid(), self.packages, until)
 
 
 class _Host(ForkServer):
-    """Serves a host's wrappers, for as long as its toolkit lives.
+    """Serve the wrappers of a host as long as the host's toolkit lives.
 
     Args:
-        request: The toolkit's.
-        machine: The machine's importer, of which this process is a fork.
+        request: The toolkit's request.
+        machine: The machine's importer, from which this process was forked.
     """
 
     def __init__(self, request: Request, machine: _Machine) -> None:
-        assert machine.given is not None  # or it would have answered nobody
+        assert machine.given is not None  # otherwise no request would have been accepted
         super().__init__(socket.socket(fileno=request["passed"][0]), "fleetfit-host")
         os.setsid()
         os.chdir(request["cwd"])
-        self._code = request["cwd"]  # which a rank may know by another name, where links lead to it
+        self._code = request["cwd"]  # ranks may have another path to the same folder, with links
         self.given = machine.given
         self._toolkit: socket.socket = request["peer"]
         self.peers[self._toolkit.fileno()] = self._toolkit
@@ -169,7 +171,7 @@ class _Host(ForkServer):
             return
         self._forked[pid] = sock
         with contextlib.suppress(OSError):
-            os.setpgid(pid, pid)  # here as well: who is told of it may signal its group at once
+            os.setpgid(pid, pid)  # here too, because the receiver of the pid may signal the group at once
         send(sock, {"op": "forked", "pid": pid})
 
     def _hung_up(self, sock: socket.socket, data: bytes) -> None:
@@ -186,12 +188,14 @@ class _Host(ForkServer):
 
 
 def _serves(request: Request) -> bool:
-    """Return whether a command is a server of ours, rather than a script."""
+    """Return whether a command runs a server of ours instead of a script."""
     return bool(request["argv"][1:] == ["-I", os.path.join(_PACKAGE, "__main__.py"), "serve"])
 
 
 def _become(request: Request, given: loading.Given, begin: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Take over what a wrapper would have given its command; return the script, and the names of its module."""
+    """Set up this process as the wrapper would have done for its command; return the script, and the names of its
+    module.
+    """
     output, events, *place = request["passed"]
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)
@@ -221,7 +225,7 @@ def _become(request: Request, given: loading.Given, begin: dict[str, Any]) -> tu
 
 
 def _reseed() -> None:
-    """Give this process random numbers and keys of its own; Python's own ``random`` sees to itself."""
+    """Reseed random number generators and create new keys; Python's own ``random`` does so by itself."""
     if numpy := sys.modules.get("numpy.random"):
         numpy.seed()
     if torch := sys.modules.get("torch"):
@@ -232,10 +236,10 @@ def _reseed() -> None:
 
 
 def main(begin: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Be an importer; return in a process that is to run a script, with the script and the names of its module.
+    """Run an importer; return only in a process that will run a script, with the script and the names of its module.
 
     Args:
-        begin: The names that the interpreter has given its ``__main__``.
+        begin: The names that the interpreter has set in its ``__main__``.
     """
     del sys.path[0]
     listener, place = os.environ.pop(variables.IMPORTER).split(":", 1)

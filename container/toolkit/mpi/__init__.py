@@ -1,1 +1,1 @@
-"""How ``mpirun`` reaches the other hosts: through their toolkits, without ssh."""
+"""Connect ``mpirun`` to the other hosts through their toolkits, without ssh."""

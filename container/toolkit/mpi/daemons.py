@@ -1,8 +1,9 @@
-"""mpirun's daemons on other hosts: our remote shell, the rank wrapper, and reading mpirun's line for a remote shell.
+"""Prepare mpirun's daemons on other hosts: our remote shell, the rank wrapper, and parsing mpirun's line for a remote
+shell.
 
-It is written for a shell on the other side, such as ``PATH=/x/bin:$PATH ; export PATH ; orted -mca ess "env" …``
-(OpenMPI 4, ``plm_rsh_module.c``) or ``PRTE_PREFIX=/x;export PRTE_PREFIX;/x/bin/prted …`` (OpenMPI 5). We run no shell:
-exported variables and the daemon are understood, anything else is refused.
+mpirun writes this line for a shell on the other host, such as ``PATH=/x/bin:$PATH ; export PATH ; orted -mca ess "env"
+…`` (OpenMPI 4, ``plm_rsh_module.c``) or ``PRTE_PREFIX=/x;export PRTE_PREFIX;/x/bin/prted …`` (OpenMPI 5). fleetfit runs
+no shell: it parses exported variables and the daemon's command, and refuses anything else.
 """
 
 from __future__ import annotations
@@ -22,39 +23,40 @@ from container.launchers.mpi import RANK_PROGRAM, REMOTE_SHELL, USERS_PATH
 #: The programs that mpirun may start on another host.
 DAEMONS = ("orted", "prted")
 
-#: The variables that name the folder of OpenMPI 4 and 5.
+#: The variables that name the installation folder of OpenMPI 4 and 5.
 _PREFIXES = ("OPAL_PREFIX", "PRTE_PREFIX")
 
 #: The parameters that name the remote shell, in OpenMPI 4 and 5.
 _SHELL_PARAMETERS = ("plm_rsh_agent", "plm_ssh_agent")
 
-#: Variables by which OpenMPI 4 and 5 ask the remote shell which login shell is behind it, instead of assuming the
-#: user's own one: for sh, ksh, csh, tcsh and fish they write lines of other grammars (``setup_shell`` in
-#: ``plm_rsh_module.c``). Ours answers bash, whose lines :func:`command` reads.
+#: Variables that make OpenMPI 4 and 5 query the remote shell for its login shell, instead of assuming the user's own
+#: one: for sh, ksh, csh, tcsh and fish they write lines in other grammars (``setup_shell`` in ``plm_rsh_module.c``).
+#: Our remote shell answers bash, whose lines :func:`command` parses.
 _ASK_FOR_SHELL = {"OMPI_MCA_plm_rsh_assume_same_shell": "0", "PRTE_MCA_plm_ssh_assume_same_shell": "0"}
 _ANSWER = """[ "$2" = 'echo $SHELL' ] && { echo /bin/bash; exit; }"""
 
-#: How many descriptors mpirun may have open. Before each remote shell it closes every number up to its limit, one by
-#: one (``ssh_child`` in ``plm_rsh_module.c``): the million of many containers takes a tenth of a second, 2^30 minutes.
+#: Maximum number of open descriptors for mpirun. Before each remote shell, mpirun closes every number up to its limit,
+#: one by one (``ssh_child`` in ``plm_rsh_module.c``): a million, as in many containers, takes a tenth of a second; 2^30
+#: takes minutes.
 OPEN_FILES = 4096
 
-#: ``NAME=value ; export NAME``: neither OpenMPI quotes the value, which may have spaces.
+#: ``NAME=value ; export NAME``: neither version of OpenMPI quotes the value, which may contain spaces.
 _EXPORTED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*?)\s*;\s*export \1\s*(?:;\s*|$)", re.DOTALL)
 _VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^{}]*))?\}")
 
 
 def command(words: list[str], environment: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """Read the words that mpirun passed after the host's name.
+    """Parse the words that mpirun passed after the host's name.
 
     Args:
-        words: The words, as a remote shell would join and read them.
-        environment: What ``$NAME`` refers to.
+        words: The words, as a remote shell would join and parse them.
+        environment: The variables that ``$NAME`` refers to.
 
     Returns:
         The daemon's argv list, and variables to set for it.
 
     Raises:
-        ValueError: it is anything but one of MPI's daemons.
+        ValueError: the command is not one of MPI's daemons.
     """
     line = " ".join(words)
     added: dict[str, str] = {}
@@ -86,22 +88,23 @@ def command(words: list[str], environment: Mapping[str, str]) -> tuple[list[str]
 
 
 def _expand(value: str, variables: Mapping[str, str]) -> str:
-    """Put variables' values in: ``$NAME``, ``${NAME}``, ``${NAME:-default}``."""
+    """Replace variables by their values: ``$NAME``, ``${NAME}``, ``${NAME:-default}``."""
     return _VARIABLE.sub(lambda match: variables.get(match[1] or match[2], "") or match[3] or "", value)
 
 
 def of_host(
     argv: Sequence[str], added: Mapping[str, str], environment: Mapping[str, str], machine: Machine
 ) -> tuple[list[str], dict[str, str]]:
-    """Return a daemon's line and variables with this host's OpenMPI in place of algo-1's, which may lie elsewhere.
+    """Return a daemon's line and variables with this host's OpenMPI in place of algo-1's, which may be in another
+    folder.
 
-    The rank wrapper sets what is meant for ranks.
+    The rank wrapper sets the variables for ranks.
 
     Args:
         argv: The daemon's line, see :func:`command`.
-        added: Its variables.
-        environment: What all processes of this host get.
-        machine: What this host runs on.
+        added: The daemon's variables.
+        environment: The variables of all processes of this host.
+        machine: This host's machine.
 
     Raises:
         ValueError: this host's OpenMPI has no such daemon.
@@ -115,28 +118,29 @@ def of_host(
         raise ValueError(f"algo-1's OpenMPI starts {program}, but the OpenMPI in {ours} has no {program}")
     moved = {}
     for name, value in added.items():
-        first, colon, rest = value.partition(":")  # what mpirun has put in front of this host's own
+        first, colon, rest = value.partition(":")  # the folder that mpirun has put in front of this host's own value
         if first in (theirs, *(f"{theirs}/{folder}" for folder in ("bin", "lib", "lib64"))):
             first = ours + first[len(theirs) :]
         moved[name] = f"{first}{colon}{rest}"
     moved.update({name: environment[name] for name in _PREFIXES if name in added and name in environment})
     if "OPAL_PREFIX" in environment:
-        # mpirun gives its own to all ranks, where PMIx would not find what it loads, and MPI_Init not end.
+        # mpirun passes its own prefix to all ranks; with it, PMIx would not find its plug-ins, and MPI_Init would hang.
         moved[f"{variables.USERS_PREFIX}PMIX_INSTALL_PREFIX"] = environment["OPAL_PREFIX"]
     return [daemon, *argv[1:]], moved
 
 
 def prepare(argv: Sequence[str], path: str, runtime_dir: Path, machine: Machine) -> list[str]:
-    """Make the remote shell that an mpirun line refers to, and put into the line what it leaves open.
+    """Create the remote shell for an mpirun line, and return the line with its placeholders replaced.
 
     Args:
-        argv: The planned line, with :data:`REMOTE_SHELL` and, where the user exports it, :data:`USERS_PATH` in it.
+        argv: The planned line, with :data:`REMOTE_SHELL` and, if the user exports PATH, :data:`USERS_PATH`.
         path: The PATH of this host's processes.
-        runtime_dir: The host's private folder; its path must not hold spaces, since mpirun splits there.
-        machine: What this host runs on.
+        runtime_dir: The host's private folder; its path must not contain spaces, because mpirun splits the parameter
+            there.
+        machine: This host's machine.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the remote shell cannot be created.
     """
     shell = _make_shell(runtime_dir, machine)
     found = {REMOTE_SHELL: shell, USERS_PATH: f"{USERS_PATH}={path}"}
@@ -144,15 +148,16 @@ def prepare(argv: Sequence[str], path: str, runtime_dir: Path, machine: Machine)
 
 
 def with_own_shell(argv: Sequence[str], runtime_dir: Path, machine: Machine) -> list[str]:
-    """Return a daemon's line with this host's remote shell in place of algo-1's, which it checks to be there.
+    """Return a daemon's line with this host's remote shell in place of algo-1's; the daemon checks that the file
+    exists.
 
     Args:
         argv: The daemon's line.
         runtime_dir: The host's private folder.
-        machine: What this host runs on.
+        machine: This host's machine.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the remote shell cannot be created.
     """
     found = list(argv)
     for number, word in enumerate(found[:-1]):
@@ -171,19 +176,20 @@ def _make_shell(runtime_dir: Path, machine: Machine) -> str:
 
 
 def make_rank_program(runtime_dir: Path, machine: Machine) -> None:
-    """Make this host's program of the name :data:`RANK_PROGRAM`.
+    """Create this host's program of the name :data:`RANK_PROGRAM`.
 
-    It is no shell script: a shell drops variables of names such as ``SM_HP_BATCH-SIZE``. The interpreter's path may
-    hold spaces, or be longer than the kernel reads.
+    The program is not a shell script, because a shell drops variables with names such as ``SM_HP_BATCH-SIZE``. It
+    starts the interpreter through a link, because the interpreter's path may contain spaces, or be too long for the
+    kernel.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the program cannot be created.
     """
     program, staged = runtime_dir / RANK_PROGRAM, runtime_dir / f".{RANK_PROGRAM}"
     interpreter = runtime_dir / "python"
-    if program.exists():  # an earlier attempt's
+    if program.exists():  # created by an earlier attempt
         return
-    interpreter.unlink(missing_ok=True)  # of one that was cut short
+    interpreter.unlink(missing_ok=True)  # left by an attempt that was interrupted here
     interpreter.symlink_to(machine.python)
     staged.write_text(
         f"#!{interpreter} -IS\n"
@@ -197,18 +203,18 @@ def make_rank_program(runtime_dir: Path, machine: Machine) -> None:
 
 
 def session_environment(runtime_dir: Path, path: str) -> dict[str, str]:
-    """Variables for mpirun and its daemons: a private folder for their session files, which they find by TMPDIR, and
-    the folder in which they find the rank wrapper.
+    """Return variables for mpirun and its daemons.
 
-    The rank wrapper gives the script its own variables back, and its limit of open descriptors
+    They are: TMPDIR, a private folder for session files; PATH with the folder of the rank wrapper; and the user's own
+    values. The rank wrapper restores the user's own variables, and the limit of open descriptors
     (:func:`limit_open_files`).
 
     Args:
         runtime_dir: The host's private folder.
-        path: What they have as PATH without.
+        path: The PATH without that folder.
 
     Raises:
-        OSError: the folder cannot be made.
+        OSError: the folder cannot be created.
     """
     sessions = runtime_dir / "mpi"
     sessions.mkdir(mode=0o700, exist_ok=True)
@@ -226,16 +232,16 @@ def session_environment(runtime_dir: Path, path: str) -> dict[str, str]:
 
 
 def node_environment(argv: Sequence[str], host: str, machine: Machine) -> dict[str, str]:
-    """Variables by which OpenMPI 5's daemon calls itself by its host's name.
+    """Return variables that make OpenMPI 5's daemon use its host's name as its node name.
 
-    Hosts that share a machine have one host name, by which PRRTE would take their daemons for one node, and MPI_Init
-    would hang. The name that it takes instead is the one of Slurm (``ess_slurm_module.c``), the same everywhere else.
-    The rank wrapper gives the script its own values back.
+    Hosts that share a machine have the same host name. PRRTE would treat their daemons as one node, and MPI_Init would
+    hang. Instead, the daemon uses Slurm's node name (``ess_slurm_module.c``); everything else is as without Slurm. The
+    rank wrapper restores the user's own values for the script.
 
     Args:
         argv: The daemon's line.
         host: This host's name.
-        machine: What this host runs on.
+        machine: This host's machine.
     """
     if not machine.shared or os.path.basename(argv[0]) != "prted":
         return {}
@@ -245,14 +251,15 @@ def node_environment(argv: Sequence[str], host: str, machine: Machine) -> dict[s
 
 
 def limit_open_files(pid: int) -> None:
-    """Lower the limit of an mpirun that has just been started to :data:`OPEN_FILES`."""
+    """Lower the limit of open descriptors of an mpirun that has just been started to :data:`OPEN_FILES`."""
     users, most = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     if users > OPEN_FILES:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (OPEN_FILES, most))
 
 
-#: Two harmless warnings of mpirun. Its child has become a program before mpirun could put it into a group of its own,
-#: which the child does itself as well: in every third job or so. And a user's login shell is none, such as nologin.
+#: Two harmless warnings of mpirun. First, mpirun could not put its child into a group, because the child was already
+#: executing its program (the child does it too): in about every third job. Second, a user's login shell is not a shell,
+#: such as nologin.
 _NOISE = re.compile(
     rb"\[[^\]\s]+\] (?:plm:rsh: Warning: setpgid\(\d+,\d+\) failed in parent with errno=Permission denied\(13\)"
     rb"|WARNING: (?:local|rsh|ssh) probe returned unhandled shell[:;].* assuming bash)\r?\n"
@@ -260,14 +267,15 @@ _NOISE = re.compile(
 _RULE = re.compile(rb"-{20,}\r?\n")
 _LOST = re.compile(rb"\w+ has lost communication with a remote daemon")
 _DAEMON = re.compile(rb"\s*Remote daemon: .* on node (\S+)")
-#: The longest of mpirun's messages between two rules, in lines.
+#: Maximum length of mpirun's messages between two rules, in lines.
 _LONGEST_MESSAGE = 60
 
 
 class Words:
-    """What mpirun and its daemons print, with what they say of their own inner life in fewer words.
+    """Shorten the output of mpirun and its daemons.
 
-    A lost daemon takes them ten lines, which speak of networks. Why it ended its host's toolkit says.
+    About a lost daemon, they print ten lines, which mention networks. The toolkit of the daemon's host reports why the
+    daemon ended.
     """
 
     def __init__(self) -> None:
@@ -278,8 +286,8 @@ class Words:
         """Return the pieces to print.
 
         Args:
-            pieces: What has been printed, line by line.
-            final: Whether these are the last.
+            pieces: The new output, line by line.
+            final: Whether these are the last pieces.
         """
         found: list[bytes] = []
         for piece in pieces:
@@ -303,6 +311,6 @@ class Words:
 
 
 def lost_daemon(text: str) -> str | None:
-    """Return the host whose daemon mpirun has lost, by what it printed (:class:`Words`)."""
+    """Return the host whose daemon mpirun has lost, according to its shortened output (:class:`Words`)."""
     match = re.search(r"^mpirun lost its daemon on (\S+)\.$", text, re.MULTILINE)
     return match[1] if match is not None else None

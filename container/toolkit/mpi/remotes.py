@@ -1,7 +1,8 @@
-"""mpirun's daemons on other hosts: its remote shell asks algo-1, which has the host's toolkit start one as its child.
+"""Start mpirun's daemons on other hosts: a remote shell sends a request to algo-1, and the host's toolkit starts the
+daemon.
 
-What the remote shell and the daemon's command line are is :mod:`container.toolkit.mpi.daemons`' and
-:mod:`container.toolkit.mpi.rsh`'s.
+:mod:`container.toolkit.mpi.daemons` and :mod:`container.toolkit.mpi.rsh` describe the remote shell and the daemon's
+command line.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from container.toolkit.process_group import ClusterProcess, Gang
 
 
 class RemoteShells:
-    """algo-1's side: the remote shells that wait for their daemons to end.
+    """The remote shells on algo-1 that wait until their daemons end.
 
     Attributes:
-        waiting: Their connections, by the number of the request.
+        waiting: The connections to the remote shells, by the number of the request.
     """
 
     def __init__(self) -> None:
@@ -29,26 +30,26 @@ class RemoteShells:
         self._next = 0
 
     def add(self, connection: Connection) -> int:
-        """Let a remote shell wait, and return the number of its request."""
+        """Add a remote shell that waits, and return the number of its request."""
         number = self._next
         self._next += 1
         self.waiting[number] = connection
-        connection.received = lambda message: None  # it has nothing more to say
+        connection.received = lambda message: None  # the remote shell sends no further messages
         return number
 
     def end(self, number: int, code: int, error: str) -> None:
-        """Let a remote shell end as its daemon has ended, or since that could not be started."""
+        """Make a remote shell exit with its daemon's exit code, or with an error if the daemon could not be started."""
         connection = self.waiting.pop(number, None)
         if connection is not None:
             connection.send({"op": "ended", "code": code, "error": error})
             connection.close()
 
     def gone(self, number: int, host: str, master: str) -> Failure | None:
-        """Take note that a remote shell went away, and return the failure that this is if its daemon had not ended.
+        """Remove a remote shell that has ended; return a failure if its daemon had not ended, otherwise None.
 
         Args:
-            number: The request's.
-            host: The host that it wanted.
+            number: Number of the request.
+            host: The host of the daemon.
             master: algo-1's name.
         """
         if self.waiting.pop(number, None) is None:
@@ -61,15 +62,15 @@ def start_daemon(words: list[str], gang: Gang, host: str, runtime_dir: Path, mac
     """Start a daemon on this host.
 
     Args:
-        words: The command line that mpirun would have given to ssh: words that a remote shell would read.
+        words: The command line that mpirun passes to a remote shell such as ssh, in words.
         gang: This host's processes.
         host: This host's name.
         runtime_dir: The private folder for session files.
-        machine: What this host runs on.
+        machine: This host's machine.
 
     Raises:
-        OSError: it cannot be started.
-        ValueError: it is none of mpirun's daemons.
+        OSError: the daemon cannot be started.
+        ValueError: the command is not one of mpirun's daemons.
     """
     argv, environment = daemons.command(words, gang.environment)
     argv, environment = daemons.of_host(argv, environment, gang.environment, machine)

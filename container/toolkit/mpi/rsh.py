@@ -1,8 +1,8 @@
-"""``python -m container rsh HOST COMMAND…``: mpirun's remote shell (``plm_rsh_agent``).
+"""Run mpirun's remote shell (``plm_rsh_agent``): ``python -m container rsh HOST COMMAND…``.
 
-mpirun calls it as it would call ssh. It asks this host's toolkit, which asks the toolkit of the other host over the
-control connection, to start the command (``orted``) there as its child. So no sshd and no keys are needed, and the
-daemon cannot outlive its host's toolkit.
+mpirun calls this program as it would call ssh. The program sends a request to this host's toolkit, which forwards the
+request over the control connection to the toolkit of the other host. That toolkit starts the command (``orted``) as its
+child. Therefore no sshd and no keys are needed, and the daemon cannot outlive its host's toolkit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from container.system.connection import BlockingConnection
 
 
 def main(argv: list[str]) -> int:
-    """Ask for the command, wait for its end, and return its exit code."""
+    """Request the command, wait until it ends, and return its exit code."""
     processes.set_death_signal(signal.SIGKILL, os.getppid())
     if len(argv) < 2:
         print("usage: python -m container rsh HOST COMMAND…", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Where a job's supervisor runs that is not on this machine: dispatchers, looked up by what they are called."""
+"""Find the class of a dispatcher by the dispatcher's name. A dispatcher runs a job's supervisor on another machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from estimators.backends.dispatchers.base import Dispatcher
 
-#: What a dispatcher is called -> its class, ``module:name``, imported on use. Everything else is ssh's.
+#: Dispatcher's name -> its class, ``module:name``, imported on use. Any other name is a machine for ssh.
 KINDS = {"ray": "estimators.backends.dispatchers.ray:RayDispatcher"}
 _SSH = "estimators.backends.dispatchers.ssh:SshDispatcher"
 

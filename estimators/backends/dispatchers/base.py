@@ -1,8 +1,8 @@
-"""What a dispatcher is: a place where a job's supervisor runs that is not this machine.
+"""Define the interface of dispatchers. A dispatcher runs a job's supervisor on another machine.
 
-The job's record is there. What is here is a copy (:mod:`estimators.records.replication`), which a process of this
-machine keeps up to date while it can (:mod:`estimators.supervisor.dispatched`); the job does not need it. At the other
-end is our program ``estimators.client.dispatching``, which every kind of dispatcher starts in its own way.
+The job's record is on the dispatcher's machine. A process on this machine copies the record's changes to this machine
+(:mod:`estimators.records.replication`, :mod:`estimators.supervisor.dispatched`). The job does not depend on that
+process. Each kind of dispatcher has its own way to start our program ``estimators.client.dispatching`` on its machine.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ from container.system.asyncio_loop import AsyncioLoop
 
 #: The module of the program at the other end; see there for its commands.
 PROGRAM = "estimators.client.dispatching"
-#: What a parcel is called where it is a file.
+#: The name of a parcel that is a file.
 PARCEL = "parcel"
-#: The longest message either way, in bytes: what a copy has of a job of many hosts is a long one.
+#: The longest message in each direction, in bytes: the state of the copy of a job with many hosts is long.
 LIMIT = 16 << 20
-#: What an environment there has beside what training needs, under the names of the packages' folders.
+#: Packages of an environment there in addition to those for training, by their folders' names.
 PACKAGES = ("jinja2", "pandas", "psutil", "regex", "rich", "pip")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Parcel:
-    """What is brought to a dispatcher for a job: its record as it is now, and what the job needs of this machine.
+    """The data of a job that is sent to a dispatcher: the job's current record, and the files of this machine that the
+    job needs.
 
     Attributes:
-        name: The job.
-        header: What the program there is told: request, options, and this machine's folder of records, whose name in
-            them becomes the one there.
-        files: Files and folders here, and what they are called in the record there.
+        name: The job's name.
+        header: The request, the options, and the path of this machine's folder of records. The program at the
+            dispatcher replaces this path by the path of the dispatcher's folder of records.
+        files: The files and folders on this machine, each with its name in the dispatcher's record.
     """
 
     name: str
@@ -47,23 +48,23 @@ class Parcel:
 
 
 class DispatchRefused(Exception):
-    """The job cannot run at the dispatcher. The message is the reason."""
+    """Raised if the job cannot run at the dispatcher. The message contains the reason."""
 
 
 class Unreached(Exception):
-    """The dispatcher is not reached, or no more. The message is the reason."""
+    """Raised if the dispatcher cannot be reached, or the connection was lost. The message contains the reason."""
 
 
 class Dispatcher(abc.ABC):
-    """Reaches one dispatcher, for one job.
+    """A connection to a dispatcher, for one job.
 
     Args:
         loop: The loop of the process that keeps the copy.
-        place: What ``RunOptions(dispatcher=…)`` says.
+        place: The value of ``RunOptions(dispatcher=…)``.
         options: ``RunOptions(dispatcher_options=…)``.
 
     Attributes:
-        news: What is being prepared, in words.
+        news: Progress messages about what is being prepared.
     """
 
     kind: ClassVar[str]
@@ -75,77 +76,79 @@ class Dispatcher(abc.ABC):
 
     @classmethod
     def pinned(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return options that mean the same later, and in another process: what variables say now is in them."""
+        """Return the options with environment variables resolved, so that their meaning is the same later and in
+        another process.
+        """
         return options
 
     @classmethod
     @abc.abstractmethod
     def check(cls, place: str, options: Mapping[str, Any]) -> None:
-        """Refuse a place that cannot be, or options that this kind does not have; asks nobody.
+        """Refuse an invalid dispatcher name or unknown options, without contacting the dispatcher.
 
         Raises:
-            ConfigurationError: with the remedy.
+            ConfigurationError: the name or an option is invalid. The message contains the remedy.
         """
 
     @abc.abstractmethod
     async def prepare(self) -> None:
-        """Have all there that the supervisor of a job needs.
+        """Prepare everything at the dispatcher that the job's supervisor needs.
 
         Raises:
-            DispatchRefused: that cannot be.
+            DispatchRefused: the preparation failed; with the reason.
         """
 
     @abc.abstractmethod
     async def submit(self, parcel: Parcel) -> None:
-        """Start a job's supervisor there, which then needs nobody here any more; after :meth:`prepare`.
+        """Start the job's supervisor at the dispatcher, after :meth:`prepare`; it then does not depend on this process.
 
-        A parcel that was taken before is not taken twice.
+        A parcel that was accepted before is not accepted twice.
 
         Args:
             parcel: The job.
 
         Raises:
             DispatchRefused: the job cannot run there.
-            Unreached: the dispatcher is not reached; whether it has the job is not known.
+            Unreached: the dispatcher cannot be reached; it is not known whether it has the job.
         """
 
     @abc.abstractmethod
     def follow(self, name: str, have: Mapping[str, Any]) -> AsyncGenerator[Message, None]:
-        """Read what is new in a job's record there, until the job is over.
+        """Yield the changes of the job's record at the dispatcher until the job has ended.
 
         Args:
             name: The job.
-            have: What the copy has, of :attr:`estimators.records.replication.Replica.have`.
+            have: The state of the copy, from :attr:`estimators.records.replication.Replica.have`.
 
         Yields:
-            The messages of :class:`estimators.records.replication.Changes`; at last ``end``, or ``missing`` if there is
-            no such job.
+            The messages of :class:`estimators.records.replication.Changes`; the last one is ``end``, or ``missing`` if
+            there is no such job.
 
         Raises:
-            Unreached: the dispatcher is not reached, or no more.
+            Unreached: the dispatcher cannot be reached, or the connection was lost.
         """
 
     @abc.abstractmethod
     async def ask(self, message: Message) -> Message:
-        """Ask the supervisor of the job that is followed something, as at its own socket.
+        """Send a request to the supervisor of the followed job, in the same form as to a local supervisor's socket.
 
         Args:
             message: The request.
 
         Returns:
-            The answer; one with ``ok`` false where nobody is reached.
+            The supervisor's answer. If the supervisor cannot be reached, ``ok`` is false in the answer.
         """
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Let go of the dispatcher; what runs there goes on."""
+        """Close the connection. The job at the dispatcher continues to run."""
 
 
 def packed(message: Mapping[str, Any]) -> str:
-    """Return a message as an argument of a program."""
+    """Encode a message as a command-line argument."""
     return base64.b64encode(zlib.compress(json.dumps(message).encode())).decode()
 
 
 def unpacked(argument: str) -> Message:
-    """Return the message that an argument is."""
+    """Decode a message from a command-line argument."""
     return dict(json.loads(zlib.decompress(base64.b64decode(argument))))

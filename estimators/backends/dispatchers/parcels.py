@@ -1,7 +1,8 @@
-"""What goes to a dispatcher with a job: which files of this machine the job needs, and what they are called there.
+"""Collect the files on this machine that a job needs at a dispatcher, and define their names in the dispatcher's
+record.
 
-Paths below this machine's folder of records become those of the dispatcher's (:func:`relocated`), so what is brought
-along is named as if it were in the record here.
+The dispatcher replaces paths below this machine's folder of records by paths below the dispatcher's folder of records
+(:func:`relocated`). The files therefore get names as if they were in the record on this machine.
 """
 
 from __future__ import annotations
@@ -26,14 +27,17 @@ from estimators.backends.dispatchers.base import LIMIT, Parcel
 from estimators.job.request import JobOptions, RunOptions, TrainingJobSpec
 from estimators.records.record import JobRecord, jobs_folder
 
-#: What of a record goes along, beside the code: what is written before a job begins.
+#: The files of a record that are sent: those that are written before a job begins.
 _OF_RECORD = ("events.jsonl", "provenance.json", "source")
-#: Folders of the record there: channels, and files of the strategy.
+#: Folders in the record there, for channels and for files of the strategy.
 _INPUTS, _ATTACHED = "inputs", "attached"
 
 
 def refusals(spec: TrainingJobSpec) -> list[str]:
-    """Return what of a job a dispatcher cannot have, with the remedy; looks at files of this machine."""
+    """Return descriptions of the parts of a job that a dispatcher does not support, with remedies.
+
+    Missing files of channels on this machine are described, too.
+    """
     found = []
     for channel in spec.inputs:
         s3 = channel.source.s3
@@ -65,12 +69,12 @@ def refusals(spec: TrainingJobSpec) -> list[str]:
 
 
 def of(record: JobRecord, spec: TrainingJobSpec, options: JobOptions) -> Parcel:
-    """Return a job as it goes to its dispatcher.
+    """Return the parcel of a job for its dispatcher.
 
     Args:
-        record: Its record, filled.
+        record: The job's record, with all files that are written before a job begins.
         spec: The job.
-        options: How it is run.
+        options: The run options of the job.
     """
     request = spec.to_request()
     files = [(record.path / name, name) for name in _OF_RECORD if (record.path / name).exists()]
@@ -103,12 +107,16 @@ def of(record: JobRecord, spec: TrainingJobSpec, options: JobOptions) -> Parcel:
     return Parcel(name=spec.name, header=json.loads(json.dumps(header)), files=tuple(files))
 
 
-#: Variables of this machine that the supervisor there has too: AWS's, with which data on S3 is read.
+#: Prefixes of this machine's variables that the supervisor there gets, too: AWS's, for data on S3.
 _PASSED = ("AWS_", "S3_ENDPOINT_URL")
 
 
 def _attached(spec: TrainingJobSpec) -> Iterator[tuple[str, tuple[Path, str]]]:
-    """Yield a hyperparameter's name, with the file here that it names and what follows that."""
+    """Yield the strategy's hyperparameters that name a file on this machine.
+
+    Each item is the hyperparameter's name, with the file and the rest of the hyperparameter's value after the file's
+    name.
+    """
     strategy = spec.strategy
     if not isinstance(strategy, Elastic):
         return
@@ -120,7 +128,10 @@ def _attached(spec: TrainingJobSpec) -> Iterator[tuple[str, tuple[Path, str]]]:
 
 
 def write(stream: IO[bytes], parcel: Parcel) -> None:
-    """Write a parcel: its header, a line, and its files, a tar. What links lead to is in it; what is no file is not."""
+    """Write a parcel: its header as one line, then its files as a tar archive.
+
+    Links are replaced by the files that they lead to. Special files are not written.
+    """
     stream.write(encode({"op": "parcel", **parcel.header}, LIMIT))
     with tarfile.open(fileobj=stream, mode="w|") as archive:
         for path, name in parcel.files:
@@ -148,7 +159,10 @@ def _files(path: Path, name: str, above: tuple[Path, ...]) -> Iterator[tuple[Pat
 
 
 def relocated(value: Any, old: str, new: str) -> Any:
-    """Return a value in which paths below a folder, also as ``file://``, are below another one."""
+    """Return a value in which paths below the folder ``old`` are replaced by paths below ``new``.
+
+    Paths in ``file://`` URIs are replaced, too.
+    """
     if isinstance(value, str):
         escaped = urllib.parse.quote(old), urllib.parse.quote(new)
         for scheme, before, after in (("", old, new), ("file://", *escaped), ("file://", old, new)):

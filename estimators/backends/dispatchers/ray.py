@@ -1,8 +1,11 @@
-"""A Ray cluster as the dispatcher: ``RunOptions(dispatcher="ray")``. The supervisor is a job of Ray's Jobs API.
+"""Run a job's supervisor as a job of Ray's Jobs API: ``RunOptions(dispatcher="ray")``.
 
-All goes over HTTP, by which ``ray job submit`` reaches a cluster, too. Three kinds of jobs run on the head's node
-(:mod:`estimators.client.ray_job`): the training job, called as it is; who tells what is new of it, while somebody
-follows; and who asks its supervisor something.
+All communication uses HTTP, as for ``ray job submit``. Three kinds of Ray jobs run on the head node
+(:mod:`estimators.client.ray_job`):
+
+* The training job has the name of the fleetfit job.
+* While a process follows the training job, another Ray job reports the changes of the training job's record.
+* For each request to the supervisor, another Ray job passes the request on.
 """
 
 from __future__ import annotations
@@ -47,31 +50,34 @@ from estimators.job.redaction import looks_secret
 from estimators.job.request import JobOptions
 from estimators.records.record import jobs_folder
 
-#: The program that is a job of Ray's.
+#: The program that runs as a Ray job.
 _PROGRAM = "estimators.client.ray_job"
-#: Where Ray's own clients look for the Jobs API, and where it is by default.
+#: Variables in which Ray's own clients look for the Jobs API's address, and the default address.
 _ADDRESSES, _DEFAULT_ADDRESS = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"), "http://127.0.0.1:8265"
-#: The longest argument of a program that Linux takes, in bytes, and a margin for the rest of a shell's line.
+#: The longest program argument on Linux, in bytes, less a margin for the rest of the shell command.
 _LONGEST_ARGUMENT = (128 << 10) - (8 << 10)
-#: How much Ray takes as a working directory, in bytes.
+#: The largest working directory that Ray accepts, in bytes.
 _LARGEST = 500 << 20
-#: How long a job may take to end beyond the script's grace before Ray kills it, in seconds.
+#: Seconds, in addition to the script's grace period, after which Ray kills a job that was stopped.
 _ENDING_S = 120
-#: What stands before a message in a line of Ray's own logs.
+#: Pattern of the prefix of a message in Ray's own logs.
 _LOGGED = re.compile(r"^\S+ \S+\s+[A-Z]+ \S+ -- ", re.MULTILINE)
 _ADDRESS = re.compile(r"(https?|ray)://[^/\s@]+(/.*)?|auto|[^/\s@:]+:\d+")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RayDispatcherOptions:
-    """``RunOptions(dispatcher_options={…})`` of a Ray cluster.
+    """The ``RunOptions(dispatcher_options={…})`` of a Ray cluster.
 
     Attributes:
-        address: As of ``ray job submit``: ``http://head:8265``, ``ray://head:10001``, ``auto``; None: that of
-            ``$RAY_API_SERVER_ADDRESS`` or ``$RAY_ADDRESS``, else port 8265 of this machine.
-        python: The interpreter on the head's node; None: the first ``python`` in its ``PATH``.
-        home: Where records are kept there; None: where its user's are.
-        runtime_env: Ray's ``runtime_env`` of the supervisor, and of hosts; its ``working_dir`` is ours.
+        address: The cluster's address as for ``ray job submit``: ``http://head:8265``, ``ray://head:10001`` or
+            ``auto``. If None, the address is the value of ``$RAY_API_SERVER_ADDRESS`` or ``$RAY_ADDRESS``. Without
+            these variables, the address is port 8265 of this machine.
+        python: The Python interpreter on the head node. The default is the first ``python`` in the ``PATH`` of the head
+            node.
+        home: The folder for records on the head node. The default is the user's default folder for records on the head
+            node.
+        runtime_env: Ray's ``runtime_env`` for the supervisor and the hosts. fleetfit sets the ``working_dir`` in it.
     """
 
     address: str | None = None
@@ -81,10 +87,10 @@ class RayDispatcherOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> RayDispatcherOptions:
-        """Read the options.
+        """Read the options of the dispatcher from ``dispatcher_options``.
 
         Raises:
-            ConfigurationError: an unknown one, or a value that makes no sense.
+            ConfigurationError: an option is unknown, or a value is invalid.
         """
         known = [field.name for field in dataclasses.fields(cls)]
         values: dict[str, Any] = {}
@@ -107,7 +113,7 @@ class RayDispatcherOptions:
 
 
 def _runtime_env(where: str, value: Any) -> dict[str, Any]:
-    if isinstance(value, str):  # of the command line
+    if isinstance(value, str):  # given on the command line
         try:
             value = json.loads(value)
         except ValueError:
@@ -123,7 +129,10 @@ def _runtime_env(where: str, value: Any) -> dict[str, Any]:
 
 
 class RayDispatcher(Dispatcher):
-    """See :class:`estimators.backends.dispatchers.base.Dispatcher`."""
+    """A dispatcher on a Ray cluster.
+
+    See :class:`estimators.backends.dispatchers.base.Dispatcher` for the interface.
+    """
 
     kind: ClassVar[str] = "ray"
 
@@ -132,14 +141,14 @@ class RayDispatcher(Dispatcher):
         self._options = RayDispatcherOptions.of(options)
         self._client: ClusterClient | None = None
         self._numbers = itertools.count(1)
-        self._answers: dict[int, asyncio.Queue[Message]] = {}  # of what was asked and is not over
+        self._answers: dict[int, asyncio.Queue[Message]] = {}  # request -> its answers, until the last one
         self._tasks: set[asyncio.Task[None]] = set()
         self._job = ""
         self._folder = folders.make()
 
     @classmethod
     def check(cls, place: str, options: Mapping[str, Any]) -> None:
-        """Refuse options that there are not, and an environment without Ray's client."""
+        """Refuse unknown options, and an environment without the client of Ray's Jobs API."""
         RayDispatcherOptions.of(options)
         reason = diagnosis.refusal(jobs=True)
         if reason is not None:
@@ -147,7 +156,10 @@ class RayDispatcher(Dispatcher):
 
     @classmethod
     def pinned(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Name the cluster: the variables may be others when the job is attached to."""
+        """Return the options with the cluster's address.
+
+        The address is stored because Ray's environment variables may differ when another process attaches to the job.
+        """
         if RayDispatcherOptions.of(options).address is not None:
             return options
         return {**options, "address": next(filter(None, map(os.environ.get, _ADDRESSES)), _DEFAULT_ADDRESS)}
@@ -155,13 +167,16 @@ class RayDispatcher(Dispatcher):
     # --- what talks to Ray ---
 
     def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine until it ends, or the dispatcher is let go of."""
+        """Run a coroutine as a task. :meth:`close` cancels the task."""
         task = self.loop.start(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def _ask(self, **message: Any) -> asyncio.Queue[Message]:
-        """Have something done, and return what is said of it, as it comes."""
+        """Send a request to the program that uses Ray's Jobs API, and return the queue of the answers to the request.
+
+        The program is started if it does not run.
+        """
         if self._client is None or self._client.over:
             self._client = ClusterClient(
                 self.loop,
@@ -179,7 +194,7 @@ class RayDispatcher(Dispatcher):
         return answers
 
     async def _hear(self, client: ClusterClient) -> None:
-        """Pass on what the program says, until it ends."""
+        """Pass on the answers of the program that uses Ray's Jobs API, until the program ends."""
         try:
             while True:
                 event = await client.event()
@@ -206,7 +221,7 @@ class RayDispatcher(Dispatcher):
         """Do nothing: Ray prepares a job when it is submitted."""
 
     async def submit(self, parcel: Parcel) -> None:
-        """Submit the job, whose working directory is our code and the parcel."""
+        """Submit the training job. The job's working directory contains our code and the parcel."""
         package = self._folder / "job.zip"
         self._job = parcel.name
         environment = dict(parcel.header["environment"])
@@ -215,7 +230,7 @@ class RayDispatcher(Dispatcher):
         brought = dataclasses.replace(parcel, header=header)
         try:
             await Background.of(self.loop).call(lambda: _pack(package, brought))
-        except Exception as error:  # noqa: BLE001 - whatever files there are
+        except Exception as error:  # noqa: BLE001 - files may raise many kinds of errors
             raise DispatchRefused(f"the job could not be packed: {error}") from None
         if package.stat().st_size > _LARGEST:
             raise DispatchRefused(
@@ -250,12 +265,15 @@ class RayDispatcher(Dispatcher):
                 return
 
     async def follow(self, name: str, have: Mapping[str, Any]) -> AsyncGenerator[Message, None]:
-        """Submit who tells of it. Those that an earlier process of this copy has left are ended."""
+        """Submit a Ray job that reports the changes of the training job's record, and pass on its messages.
+
+        Similar Ray jobs that earlier processes have started for the same copy of the record are stopped first.
+        """
         self._job = name
         words = ["follow", name, packed(have)]
         if len(words[-1]) > _LONGEST_ARGUMENT:
-            words[-1] = packed({})  # then all comes once more
-        # One copy is followed by one process.
+            words[-1] = packed({})  # then the whole record is sent again
+        # The id of the copy, which only one process follows.
         place = f"{socket.gethostname()}:{os.getuid()}:{jobs_folder() / name}"
         copy = hashlib.sha256(place.encode()).hexdigest()[:16]
         answers = self._submit_job(
@@ -286,7 +304,10 @@ class RayDispatcher(Dispatcher):
                 return
 
     async def ask(self, message: Message) -> Message:
-        """Stop Ray's job, or submit who asks."""
+        """Execute a request. A stop request without a grace period stops the training job through Ray's Jobs API.
+
+        For any other request, submit a Ray job that passes the request to the supervisor.
+        """
         if message["op"] == "stop" and message.get("grace") is None:
             answers = self._ask(op="stop", job=self._job)
         else:
@@ -308,7 +329,9 @@ class RayDispatcher(Dispatcher):
         return {"ok": False, "error": f"dispatcher {self.place}: {event['reason']}."}
 
     def close(self) -> None:
-        """Let the program end whom it has submitted to follow."""
+        """Close the standard input of the program that uses Ray's Jobs API. The program then stops the Ray job that
+        reports changes.
+        """
         for task in self._tasks:
             task.cancel()
         if self._client is not None:
@@ -316,7 +339,10 @@ class RayDispatcher(Dispatcher):
         remove_tree(self._folder, ignore_errors=True)
 
     def _code_package(self) -> Path:
-        """Return our code alone, by whose content Ray knows whether it is there."""
+        """Return the archive of our code. The archive's bytes are always the same.
+
+        Ray therefore recognises an archive that was uploaded before.
+        """
         path = self._folder / "code.zip"
         if not path.exists():
             _pack(path, None)
@@ -324,7 +350,9 @@ class RayDispatcher(Dispatcher):
 
 
 def _remedy(reason: str) -> str:
-    """Return what to do where something of Python's is not there."""
+    """Return the remedy if the head node lacks a Python package or the Python interpreter. Return "" for other
+    reasons.
+    """
     if "ModuleNotFoundError" in reason:
         needed = ", ".join(repr(name) for name in ("boto3", *PACKAGES) if name != "pip")
         return (
@@ -337,7 +365,12 @@ def _remedy(reason: str) -> str:
 
 
 def _pack(path: Path, parcel: Parcel | None) -> None:
-    """Write a working directory for Ray: the same files make the same archive."""
+    """Write the archive of a working directory for Ray. Equal files result in equal archives.
+
+    Args:
+        path: The path of the archive.
+        parcel: The job's parcel. If None, the archive contains only our code.
+    """
     staged = path.with_suffix(".part")
     with zipfile.ZipFile(staged, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in shipping.code("estimators").files:

@@ -1,21 +1,31 @@
-"""Speaks with Ray's Jobs API for who keeps the copy of a job: a client of Ray's, over HTTP.
+"""Send requests to Ray's Jobs API over HTTP, for the process that copies a job's record.
 
     python -I ray_jobs.py
 
-It is a program of its own, as Ray brings a hundred modules and threads, and its client waits. What is asked of it comes
-as JSON lines, and so do its answers. Each question has an ``id``, which its answers have, too:
+This is a separate program, because Ray loads a hundred modules and starts threads, and Ray's client blocks. Requests
+and answers are JSON lines. Each answer has the ``id`` of its request. Any request except ``connect`` can be answered by
+``refused`` or ``unreached``, each with ``reason``. The other answers are:
 
-* ``connect``: ``address``; not answered: what comes next is;
-* ``submit``: ``job`` (its submission id), ``entrypoint``, ``package`` (a zip file, the working directory),
-  ``runtime_env``, ``metadata``; ``until`` (after which of its messages nobody listens any more), ``forget`` (whether
-  Ray need not remember it then), ``alone`` (a name in the metadata: other jobs with its value are ended before),
-  ``beats`` (whether it says something all the time). Answered by ``submitted``, then ``said`` with each ``message``
-  that it prints, a line that is a JSON object with ``op``; at last ``over`` with ``reason``. Or by ``refused``, or
-  ``unreached``, with ``reason``. A job that is there already, with the same metadata, is listened to.
-* ``stop``: ``job``; answered by ``stopped``, or as above;
-* ``look``: ``job``; answered by ``seen`` with ``runs``, or as above; ``refused`` where Ray has no such job.
+* ``connect`` with ``address`` has no answer.
+* ``submit`` submits a Ray job. The answer is ``submitted``. Then ``said`` follows with each ``message`` of the Ray job.
+  A message is a printed line that is a JSON object with ``op``. The last answer is ``over`` with ``reason``. If a Ray
+  job with the same name and metadata exists already, the messages of that job are read.
+* ``stop`` with ``job`` stops a Ray job. The answer is ``stopped``.
+* ``look`` with ``job`` has the answer ``seen`` with ``runs``. The answer is ``refused`` if Ray has no such job.
 
-When its input ends, it stops the jobs that say something all the time.
+The arguments of ``submit`` are:
+
+* ``job``: The submission id of the Ray job.
+* ``entrypoint``: The shell command that the Ray job runs.
+* ``package``: The path of a zip file with the content of the working directory.
+* ``runtime_env``, ``metadata``: The values for Ray's Jobs API.
+* ``until``: The operations of the messages after which reading stops.
+* ``forget``: Whether to delete the job from Ray after the last answer.
+* ``alone``: A name in the metadata. Other Ray jobs whose metadata contain the same value under this name are stopped
+  first.
+* ``beats``: Whether the Ray job prints continuously.
+
+When the program's standard input ends, the program stops the Ray jobs that print continuously.
 """
 
 from __future__ import annotations
@@ -34,44 +44,44 @@ import urllib.parse
 from collections.abc import Iterator
 from typing import Any
 
-if __name__ == "__main__":  # a program of its own
+if __name__ == "__main__":  # run as a separate program
     sys.path.append(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "ray"))
     import shortage  # type: ignore[import-not-found]
 else:
     from estimators.backends.ray import shortage
 
-#: What the head says while its agent, which takes jobs, is not there, and how long that is waited for, in seconds.
+#: The head's message while its agent for jobs is missing, and the longest wait for the agent, in seconds.
 _NOBODY, _STARTING_S = "No available agent", 60.0
-#: Why it may stay away: an agent that does not get its port goes on without what takes jobs.
+#: A reason why it stays missing: an agent that does not get its port runs on without accepting jobs.
 _PORT_TAKEN = (
     "another program on the head's node may use the port of Ray's dashboard agent (52365 by default). Look for an "
     "error in the node's dashboard_agent.log. If the port is the cause, start the head with another port: ray start "
     "--head --dashboard-agent-listen-port PORT"
 )
-#: How a raylet is told by what it starts workers.
+#: The option of a raylet with the command that starts workers.
 _WORKER = "--python_worker_command="
-#: What Ray writes into a program's log.
+#: Beginning of the line that Ray writes into a job's log.
 _RAYS_LINE = "Running entrypoint for job"
-#: How long the head may take to be reached, in seconds.
+#: Seconds within which the head must be reached.
 _REACH_S = 10.0
-#: After how long without a word a job is lost that says something all the time, at first and later, in seconds.
+#: Seconds of silence after which a job that prints continuously is lost: before its first message, and later.
 _FIRST_S, _SILENCE_S = 180.0, 30.0
-#: How long jobs that are stopped may take to end, and all that is done at the end, in seconds.
+#: Seconds that stopped jobs may take to end, and that the program may take to exit.
 _STOPPED_S, _LEAVE_S = 5.0, 15.0
-#: Ray looks after its jobs each second; one that is forgotten before it has seen the end it notes as failed.
+#: Seconds before a stopped job is deleted. Ray checks jobs each second, and marks one deleted earlier as failed.
 _SEEN_S = 2.5
-#: After how long a job that has ended by itself is forgotten, in seconds; the clocks are two machines'.
+#: Seconds after which a job that has ended by itself is deleted; two machines' clocks are compared.
 _FORGOTTEN_S = 120.0
-#: How long one looks for a job's end after its last line, in seconds.
+#: Longest wait for a job's final status after its last line, in seconds.
 _ENDED_S = 10.0
 
 
 class Api:
-    """The cluster's Jobs API.
+    """A client of the cluster's Jobs API.
 
     Args:
-        output: Where answers go.
-        address: Where it is; None: as Ray's variables say.
+        output: The file descriptor that answers are written to.
+        address: The address of the Jobs API. If None, the address is read from Ray's environment variables.
     """
 
     def __init__(self, output: int, address: str | None) -> None:
@@ -80,36 +90,36 @@ class Api:
         self._connecting = threading.Lock()
         self._client: Any = None
         self._address = address
-        self._followed: list[str] = []  # jobs that say something all the time
+        self._followed: list[str] = []  # jobs that print continuously
 
     def say(self, asked: dict[str, Any], event: str, **values: Any) -> None:
-        """Answer."""
+        """Send an answer to a request."""
         line = json.dumps({"id": asked["id"], "event": event, **values}).encode() + b"\n"
-        with self._lock, contextlib.suppress(OSError):  # nobody hears it any more
+        with self._lock, contextlib.suppress(OSError):  # the reader has ended
             while line:
                 line = line[os.write(self._output, line) :]
 
     def client(self) -> Any:
-        """Return Ray's client.
+        """Return the client of Ray's Jobs API. The first call creates the client.
 
         Raises:
-            Exception: the cluster is not reached.
+            Exception: the cluster cannot be reached.
         """
         from ray.job_submission import JobSubmissionClient
 
         with self._connecting:
             if self._client is None:
                 if self._address is not None:
-                    os.environ["RAY_API_SERVER_ADDRESS"] = self._address  # it prefers its variables to what it is given
+                    os.environ["RAY_API_SERVER_ADDRESS"] = self._address  # the client prefers this to an argument
                 given = json.loads(os.environ.get("RAY_JOB_HEADERS") or "{}")
                 _look_for(os.environ.get("RAY_API_SERVER_ADDRESS") or "")
                 self._client = JobSubmissionClient(headers=given)
             return self._client
 
-    # --- what is asked ---
+    # --- requests ---
 
     def submit(self, asked: dict[str, Any]) -> None:
-        """Submit a job, and tell what it says."""
+        """Submit a Ray job, and report the job's messages."""
         try:
             client = self.client()
             if asked.get("alone"):
@@ -123,11 +133,11 @@ class Api:
             self._followed.append(job)
         try:
             self._submit(client, asked)
-        except RuntimeError as error:  # the cluster says no
+        except RuntimeError as error:  # the cluster refuses the job
             if not self._is_there(client, asked):
                 self.say(asked, "refused", reason=_line(error))
                 return
-        except Exception as error:  # noqa: BLE001 - the same; whether the job is there is not known
+        except Exception as error:  # noqa: BLE001 - as above; it is not known whether the job exists
             self.say(asked, "unreached", reason=_line(error))
             return
         self.say(asked, "submitted")
@@ -141,7 +151,11 @@ class Api:
             self._forget(client, job)
 
     def _submit(self, client: Any, asked: dict[str, Any]) -> None:
-        """Submit a job, also where the head is just starting what takes it."""
+        """Submit a Ray job. Retry while the head node's agent for jobs is starting.
+
+        Raises:
+            RuntimeError: the cluster refuses the job.
+        """
         _check_python(client, asked["runtime_env"])
         until = time.monotonic() + _STARTING_S
         while True:
@@ -161,14 +175,23 @@ class Api:
             time.sleep(1.0)
 
     def _is_there(self, client: Any, asked: dict[str, Any]) -> bool:
-        """Whether this very job was submitted before: the answer was lost."""
+        """Return whether the same Ray job was submitted before. In that case, only the answer to the submission was
+        lost.
+        """
         with contextlib.suppress(Exception):
             known = client.get_job_info(asked["job"]).metadata or {}
             return bool(asked["metadata"]) and all(known.get(key) == value for key, value in asked["metadata"].items())
         return False
 
     async def _listen(self, client: Any, asked: dict[str, Any]) -> bool:
-        """Tell what a job says; returns whether nobody wants to hear more."""
+        """Report the messages of a Ray job until the job ends or prints one of the messages in ``until``.
+
+        Returns:
+            Whether a message in ``until`` was printed.
+
+        Raises:
+            TimeoutError: a job that prints continuously has printed nothing for too long.
+        """
         rest, heard = "", False
         lines = client.tail_job_logs(asked["job"]).__aiter__()
         while True:
@@ -190,7 +213,7 @@ class Api:
                             return True
 
     def _end_of(self, client: Any, job: str) -> str:
-        """Say how a job has ended of which no more is heard."""
+        """Wait for the final status of a Ray job, and return a description of the status."""
         until = time.monotonic() + _ENDED_S
         while True:
             info = client.get_job_info(job)
@@ -198,24 +221,24 @@ class Api:
                 break
             time.sleep(0.1)
         message = str(info.message or "").strip()
-        # Ray writes its own line when the program has begun, so that it may come after the program's last one.
+        # Ray writes its own line after the program was started, so it may follow the program's last line.
         lines = [line.strip() for line in message.splitlines() if line.strip() and not line.startswith(_RAYS_LINE)]
         return f"Ray's job {job} is {info.status.value}" + (f": {lines[-1].rstrip('.')}" if lines else "")
 
     def stop(self, asked: dict[str, Any]) -> None:
-        """Stop a job."""
+        """Stop a Ray job."""
         with self._telling_errors(asked):
             self.client().stop_job(asked["job"])
             self.say(asked, "stopped")
 
     def look(self, asked: dict[str, Any]) -> None:
-        """See whether a job has not ended yet."""
+        """Report whether a Ray job has not ended yet."""
         with self._telling_errors(asked):
             self.say(asked, "seen", runs=not self.client().get_job_status(asked["job"]).is_terminal())
 
     @contextlib.contextmanager
     def _telling_errors(self, asked: dict[str, Any]) -> Iterator[None]:
-        """Answer a question that fails with the reason."""
+        """Convert errors in the block to the answers ``refused`` and ``unreached``, with the reason."""
         try:
             yield
         except RuntimeError as error:
@@ -223,7 +246,7 @@ class Api:
         except Exception as error:  # noqa: BLE001 - the same
             self.say(asked, "unreached", reason=_line(error))
 
-    # --- jobs that are needed no more ---
+    # --- jobs that are not needed any more ---
 
     def _end_others(self, client: Any, asked: dict[str, Any]) -> None:
         name = asked["alone"]
@@ -236,7 +259,7 @@ class Api:
                 client.delete_job(info.submission_id)
 
     def _forget(self, client: Any, *jobs: str) -> None:
-        """Stop jobs, and have Ray remember them no more."""
+        """Stop the named Ray jobs, and delete them from Ray."""
         with contextlib.suppress(Exception):
             for job in jobs:
                 client.stop_job(job)
@@ -248,7 +271,7 @@ class Api:
                 client.delete_job(job)
 
     def leave(self) -> None:
-        """End who says something all the time."""
+        """Stop and delete the Ray jobs that print continuously, then exit."""
         threading.Timer(_LEAVE_S, os._exit, [1]).start()
         if self._client is not None:
             self._forget(self._client, *self._followed)
@@ -256,10 +279,10 @@ class Api:
 
 
 def _look_for(address: str) -> None:
-    """See that somebody listens where the Jobs API is to be: Ray's client itself may try that for long.
+    """Check that a program listens at the address of the Jobs API, because Ray's client may retry for a long time.
 
     Raises:
-        OSError: nobody does.
+        OSError: no program listens at the address.
     """
     parts = urllib.parse.urlsplit(address)
     if parts.scheme in ("http", "https") and parts.hostname:
@@ -271,10 +294,11 @@ def _look_for(address: str) -> None:
 
 
 def _check_python(client: Any, runtime_env: dict[str, Any]) -> None:
-    """See that the head can start workers of jobs, as far as it says what its Python is.
+    """Check that the head node can start workers with its Python. The check is skipped if the head node does not report
+    its Python.
 
     Raises:
-        RuntimeError: it cannot.
+        RuntimeError: the head node cannot start workers. The message has the reason.
     """
     found = []
     with contextlib.suppress(Exception):
@@ -288,7 +312,7 @@ def _check_python(client: Any, runtime_env: dict[str, Any]) -> None:
 
 
 def _line(error: BaseException) -> str:
-    """Return an error as one line: the last of a traceback, all of others."""
+    """Convert an error to one line. The line is the last line of a traceback, or the joined lines of any other text."""
     lines = [line.strip() for line in str(error).replace("\\n", "\n").splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
@@ -296,13 +320,13 @@ def _line(error: BaseException) -> str:
 
 
 def main() -> int:
-    """Serve until the input ends.
+    """Handle requests until the standard input ends.
 
     Returns:
-        0.
+        The exit code, which is always 0.
     """
     output = os.dup(1)
-    os.dup2(2, 1)  # what Ray prints must not get among the answers
+    os.dup2(2, 1)  # Ray's output must not mix with the answers
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()

@@ -1,7 +1,8 @@
-"""A dispatcher that ssh reaches: ``RunOptions(dispatcher="user@host")``.
+"""Run a job's supervisor on a machine that is reached by ssh: ``RunOptions(dispatcher="user@host")``.
 
-Our code, and an environment where none is named, are brought there as to hosts of ``instance_type="ssh"``. One
-connection follows the job, over which its supervisor is asked, too; everything that runs there for that ends with it.
+Our code is sent to the machine, as for hosts of ``instance_type="ssh"``. If the options name no Python interpreter, a
+Python environment is created on the machine. One connection follows the job and carries requests to its supervisor. The
+programs on the machine that serve this connection end with the connection.
 """
 
 from __future__ import annotations
@@ -43,18 +44,20 @@ from estimators.job.errors import ConfigurationError
 from estimators.provision.errors import ProvisionError
 from estimators.records.record import jobs_folder
 
-#: How often the program there is told that somebody still follows, in seconds; it ends after some of them.
+#: Seconds between two heartbeats to the program there, which exits if several are missing.
 BEAT_S = 5.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SshDispatcherOptions:
-    """``RunOptions(dispatcher_options={…})`` of a dispatcher that ssh reaches.
+    """The ``RunOptions(dispatcher_options={…})`` of a dispatcher that is reached by ssh.
 
     Attributes:
-        python: The interpreter of an environment that is there; None: one is made.
-        ssh_config: A configuration in place of ``~/.ssh/config``, on this machine.
-        home: Where records are kept there; None: where its own user's are.
+        python: The Python interpreter of an existing environment on the machine. If None, an environment is created on
+            the machine.
+        ssh_config: A configuration file on this machine to use instead of ``~/.ssh/config``.
+        home: The folder for records on the machine. The default is the user's default folder for records on the
+            machine.
     """
 
     python: str | None = None
@@ -63,10 +66,10 @@ class SshDispatcherOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> SshDispatcherOptions:
-        """Read the options.
+        """Read the options of the dispatcher from ``dispatcher_options``.
 
         Raises:
-            ConfigurationError: an unknown one, or one that is no text.
+            ConfigurationError: an option is unknown, or its value is not a string.
         """
         known = [field.name for field in dataclasses.fields(cls)]
         values: dict[str, Any] = {}
@@ -82,7 +85,10 @@ class SshDispatcherOptions:
 
 
 class SshDispatcher(Dispatcher):
-    """See :class:`estimators.backends.dispatchers.base.Dispatcher`."""
+    """A dispatcher that is reached by ssh.
+
+    See :class:`estimators.backends.dispatchers.base.Dispatcher` for the interface.
+    """
 
     kind: ClassVar[str] = "ssh"
 
@@ -93,26 +99,26 @@ class SshDispatcher(Dispatcher):
         known = jobs_folder().parent / "dispatchers" / "known_hosts"
         self._connections = Connections(loop, SshSettings(known_hosts=known, config=self._options.ssh_config))
         self._taker: tuple[SshConnection, ChildProcess] | None = None
-        self._writer: int | None = None  # to the program that tells what is new
+        self._writer: int | None = None  # the input of the program that reports changes
         self._asked: dict[int, asyncio.Future[Message]] = {}
         self._numbers = itertools.count(1)
 
     @classmethod
     def check(cls, place: str, options: Mapping[str, Any]) -> None:
-        """Refuse what is no machine's name, and options that there are not."""
+        """Refuse an invalid machine name, and unknown options."""
         given = SshDispatcherOptions.of(options)
         if parse(place, "dispatcher").slots is not None:
             raise ConfigurationError(f"dispatcher={place!r}: a dispatcher has no slots. Leave the number of slots out.")
         if given.ssh_config is not None and not given.ssh_config.is_file():
             raise ConfigurationError(f"dispatcher_options: 'ssh_config': {given.ssh_config} is not a file.")
 
-    # --- its program ---
+    # --- the program there ---
 
     async def _start(self, *words: str) -> tuple[SshConnection, ChildProcess]:
-        """Connect, and start our program there.
+        """Connect to the machine, and start our program on the machine.
 
         Raises:
-            HostError: with the reason.
+            HostError: the program cannot be started. The message has the reason.
         """
         options = self._options
         connection = await self._connections.open(self._destination)
@@ -138,19 +144,19 @@ class SshDispatcher(Dispatcher):
             raise
 
     async def _why(self, connection: SshConnection, program: ChildProcess) -> str:
-        """Return why a program has ended, which is known in a moment."""
+        """Wait a short time for the reason why a program has ended, and return the reason."""
         await asyncio.sleep(WHY_S)
         return connection.ended or program.complaint or "the connection ended"
 
     async def prepare(self) -> None:
-        """Start the program there that takes a parcel."""
+        """Start the program at the dispatcher that accepts a parcel."""
         try:
             self._taker = await self._start("submit")
         except HostError as error:
             raise DispatchRefused(str(error)) from None
 
     async def submit(self, parcel: Parcel) -> None:
-        """Have the program there take the parcel, and start the supervisor."""
+        """Send the parcel to our program on the machine. The program starts the supervisor."""
         assert self._taker is not None
         connection, program = self._taker
         messages = _Messages(self.loop, program.output)
@@ -171,7 +177,7 @@ class SshDispatcher(Dispatcher):
             raise Unreached(why)
 
     async def follow(self, name: str, have: Mapping[str, Any]) -> AsyncGenerator[Message, None]:
-        """Have the program there read the record."""
+        """Start our program on the machine, and read the changes of the job's record from the program."""
         try:
             connection, program = await self._start("follow", name)
         except HostError as error:
@@ -203,7 +209,7 @@ class SshDispatcher(Dispatcher):
                     answer.set_result({"ok": False, "error": text})
 
     async def ask(self, message: Message) -> Message:
-        """Ask over the connection that follows."""
+        """Send a request over the connection that follows the job, and return the answer."""
         if self._writer is None:
             return {"ok": False, "error": f"the dispatcher {self.place} cannot be reached at the moment."}
         number = next(self._numbers)
@@ -220,22 +226,25 @@ class SshDispatcher(Dispatcher):
             await asyncio.sleep(BEAT_S)
 
     def _write(self, message: Message) -> None:
-        """Write a message, which a pipe takes as a whole, unless the other end has not read for long."""
+        """Write a message to the program on the machine.
+
+        A short message is written at once, unless the program has not read for a long time.
+        """
         if self._writer is None:
             return
         data = memoryview(encode(message, LIMIT))
-        os.set_blocking(self._writer, len(data) > 4096)  # only what begins a connection is long, and it is read then
-        with contextlib.suppress(OSError):  # its end is told by the reader
+        os.set_blocking(self._writer, len(data) > 4096)  # only the first message is long, and it is read at once
+        with contextlib.suppress(OSError):  # the reader reports the end of the connection
             while data:
                 data = data[os.write(self._writer, data) :]
 
     def close(self) -> None:
-        """Close the connection, at which the program there ends; the supervisor does not."""
+        """Close the connection. The program on the machine ends, but the supervisor continues to run."""
         self._connections.close()
 
 
 class _Messages:
-    """Read one by one what a program says."""
+    """A reader of a program's messages."""
 
     def __init__(self, loop: AsyncioLoop, read: int) -> None:
         self._said: asyncio.Queue[Message | None] = asyncio.Queue()
@@ -244,11 +253,11 @@ class _Messages:
         )
 
     async def next(self) -> Message | None:
-        """Return the next message; None at the end."""
+        """Return the next message. Return None after the last message."""
         return await self._said.get()
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._program.close()
 
 

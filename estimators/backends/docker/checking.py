@@ -1,4 +1,4 @@
-"""What can be seen to be wrong with a job for containers, before anything is started."""
+"""Find the reasons why a job cannot run in containers, before anything is started."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from estimators.job.request import RunOptions, TrainingJobSpec
 
 
 def check(spec: TrainingJobSpec, options: RunOptions) -> list[str]:
-    """Return why a job cannot run in containers here.
+    """Return the reasons why a job cannot run in containers on this machine.
 
     Raises:
-        EngineError: the engine or the image is not there.
+        EngineError: the container engine cannot be reached, or the image does not exist.
     """
     if ContainerOptions.of(options.backend_options).link_rate and (why := links.refusal()) is not None:
         return [f"backend option 'link_rate' is not available here: {why}."]
@@ -44,13 +44,13 @@ def check(spec: TrainingJobSpec, options: RunOptions) -> list[str]:
 
 
 def refusals(spec: TrainingJobSpec, options: RunOptions, image: ImageFacts, *, mountable: bool = True) -> list[str]:
-    """Return why an image cannot run a job.
+    """Return the reasons why an image cannot run a job.
 
     Args:
         spec: The job.
-        options: How it would be run.
-        image: The image.
-        mountable: Whether the engine can read what this user mounts.
+        options: The run options of the job.
+        image: The container engine's description of the image.
+        mountable: Whether the container engine can read the FUSE mounts of this user.
     """
     name, strategy = image_of(spec), type(spec.strategy).__name__
     labelled, ours, kept = TOOLKIT_LABEL in image.labels, runs_toolkit(spec, image.labels), spec.resources.keep_alive_s
@@ -95,7 +95,7 @@ def refusals(spec: TrainingJobSpec, options: RunOptions, image: ImageFacts, *, m
 
 
 def others_may_read_mounts(settings: Path = Path("/etc/fuse.conf")) -> bool:
-    """Return whether users may let others read what they mount by FUSE; see fusermount3(1)."""
+    """Return whether users may allow others to read their FUSE mounts. See ``user_allow_other`` in fusermount3(1)."""
     try:
         lines = settings.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

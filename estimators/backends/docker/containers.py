@@ -1,6 +1,6 @@
-"""What each container of a job is: pure functions from a job to mounts, variables, limits and a command.
+"""Describe the containers of a job with pure functions: their mounts, environment variables, limits and commands.
 
-``plan()`` shows them as ``docker`` commands; the backend hands the same values to the engine's API.
+``plan()`` shows the descriptions as ``docker`` commands. The backend sends the same values to the container engine.
 """
 
 from __future__ import annotations
@@ -21,38 +21,39 @@ from estimators.backends.images.toolkit import IMAGE, TOOLKIT_LABEL
 from estimators.job import fleets
 from estimators.job.request import JobOptions, TrainingJobSpec
 
-#: Labels of everything that a job makes on the engine. The record's path tells jobs of different users apart.
+#: Labels of everything that a job creates on the engine. The record's path distinguishes jobs of different users.
 JOB_LABEL = "fleetfit.job"
 RECORD_LABEL = "fleetfit.record"
 HOST_LABEL = "fleetfit.host"
-#: What SageMaker runs in a container: ``docker run IMAGE train``.
+#: The command that SageMaker runs in a container: ``docker run IMAGE train``.
 TRAIN = "train"
-#: A container's interface for traffic between the hosts.
+#: A container's network interface to the other hosts.
 INTERFACE = "eth0"
 #: The user's code in a container.
 CODE = f"{DEFAULT_BASE_DIR}/code"
-#: Variables that say where AWS is, without a secret in them.
+#: AWS's variables for region and endpoints, which contain no secrets.
 _AWS_SETTINGS = ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ContainerPlan:
-    """One container.
+    """The description of a container.
 
     Attributes:
-        host: The host that it is, also its name in the network.
-        name: Its name on the engine.
+        host: The name of the host, which is also the container's name in the network.
+        name: The container's name in the container engine.
         image: The image.
-        entrypoint: Instead of the image's own; empty for that.
-        command: The words after it.
-        environment: Its variables; no credentials are among them.
-        mounts: What of this machine it sees.
-        labels: What tells whose it is.
-        network: The job's network; empty for none.
-        limits: Its limits.
-        gpus: The devices that it gets, by number; None for none, empty for all.
-        lifeline: Whether its standard input is held open, so that our toolkit sees the end of the supervisor.
-        user: Who it runs as, if not as the image says.
+        entrypoint: The entry point. If empty, the image's entry point is used.
+        command: The arguments after the entry point.
+        environment: The container's environment variables, without credentials.
+        mounts: The files and folders of this machine that are mounted in the container.
+        labels: The labels that identify the container's job.
+        network: The name of the job's network. If empty, the container has no network.
+        limits: The container's limits.
+        gpus: The numbers of the container's GPUs. An empty tuple means all GPUs, and None means no GPU.
+        lifeline: Whether the container's standard input stays open until the supervisor ends. Our toolkit then detects
+            that the supervisor has ended.
+        user: The user that the container's program runs as. If empty, the image's user is used.
     """
 
     host: str
@@ -70,7 +71,7 @@ class ContainerPlan:
     user: str = ""
 
     def command_line(self) -> tuple[str, ...]:
-        """Return the ``docker run`` that would start the same container."""
+        """Return the ``docker run`` command that would start an equal container."""
         words = ["docker", "run", "--name", self.name, "--hostname", self.host]
         words += ["--network", self.network, "--network-alias", self.host]
         for mount in self.mounts:
@@ -94,16 +95,18 @@ class ContainerPlan:
 
 
 def image_of(spec: TrainingJobSpec) -> str:
-    """Return the job's image: its own, or ours."""
+    """Return the job's image. If the job names no image, return fleetfit's own image."""
     return spec.algorithm.image or IMAGE
 
 
 def runs_toolkit(spec: TrainingJobSpec, labels: Iterable[str]) -> bool:
-    """Return whether our toolkit runs in the containers: the image has it, and the job names no program of its own.
+    """Return whether our toolkit runs in the job's containers.
+
+    Our toolkit runs in the containers if the image contains our toolkit and the job starts no other program.
 
     Args:
         spec: The job.
-        labels: The image's.
+        labels: The labels of the image.
     """
     algorithm = spec.algorithm
     return TOOLKIT_LABEL in labels and not algorithm.entry_point and tuple(algorithm.arguments) in ((), (TRAIN,))
@@ -115,17 +118,20 @@ def network_of(spec: TrainingJobSpec) -> str:
 
 
 def labels_of(spec: TrainingJobSpec, record: Path) -> dict[str, str]:
-    """Return what marks everything of a job on the engine."""
+    """Return the labels of all containers and networks that a job creates in the container engine."""
     return {JOB_LABEL: spec.name, RECORD_LABEL: str(record)}
 
 
 def keeps_names(spec: TrainingJobSpec, *, toolkit: bool) -> bool:
-    """Return whether the hosts must find each other by name also when one of them has ended: ours know each other."""
+    """Return whether the names of hosts that have ended must stay resolvable for the other hosts.
+
+    Our toolkit does not need these names.
+    """
     return not toolkit and len(spec.hosts) > 1
 
 
 def facts(options: JobOptions) -> config.BackendFacts:
-    """Return what a container's configuration files say of where it is."""
+    """Return the values in a container's configuration files that depend on the backend."""
     return config.BackendFacts(
         network_interface=INTERFACE, submit_directory=CODE, instance_type=options.asked_instance_type
     )
@@ -145,32 +151,32 @@ def plan_container(
     toolkit: bool = True,
     gpus: int = 0,
 ) -> ContainerPlan:
-    """Plan a host's container.
+    """Return the description of a host's container.
 
     Args:
         spec: The job.
-        options: How it is run.
-        host: The host.
-        record: The job's record, whose tree of the host becomes its ``/opt/ml``.
+        options: The run options of the job.
+        host: The name of the host.
+        record: The path of the job's record. The host's tree in the record is mounted as ``/opt/ml``.
         checkpoints: The folder of the job's checkpoints, which all hosts share.
-        environment: Its variables.
-        secrets: The folder that becomes :data:`SECRETS`.
-        inputs: What its channels need of this machine; see :func:`channel_mounts`.
-        attempt: Which start of the job it is.
-        toolkit: Whether our toolkit runs in it; see :func:`runs_toolkit`.
-        gpus: How many GPUs this machine has, for ``local_gpu``.
+        environment: The container's environment variables.
+        secrets: The folder to mount as :data:`SECRETS`.
+        inputs: The mounts of the job's channels (:func:`channel_mounts`).
+        attempt: The number of the attempt.
+        toolkit: Whether our toolkit runs in the container (:func:`runs_toolkit`).
+        gpus: The number of GPUs of this machine, for ``local_gpu``.
 
     Raises:
-        ConfigurationError: the backend's options make no sense.
+        ConfigurationError: the backend's options are invalid.
     """
     limits = ContainerOptions.of(options.backend_options)
     algorithm = spec.algorithm
     place = spec.checkpoint.local_path if spec.checkpoint is not None else None
     tree = record / "hosts" / host / "ml"
-    # Folder by folder: what else an image has in /opt/ml stays, its own code among that.
+    # Folders are mounted one by one, so that an image's other files in /opt/ml, such as its code, stay visible.
     folders = ["input", "model", "output"]
     folders += ["code"] if spec.submit_directory is not None else []
-    folders += ["pipe_state"] if local.has_pipes(spec) else []  # where readers count the epochs
+    folders += ["pipe_state"] if local.has_pipes(spec) else []  # readers count the epochs there
     mounts = [Mount(source=str(tree / folder), target=f"{DEFAULT_BASE_DIR}/{folder}") for folder in folders]
     mounts.append(Mount(source=str(checkpoints), target=place or f"{DEFAULT_BASE_DIR}/checkpoints"))
     if (model_dir := local_model_dir(spec)) is not None:
@@ -196,7 +202,10 @@ def plan_container(
 
 
 def environment_of(spec: TrainingJobSpec, options: JobOptions, host: str) -> dict[str, str]:
-    """Return the variables that a host's configuration gives its toolkit, which shares this machine's cores."""
+    """Return the environment variables of a host's toolkit.
+
+    One variable has the number of hosts if several hosts share this machine's cores.
+    """
     found = dict(config.host_config(spec, host, facts(options)).environment)
     if len(spec.hosts) > 1 and ContainerOptions.of(options.backend_options).cpus is None:
         found[variables.HOSTS_HERE] = str(len(spec.hosts))
@@ -204,9 +213,9 @@ def environment_of(spec: TrainingJobSpec, options: JobOptions, host: str) -> dic
 
 
 def gpus_of(spec: TrainingJobSpec, host: str, gpus: int) -> tuple[int, ...] | None:
-    """Return the GPUs of one of several hosts on a machine: a part of its own if there are enough.
+    """Return the numbers of a host's GPUs. If the machine has enough GPUs, several hosts get disjoint sets.
 
-    Empty means all of them; None is for a job that asks for none.
+    An empty tuple means all GPUs. None means that the job requests no GPUs.
     """
     if not fleets.capabilities(spec.instance_type).needs_gpus:
         return None
@@ -215,7 +224,10 @@ def gpus_of(spec: TrainingJobSpec, host: str, gpus: int) -> tuple[int, ...] | No
 
 
 def local_model_dir(spec: TrainingJobSpec) -> Path | None:
-    """Return the script's ``model_dir`` if it is a folder of this machine, which containers then need at its path."""
+    """Return the script's ``model_dir`` if it is a folder of this machine. Otherwise, return None.
+
+    The folder is mounted in containers at the same path.
+    """
     value = codec.decode_value(spec.hyperparameters.get(codec.MODEL_DIR))
     if not isinstance(value, str) or value == DEFAULT_BASE_DIR or value.startswith(f"{DEFAULT_BASE_DIR}/"):
         return None
@@ -224,14 +236,19 @@ def local_model_dir(spec: TrainingJobSpec) -> Path | None:
 
 
 def local_output(spec: TrainingJobSpec) -> Path | None:
-    """Return the folder of this machine below which the script's ``model_dir`` is, if it is on this machine."""
+    """Return the folder to mount for a ``model_dir`` on this machine. Return None if ``model_dir`` is not on this
+    machine.
+
+    The folder is the output path if the output path contains ``model_dir``. Otherwise, the folder is ``model_dir``
+    itself.
+    """
     path, output = local_model_dir(spec), path_here(spec.output.path)
     within = path is not None and output is not None and path.is_relative_to(output.absolute())
     return output.absolute() if output is not None and within else path
 
 
 def planned_inputs(spec: TrainingJobSpec) -> tuple[Mount, ...]:
-    """Return what a job's channels will need of this machine, as far as it is known before they are there."""
+    """Return those mounts of a job's channels that are known before the inputs are prepared."""
     found = []
     for channel in spec.inputs:
         path = path_here(channel.source.s3.uri) if channel.source.s3 is not None else None
@@ -243,14 +260,15 @@ def planned_inputs(spec: TrainingJobSpec) -> tuple[Mount, ...]:
 
 
 def channel_mounts(data: Path, channels: Iterable[str]) -> list[Mount]:
-    """Return what of this machine the links lead to that the host agent made for channels in FastFile mode.
+    """Return the mounts for channels in FastFile mode. The mounted files are the targets of the links that the host
+    agent has created.
 
-    A channel that is one link becomes an empty folder, over which its data is mounted; links within a channel keep
-    their targets, which are mounted where they are.
+    A channel that is one link is replaced by an empty folder, and the channel's data is mounted over the folder. Links
+    within a channel are kept, and their targets are mounted at the same paths.
 
     Args:
-        data: ``input/data`` of the host's tree.
-        channels: The names of these channels.
+        data: The folder ``input/data`` of the host's tree.
+        channels: The names of the channels in FastFile mode.
 
     Raises:
         OSError: the tree cannot be changed.
@@ -272,5 +290,5 @@ def channel_mounts(data: Path, channels: Iterable[str]) -> list[Mount]:
 
 
 def aws_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the caller's variables that say where AWS is."""
+    """Return those of the caller's environment variables that set AWS's region and endpoints."""
     return {name: environment[name] for name in _AWS_SETTINGS if environment.get(name)}

@@ -1,4 +1,4 @@
-"""The containers and networks of a Docker-compatible engine.
+"""Manage the containers and networks of a Docker-compatible container engine.
 
 Source: Docker Engine API (https://docs.docker.com/reference/api/engine/).
 """
@@ -21,18 +21,19 @@ from estimators.backends.docker.containers import JOB_LABEL, ContainerPlan
 from estimators.backends.images.engine import ImageEngine
 from estimators.backends.images.errors import AbsentError, EngineError, reached, refusal
 
-#: What comes before each piece that a container without a terminal prints: the stream's number, and the length.
+#: Header of each piece of a container's output without a terminal: the stream's number, and the length.
 FRAME = struct.Struct(">BxxxL")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ContainerEnd:
-    """How a container ended.
+    """The end of a container.
 
     Attributes:
-        exit_code: Its exit status; 128 and the signal's number after a signal.
-        out_of_memory: Whether the kernel killed something in it for lack of memory.
-        error: What the engine says about it.
+        exit_code: The exit code of the container's first process, or 128 plus the signal's number if a signal has
+            killed this process.
+        out_of_memory: Whether the kernel killed a process in the container because memory ran out.
+        error: The container engine's error message, or "".
     """
 
     exit_code: int
@@ -41,28 +42,33 @@ class ContainerEnd:
 
     @property
     def was_killed(self) -> bool:
-        """Return whether something in it was killed."""
+        """Return whether a process in the container was killed."""
         return self.out_of_memory or (self.exit_code >= 128 and self.exit_code != 128 + signal.SIGTERM)
 
 
 class Engine(ImageEngine):
-    """Make, follow and remove containers. The methods block; each may raise an :class:`EngineError`."""
+    """A client of a container engine for containers and networks.
+
+    The methods block, and may raise an :class:`EngineError`.
+    """
 
     def is_rootless(self) -> bool:
-        """Return whether the engine runs as an ordinary user, who is root in its containers."""
-        info = self.info()  # Docker says it among the security options, Podman by a key of its own
+        """Return whether the container engine runs as an ordinary user. This user appears as root in the engine's
+        containers.
+        """
+        info = self.info()  # Docker: a security option; Podman: its own key
         return bool(info.get("Rootless")) or "name=rootless" in (info.get("SecurityOptions") or ())
 
     def create_network(self, name: str, labels: Mapping[str, str], *, internal: bool = False) -> None:
-        """Make a bridge network."""
+        """Create a bridge network."""
         network = {"Name": name, "Driver": "bridge", "Labels": dict(labels), "Internal": internal}
         self.ask(f"make the network {name!r}", "POST", "/networks/create", {**network, "CheckDuplicate": True})
 
     def gateway(self, name: str) -> str:
-        """Return the address of this machine in a network.
+        """Return this machine's address in a network of the container engine.
 
         Raises:
-            EngineError: the network has none.
+            EngineError: the network has no gateway.
         """
         found = self.ask(f"inspect the network {name!r}", "GET", f"/networks/{name}")
         for part in found.get("IPAM", {}).get("Config") or ():
@@ -74,43 +80,47 @@ class Engine(ImageEngine):
         return str(address.ip)
 
     def create(self, plan: ContainerPlan) -> str:
-        """Make a container, without starting it, and return its id."""
+        """Create a container without starting it, and return its id."""
         action, query = f"make container {plan.name!r}", {"name": plan.name} if plan.name else {}
         return str(self.ask(action, "POST", "/containers/create", settings(plan), query=query, image=plan.image)["Id"])
 
     def put(self, container: str, archive: bytes) -> None:
-        """Unpack a tar archive into a container's own file system, which goes with it."""
+        """Unpack a tar archive into a container's own file system. The files are deleted together with the
+        container.
+        """
         place = f"/containers/{container}/archive"
         self.ask("put files into a container", "PUT", place, archive, query={"path": "/"})
 
     def attach(self, container: str, plan: ContainerPlan) -> socket.socket:
-        """Return the connection on which a container prints, and on which its standard input stays open."""
+        """Return a connection to a container's output and standard input. Closing the connection closes the standard
+        input.
+        """
         query = {"stream": 1, "stdout": 1, "stderr": 1, **({"stdin": 1} if plan.lifeline else {})}
         path = f"/containers/{container}/attach?{urllib.parse.urlencode(query)}"
         with reached(self.address), contextlib.closing(self.connect()) as connection:
             connection.request("POST", path, headers={"Connection": "Upgrade", "Upgrade": "tcp"})
-            stream = connection.sock  # the response closes the connection with itself
+            stream = connection.sock  # closing the response closes the connection, too
             duplicate = stream.dup()
             response = connection.getresponse()
             if response.status < 400:
                 return duplicate
             duplicate.close()
-            # Podman looks for the container's program here.
+            # Podman checks at this point whether the container's program exists.
             raise refusal("attach to a container", response.status, response.read(), plan.image)
 
     def inspect(self, container: str) -> dict[str, Any] | None:
-        """Return what the engine says of a container; None when that was removed."""
+        """Return the container engine's description of a container. Return None if the container was removed."""
         with contextlib.suppress(AbsentError):
             return dict(self.ask("inspect a container", "GET", f"/containers/{container}/json"))
         return None
 
     def is_running(self, container: str) -> bool:
-        """Return whether a container is there and runs."""
+        """Return whether a container exists and is running."""
         found = self.inspect(container)
         return found is not None and bool(found["State"]["Running"])
 
     def address_in(self, network: str, container: str) -> str:
-        """Return the address of a container in a network; empty when it has ended already."""
+        """Return a container's address in a network. Return "" if the container has ended."""
         found = self.inspect(container) or {"NetworkSettings": {"Networks": {}}}
         return str((found["NetworkSettings"]["Networks"].get(network) or {}).get("IPAddress") or "")
 
@@ -119,11 +129,11 @@ class Engine(ImageEngine):
         self.ask(f"start container {plan.name!r}", "POST", f"/containers/{container}/start", image=plan.image)
         if plan.limits.link is not None:
             found = self.inspect(container)
-            if found is not None and (pid := int(found["State"]["Pid"])):  # else it has ended, and says so itself
+            if found is not None and (pid := int(found["State"]["Pid"])):  # otherwise it has ended
                 links.shape(pid, plan.limits.link)
 
     def wait(self, container: str) -> ContainerEnd:
-        """Wait for a container's end, however long it takes."""
+        """Wait until a container has ended, and return how it has ended. There is no time limit."""
         code = 128 + signal.SIGKILL
         with contextlib.suppress(AbsentError):
             path = f"/containers/{container}/wait"
@@ -131,7 +141,7 @@ class Engine(ImageEngine):
         return self.ended(container, code)
 
     def ended(self, container: str, code: int) -> ContainerEnd:
-        """Return how a container ended, or a program in one that is kept, with this exit code."""
+        """Return the end of a container, or of a program in a kept container, for a given exit code."""
         if (found := self.inspect(container)) is None:
             return ContainerEnd(exit_code=code, error="the container was removed from outside")
         state = found["State"]
@@ -139,20 +149,20 @@ class Engine(ImageEngine):
         return ContainerEnd(exit_code=code, out_of_memory=bool(state.get("OOMKilled")), error=error)
 
     def kill(self, container: str, name: str) -> None:
-        """Send a signal to a container; harmless when it has ended."""
+        """Send a signal to a container. Do nothing if the container has ended."""
         with contextlib.suppress(EngineError):
             self.ask("send a signal to a container", "POST", f"/containers/{container}/kill", query={"signal": name})
 
     def run(self, plan: ContainerPlan) -> None:
-        """Run a command in a container, and remove it.
+        """Run a command in a new container, and remove the container afterwards.
 
         Raises:
-            EngineError: it could not be run, or failed.
+            EngineError: the command could not be run, or failed.
         """
         made, said = self.create(plan), b""
         try:
             with self.attach(made, plan) as stream, stream.makefile("rb") as output:
-                stream.settimeout(None)  # it may print nothing for an hour
+                stream.settimeout(None)  # it may print nothing for a long time
                 self.start(made, plan)
                 while header := output.read(FRAME.size):
                     said += output.read(FRAME.unpack(header)[1])
@@ -164,14 +174,16 @@ class Engine(ImageEngine):
             raise EngineError(f"{plan.entrypoint[0]!r} in image {plan.image!r} failed: {text}")
 
     def leftovers(self, labels: Mapping[str, str] | None = None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Return the containers and the networks of jobs: of all, or of those with these labels."""
+        """Return the containers and networks with the given labels. Without labels, return the containers and networks
+        of all jobs.
+        """
         wanted = [f"{name}={value}" for name, value in (labels or {}).items()] or [JOB_LABEL]
         query = {"filters": json.dumps({"label": wanted})}
         containers = self.ask("list containers", "GET", "/containers/json", query={"all": 1, **query})
         return containers, self.ask("list networks", "GET", "/networks", query=query)
 
     def remove_container(self, container: str) -> None:
-        """Remove a container with its volumes, running or not; harmless when it is gone."""
+        """Remove a container with its volumes, even if it is running. Do nothing if the container does not exist."""
         try:
             self.ask("remove a container", "DELETE", f"/containers/{container}", query={"v": 1, "force": 1})
         except AbsentError:
@@ -181,12 +193,12 @@ class Engine(ImageEngine):
                 raise
 
     def remove_network(self, network: str) -> None:
-        """Remove a network; harmless when it is gone."""
+        """Remove a network. Do nothing if the network does not exist."""
         with contextlib.suppress(AbsentError):
             self.ask("remove a network", "DELETE", f"/networks/{network}")
 
     def remove_all(self, labels: Mapping[str, str]) -> int:
-        """Remove everything with these labels, and return how many things there were."""
+        """Remove all containers and networks with the given labels, and return their number."""
         containers, networks = self.leftovers(labels)
         for item in containers:
             self.remove_container(str(item["Id"]))
@@ -196,7 +208,7 @@ class Engine(ImageEngine):
 
 
 def settings(plan: ContainerPlan) -> dict[str, Any]:
-    """Return what the engine is asked for to make a container."""
+    """Return the body of the request with which the container engine creates a container."""
     limits = plan.limits
     mounts = [
         {"Type": "bind", "Source": mount.source, "Target": mount.target, "ReadOnly": mount.read_only}
@@ -226,6 +238,6 @@ def settings(plan: ContainerPlan) -> dict[str, Any]:
         "NetworkingConfig": {"EndpointsConfig": {plan.network: {"Aliases": [plan.host]}} if plan.network else {}},
         "AttachStdout": True,
         "AttachStderr": True,
-        # It ends when the supervisor's connection does.
+        # The container's input ends with the supervisor's connection.
         **dict.fromkeys(("AttachStdin", "OpenStdin", "StdinOnce"), plan.lifeline),
     }

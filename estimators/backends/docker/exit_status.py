@@ -1,4 +1,4 @@
-"""What a container's end says about the cause of a failure."""
+"""Find the cause of a failure when a container has ended."""
 
 from __future__ import annotations
 
@@ -10,29 +10,32 @@ from container.contract.names import cut
 from estimators.backends.docker.engine import ContainerEnd
 
 _HEADER = "Traceback (most recent call last):"
-#: Between the tracebacks of a chain, as Python prints it.
+#: The lines that Python prints between the tracebacks of a chain.
 _LINKS = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
 )
-#: The last line of a traceback: ``package.Broken: no data``; and one whose exception's name says that it is one.
+#: The last line of a traceback, ``package.Broken: no data``; and the same with a typical name of an exception.
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.<>]*(?:: .*)?")
 _SURE = re.compile(r"[A-Za-z_][\w.<>]*(?:Error|Exception|Exit|Interrupt|Warning)(?:: .*)?")
-#: An exception's name whose message was read as another piece.
+#: An exception's name that is separated from its message, because the two were read in different pieces.
 _TORN = re.compile(r"^([A-Za-z_][\w.]*)(?:\n+:|:\n)\s*(?=\S)", re.MULTILINE)
-#: Characters of an image's own ``output/failure`` that become part of the reason.
+#: Maximum number of characters of an image's own ``output/failure`` in the reason.
 _SAID = 600
 
 
 def end_failure(host: str, ended: ContainerEnd, tail: bytes, *, toolkit: bool, said: str = "") -> Failure | None:
-    """Return what the backend itself knows of the cause of a container's end, when nothing of ours ended it.
+    """Return the cause of the end of a container, as far as the backend knows the cause.
+
+    Return None in three cases: the container has succeeded, it has ended after SIGTERM, or our toolkit reports the
+    cause itself.
 
     Args:
-        host: The host.
-        ended: How it ended.
-        tail: The end of what it printed.
-        toolkit: Whether our toolkit ran in it, which says itself why it failed.
-        said: What an image of others wrote into ``/opt/ml/output/failure``.
+        host: The name of the host.
+        ended: The end of the container.
+        tail: The last part of the container's output.
+        toolkit: Whether our toolkit ran in the container.
+        said: The content of ``/opt/ml/output/failure`` if an image without our toolkit has written the file.
     """
     code, message, traceback = ended.exit_code, "", None
     hints: tuple[str, ...] = ()
@@ -68,14 +71,17 @@ def end_failure(host: str, ended: ContainerEnd, tail: bytes, *, toolkit: bool, s
 
 
 def last_traceback(text: str) -> str | None:
-    """Return the last of Python's tracebacks in what a program printed, with those that it is chained to.
+    """Return the last Python traceback in a program's output, with the tracebacks that it is chained to.
 
-    None if there is none. Its last line names the exception; what a message has in further lines is left out. A toolkit
-    that reads standard output and standard error by itself, in pieces, may put a line of the one between two of the
-    other, and take the indentation from the lines that a piece begins with (``sagemaker-training`` does: ``watch`` in
-    ``process.py``). So a line is taken for the exception by its form alone.
+    Return None if there is no traceback. The last line of the result names the exception. Additional lines of the
+    exception's message are omitted.
+
+    Some toolkits read standard output and standard error piece by piece, for example ``sagemaker-training`` (``watch``
+    in ``process.py``). Such a toolkit may insert a line of standard output between two lines of standard error. Such a
+    toolkit may also remove the indentation of the first line of a piece. The line with the exception is therefore
+    recognised only by its form.
     """
-    # The header may come behind a line whose end the toolkit has not read yet.
+    # The header may follow on a line whose end the toolkit has not read yet.
     *before, last = _TORN.sub(r"\1: ", text).split(_HEADER)
     lines = last.split("\n")
     ends = [number for rule in (_SURE, _EXCEPTION) for number, line in enumerate(lines) if rule.fullmatch(line)]

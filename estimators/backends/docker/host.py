@@ -1,4 +1,6 @@
-"""A host that is a container: its files are in the job's record, and its agents run beside it on this machine."""
+"""Run a host as a container. The host's files are in the job's record, and its agents run on this machine outside the
+container.
+"""
 
 from __future__ import annotations
 
@@ -26,23 +28,23 @@ if TYPE_CHECKING:
     from estimators.backends.docker.provider import DockerProvider
 
 _READ_SIZE = 1 << 18
-#: How long what a container printed may take to arrive after its end, in seconds.
+#: Seconds to wait for a container's last output after its end.
 _LAST_WORDS = 2.0
-#: How much of the end of what a container printed is looked through for the reason, in bytes.
+#: Size of the end of a container's output that is searched for the reason, in bytes.
 _TAIL = 1 << 16
-#: What is said to our toolkit instead of a signal: one to a first process that has no handler for it yet would be lost;
-#: a word waits.
+#: Signal -> the word that is written to our toolkit's lifeline instead. A signal would be lost if the container's first
+#: process has no handler for it yet; a word stays in the pipe.
 _WORDS: Mapping[int, bytes] = {signal.SIGTERM: variables.SAY_STOP, signal.SIGINT: variables.SAY_END}
 
 
 @dataclasses.dataclass(frozen=True)
 class RunningContainer:
-    """A container whose first process trains, or one that is kept and in which it does.
+    """A new or kept container in which a training process runs.
 
     Attributes:
-        container: Its id.
-        stream: The connection on which it prints, and on which its standard input stays open.
-        control: The connection on which the end of the training is told, of a container that is kept.
+        container: The container's id.
+        stream: The connection to the output and standard input of the training process.
+        control: The connection on which a kept container reports the end of the training, or None for a new container.
     """
 
     container: str
@@ -51,12 +53,14 @@ class RunningContainer:
 
 
 class ContainerHost(LocalHost):
-    """See :class:`estimators.backends.hosts.provider.Host`.
+    """A host that is a container.
+
+    See :class:`estimators.backends.hosts.provider.Host` for the interface.
 
     Args:
-        runner: Runs the agents of all hosts.
-        provider: What has the engine.
-        name: The host's name in the job, and in its network.
+        runner: The object that runs the agents of all hosts.
+        provider: The provider, which has the client of the container engine.
+        name: The host's name in the job and in the job's network.
     """
 
     interface = containers.INTERFACE
@@ -76,14 +80,17 @@ class ContainerHost(LocalHost):
         lifeline: str | None = None,
         **more: Any,
     ) -> HostProcess:
-        """Run an agent beside the container; the training process, which alone has a lifeline, is the container."""
+        """Start a process of the host. With ``lifeline``, start the container with the training process.
+
+        Without ``lifeline``, the process is an agent. Agents run on this machine outside the container.
+        """
         if lifeline is None:
             return super().run(argv, env, on_output, **more)
         self._process = ContainerProcess(self._provider, self.name, env, on_output)
         return self._process
 
     async def listen(self) -> int:
-        """Return the port at which a container's toolkit listens by itself."""
+        """Return the port at which the container's toolkit listens."""
         return variables.CONTROL_PORT
 
     def abort(self, spare: Sequence[HostProcess] = ()) -> None:
@@ -92,19 +99,21 @@ class ContainerHost(LocalHost):
             self._process.signal(signal.SIGKILL)
 
     def close(self) -> None:
-        """Let it go: the provider has the container removed."""
+        """Stop waiting for the container. The provider removes the container."""
         if self._process is not None:
             self._process.close()
 
 
 class ContainerProcess:
-    """A host's container as a process; see :class:`estimators.backends.hosts.provider.HostProcess`.
+    """A host's container as a process.
+
+    See :class:`estimators.backends.hosts.provider.HostProcess` for the interface.
 
     Args:
-        provider: What has the engine.
-        host: The host.
-        env: What its toolkit is told.
-        on_output: Takes what it prints.
+        provider: The provider, which has the client of the container engine.
+        host: The name of the host.
+        env: The environment variables of the host's toolkit.
+        on_output: A function that is called with the container's output.
     """
 
     def __init__(self, provider: DockerProvider, host: str, env: Mapping[str, str], on_output: Output) -> None:
@@ -114,17 +123,17 @@ class ContainerProcess:
         self._tail = b""
         self._running: RunningContainer | None = None
         self._writer: asyncio.StreamWriter | None = None
-        self._unsaid = b""  # what it is told before it runs
+        self._unsaid = b""  # data that was written before it runs
         self._signals: list[int] = []
         self._starting = asyncio.ensure_future(provider.start(host, env))
         self._life = provider.loop.start(self._live())
 
     async def wait(self) -> ProcessEnd:
-        """Return how it has ended, after all that it printed was given."""
+        """Wait until the container has ended and its output was passed on. Return how the container has ended."""
         return await asyncio.shield(self._life)
 
     async def _live(self) -> ProcessEnd:
-        """Wait for the container's start, take what it prints, and wait for its end."""
+        """Wait for the container's start, pass on its output, and return how it ended."""
         provider, starting = self._provider, self._starting
         await asyncio.wait((starting,))
         if starting.cancelled():
@@ -144,7 +153,7 @@ class ContainerProcess:
         )
 
     async def _follow(self, running: RunningContainer) -> ContainerEnd:
-        """Take what it prints until it has ended."""
+        """Pass on the container's output until the container has ended, and return how it has ended."""
         reader, self._writer = await asyncio.open_connection(sock=running.stream)
         self._running = running
         self.write(b"")
@@ -155,11 +164,11 @@ class ContainerProcess:
         try:
             await asyncio.wait((reading, ending), return_when=asyncio.FIRST_COMPLETED)
             if not ending.done() and self._provider.succeeded(self._host):
-                # The engine says so a tenth of a second later, when it has taken down the container's network.
+                # The engine reports the end a tenth of a second later, after removing the container's network.
                 return ContainerEnd(exit_code=0)
             ended = await ending
             await asyncio.wait((reading,), timeout=_LAST_WORDS)
-        except (FleetfitError, OSError, ValueError) as error:  # half an answer is none
+        except (FleetfitError, OSError, ValueError) as error:  # ValueError: the answer was cut off
             ended = ContainerEnd(
                 exit_code=255, error=f"the connection to the engine was lost while the job ran: {error}"
             )
@@ -178,17 +187,22 @@ class ContainerProcess:
                 self._on_output(output)
 
     def write(self, data: bytes) -> None:
-        """Say something to our toolkit; a program of others does not listen."""
+        """Write data to our toolkit's lifeline. A program other than our toolkit does not get the data."""
         self._unsaid += data
         if self._writer is not None and self._provider.toolkit:
             self._writer.write(self._unsaid)
             self._unsaid = b""
 
     def close_input(self) -> None:
-        """Do nothing: a container's input ends with its connection."""
+        """Do nothing, because a container's standard input ends when its connection is closed."""
 
     def signal(self, number: int) -> None:
-        """Tell our toolkit what a signal would, or have the engine send it; a program of others is ended by SIGKILL."""
+        """Send a signal to the container.
+
+        Our toolkit gets SIGTERM and SIGINT as a word on its lifeline. All other signals, and all signals to other
+        programs, are sent by the container engine. The engine sends SIGTERM unchanged, and sends SIGKILL instead of any
+        other signal.
+        """
         if self._running is None:
             self._signals.append(number)
             if number != signal.SIGTERM:  # the job does not wait for the engine
@@ -199,6 +213,6 @@ class ContainerProcess:
             self._provider.kill(self._running, "SIGTERM" if number == signal.SIGTERM else "SIGKILL")
 
     def close(self) -> None:
-        """Wait for nothing more of it."""
+        """Stop reading the container's output and waiting for its end."""
         self._starting.cancel()
         self._life.cancel()

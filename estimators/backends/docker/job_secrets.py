@@ -1,7 +1,11 @@
-"""A job's secrets: files that only its containers see, for ``docker inspect`` would show variables.
+"""Write a job's secrets into files that only the job's containers can read.
 
-* the token by which the hosts know each other, and the caller's AWS credentials: a folder that is mounted;
-* keys for sshd, where a launcher of others wants it: written into the containers themselves, and gone with them.
+Environment variables would not be secret, because ``docker inspect`` shows them.
+
+* The token with which the hosts authenticate, and the caller's AWS credentials, are written into a folder that is
+  mounted.
+* Keys for sshd are written into the containers if another launcher needs sshd. The keys are deleted together with the
+  containers.
 """
 
 from __future__ import annotations
@@ -28,17 +32,17 @@ _OFFICIAL_DRIVERS = "sm_drivers"
 
 
 def write(folder: Path, token: str) -> dict[str, str]:
-    """Write the token and the credentials of a host, and return the variables that say where these are.
+    """Write a host's token and AWS credentials, and return the environment variables with the paths of the files.
 
     Args:
-        folder: The folder that becomes :data:`SECRETS`.
-        token: What the hosts show each other.
+        folder: The folder that is mounted as :data:`SECRETS`.
+        token: The token with which the hosts authenticate to each other.
 
     Raises:
-        OSError: they cannot be written.
+        OSError: a file cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o755)  # an image may run as any user; the folder around it is for us only
+    folder.chmod(0o755)  # an image may run as any user; only we can open the parent folder
     texts = {_FILE: json.dumps({variables.JOB_TOKEN: token}), _CREDENTIALS: aws_credentials(os.environ)}
     for name, text in texts.items():
         if text:
@@ -49,10 +53,11 @@ def write(folder: Path, token: str) -> dict[str, str]:
 
 
 def aws_credentials(environment: Mapping[str, str]) -> str:
-    """Return a shared credentials file with the profile that the caller uses, as ``default``; empty without any.
+    """Return the text of a shared credentials file in which the caller's profile is named ``default``.
 
-    Variables win over the file, as in boto3. Credentials that have to be fetched (SSO, roles, instance metadata) are
-    not: a script that needs them gets them in its ``environment``.
+    Return "" if the caller has no credentials. Environment variables take precedence over the file, as in boto3.
+    Credentials that have to be fetched (SSO, roles, instance metadata) are not included. A script that needs such
+    credentials gets them in its ``environment``.
     """
     given = configparser.RawConfigParser()
     values = {key: environment[key.upper()] for key in _KEYS if environment.get(key.upper())}
@@ -76,10 +81,10 @@ def aws_credentials(environment: Mapping[str, str]) -> str:
 
 
 def wants_sshd(spec: TrainingJobSpec, options: RunOptions, *, toolkit: bool) -> bool:
-    """Return whether a launcher of others will reach the hosts by ssh: ours does not.
+    """Return whether a launcher other than ours will reach the hosts by ssh.
 
-    Those are the official toolkit's MPI, the official SDK 3.x's drivers, and what asks for it by the backend option
-    ``sshd``.
+    Such launchers are the official toolkit's MPI launcher and the drivers of the official SageMaker SDK 3.x. The
+    backend option ``sshd`` overrides the result.
     """
     asked = ContainerOptions.of(options.backend_options).sshd
     if asked is not None:
@@ -89,17 +94,20 @@ def wants_sshd(spec: TrainingJobSpec, options: RunOptions, *, toolkit: bool) -> 
 
 
 def ssh_files(hosts: Sequence[str], environment: Sequence[str], *, now: float = 0.0) -> bytes:
-    """Return what sshd and ssh need in a job's containers, as a tar archive of ``/``: everything is root's.
+    """Return the files that sshd and ssh need in a job's containers, as a tar archive for ``/``. All files belong to
+    root.
 
-    One key is the hosts' and one is root's, both made for this job: each host lets the others in, and knows them.
+    Two key pairs are created for the job: a host key that all hosts share, and a login key that root uses on all hosts.
+    Each host thus accepts the logins of the other hosts and knows their host key.
 
     Args:
-        hosts: The hosts' names.
-        environment: The image's variables, ``NAME=value``, which a login by ssh would not have.
-        now: The files' time, in seconds since the epoch.
+        hosts: The names of the hosts.
+        environment: The image's environment variables, as ``NAME=value``. An ssh login would not get them without these
+            files.
+        now: The modification time of the files, in seconds since the epoch.
 
     Raises:
-        BackendError: there is no ``ssh-keygen`` on this machine, or it fails.
+        BackendError: ``ssh-keygen`` is not installed on this machine, or fails.
     """
     with folders.temporary("keys") as folder:  # of mode 0700
         (host_key, host_public), (user_key, user_public) = (make_key(folder / name) for name in ("host", "user"))

@@ -1,9 +1,10 @@
-"""Containers that are kept for the next job: ``keep_alive_period_in_seconds``.
+"""Keep containers for the next job: ``keep_alive_period_in_seconds``.
 
-A pool is a network and one container for each host, in whose first process (:mod:`container.toolkit.idle`) toolkits of
-one job after another are forked. It serves a job that wants the same image, hosts, limits and folders; the folders that
-it sees are settled when it is made. A pool is a folder under ``$FLEETFIT_HOME/warm``. A job that has it holds its lock;
-a note beside the lock says until when the pool is for the next job, and whose remover waits for that (:mod:`.reaper`).
+A pool is a network with one container for each host. The container's first process (:mod:`container.toolkit.idle`)
+forks the toolkit of one job after another. A pool serves jobs with the same image, hosts, limits and folders, because
+its mounts are fixed when it is created. A pool is a folder under ``$FLEETFIT_HOME/warm``, whose lock is held by the job
+that uses it. A note beside the lock says until when the pool is kept for the next job, and which job's remover waits
+for that time (:mod:`.reaper`).
 """
 
 from __future__ import annotations
@@ -30,32 +31,32 @@ from estimators.backends.docker.options import IDLE, SECRETS, ContainerOptions, 
 from estimators.backends.images.errors import EngineError
 from estimators.job.request import RunOptions, TrainingJobSpec
 
-#: Label of a pool's things: its folder.
+#: Label of a pool's containers and network, with the pool's folder as the value.
 POOL_LABEL = "fleetfit.pool"
-#: The socket of a first process, in its folder.
+#: File name of the socket of a container's first process.
 SOCKET = "toolkit"
 _PROGRAM = ("/opt/fleetfit/bin/python", "-I", "/opt/fleetfit/toolkit/container/__main__.py")
-#: What runs in a pool's containers.
+#: Arguments of the first process of a pool's containers.
 _IDLE = ("idle", f"{IDLE}/{SOCKET}")
-#: Seconds that a container may take until its first process listens, and between two looks.
+#: Seconds within which a container's first process must listen, and between two attempts to connect.
 _START_S, _LOOK_S = 60.0, 0.005
 #: Seconds after which the engine is asked whether the container still runs.
 _ASK_S = 1.0
-#: Seconds between two looks of a remover at its pool's note.
+#: Seconds between two checks of a pool's note by its remover.
 _WATCH_S = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
 class ContainerPool:
-    """Hold the containers of a job.
+    """A network with containers that are kept for jobs.
 
     Attributes:
-        path: Its folder.
+        path: The path of the pool's folder.
     """
 
     path: Path
 
-    # --- whose it is ---
+    # --- the lock and the note ---
 
     def take(self) -> int | None:
         """Return the descriptor that holds the pool's lock; None if another process does, or the pool is gone."""
@@ -64,11 +65,11 @@ class ContainerPool:
         return None
 
     def note(self, job: str, until: float = 0.0) -> None:
-        """Note whose the pool is, and until when it is for the next job, in seconds since the epoch."""
+        """Store the pool's last job, and until when the pool is kept for the next job, in seconds since the epoch."""
         files.replace(self.path / "note", json.dumps([job, until]).encode())
 
     def noted(self) -> tuple[str, float]:
-        """Return what :meth:`note` has noted last."""
+        """Return the values that :meth:`note` has stored last; ``("", 0.0)`` if there are none."""
         with contextlib.suppress(OSError, ValueError):
             job, until = json.loads((self.path / "note").read_bytes())
             return job, until
@@ -76,11 +77,11 @@ class ContainerPool:
 
     @property
     def in_use(self) -> bool:
-        """Return whether a job has the pool, or may still take it."""
+        """Return whether a job uses the pool, or may still claim it."""
         return locks.is_held(self.path / "lock") or self.noted()[1] > time.time()
 
     def await_end(self, job: str) -> bool:
-        """Wait until the pool's time is over; return whether no other job has taken the pool meanwhile."""
+        """Wait until the pool is not kept any longer; return False if another job has claimed it meanwhile."""
         while self.noted()[0] == job:
             if time.time() >= self.noted()[1] and self.take() is not None:  # held until this process ends
                 return self.noted()[0] == job
@@ -99,7 +100,7 @@ class ContainerPool:
 
     @property
     def network(self) -> str:
-        """Return the name of its network, with which those of its containers begin."""
+        """Return the name of the pool's network, which is also the prefix of the names of the pool's containers."""
         return f"fleetfit-warm-{self.path.name}"
 
     def container(self, host: str) -> str:
@@ -107,19 +108,27 @@ class ContainerPool:
         return f"{self.network}-{host}"
 
     def secrets(self, host: str) -> Path:
-        """Return the folder that a host's container has as :data:`SECRETS`."""
+        """Return the folder that is mounted in a host's container as :data:`SECRETS`."""
         return self.path / "secrets" / host
 
     def socket(self, host: str) -> Path:
-        """Return the socket of a host's first process; the container has its folder as :data:`IDLE`."""
+        """Return the path of the socket of the first process in a host's container.
+
+        The socket's folder is mounted in the container as :data:`IDLE`.
+        """
         return self.path / "sockets" / host / SOCKET
 
     def make(self, plans: Sequence[ContainerPlan], engine: Engine, *, isolated: bool) -> None:
-        """Make the network and the containers, which then run idle.
+        """Create the pool's network and start the pool's containers. The containers then wait for jobs.
+
+        Args:
+            plans: The descriptions of the containers.
+            engine: The client of the container engine.
+            isolated: Whether the network has no connection to other networks.
 
         Raises:
-            EngineError: they cannot be made.
-            OSError: a folder cannot be.
+            EngineError: the network or a container cannot be created.
+            OSError: a folder cannot be created.
         """
         labels = {containers.JOB_LABEL: "warm", POOL_LABEL: str(self.path)}
         engine.create_network(self.network, labels, internal=isolated)
@@ -139,7 +148,7 @@ class ContainerPool:
             engine.start(engine.create(named), named)
 
     def keep(self, job: str, seconds: float) -> None:
-        """Remove the job's secrets, and keep the pool for the next job if that could be done."""
+        """Delete the job's secrets, and keep the pool for the next job if that succeeded."""
         with contextlib.suppress(OSError):
             for file in self.path.glob("secrets/*/*"):
                 file.unlink()
@@ -149,23 +158,26 @@ class ContainerPool:
 def plan_pool(
     spec: TrainingJobSpec, options: RunOptions, *, jobs: Path, checkpoints: Path | None, gpus: int
 ) -> tuple[ContainerPlan, ...]:
-    """Return the idle containers that a job could run in, without names; they see the paths of this machine.
+    """Return the descriptions of idle containers that a job can run in. The containers have no names in these
+    descriptions.
+
+    The containers have the same paths as this machine.
 
     Args:
         spec: The job.
-        options: How it is run.
+        options: The run options of the job.
         jobs: The folder of all jobs' records.
-        checkpoints: Where the job's checkpoints go, if not to its record.
-        gpus: How many GPUs this machine has.
+        checkpoints: The folder of the job's checkpoints, or None if it is in the record.
+        gpus: The number of GPUs of this machine.
 
     Raises:
-        ConfigurationError: the backend's options make no sense.
+        ConfigurationError: the backend's options are invalid.
     """
     limits = ContainerOptions.of(options.backend_options)
     shared = [path for path in (jobs, checkpoints, containers.local_output(spec)) if path is not None]
     mounts = [Mount(source=str(path), target=str(path)) for path in shared]
     for mount in containers.planned_inputs(spec):
-        path = str(Path(mount.source).resolve())  # what the agent's links lead to
+        path = str(Path(mount.source).resolve())  # the target of the agent's links
         mounts.append(Mount(source=path, target=path, read_only=True))
     return tuple(
         ContainerPlan(
@@ -183,23 +195,26 @@ def plan_pool(
 
 
 def key_of(plans: Sequence[ContainerPlan], image: str, *, isolated: bool) -> str:
-    """Return what tells pools apart: a digest of everything of the containers, and of the image's id."""
+    """Return a digest that identifies the pools that fit a job.
+
+    The digest is computed from the descriptions of the containers, the image's id, and whether the network is isolated.
+    """
     described = [dataclasses.asdict(plan) for plan in plans]
     text = json.dumps([described, image, isolated], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def claim(home: Path, key: str, hosts: Sequence[str], job: str) -> tuple[ContainerPool, int] | None:
-    """Take a pool of this key that no job has and whose containers run; return it with the descriptor of its lock.
+    """Claim a free pool of this key whose containers run; return it with the descriptor of its lock, or None.
 
-    The time of a pool of which a container has ended is over: each job would try it first.
+    A pool with a container that has ended is not kept any longer, so that no job tries it again.
     """
     for path in sorted((home / "warm").glob(f"{key}-*")):
         pool = ContainerPool(path)
         if (lock := pool.take()) is None:
             continue
         last, until = pool.noted()
-        with contextlib.suppress(OSError):  # its folder is being removed
+        with contextlib.suppress(OSError):  # the pool's folder is being removed
             if until > time.time() and pool.answers(hosts):
                 pool.note(job)
                 return pool, lock
@@ -209,17 +224,17 @@ def claim(home: Path, key: str, hosts: Sequence[str], job: str) -> tuple[Contain
 
 
 def new(home: Path, key: str, job: str) -> tuple[ContainerPool, int]:
-    """Make the folder of a pool, and return it with the descriptor of its lock.
+    """Create the folder of a pool, and return the pool with the descriptor of its lock.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the folder cannot be created.
     """
     name = f"{key}-{uuid.uuid4().hex[:8]}"
     staged, pool = ContainerPool(home / "warm" / f".{name}"), ContainerPool(home / "warm" / name)
     staged.path.mkdir(parents=True, mode=0o700)
     staged.note(job)
     lock = staged.take()
-    assert lock is not None  # nobody else knows the name yet
+    assert lock is not None  # no other process knows the name yet
     staged.path.rename(pool.path)
     return pool, lock
 
@@ -227,19 +242,20 @@ def new(home: Path, key: str, job: str) -> tuple[ContainerPool, int]:
 def start(
     pool: ContainerPool, host: str, environment: Mapping[str, str], engine: Engine
 ) -> tuple[socket.socket, BlockingConnection]:
-    """Start a toolkit by the first process of a container.
+    """Start a toolkit through the first process of a kept container.
 
     Args:
-        pool: The container's.
-        host: The container's.
-        environment: The job's variables.
-        engine: Knows whether the container runs.
+        pool: The pool of the container.
+        host: The name of the container's host.
+        environment: The environment variables of the job.
+        engine: The client of the container engine, to check whether the container is running.
 
     Returns:
-        The connection on which the toolkit prints and reads, and the one on which its end is told.
+        The connection to the toolkit's output and standard input, and the connection on which the toolkit's exit code
+        is reported.
 
     Raises:
-        EngineError: nobody listens there.
+        EngineError: the first process does not listen, or does not accept the job.
     """
     begun = time.monotonic()
     asked = begun
@@ -268,7 +284,9 @@ def start(
 
 
 def exit_code(control: BlockingConnection) -> int | None:
-    """Wait for the toolkit's exit code; None when the container ended with it."""
+    """Wait for the toolkit's exit code, and return the exit code. Return None if the container has ended without
+    reporting it.
+    """
     with control, contextlib.suppress(OSError, MessageError):
         if (message := control.receive()) is not None:
             return int(message["exit_code"])

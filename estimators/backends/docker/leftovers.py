@@ -1,4 +1,4 @@
-"""Containers and networks whose job is over: what a crashed machine left on the engine."""
+"""Find containers and networks whose job has ended without removing them, for example after a crash of this machine."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from estimators.records.record import JobRecord
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EngineLeftover(Leftover):
-    """A container or a network.
+    """A container or a network that a job has left.
 
     Attributes:
-        engine: Its engine.
-        id: Its id there.
+        engine: The engine that has it.
+        id: Its id on the engine.
     """
 
     engine: Engine
     id: str
 
     def remove(self) -> None:
-        """Remove it from its engine."""
+        """Remove the container or network from its engine."""
         if self.kind == "container":
             self.engine.remove_container(self.id)
         else:
@@ -34,7 +34,10 @@ class EngineLeftover(Leftover):
 
 
 def find() -> list[Leftover]:
-    """Return what is labelled as a job's and has no supervisor any more; nothing where there is no engine."""
+    """Return the containers and networks of jobs and pools that have no process any more.
+
+    Return an empty list if the container engine cannot be reached.
+    """
     engine = Engine()
     try:
         containers, networks = engine.leftovers()
@@ -50,7 +53,7 @@ def find() -> list[Leftover]:
                 if in_use or (record and JobRecord(Path(record)).is_supervised()):
                     continue
             except PermissionError:
-                continue  # another user's
+                continue  # another user's job
             name = str(item.get("Name") or (item.get("Names") or ["?"])[0]).lstrip("/")
             job, id_ = labels.get(JOB_LABEL, "?"), str(item["Id"])
             found.append(EngineLeftover(kind=kind, name=name, job=job, engine=engine, id=id_))

@@ -1,8 +1,9 @@
-"""Slower links between containers: a token bucket (``tc`` tbf) at both ends of a container's network interface.
+"""Limit the rate of links between containers.
 
-What a container sends is shaped inside its network namespace; what it receives, at the other end of the pair, on this
-machine. ``netem``, which would add latency to every packet, is a module that many kernels lack; tbf's ``latency`` is
-the longest that a packet waits in its queue before it is dropped.
+A token bucket (``tc`` tbf) limits the rate at both ends of a container's network interface. Traffic from a container is
+limited inside the container's network namespace. Traffic to the container is limited at the other end of the interface
+pair, on this machine. The ``latency`` of tbf is the longest time that a packet waits in the queue before it is dropped.
+``netem``, which would add latency to every packet, is not used, because many kernels lack this module.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _UNITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(bit|kbit|mbit|gbit)(?:/s|ps)?", re.IGNORECASE)
 #: The default of ``link_latency_ms``.
 LATENCY_MS = 50.0
-#: The bucket holds what the rate brings in this time, at least a few packets of the largest size.
+#: The bucket's size: the traffic at the full rate in this time, but at least a few packets of the largest size.
 _BURST_SECONDS = 0.004
 _BURST_BYTES = 128 << 10
 _TIMEOUT_SECONDS = 10.0
@@ -30,24 +31,30 @@ _TIMEOUT_SECONDS = 10.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShapedLink:
-    """What a container's link carries.
+    """The limits of a container's link.
 
     Attributes:
-        rate: Bits per second, in each direction.
-        latency_ms: The longest that a packet waits in the queue, in milliseconds.
+        rate: The rate in bits per second, in each direction.
+        latency_ms: The longest time that a packet waits in the queue, in milliseconds.
     """
 
     rate: int
     latency_ms: float = LATENCY_MS
 
     def arguments(self) -> list[str]:
-        """Return the words that ``tc qdisc`` takes."""
+        """Return the arguments of ``tc qdisc`` that set these limits."""
         burst = max(_BURST_BYTES, int(self.rate / 8 * _BURST_SECONDS))
         return ["tbf", "rate", f"{self.rate}bit", "burst", str(burst), "latency", f"{self.latency_ms:g}ms"]
 
 
 def rate(where: str, value: Any) -> int:
-    """Read the option ``link_rate``: ``"100mbit"``, ``"1gbit"`` or a number of bits per second."""
+    """Return the value of the option ``link_rate`` in bits per second.
+
+    The option is a text such as ``"100mbit"`` or ``"1gbit"``, or a number of bits per second.
+
+    Raises:
+        ConfigurationError: the value has another form or is out of range.
+    """
     match = _RATE.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is not None:
         bits = float(match[1]) * _UNITS[match[2].lower()]
@@ -61,14 +68,18 @@ def rate(where: str, value: Any) -> int:
 
 
 def latency(where: str, value: Any) -> float:
-    """Read the option ``link_latency_ms``."""
+    """Return the value of the option ``link_latency_ms`` in milliseconds.
+
+    Raises:
+        ConfigurationError: the value is not a number from 1 to 10,000.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= 10_000:
         raise rules.refuse(where, "a number of milliseconds from 1 to 10000", value)
     return float(value)
 
 
 def refusal() -> str | None:
-    """Return why links cannot be shaped here; None when they can."""
+    """Return why links cannot be limited on this machine. Return None if they can."""
     missing = [name for name in ("tc", "ip", "nsenter") if shutil.which(name, path=system_path()) is None]
     if missing:
         return f"{', '.join(missing)} not found. Install Debian's packages iproute2 and util-linux"
@@ -78,15 +89,15 @@ def refusal() -> str | None:
 
 
 def shape(pid: int, link: ShapedLink, interface: str = "eth0") -> None:
-    """Shape the link of a running container, in both directions.
+    """Limit the link of a running container in both directions.
 
     Args:
-        pid: A process of the container.
-        link: How much it carries.
-        interface: Its interface.
+        pid: The pid of a process in the container.
+        link: The limits.
+        interface: The name of the container's network interface.
 
     Raises:
-        BackendError: it cannot be shaped; the message has what ``tc`` said.
+        BackendError: the link cannot be limited. The message contains the output of ``tc``.
     """
     inside = ["nsenter", "--net", "--target", str(pid)]
     found = json.loads(_run([*inside, "ip", "-json", "link", "show", "dev", interface]))
@@ -112,5 +123,7 @@ def _run(argv: list[str]) -> str:
 
 
 def system_path() -> str:
-    """Return where system tools are, which a user's PATH often lacks."""
+    """Return the value of PATH with the folders of system tools added, because a user's PATH often lacks these
+    folders.
+    """
     return f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"

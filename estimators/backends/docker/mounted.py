@@ -1,4 +1,4 @@
-"""Hosts whose trees are on this machine, and which containers have as ``/opt/ml``."""
+"""Serve hosts that are containers. The containers mount their file trees from this machine as ``/opt/ml``."""
 
 from __future__ import annotations
 
@@ -15,23 +15,25 @@ if TYPE_CHECKING:
 
 
 class MountedPlatform(LocalPlatform):
-    """Serves all hosts of a job in containers."""
+    """The platform of all hosts of a job that runs in containers."""
 
     def __init__(self, cluster: ContainerCluster, provider: DockerProvider) -> None:
         super().__init__(cluster, containers.facts(cluster.options))
         self._provider = provider
 
     def environment(self, host: Host) -> dict[str, str]:
-        """Return the variables of a host's configuration, whose paths are the container's own."""
+        """Return the environment variables of a host's toolkit, with the container's paths."""
         return containers.environment_of(self.spec, self.backend.options, host.name)
 
     def _write(self, host: Host) -> None:
-        # A container that is kept sees the same paths as this machine.
+        # A kept container has the same paths as this machine.
         links = bool(self.spec.resources.keep_alive_s)
         trees.write_mounted_tree(self.record, self.spec, host.name, self._facts, links=links)
         self._provider.write_names(host.name)
 
     async def bring_saved(self) -> Failure | None:
-        """Have the rest of what was saved brought, when it is the user's: containers write as others."""
+        """Make the user the owner of the files that the containers have written. Then copy the remaining saved
+        files.
+        """
         await self._provider.give_back()
         return await super().bring_saved()

@@ -1,9 +1,9 @@
-"""The names of a job's hosts, for images without our toolkit.
+"""Make the names of a job's hosts resolvable in images without our toolkit.
 
-The engine knows a container's name only while it runs, and SageMaker's own toolkit waits for the names of all hosts
-before it begins, for a quarter of an hour (``_wait_hostname_resolution`` in sagemaker-training's ``entry_point.py``): a
-host that comes up late would wait for one that is done. So such containers get an ``/etc/hosts`` in which every name
-stays.
+The container engine resolves a container's name only while the container is running. SageMaker's own toolkit first
+waits until the names of all hosts resolve (``_wait_hostname_resolution`` in sagemaker-training's ``entry_point.py``).
+The toolkit waits for up to 15 minutes. A host that starts late would thus wait for a host that has already finished.
+Such containers therefore get an ``/etc/hosts`` from which no name is removed.
 """
 
 from __future__ import annotations
@@ -11,17 +11,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-#: The file within a host's folder of secrets; those are gone with the job, as it is.
+#: The file's name in a host's folder of secrets, which is deleted with the job.
 FILE = "hosts"
 TARGET = "/etc/hosts"
 _OWN = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
 
 
 def write(folder: Path) -> None:
-    """Write a host's file, without the others, whose addresses are not known yet.
+    """Write a host's file of names. The other hosts are added later, because their addresses are not known yet.
+
+    Args:
+        folder: The host's folder of secrets.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / FILE).write_text(_OWN, encoding="utf-8")
@@ -29,8 +32,14 @@ def write(folder: Path) -> None:
 
 
 def add(folders: Iterable[Path], host: str, address: str) -> None:
-    """Tell every host of one that has been started; threads may do so at once."""
+    """Add a started host to the file of names of every host. Several threads may call this function at the same time.
+
+    Args:
+        folders: The folders of secrets of all hosts.
+        host: The name of the started host.
+        address: The address of the started host.
+    """
     for folder in folders:
-        # The file itself is mounted, not its name: the file must not be replaced.
+        # The mount refers to the file itself, so the file must be appended to and not replaced.
         with (folder / FILE).open("ab", buffering=0) as file:
             file.write(f"{address}\t{host}\n".encode())

@@ -1,4 +1,4 @@
-"""What a job may ask of its containers: ``RunOptions(backend_options=…)``, and what of this machine they see."""
+"""Define the options of a job's containers (``RunOptions(backend_options=…)``), and mounts of this machine's files."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from container.contract.rules import option
 from estimators.backends.docker import links
 from estimators.job.errors import ConfigurationError
 
-#: A folder of files that only this job's containers have: the job's token and AWS credentials.
+#: The folder in a container with the job's token and AWS credentials.
 SECRETS = "/run/fleetfit"
-#: The folder in which the first process of a kept container listens.
+#: The folder in a kept container with the socket of its first process.
 IDLE = "/run/fleetfit-idle"
 
-#: Docker's own 64 MB hold neither the segments of a few MPI ranks nor a DataLoader's queue.
+#: Docker's default of 64 MB is too small for the segments of a few MPI ranks, or for a DataLoader's queue.
 _SHM_BYTES = 2 << 30
 _TREE = "input(/config|/data)?|model|output|code|checkpoints|pipe_state"
-#: Paths of a container, as regular expressions, that users cannot mount over, and why.
+#: Paths in a container that users cannot mount over, as regular expressions -> the reason.
 _TAKEN = {
     "//?|/(proc|sys)(/.*)?": "for the container itself",
     f"{SECRETS}(/.*)?": "for the job's secrets",
@@ -35,7 +35,13 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([bkmgt]?)b?", re.IGNORECASE)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mount:
-    """A folder or file of this machine in a container."""
+    """A folder or file of this machine that is mounted in a container.
+
+    Attributes:
+        source: The path on this machine.
+        target: The path in the container.
+        read_only: Whether the container cannot write to the mount.
+    """
 
     source: str
     target: str
@@ -43,7 +49,7 @@ class Mount:
 
     @property
     def text(self) -> str:
-        """Return the word that ``docker run -v`` takes."""
+        """Return the mount as an argument of ``docker run -v``."""
         return f"{self.source}:{self.target}{':ro' if self.read_only else ''}"
 
 
@@ -75,16 +81,17 @@ def _bytes(where: str, value: Any) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ContainerOptions:
-    """What ``RunOptions(backend_options=…)`` may ask for, per container.
+    """The ``RunOptions(backend_options=…)`` for each container of a job.
 
     Attributes:
-        memory: Bytes of memory; None for no limit.
-        cpus: Cores; None for no limit.
-        shm_size: Bytes of ``/dev/shm``, which counts as memory only as far as it is used.
-        mounts: More of this machine that they see: ``{"/data/licences": "/licences"}``, read and written.
-        sshd: Whether they get keys for sshd, made for the job; None: where a launcher is known to want it.
-        link_rate: What their links carry (``"100mbit"``), in bits per second; None for links as they are.
-        link_latency_ms: The longest that a packet waits in a link's queue, in milliseconds.
+        memory: The limit of memory in bytes, or None for no limit.
+        cpus: The limit of cores, or None for no limit.
+        shm_size: The size of ``/dev/shm`` in bytes. Only the used part counts as memory.
+        mounts: Additional files and folders of this machine to mount, writable: ``{"/data/licences": "/licences"}``.
+        sshd: Whether the containers get keys for sshd that are created for the job. If None, the containers get keys
+            only for launchers that are known to need sshd.
+        link_rate: The rate of a container's link in bits per second (``"100mbit"``). If None, the rate is not limited.
+        link_latency_ms: The longest time that a packet waits in a link's queue, in milliseconds.
     """
 
     memory: int | None = option(_bytes)
@@ -97,10 +104,10 @@ class ContainerOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> ContainerOptions:
-        """Read them.
+        """Read the options of the containers from ``backend_options``.
 
         Raises:
-            ConfigurationError: an unknown option, or a value that makes no sense.
+            ConfigurationError: an option is unknown, or a value is invalid.
         """
         if options.get("link_latency_ms") is not None and options.get("link_rate") is None:
             raise ConfigurationError("backend_options: 'link_latency_ms' needs 'link_rate', such as '100mbit'.")
@@ -109,5 +116,5 @@ class ContainerOptions:
 
     @property
     def link(self) -> links.ShapedLink | None:
-        """Return what their links carry; None for links as they are."""
+        """Return the limits of the containers' links. Return None if the links are not limited."""
         return links.ShapedLink(rate=self.link_rate, latency_ms=self.link_latency_ms) if self.link_rate else None

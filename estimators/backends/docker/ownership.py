@@ -1,4 +1,7 @@
-"""Files that containers wrote as root, or as the image's user, given back to the user who runs the job."""
+"""Make the user who runs the job the owner of the files that containers have written.
+
+Containers write files as root, or as the user that their image sets.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,24 @@ if TYPE_CHECKING:
     from estimators.backends.docker.engine import Engine
     from estimators.backends.docker.reaper import Duty
 
-#: Names of the user that containers run as unless their image says otherwise.
+#: Names of root, which containers run as unless their image sets another user.
 ROOT = ("", "0", "root")
 
 
 def is_root(user: str) -> bool:
-    """Return whether an image's ``USER`` is root."""
+    """Return whether the value of ``USER`` in an image means root."""
     return user.partition(":")[0] in ROOT
 
 
 def foreign(place: Path, uid: int) -> bool:
-    """Return whether something below a folder is not a user's, or cannot be looked into."""
+    """Return whether a folder contains a file or folder that does not belong to a user.
+
+    Return True also if a file or folder cannot be examined.
+
+    Args:
+        place: The folder.
+        uid: The uid of the user.
+    """
     errors: list[OSError] = []
     for folder, folders, files in os.walk(place, onerror=errors.append):
         for name in (*folders, *files):
@@ -36,10 +46,16 @@ def foreign(place: Path, uid: int) -> bool:
 
 
 def give_back(engine: Engine, duty: Duty, user: str) -> None:
-    """Make what containers wrote, which ran as ``user``, the calling user's, if anything is not.
+    """Make the calling user the owner of the files that containers have written. Do nothing if the user owns all files
+    already.
+
+    Args:
+        engine: The client of the container engine.
+        duty: The folders of the files.
+        user: The user that the job's containers ran as. Empty for root.
 
     Raises:
-        EngineError: it cannot be done.
+        EngineError: the owner cannot be changed.
     """
     uid, gid = os.geteuid(), os.getegid()
     if uid == 0 and is_root(user):
@@ -50,15 +66,16 @@ def give_back(engine: Engine, duty: Duty, user: str) -> None:
 
 
 def plans(duty: Duty, user: str, uid: int, gid: int) -> list[ContainerPlan]:
-    """Return the containers that give files back, of an image that is there already.
+    """Return the descriptions of containers that change the owner of files. The image of these containers is already in
+    the container engine.
 
-    In folders that others use too, what is anybody else's stays theirs.
+    In folders that others use too, only files of root or of ``user`` get the new owner.
 
     Args:
-        duty: The folders, and an image that has GNU's ``find`` and ``chown``.
-        user: The image's user; empty for root.
-        uid: The user, as containers see it.
-        gid: The group, likewise.
+        duty: The folders, and an image with GNU's ``find`` and ``chown``.
+        user: The user that the job's containers ran as. Empty for root.
+        uid: The uid of the new owner, as containers see it.
+        gid: The gid of the new owner, as containers see it.
     """
     theirs = ["-uid", "0"] if is_root(user) else ["(", "-uid", "0", "-o", "-user", user.partition(":")[0], ")"]
     found = []

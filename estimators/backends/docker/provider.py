@@ -1,4 +1,4 @@
-"""Hosts that are containers of an engine on this machine."""
+"""Provide hosts that are containers of a container engine on this machine."""
 
 from __future__ import annotations
 
@@ -44,14 +44,15 @@ from estimators.job.request import JobOptions, TrainingJobSpec
 
 
 class DockerProvider(HostProvider):
-    """One container for each host, in a network of the job's; or in containers that are kept for the next job.
+    """A provider of one container for each host. Either new containers are created in the job's own network, or kept
+    containers are used.
 
     Args:
-        job: The job.
-        cluster: What runs the job on its hosts.
+        job: The job, with the functions through which the provider reports to the supervisor.
+        cluster: The backend that runs the job on the hosts.
 
     Attributes:
-        toolkit: Whether our toolkit runs in the containers; known when the first of them starts.
+        toolkit: Whether our toolkit runs in the containers. The value is valid when the first container starts.
     """
 
     name: ClassVar[str] = fleets.CONTAINERS
@@ -68,40 +69,44 @@ class DockerProvider(HostProvider):
         self._engine = Engine()
         self._call = Background.of(job.loop).call
         self._image: ImageFacts | None = None
-        self._network = False  # whether it is there
+        self._network = False  # whether the network exists
         self._ssh_files: bytes | None = None
         self._gateway = ""
         self._relays = Relays(cluster, self._runner)
         self._aws: Mapping[str, str] = {}
         self._pool: kept.ContainerPool | None = None
         self._pool_lock = -1
-        self._used: set[str] = set()  # hosts whose containers are not as they were
+        self._used: set[str] = set()  # hosts whose containers run, or had a process killed
         self._made: asyncio.Task[None] | None = None
-        self._made_for = 0  # the attempt
+        self._made_for = 0  # the attempt for which it was made
         self._giving_back = asyncio.Lock()
 
     @classmethod
     def validate(cls, spec: TrainingJobSpec, options: JobOptions) -> list[str]:
-        """Refuse what cannot be: an engine that does not answer, an image or a GPU that is not there.
+        """Return why the job cannot run.
 
         Raises:
-            EngineError: the engine or the image is not there.
+            EngineError: the engine cannot be reached, or the image does not exist.
         """
         return checking.check(spec, options)
 
     @classmethod
     def leftovers(cls, region: str = "") -> Sequence[Leftover]:
-        """Return containers and networks on the engine."""
+        """Return the containers and networks in the container engine whose job has ended."""
         from estimators.backends.docker import leftovers
 
         return leftovers.find()
 
-    # --- what containers start in ---
+    # --- network and pools ---
 
     async def acquire(self, name: str) -> Host:
-        """Return a host at once: what its container needs on the engine is made while its files are written.
+        """Return a host at once, while the network or the pool for the host's container is being prepared.
 
-        Of an elastic job the first waits for that, as the job's driver listens at this machine's address there.
+        In an elastic job, first wait for the network, because the job's driver listens at this machine's address in the
+        network.
+
+        Raises:
+            PreparationFailed: the network of an elastic job cannot be created.
         """
         host, made = ContainerHost(self._runner, self, name), self._have_made()
         if launchers.of(self.cluster.spec.strategy).membership_changes:
@@ -113,7 +118,11 @@ class DockerProvider(HostProvider):
         return host
 
     def _have_made(self) -> asyncio.Task[None]:
-        """Return what makes the network or the pool; another attempt tries again what failed, or was spoilt."""
+        """Return the task that prepares the network or the pool.
+
+        In a new attempt, start another task if the last task has failed or a process in a container of the pool was
+        killed.
+        """
         made, attempt = self._made, self.cluster.attempt
         if made is None or (attempt != self._made_for and made.done() and (made.exception() or self._used)):
             self._made_for = attempt
@@ -121,7 +130,7 @@ class DockerProvider(HostProvider):
         return made
 
     async def _make(self) -> None:
-        """Make the network, or find or make the containers that are kept."""
+        """Create the job's network. If the job uses kept containers, find or create a pool instead."""
         spec, engine = self.cluster.spec, self._engine
         if not spec.resources.keep_alive_s and self._remover is None:
             self._have_removed(containers.RECORD_LABEL, self._record.path)
@@ -146,7 +155,9 @@ class DockerProvider(HostProvider):
             self._gateway = self._engine.gateway(name)
 
     async def _find_pool(self, image: ImageFacts) -> None:
-        """Take containers that are kept and fit the job, or make some: not those of which one was killed."""
+        """Reserve a pool that fits the job, or create a pool. A pool in which a process was killed is not used
+        again.
+        """
         spec, home, checkpoints = self.cluster.spec, self._record.home, local.checkpoint_dir(self.cluster.spec)
         self._let_go()
         for folder in (checkpoints, containers.local_output(spec)):
@@ -164,7 +175,7 @@ class DockerProvider(HostProvider):
         self._pool = pool
 
     def _let_go(self) -> None:
-        """Have everything removed, a pool that is kept when its time is over."""
+        """Make the remover remove everything, a kept pool when its time has ended."""
         if self._remover is not None:
             self._remover.finish()
         if self._pool_lock >= 0:
@@ -173,7 +184,9 @@ class DockerProvider(HostProvider):
         self._used.clear()
 
     def _have_removed(self, label: str, value: Path) -> None:
-        """Have all of this label removed when the job is over, or was killed, and its files given back to the user."""
+        """Start the process that removes everything with this label, and changes the owner of files, after the
+        supervisor's end.
+        """
         duty = dataclasses.asdict(self._duty(label, value))
         self._remover = Remover(self.loop, self.job.protected, reaper.__name__, str(value), duty)
 
@@ -187,21 +200,21 @@ class DockerProvider(HostProvider):
             value=str(value),
             runtime=str(self._runtime),
             image=containers.image_of(spec),
-            trees=(str(record.path / "hosts"), str(record.checkpoints_dir)),  # also of hosts that come later
+            trees=(str(record.path / "hosts"), str(record.checkpoints_dir)),  # hosts that are added later are included
             shared=tuple(str(place) for place in theirs if place is not None),
         )
 
     # --- the containers ---
 
     async def start(self, host: str, env: Mapping[str, str]) -> RunningContainer:
-        """Start a host's container, or its toolkit in one that is kept.
+        """Start a host's container, or its toolkit in a kept one.
 
         Args:
             host: The host.
-            env: What its toolkit is told; the job's token is kept from the container's variables.
+            env: Its toolkit's environment variables; the job's token is written to a file instead.
 
         Raises:
-            FleetfitError: it cannot be started.
+            FleetfitError: the container cannot be started.
             OSError: the host's files cannot be written.
         """
         await asyncio.shield(self._have_made())
@@ -233,7 +246,7 @@ class DockerProvider(HostProvider):
         return await self._start(plan)
 
     async def _start(self, plan: containers.ContainerPlan) -> RunningContainer:
-        """Make a container, attach to it, and start it."""
+        """Create a container, attach to it, and start it."""
         engine, call, spec = self._engine, self._call, self.cluster.spec
         made = await call(lambda: engine.create(plan))
         if (ssh_files := self._ssh_files) is not None:
@@ -242,7 +255,7 @@ class DockerProvider(HostProvider):
         try:
             await call(lambda: engine.start(made, plan))
             if containers.keeps_names(spec, toolkit=self.toolkit):
-                with contextlib.suppress(EngineError, OSError):  # while it runs the engine knows its name
+                with contextlib.suppress(EngineError, OSError):  # the engine resolves the name while the container runs
                     if address := await call(lambda: engine.address_in(plan.network, made)):
                         naming.add([self._runtime / host for host in spec.hosts], plan.host, address)
         except BaseException:
@@ -251,15 +264,17 @@ class DockerProvider(HostProvider):
         return RunningContainer(made, stream)
 
     def write_names(self, host: str) -> None:
-        """Write the file that tells a host of the others' names.
+        """Write a host's file with the names of the hosts.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         naming.write(self._runtime / host)
 
     async def wait(self, running: RunningContainer) -> ContainerEnd:
-        """Wait for the end of a container, or of its toolkit in one that is kept."""
+        """Wait until a container has ended, and return how it has ended. In a kept container, wait for the toolkit
+        instead.
+        """
 
         def wait() -> ContainerEnd:
             code = kept.exit_code(running.control) if running.control is not None else None
@@ -270,7 +285,9 @@ class DockerProvider(HostProvider):
         return await self._call(wait)
 
     def succeeded(self, host: str) -> bool:
-        """Return whether our toolkit has said that all went well: the last that it does before it ends."""
+        """Return whether our toolkit on a host has reported success. Reporting success is the toolkit's last action
+        before it exits.
+        """
         file, cluster = self._record.tree(host).success_file, self.cluster
         with contextlib.suppress(OSError, UnicodeDecodeError):
             said = file.read_text(encoding="utf-8") == success_text(cluster.attempt)
@@ -278,22 +295,30 @@ class DockerProvider(HostProvider):
         return False
 
     def said(self, host: str) -> str:
-        """Return what a program of others left in ``/opt/ml/output/failure``, SageMaker's place for the reason."""
+        """Return the content of a host's ``/opt/ml/output/failure``. Return "" if the file does not exist.
+
+        By SageMaker's contract, the script or toolkit writes the reason of its failure into this file.
+        """
         try:
             return self._record.tree(host).failure_file.read_text(encoding="utf-8", errors="replace")
         except OSError:
             return ""
 
     def kill(self, running: RunningContainer, name: str) -> None:
-        """Send a signal to a container."""
+        """Send a signal to a container.
+
+        Args:
+            running: The container.
+            name: The name of the signal, such as ``SIGTERM``.
+        """
         self.loop.start(self._call(lambda: self._engine.kill(running.container, name)))
 
     def ended(self, host: str, *, clean: bool) -> None:
-        """Note that a host's container has ended, or its toolkit in one that is kept.
+        """Record that a host's container, or its toolkit in a kept one, has ended.
 
         Args:
             host: The host.
-            clean: Whether nothing was killed in it.
+            clean: Whether no process in it was killed.
         """
         if clean:
             self._used.discard(host)
@@ -301,19 +326,19 @@ class DockerProvider(HostProvider):
     # --- the end ---
 
     async def give_back(self) -> None:
-        """Make what containers wrote, as root or as their image's user, the calling user's."""
+        """Make the calling user the owner of the files that the containers have written."""
         if self._image is None:
             return
         duty, user = self._duty(containers.RECORD_LABEL, self._record.path), self._image.user
         async with self._giving_back:
             try:
                 await self._call(lambda: ownership.give_back(self._engine, duty, user))
-            except (FleetfitError, OSError) as error:  # the job's own files are there
+            except (FleetfitError, OSError) as error:  # this does not fail the job, whose files exist
                 said = f"the owner of the containers' files could not be changed: {error}\n"
                 self.cluster.hand_on(self.cluster.spec.hosts[0], said.encode())
 
     def close(self) -> None:
-        """Have the containers and the network removed, or keep them for the next job."""
+        """Make the remover remove the containers and the network, or keep the containers for the next job."""
         if self._made is not None:
             self._made.cancel()
         self._relays.close()
@@ -324,7 +349,7 @@ class DockerProvider(HostProvider):
 
 
 class ContainerCluster(HostCluster):
-    """Runs the hosts of a job as containers."""
+    """A backend that runs the hosts of a job as containers."""
 
     name = DockerProvider.name
     elastic = True
@@ -333,7 +358,7 @@ class ContainerCluster(HostCluster):
 
     @classmethod
     def describe(cls, spec: TrainingJobSpec, options: JobOptions, record: Path) -> ClusterPlacement:
-        """Return the containers that hosts would be, as ``docker`` would start them."""
+        """Return the placement of hosts that are containers, with the ``docker`` commands that would start them."""
         limits = ContainerOptions.of(options.backend_options)
         gpus = gpu_count() if fleets.capabilities(spec.instance_type).needs_gpus else 0
         toolkit = containers.runs_toolkit(spec, (TOOLKIT_LABEL,))
@@ -370,16 +395,16 @@ class ContainerCluster(HostCluster):
         )
 
     def provide(self, job: ProvidedJob) -> DockerProvider:
-        """Make the provider, whose hosts' files are in the job's record."""
+        """Create the provider. The files of its hosts are in the job's record."""
         return DockerProvider(job, self)
 
     def platform_here(self) -> MountedPlatform:
-        """Make what serves the hosts."""
+        """Create the platform of the hosts, which mounts the hosts' file trees in the containers."""
         assert isinstance(self.provider, DockerProvider)
         return MountedPlatform(self, self.provider)
 
 
 class GpuContainerCluster(ContainerCluster):
-    """Runs them as containers with this machine's GPUs."""
+    """A backend that runs the hosts of a job as containers with this machine's GPUs."""
 
     name = fleets.GPU_CONTAINERS

@@ -1,7 +1,7 @@
-"""Remove a job's containers and network when its supervisor is over: see :mod:`estimators.backends.hosts.remover`.
+"""Remove a job's containers and network when its supervisor has ended; see :mod:`estimators.backends.hosts.remover`.
 
-Containers are the engine's children, not the supervisor's: a supervisor that was killed would leave them running.
-Kept containers are removed when their time is over, unless the next job has taken them (:mod:`.kept`).
+Containers are the engine's children, not the supervisor's: they would run on if the supervisor was killed. Kept
+containers are removed when their time has ended, unless the next job has claimed them (:mod:`.kept`).
 """
 
 from __future__ import annotations
@@ -18,25 +18,26 @@ from estimators.backends.docker import kept, ownership
 from estimators.backends.docker.engine import Engine
 from estimators.backends.images.errors import EngineError
 
-#: The engine may be in the middle of making something that its list does not show yet: nothing may have been found for
-#: so long, in seconds.
+#: Seconds without a finding after which the removal is complete: the engine may still be creating something that its
+#: lists do not show yet.
 _QUIET = 1.0
-#: When it gives up, in seconds. What is left then, `fleetfit clean` finds.
+#: Seconds after which it gives up; `fleetfit clean` finds what is left then.
 _DEADLINE = 60.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Duty:
-    """What is removed and given back when a supervisor is over.
+    """The cleanup after a supervisor has ended.
 
     Attributes:
         job: The job.
         label: Everything with this label and ``value`` is removed from the engine.
-        value: A record's folder, or a pool's, which is removed too.
+        value: A record's folder, or a pool's, which is removed, too.
         runtime: The job's folder for sockets and secrets.
-        image: The image whose tools give files back.
-        trees: Folders of the job alone: what containers wrote there becomes the calling user's.
-        shared: Folders that others use too: only what is root's or the image's user's.
+        image: The image whose tools change the owner of files.
+        trees: Folders that only the job uses: the calling user becomes the owner of everything in them.
+        shared: Folders that others use, too: the calling user becomes the owner of files of root or of the image's user
+            only.
     """
 
     job: str
@@ -49,13 +50,13 @@ class Duty:
 
 
 def remove(**given: Any) -> bool:
-    """Remove everything, a pool when its time is over.
+    """Remove everything of a job; for a pool, wait until its time has ended.
 
     Args:
         given: The fields of the :class:`Duty`.
 
     Returns:
-        Whether nothing is left to do.
+        Whether everything was removed, or another job has claimed the pool.
     """
     duty, engine = Duty(**given), Engine()
     remove_tree(duty.runtime, ignore_errors=True)
@@ -75,10 +76,11 @@ def remove(**given: Any) -> bool:
 
 
 def _remove_all(engine: Engine, labels: dict[str, str]) -> None:
-    """Remove what is on the engine until nothing has been found for a time.
+    """Remove all containers and networks with the given labels. Stop when no container or network was found for
+    ``quiet`` seconds.
 
     Raises:
-        EngineError: it cannot be removed.
+        EngineError: a container or network cannot be removed.
     """
     since = time.monotonic()
     until = since + _DEADLINE

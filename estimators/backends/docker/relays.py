@@ -1,7 +1,8 @@
-"""AWS's endpoints that are on this machine's loopback (`fleetfit serve`, `fleetfit s3`), for a job's containers.
+"""Make AWS endpoints on this machine's loopback (``fleetfit serve``, ``fleetfit s3``) reachable for a job's containers.
 
-A container's own loopback is another one. So an agent on this machine listens where containers reach it, at the address
-that the engine's default bridge has here, and passes on what comes; the containers' variables name that address.
+A container has a loopback interface of its own. An agent on this machine therefore listens at an address that
+containers can reach, and forwards connections to the endpoints. The address is this machine's address on the container
+engine's default bridge. The containers' environment variables contain this address.
 """
 
 from __future__ import annotations
@@ -22,32 +23,39 @@ from estimators.backends.hosts.platform import agent_command
 from estimators.backends.hosts.provider import HostProcess
 from estimators.backends.images.errors import EngineError
 
-#: The network that Docker has from its start, with an address of this machine.
+#: The network that Docker always has, with an address of this machine.
 _DEFAULT_BRIDGE = "bridge"
 
 
 class Relays:
-    """What a job's containers need of this machine's loopback; the agent that relays is there until the job is over.
+    """A forwarder of this machine's loopback endpoints for a job's containers. The forwarder's agent runs until the job
+    has ended.
 
     Args:
         backend: The job's backend.
-        runner: Runs the agent.
+        runner: The object that runs the agent.
     """
 
     def __init__(self, backend: Backend, runner: Runner) -> None:
         self._backend = backend
         self._runner = runner
         self._agent: HostProcess | None = None
-        self._there: dict[str, str] = {}  # URL -> the same for containers
+        self._there: dict[str, str] = {}  # URL -> the URL for containers
 
     async def open(self, engine: Engine, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables as containers can use them; start what that needs, unless it runs already."""
+        """Return the environment variables with URLs that containers can use. Start the agent if it is needed and not
+        running.
+
+        Args:
+            engine: The client of the container engine.
+            environment: The environment variables with URLs for this machine.
+        """
         urls = sorted({value for value in environment.values() if _on_loopback(value)})
         if urls and self._agent is None:
             try:
                 bridge = await Background.of(self._backend.loop).call(lambda: engine.gateway(_DEFAULT_BRIDGE))
                 self._start(urls, bridge)
-            except (EngineError, OSError) as error:  # Podman has no such network; a rootless engine's is not here
+            except (EngineError, OSError) as error:  # Podman has no default bridge; a rootless engine's is not here
                 self._backend.warn(
                     f"containers cannot reach {', '.join(urls)}, which is on this machine's loopback: "
                     f"{str(error).rstrip('.')}. boto3 in a script cannot connect there."
@@ -56,10 +64,10 @@ class Relays:
 
     def _start(self, urls: Sequence[str], address: str) -> None:
         host = LocalHost(self._runner, self._backend, self._backend.spec.hosts[0])
-        # Nothing may have been written there yet.
+        # The folder may not exist yet.
         self._backend.record.host_dir(host.name).mkdir(parents=True, exist_ok=True, mode=0o700)
         words, there = ["relay"], {}
-        with contextlib.ExitStack() as opened:  # the agent has the sockets
+        with contextlib.ExitStack() as opened:  # the agent inherits the sockets
             listeners = [opened.enter_context(socket.create_server((address, 0), backlog=128)) for _ in urls]
             for url, listener in zip(urls, listeners, strict=True):
                 server = urllib.parse.urlsplit(url)
@@ -71,7 +79,7 @@ class Relays:
         self._there = there
 
     def close(self) -> None:
-        """End the agent."""
+        """Close the agent's standard input, which makes the agent exit."""
         if self._agent is not None:
             self._agent.close_input()
 

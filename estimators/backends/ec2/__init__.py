@@ -1,1 +1,1 @@
-"""``instance_type="ec2.<type>"``: machines of EC2, on demand and of its spot market, for one job."""
+"""Run one job on EC2 instances with on-demand or spot capacity: ``instance_type="ec2.<type>"``."""

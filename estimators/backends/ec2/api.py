@@ -1,7 +1,7 @@
-"""EC2's API, for one region. Everything here blocks: it is called in threads.
+"""Call EC2's API in one region. All methods block, so the supervisor calls them in threads.
 
-Every call can be repeated: what is made for a fleet is found again by its name or its tag, and what is removed may be
-gone already.
+Every call can be repeated. Existing resources of a fleet are found by their name or tag, and removing a resource that
+no longer exists is not an error.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from estimators.backends.ec2.requests import FleetAnswer, Instance, Shortage, ta
 from estimators.backends.sagemaker.aws import Aws
 from estimators.job.errors import BackendError, ConfigurationError
 
-#: What a call raises that has failed.
+#: The exceptions of a failed call.
 ERRORS = (BotoCoreError, ClientError)
-#: The service that tells a machine its address as it is seen from outside.
+#: The service that returns a machine's public address.
 _CHECK_IP = "https://checkip.amazonaws.com"
-#: Failures that only say that it is gone already.
+#: Parts of the error codes for resources that are gone already.
 _GONE = ("NotFound", ".Unknown", ".Malformed")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Made:
-    """What all hosts of a fleet have in common.
+    """The resources that all hosts of a fleet share.
 
     Attributes:
-        template: The launch template's id.
-        places: The zones that may be used, each with a subnet.
+        template: The id of the launch template.
+        places: The permitted availability zones, each with the id of a subnet.
     """
 
     template: str
@@ -47,14 +47,14 @@ class Made:
 
 @dataclasses.dataclass(kw_only=True)
 class Remains:
-    """What there is of a fleet.
+    """The resources of a fleet that still exist.
 
     Attributes:
-        fleet: Its tag.
-        job: The job's name.
-        owner: Who made it.
-        instances: Its instances that have not ended.
-        others: Its other resources: ``security group sg-…`` and the like.
+        fleet: The tag of the fleet.
+        job: The name of the fleet's job.
+        owner: The owner in the tags: user, machine and folder of records.
+        instances: The ids of the fleet's instances that have not ended.
+        others: The names of other resources, such as ``security group sg-…``.
     """
 
     fleet: str
@@ -65,23 +65,23 @@ class Remains:
 
 
 def failure_of(error: Exception) -> Shortage:
-    """Return what the exception of a call says."""
+    """Convert the exception of an EC2 call to a :class:`Shortage`."""
     if isinstance(error, ClientError):
         details: Mapping[str, Any] = error.response.get("Error", {})
         return Shortage(code=details.get("Code", "unknown"), text=details.get("Message", ""))
-    unavailable = isinstance(error, HTTPClientError | ConnectionError)  # nobody answers now
+    unavailable = isinstance(error, HTTPClientError | ConnectionError)  # the service cannot be reached now
     return Shortage(code="Unavailable" if unavailable else type(error).__name__, text=str(error))
 
 
 class Ec2Api:
-    """EC2 in one region.
+    """A client of EC2 in one region.
 
     Args:
-        region: The region; None: as boto3 finds it.
-        profile: A profile of AWS's configuration files.
+        region: The region. The default is boto3's default region.
+        profile: The name of a profile in AWS's configuration files.
 
     Raises:
-        ConfigurationError: there is no region, or no such profile.
+        ConfigurationError: no region is known, or the profile does not exist.
     """
 
     def __init__(self, *, region: str | None = None, profile: str | None = None) -> None:
@@ -89,10 +89,18 @@ class Ec2Api:
         self.region = self._aws.region
         self._ec2 = self._aws.client("ec2")
 
-    # --- what there is ---
+    # --- existing resources ---
 
     def _network(self, zones: Sequence[str], subnets: Sequence[str]) -> tuple[str, tuple[tuple[str, str], ...]]:
-        """Return the VPC, and the zones that may be used with a subnet of each."""
+        """Return the id of the VPC, and the permitted availability zones, each with the id of a subnet.
+
+        Args:
+            zones: The permitted zones. If empty, all zones are permitted.
+            subnets: The permitted subnets. If empty, the subnets of the default VPC are permitted.
+
+        Raises:
+            ConfigurationError: no subnet is permitted, or the subnets belong to several VPCs.
+        """
         asked = {"SubnetIds": list(subnets)} if subnets else {"Filters": [_filter("default-for-az", "true")]}
         found = self._ec2.describe_subnets(**asked)["Subnets"]
         if not found:
@@ -115,11 +123,15 @@ class Ec2Api:
         return networks[0], places
 
     def _image(self, ami: str | None, type_: str) -> tuple[str, str]:
-        """Return an image's id and the name of its root device.
+        """Return the id of an image and the name of its root device.
 
         Args:
-            ami: An id, or an SSM parameter; None: what fits the type.
-            type_: An instance type.
+            ami: The image's id, or the SSM parameter that contains it. If None, the newest Ubuntu image for the
+                instance type is used.
+            type_: The instance type.
+
+        Raises:
+            ConfigurationError: the image or the parameter does not exist in the region.
         """
         if ami is None:
             [described] = self._ec2.describe_instance_types(InstanceTypes=[type_])["InstanceTypes"]
@@ -142,7 +154,9 @@ class Ec2Api:
         return ami, images[0]["RootDeviceName"]
 
     def describe(self, fleet: str) -> list[Instance]:
-        """Return a fleet's instances that EC2 knows, by their tag, which they have from their launch."""
+        """Return the fleet's instances that EC2 lists. Instances have the fleet's tag from their launch and are found
+        by this tag.
+        """
         return self._instances(_filter(f"tag:{requests.FLEET_TAG}", fleet))
 
     def _instances(self, of: Mapping[str, Any]) -> list[Instance]:
@@ -153,7 +167,7 @@ class Ec2Api:
             for entry in reservation["Instances"]
         ]
 
-    # --- making ---
+    # --- creating ---
 
     def make(
         self,
@@ -165,19 +179,19 @@ class Ec2Api:
         public_key: str,
         user_data: str,
     ) -> Made:
-        """Make what a fleet's hosts have in common: key pair, security group and launch template.
+        """Create the resources that all hosts of a fleet share: key pair, security group and launch template.
 
         Args:
-            fleet: Its tag.
-            tags: All tags.
-            options: What the job asks for.
-            type_: The job's instance type.
-            public_key: Who may log in.
-            user_data: What the hosts do at their start.
+            fleet: The tag of the fleet.
+            tags: The tags of all resources.
+            options: The EC2 options of the job.
+            type_: The instance type of the job.
+            public_key: The public key for the login by ssh.
+            user_data: The cloud-init configuration of the hosts.
 
         Raises:
-            ConfigurationError: what the job asks for is not there.
-            BackendError: EC2 does not list what was made before.
+            ConfigurationError: a resource that the options name does not exist.
+            BackendError: a resource was created before, but EC2 does not list it yet.
         """
         network, places = self._network(options.zones, options.subnets)
         image, device = self._image(options.ami, type_)
@@ -220,9 +234,15 @@ class Ec2Api:
         return group
 
     def _once(self, operation: str, duplicate: str, **arguments: Any) -> Mapping[str, Any] | None:
-        """Make something, and return EC2's answer; None where it is there already: an answer may have been lost.
+        """Create a resource, and return EC2's answer. Return None if the resource already exists.
 
-        The answer counts: what EC2 has just made, it may not list yet.
+        The resource may exist because the answer to an earlier request was lost. The answer is more reliable than a
+        list of resources, because EC2 may not list a new resource yet.
+
+        Args:
+            operation: The name of the boto3 method.
+            duplicate: EC2's error code for an existing resource.
+            arguments: The arguments of the method.
         """
         try:
             answer: Mapping[str, Any] = getattr(self._ec2, operation)(**arguments)
@@ -233,11 +253,13 @@ class Ec2Api:
         return answer
 
     def launch(self, request: Mapping[str, Any], token: str) -> FleetAnswer:
-        """Ask for hosts; what there is not is said in the answer.
+        """Request instances, and return EC2's answer. Missing capacity and failed requests are in the answer and not
+        raised.
 
         Args:
-            request: One of :meth:`Search.requests`.
-            token: Its own: if it is sent again because an answer was lost, EC2 launches nothing twice.
+            request: The arguments of ``CreateFleet``, from :meth:`Search.requests`.
+            token: The client token of the request. If a request is repeated with the same token after a lost answer,
+                EC2 launches no additional instances.
         """
         try:
             answer = FleetAnswer.of(self._ec2.create_fleet(**request, ClientToken=token))
@@ -250,19 +272,23 @@ class Ec2Api:
     # --- removing ---
 
     def terminate(self, ids: Iterable[str]) -> None:
-        """Terminate instances that EC2 has described."""
+        """Terminate instances.
+
+        Args:
+            ids: The ids of instances that EC2 has described.
+        """
         if wanted := list(ids):
             self._ec2.terminate_instances(InstanceIds=wanted)
 
     def remove(self, fleet: str) -> list[str]:
-        """Terminate a fleet's instances and remove all that was made for it, as far as that is possible now.
+        """Terminate a fleet's instances, and remove those of its other resources that can be removed now.
 
         Returns:
-            What is still there: a security group goes only when the last instance has.
+            The resources that still exist. A security group can be removed only after the last instance has ended.
         """
         name = resource_name(fleet)
         left = []
-        for template in self._templates(name):  # without it, a request that is still under way launches nothing
+        for template in self._templates(name):  # without the template, a request in progress launches nothing
             left += self._removed("delete_launch_template", LaunchTemplateId=template)
         there = [one.id for one in self.describe(fleet) if not one.gone]
         self.terminate(there)
@@ -273,7 +299,15 @@ class Ec2Api:
         return left
 
     def _removed(self, operation: str, **arguments: str) -> list[str]:
-        """Remove something; return what is still there and why."""
+        """Remove a resource.
+
+        Args:
+            operation: The name of the boto3 method.
+            arguments: The arguments of the method.
+
+        Returns:
+            The resource's name with the error code if the resource still exists. Otherwise, an empty list.
+        """
         try:
             getattr(self._ec2, operation)(**arguments)
         except ClientError as error:
@@ -291,7 +325,7 @@ class Ec2Api:
         return [template["LaunchTemplateId"] for template in found["LaunchTemplates"]]
 
     def remains(self) -> list[Remains]:
-        """Return what there is of fleets of ours in the region, whoever made them."""
+        """Return the existing resources of the fleets of all users in the region."""
         ours = _filter("tag-key", requests.FLEET_TAG)
         found: dict[str, Remains] = {}
 
@@ -316,12 +350,12 @@ class Ec2Api:
     # --- prices ---
 
     def prices(self, types: Sequence[str], *, on_demand: float | None, spot_days: float) -> Prices:
-        """Return what hosts cost.
+        """Return the prices of hosts.
 
         Args:
             types: The instance types.
-            on_demand: Their price on demand, if the caller knows it better than the price list.
-            spot_days: For how many days back spot prices are wanted; 0 for none.
+            on_demand: The on-demand price of each type in US dollars per hour. If None, AWS's price list is read.
+            spot_days: The number of past days for which spot prices are returned. If 0, no spot prices are returned.
         """
         listed = {type_: price for type_ in types if (price := on_demand or self._on_demand_price(type_)) is not None}
         return Prices(on_demand=listed, spot=self._spot_prices(types, spot_days) if spot_days else {})
@@ -341,7 +375,10 @@ class Ec2Api:
         return {pool: sorted(series) for pool, series in found.items()}
 
     def _on_demand_price(self, type_: str) -> float | None:
-        """Return what a host costs on demand, in US dollars an hour; None where the price list cannot be asked."""
+        """Return a type's on-demand price in US dollars per hour.
+
+        Return None if AWS's price list does not contain the type or cannot be read.
+        """
         wanted = {
             "instanceType": type_,
             "regionCode": self.region,
@@ -357,13 +394,15 @@ class Ec2Api:
                 ServiceCode="AmazonEC2",
                 Filters=[{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()],
             )
-        except ERRORS:  # not everybody may
+        except ERRORS:  # the caller may lack the permission
             return None
         return read_price([json.loads(text) for text in answer["PriceList"]])
 
 
 def read_price(products: Iterable[Mapping[str, Any]]) -> float | None:
-    """Return the price in US dollars an hour that is in the price list's products; None if none is."""
+    """Return the first hourly price in US dollars in products of AWS's price list. Return None if there is no such
+    price.
+    """
     for product in products:
         for term in product.get("terms", {}).get("OnDemand", {}).values():
             for dimension in term["priceDimensions"].values():
@@ -374,15 +413,15 @@ def read_price(products: Iterable[Mapping[str, Any]]) -> float | None:
 
 
 def resource_name(fleet: str) -> str:
-    """Return what everything that is made for a fleet is called."""
+    """Return the common name of all resources that are created for a fleet."""
     return f"fleetfit-{fleet}"
 
 
 def own_address() -> str:
-    """Return this machine's address as it is seen from outside, as a network.
+    """Return this machine's public address in the form of a network, such as ``203.0.113.7/32``.
 
     Raises:
-        ConfigurationError: nobody says.
+        ConfigurationError: the address cannot be found.
     """
     try:
         with urllib.request.urlopen(_CHECK_IP, timeout=10) as answer:
@@ -395,7 +434,15 @@ def own_address() -> str:
 
 
 def _first(ids: Sequence[str], name: str) -> str:
-    """Return the id of what has a name, which is there already."""
+    """Return the id of an existing resource.
+
+    Args:
+        ids: The ids that EC2 lists for the resource's name.
+        name: The name of the resource.
+
+    Raises:
+        BackendError: EC2 does not list the resource yet.
+    """
     if not ids:
         raise BackendError(f"EC2 has {name} already, but does not list it yet. Try again.")
     return ids[0]

@@ -1,7 +1,8 @@
-"""A job's instances: asked for, watched, ended. In the supervisor's loop; the API is asked in threads.
+"""Launch, watch and terminate a job's instances. The code runs in the supervisor's event loop and calls EC2's API in
+threads.
 
-EC2's own answer says which instances there are. One that is gone is told to whoever has it; one that nobody has is
-ended.
+EC2's answers decide which instances exist. If an instance has ended, its host is notified. An instance without a host
+is terminated.
 """
 
 from __future__ import annotations
@@ -34,26 +35,26 @@ from estimators.backends.hosts.waiting import unless
 from estimators.backends.openssh.command import SshSettings
 from estimators.job.errors import BackendError, ConfigurationError
 
-#: For how long EC2 may not know an instance that it has launched itself, in seconds.
+#: Seconds after a launch in which EC2 may not list the instance yet.
 _UNSEEN_S = 60.0
-#: How often prices are asked for, and for how many days back, in seconds and days.
+#: Seconds between two requests for prices, and the number of past days that they cover.
 _PRICES_S, _PRICE_DAYS = 300.0, 1.0
-#: How often the cost is noted, in seconds.
+#: Seconds between two updates of the cost in the job's status.
 _NOTED_S = 60.0
-#: How often the watch looks where nothing is awaited, in its usual intervals.
+#: Factor by which polls are less frequent if no instance is starting.
 _SLOWLY = 5
-#: How long the remover waits before it looks again, in the intervals in which the job looks for its hosts.
+#: Delay between two attempts of the remover, as a multiple of the option ``poll``.
 _REMOVER_POLLS = 1.5
-#: An instance that EC2 interrupts so soon after its launch is not billed, in seconds.
+#: EC2 does not bill a spot instance that it interrupts within these seconds after its launch.
 _FREE_S = 3600.0
 
 
 class NoInstance(HostUnavailable):
-    """Tell that EC2 gives no instance, or none that will do."""
+    """Raised if EC2 launches no instance, or if a launched instance cannot be used."""
 
     @classmethod
     def of(cls, error: Exception) -> NoInstance:
-        """Return what an exception means for the hosts that want instances."""
+        """Convert an exception to a :class:`NoInstance`, which the hosts that wait for instances get."""
         if isinstance(error, NoInstance):
             return error
         ours = isinstance(error, ConfigurationError | BackendError)
@@ -61,13 +62,13 @@ class NoInstance(HostUnavailable):
 
 
 class InstanceSlot:
-    """Follow one host's instance, from the wish for it to its end.
+    """One host's instance, from its request to its end.
 
     Attributes:
-        id: The instance; "" until EC2 has launched it.
-        launched: When, on the loop's clock.
-        running: The instance, when it runs, in the future.
-        over: Why there is none, or none any more, in the future.
+        id: The id of the instance, or "" until EC2 has launched it.
+        launched: The time of the instance's launch, in seconds on the event loop's clock.
+        running: A future whose result is the instance. The result is set when the instance is running.
+        over: A future whose result is the reason why no instance is launched or why the instance has ended.
         noticed: Whether EC2 has announced that it will interrupt the instance.
     """
 
@@ -80,36 +81,40 @@ class InstanceSlot:
 
     @property
     def wanting(self) -> bool:
-        """Return whether an instance is to be launched for it."""
+        """Return whether an instance still has to be launched."""
         return not self.id and not self.over.done()
 
     @property
     def booting(self) -> bool:
-        """Return whether its instance does not run yet."""
+        """Return whether the instance was launched and is not running yet."""
         return bool(self.id) and not self.running.done() and not self.over.done()
 
     @property
     def runs(self) -> bool:
-        """Return whether its instance runs."""
+        """Return whether the instance is running."""
         return self.running.done() and not self.over.done()
 
     async def boot(self) -> Instance:
-        """Wait until the instance runs.
+        """Wait until the instance is running, and return the instance.
 
         Raises:
-            NoInstance: there will be none; with the reason.
-            HostLost: it has ended before; with the reason.
+            NoInstance: no instance will be launched. The message has the reason.
+            HostLost: the instance has ended before it was running. The message has the reason.
         """
         return await unless(self.over, self.running)
 
     def end(self, reason: HostError) -> None:
-        """Note that there is no instance; the first reason counts."""
+        """Record that no instance will be launched or that the instance has ended. Only the first reason is kept."""
         if not self.over.done():
             self.over.set_result(reason)
 
     def see(self, one: Instance | None) -> None:
-        """Take what EC2 says of the instance; None: EC2 does not list it."""
-        if one is None:  # one that was seen is listed for an hour after its end
+        """Update the state from EC2's description of the instance.
+
+        Args:
+            one: The description, or None if EC2 does not list the instance.
+        """
+        if one is None:  # a listed instance stays listed for an hour after its end
             if self.booting and _now() - self.launched >= _UNSEEN_S:
                 self.end(HostLost("EC2 no longer lists the instance"))
         elif one.gone:
@@ -120,15 +125,15 @@ class InstanceSlot:
 
 
 class Ec2Fleet:
-    """Launch, watch and end the instances of one job.
+    """The instances of one job.
 
     Args:
-        job: The job.
-        options: What it asks for.
+        job: The job, with the functions through which the provider reports to the supervisor.
+        options: The EC2 options of the job.
 
     Attributes:
-        alias: The name of all hosts in the file of host keys.
-        settings: How ssh reaches them.
+        alias: The common name of all hosts in the file of host keys.
+        settings: The settings with which ssh connects to the hosts.
     """
 
     def __init__(self, job: ProvidedJob, options: Ec2Options) -> None:
@@ -150,30 +155,30 @@ class Ec2Fleet:
         self._made: Made | None = None
         self._remover: Remover | None = None
         self._slots: list[InstanceSlot] = []
-        self._left: set[str] = set()  # instances that nobody has, and that EC2 is about to end
-        self._instances: dict[str, Instance] = {}  # all that EC2 has ever described
+        self._left: set[str] = set()  # instances without a host, which EC2 is about to terminate
+        self._instances: dict[str, Instance] = {}  # all instances that EC2 has ever described, by id
         self._prices = Prices()
         self._priced = self._noted = -math.inf
         self._limited = False
         self._requests = 0
-        self._named: set[str] = set()  # all instances that EC2's answers have named
-        self._unanswered = False  # whether a request has failed that may have launched instances all the same
-        self._since, self._passes = 0.0, 0  # since when capacity is waited for, and how often it was
+        self._named: set[str] = set()  # all instances in EC2's answers to requests
+        self._unanswered = False  # whether a failed request may have launched instances
+        self._since, self._passes = 0.0, 0  # start of the wait for capacity, and number of passes
         self._asking: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
-        self._one_more = asyncio.Event()  # a host wants an instance
-        self._news = asyncio.Event()  # an instance was launched, or nobody has it any more
-        self._exclusive = asyncio.Lock()  # during a request, what it has launched would be taken for nobody's
+        self._one_more = asyncio.Event()  # a host has requested an instance
+        self._news = asyncio.Event()  # an instance was launched, or has no host any more
+        self._exclusive = asyncio.Lock()  # held by a request, whose instances have no host yet
 
     @functools.cached_property
     def _background(self) -> Background:
         """Return the threads for what blocks."""
         return Background.of(self._job.loop)
 
-    # --- what hosts want ---
+    # --- requests of hosts ---
 
     def want(self) -> InstanceSlot:
-        """Have an instance launched for a host. What is wanted at once is asked for together."""
+        """Request an instance for a host. Requests that are made at the same time are sent together."""
         slot = InstanceSlot(self._job.loop.create_future(), self._job.loop.create_future())
         self._slots.append(slot)
         self._one_more.set()
@@ -182,10 +187,13 @@ class Ec2Fleet:
         return slot
 
     def drop(self, slot: InstanceSlot) -> bool:
-        """Have a host's instance ended, which it does not need any more.
+        """Release the instance of a host, so that the instance is terminated.
+
+        EC2 itself terminates an instance after an interruption notice. EC2 does not bill the instance if this happens
+        in the instance's first hour. Such an instance is therefore not terminated here.
 
         Returns:
-            Whether it is left for EC2 to end: that was announced in its first hour, which is not billed then.
+            Whether EC2 will terminate the instance itself.
         """
         self._slots.remove(slot)
         self._news.set()
@@ -196,7 +204,7 @@ class Ec2Fleet:
         return leave
 
     def close(self) -> None:
-        """Stop asking and watching; the fleet is removed by a process that outlives this one."""
+        """Stop requesting and watching instances. Another process, the remover, then removes the fleet."""
         for task in (self._asking, self._watching):
             if task is not None:
                 task.cancel()
@@ -205,10 +213,16 @@ class Ec2Fleet:
             self._remover.finish()
         remove_tree(self._folder, ignore_errors=True)
 
-    # --- what all hosts have in common ---
+    # --- shared resources ---
 
     async def prepare(self) -> tuple[Ec2Api, Made]:
-        """Make what all hosts have in common, once. The process that removes it is there before."""
+        """Create the shared resources when this method is called for the first time.
+
+        Before, start the process that removes the resources.
+
+        Returns:
+            The client of EC2 and the shared resources.
+        """
         if self._made is None or self._api is None:
             self._job.tell("Creating a key pair, a security group and a launch template for the hosts")
             self._api = api = await self._background.call(self.connect)
@@ -220,7 +234,7 @@ class Ec2Fleet:
         return self._api, self._made
 
     def connect(self) -> Ec2Api:
-        """Return EC2 in the job's region; in a thread."""
+        """Return a client of EC2 for the job's region. This method is called in a thread."""
         return Ec2Api(region=self._options.region, profile=self._options.profile)
 
     def _make(self, api: Ec2Api) -> Made:
@@ -241,23 +255,23 @@ class Ec2Fleet:
                 first_lease=self._options.first_lease,
             ),
         )
-        host.unlink()  # it is needed nowhere but on the hosts
+        host.unlink()  # needed only on the hosts
         return made
 
-    # --- asking ---
+    # --- requesting instances ---
 
     async def _ask(self) -> None:
-        """Ask for instances until each host that wants one has one, or none can be had."""
+        """Request instances until each waiting host has an instance or no instance can be launched."""
         try:
             api, made = await self.prepare()
-            if self._watching is None:  # also a request that has failed may launch instances, which then nobody has
+            if self._watching is None:  # watch from now on: even a failed request may launch instances
                 self._watching = self._job.loop.start(self._watch(api))
             self._since, self._passes = _now(), 0
             while self._wanting():
                 answer = await self._request(api, made)
                 if self._wanting():
                     await self._wait(answer)
-        except Exception as error:  # noqa: BLE001 - whatever it is, hosts must not wait without end
+        except Exception as error:  # noqa: BLE001 - whatever the error, hosts must not wait for ever
             reason = NoInstance.of(error)
             for slot in self._wanting():
                 slot.end(reason)
@@ -271,7 +285,7 @@ class Ec2Fleet:
         places = made.places
         mine = [one for slot in self._slots if (one := self._instances.get(slot.id)) is not None and not one.gone]
         zones = {one.zone for one in mine}
-        if self._together and zones:  # to the others of its gang
+        if self._together and zones:  # to the zones of the gang's other hosts
             places = tuple(place for place in places if place[0] in zones) or places
         on_demand = sum(one.lifecycle is Lifecycle.ON_DEMAND for one in mine)
         most = self._options.max_price_per_hour
@@ -288,14 +302,16 @@ class Ec2Fleet:
         )
 
     async def _request(self, api: Ec2Api, made: Made) -> FleetAnswer:
-        """Ask EC2 in one way after the other, as long as hosts want instances.
+        """Send EC2 the requests of one pass until instances are launched or no host waits for an instance.
+
+        Each request permits more combinations of instance types and purchasing options than the request before.
 
         Raises:
-            NoInstance: there are none, and waiting does not help.
+            NoInstance: no instance can be launched, and waiting does not help.
         """
         answer, hosts, step = FleetAnswer(), 0, 0
         while self._wanting() and not answer.launched:
-            search = self._search(made)  # anew: hosts may have been withdrawn, and are not asked for then
+            search = self._search(made)  # computed again, because hosts may have been withdrawn
             if search.hosts != hosts:
                 hosts, step = search.hosts, 0
             asked = search.requests(made.template, self._tags)
@@ -308,12 +324,12 @@ class Ec2Fleet:
         return answer
 
     async def _launch(self, api: Ec2Api, request: dict[str, Any]) -> FleetAnswer:
-        """Ask EC2, and give the instances to the hosts that want some.
+        """Send a request to EC2, and assign the launched instances to the waiting hosts.
 
-        A request that has failed is sent again with the same token, so that nothing is launched twice.
+        A failed request is repeated with the same token, so that EC2 launches no additional instances.
 
         Raises:
-            NoInstance: it has failed for too long.
+            NoInstance: the request has failed for too long.
         """
         self._requests += 1
         token = f"{self._fleet}-{self._requests}"
@@ -323,7 +339,7 @@ class Ec2Fleet:
                     answer = await self._background.call(lambda: api.launch(request, token))
                     self._unanswered = answer.failed
                     self._named.update(answer.launched)
-                    for slot, instance in zip(self._wanting(), answer.launched, strict=False):  # others are nobody's
+                    for slot, instance in zip(self._wanting(), answer.launched, strict=False):  # others: no host
                         slot.id, slot.launched = instance, _now()
                 if not answer.failed:
                     if count := len(answer.launched):
@@ -337,10 +353,14 @@ class Ec2Fleet:
             self._unanswered = False
 
     async def _wait(self, answer: FleetAnswer) -> None:
-        """Wait before EC2 is asked again, for longer each time, or until one more host wants an instance.
+        """Wait before the next request. The wait ends early if another host requests an instance, and gets longer from
+        pass to pass.
+
+        Args:
+            answer: EC2's answer to the last request.
 
         Raises:
-            NoInstance: the wait is over.
+            NoInstance: the job has waited for too long.
         """
         if answer.launched:
             self._since, self._passes = _now(), 0
@@ -356,12 +376,17 @@ class Ec2Fleet:
             await within(seconds, self._one_more.wait())
 
     def _check_wait(self, seconds: float, answer: FleetAnswer) -> None:
-        """End the wait for capacity after a while.
+        """Check whether the job has waited too long for capacity.
 
-        Where others train on, a further host is waited for without end; a job with ``max_wait`` is ended by that.
+        There is no limit in an elastic job while other hosts are training. There is also no limit in a spot job with
+        ``max_wait``, because ``max_wait`` limits the job itself.
+
+        Args:
+            seconds: The number of seconds for which the job has waited.
+            answer: EC2's answer to the last request.
 
         Raises:
-            NoInstance: the wait is over.
+            NoInstance: the job has waited for too long.
         """
         limit = self._options.capacity_timeout
         others = not self._together and any(slot.runs for slot in self._slots)
@@ -377,10 +402,10 @@ class Ec2Fleet:
     # --- watching ---
 
     async def _watch(self, api: Ec2Api) -> None:
-        """Look at the instances, end those that nobody has, and reckon what all cost, until the job's end."""
+        """Poll the instances, terminate instances without a host, and update the cost, until the task is cancelled."""
         while True:
             self._news.clear()
-            # What fails is done again at the next look, and neither keeps the other from being done.
+            # A failure is retried at the next poll, and does not prevent the other step.
             with contextlib.suppress(Exception):
                 await self._look(api)
             with contextlib.suppress(Exception):
@@ -390,7 +415,7 @@ class Ec2Fleet:
                 await within(self._options.poll * (1 if awaited else _SLOWLY), self._news.wait())
 
     async def _look(self, api: Ec2Api) -> None:
-        """Take what EC2 says of the fleet, and end the instances that nobody has."""
+        """Update the state of the instances from EC2's descriptions, and terminate instances without a host."""
         async with self._exclusive:
             found = {one.id: one for one in await self._background.call(lambda: api.describe(self._fleet))}
             for one in found.values():
@@ -403,7 +428,7 @@ class Ec2Fleet:
                 if slot.id:
                     slot.see(found.get(slot.id))
             owned = self._left | {slot.id for slot in self._slots}
-            if self._unanswered:  # they may be the failed request's, whose next answer names them
+            if self._unanswered:  # a failed request may have launched them; its next answer will name them
                 owned |= found.keys() - self._named
             nobodys = [one.id for one in found.values() if not one.gone and one.id not in owned]
             await self._background.call(lambda: api.terminate(nobodys))
@@ -411,10 +436,10 @@ class Ec2Fleet:
     # --- money ---
 
     async def _check_cost(self, api: Ec2Api) -> None:
-        """Note what the instances cost, and have the job stopped where that is too much."""
+        """Store the cost of the instances in the job's status. If the cost exceeds a limit, stop the job."""
         if _now() - self._priced >= _PRICES_S:
             price, days = self._options.on_demand_price, _PRICE_DAYS if self._spot else 0.0
-            with contextlib.suppress(Exception):  # who may not ask for prices trains all the same
+            with contextlib.suppress(Exception):  # without permission to read prices, the job goes on
                 new = await self._background.call(lambda: api.prices(self._types, on_demand=price, spot_days=days))
                 self._prices = self._prices.updated(new)
                 self._priced = _now()

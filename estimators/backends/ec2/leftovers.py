@@ -1,7 +1,7 @@
-"""Fleets that nobody uses any more: removed when their supervisor is over, or found by ``fleetfit clean --ec2``.
+"""Remove fleets when their supervisor has ended, and find unused ones for ``fleetfit clean --ec2``.
 
-The first needs the supervisor's machine and valid credentials. If either is lost, the timers on the hosts end the
-hosts, and ``fleetfit clean --ec2`` removes the rest.
+The removal after a supervisor needs the supervisor's machine and valid credentials. If either is lost, the timers on
+the hosts shut the hosts down, and ``fleetfit clean --ec2`` removes the rest.
 """
 
 from __future__ import annotations
@@ -18,32 +18,34 @@ from estimators.backends.ec2.api import ERRORS, Ec2Api, Remains, failure_of
 from estimators.job.errors import BackendError, ConfigurationError, FleetfitError
 from estimators.records.record import jobs_folder
 
-#: For how long a removal is tried, after a job and by a person, and how long to wait before each further time, in
-#: seconds. A security group can be removed when the last instance has ended, which takes a minute or more.
+#: Seconds for which a removal is tried, after a job and for a user, and between two attempts. A security group can be
+#: removed only when the last instance has ended, which takes a minute or more.
 _PATIENCE_S, _PERSONS_PATIENCE_S, _WAIT_S = 600.0, 180.0, 3.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FleetLeftover(Leftover):
-    """A fleet.
+    """A fleet that a job has left.
 
     Attributes:
         region: Its region.
-        fleet: Its tag.
+        fleet: The value of its tag.
     """
 
     region: str
     fleet: str
 
     def remove(self) -> None:
-        """Remove it."""
+        """Remove the fleet."""
         left = remove_fleet(Ec2Api(region=self.region), self.fleet, patience=_PERSONS_PATIENCE_S)
         if left:
             raise BackendError(f"{', '.join(left)} could not be removed yet. Try again")
 
 
 def owner() -> str:
-    """Return who makes a fleet, for its tags: the user, this machine, and where the jobs' records are."""
+    """Return the owner of new fleets, for the fleets' tags. The owner consists of the user, this machine, and the
+    folder of records.
+    """
     name = str(os.getuid())
     with contextlib.suppress(KeyError, OSError):  # a user without a name
         name = getpass.getuser()
@@ -51,13 +53,13 @@ def owner() -> str:
 
 
 def find(region: str) -> list[Leftover]:
-    """Return the fleets of this user's jobs here, those that run among them.
+    """Return the fleets of this user's jobs on this machine. The fleets of running jobs are included.
 
     Args:
-        region: Where to look; "": as boto3 finds it.
+        region: The region to search. If "", boto3's default region is searched.
 
     Raises:
-        BackendError: EC2 cannot be asked.
+        BackendError: a request to EC2 failed.
     """
     try:
         api = Ec2Api(region=region or None)
@@ -80,7 +82,7 @@ def _leftover(region: str, remains: Remains) -> Leftover:
 
 
 def remove(*, fleet: str, region: str, profile: str | None, wait: float) -> bool:
-    """Remove a fleet whose supervisor is over; see :mod:`estimators.backends.hosts.remover`."""
+    """Remove a fleet whose supervisor has ended; see :mod:`estimators.backends.hosts.remover`."""
     try:
         return not remove_fleet(Ec2Api(region=region, profile=profile), fleet, wait=wait)
     except FleetfitError:
@@ -108,7 +110,7 @@ def remove_fleet(api: Ec2Api, fleet: str, *, patience: float = _PATIENCE_S, wait
 
 
 def findings() -> list[Finding]:
-    """Say whether EC2 can be asked, and what is left of fleets of ours."""
+    """Return a finding about the access to EC2 and the instances of fleetfit's fleets."""
     try:
         api = Ec2Api()
         there = api.remains()

@@ -1,4 +1,4 @@
-"""What a job may ask of EC2: ``RunOptions(backend_options=…)``."""
+"""Define the options of a job on EC2: ``RunOptions(backend_options=…)``."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from container.contract.rules import boolean, money, one_of, option, read, refus
 from estimators.job.errors import ConfigurationError
 from estimators.job.request import TrainingJobSpec
 
-#: What instance types begin with here.
+#: Prefix of EC2's instance types in ``instance_type``.
 PREFIX = "ec2."
-#: Where a public parameter says which image is the newest: Ubuntu without and with a GPU's driver. Both have Python
-#: 3.12 and cloud-init; the login is ``ubuntu``.
+#: Public SSM parameters with the newest image: Ubuntu without and with GPU drivers. Both images have Python 3.12 and
+#: cloud-init; the login name is ``ubuntu``.
 PLAIN_IMAGE = "/aws/service/canonical/ubuntu/server/24.04/stable/current/{architecture}/hvm/ebs-gp3/ami-id"
 GPU_IMAGE = "/aws/service/deeplearning/ami/{architecture}/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"
 
 _TYPE = re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+")
 _ZONE = r"[a-z]{2}(-[a-z]+)+-\d[a-z]|[a-z0-9-]+-az\d+|[a-z0-9-]{4,40}"
-#: Where hosts find the instance metadata service.
+#: The address of the instance metadata service on hosts.
 IMDS = "http://169.254.169.254"
 
 
@@ -49,38 +49,46 @@ def _tags(where: str, value: Any) -> dict[str, str]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ec2Options:
-    """``RunOptions(backend_options={…})`` of jobs on EC2. Money is in US dollars, time in seconds.
+    """The ``RunOptions(backend_options={…})`` of jobs on EC2. Amounts of money are in US dollars, and times are in
+    seconds.
 
     Attributes:
-        region: The region; None: as boto3 finds it.
-        profile: A profile of AWS's configuration files.
-        types: Further instance types that will do, beside the job's own: ``["g5.xlarge", "g4dn.2xlarge"]``.
-        zones: The availability zones that may be used; empty: all of the region.
-        subnets: The subnets that may be used, of one VPC; empty: the default VPC's.
-        ami: An image (``ami-…``) or the SSM parameter that names it; None: Ubuntu 24.04, for GPUs with their driver.
-        user: Who logs in there.
-        ssh_config: A configuration of ssh, for a jump host say; None: none, not ``~/.ssh/config`` either.
-        reach: Which address of a host the caller connects to, ``public`` or ``private``.
-        ssh_from: The networks that may connect to the hosts' ssh port; empty: only this machine's address, as
-            ``checkip.amazonaws.com`` sees it.
-        on_demand_base: With spot capacity, how many hosts are on demand all the same.
-        on_demand_fallback: Whether hosts are taken on demand where there is no spot capacity.
-        max_price_per_hour: What all hosts may cost together in an hour; where they would cost more, the job is stopped.
-        budget: What the job may cost in all; when that is spent, it is stopped as by ``max_run``.
-        on_demand_price: A host's price on demand, for types whose price is not known.
-        volume_gb: The size of the hosts' disk; None: as the image says.
-        instance_profile: The instance profile whose role the hosts have; None: no role.
-        tags: More tags for everything that is made.
-        python: The hosts' interpreter; see ``instance_type="ssh"``.
-        requirements: What the hosts' environment holds; see ``instance_type="ssh"``.
-        caller_address: Where the hosts reach this machine, if not where their ssh connection comes from.
-        capacity_timeout: How long capacity is waited for; with ``max_wait``, that counts instead.
-        boot_timeout: How long a host may take from its launch until it can be logged in to.
-        lease: How long a host runs on when nobody is connected to it any more.
-        first_lease: How long a host waits for the first connection after its boot.
-        silence: After how long without a sign of life a host is lost.
-        poll: How often EC2 is asked about the hosts while some are awaited; five times that otherwise.
-        imds: Where hosts find the instance metadata service.
+        region: The region. The default is boto3's default region.
+        profile: The name of a profile in AWS's configuration files.
+        types: The instance types that are permitted in addition to the job's own type: ``["g5.xlarge",
+            "g4dn.2xlarge"]``.
+        zones: The permitted availability zones. If empty, all zones of the region are permitted.
+        subnets: The permitted subnets, which must belong to one VPC. If empty, the subnets of the default VPC are
+            permitted.
+        ami: The id of an image (``ami-…``), or the SSM parameter that contains the id. If None, the image is Ubuntu
+            24.04, with drivers for GPU types.
+        user: The login name on the hosts.
+        ssh_config: An ssh configuration file, for example for a jump host. If None, no configuration file is used, not
+            even ``~/.ssh/config``.
+        reach: The kind of the hosts' addresses that the caller connects to: ``public`` or ``private``.
+        ssh_from: The networks that may connect to the hosts' ssh port. If empty, only this machine may connect. The
+            address of this machine is then requested from ``checkip.amazonaws.com``.
+        on_demand_base: The number of on-demand hosts in a job that uses spot capacity for the other hosts.
+        on_demand_fallback: Whether to use on-demand hosts if EC2 has no spot capacity.
+        max_price_per_hour: The maximum price of all hosts together per hour. The job is stopped if the hosts cost more.
+        budget: The maximum cost of the whole job. When the cost reaches this maximum, the job is stopped in the same
+            way as after ``max_run``.
+        on_demand_price: The on-demand price of a host per hour. If None, the price is read from AWS's price list.
+        volume_gb: The size of the hosts' disk in GB. The default is the size in the image.
+        instance_profile: The instance profile with the hosts' role. If None, the hosts have no role.
+        tags: Additional tags for all created resources.
+        python: The Python interpreter of the hosts, as for ``instance_type="ssh"``.
+        requirements: The packages of the hosts' environment, as for ``instance_type="ssh"``.
+        caller_address: The address at which the hosts reach this machine. The default is the source address of the ssh
+            connection.
+        capacity_timeout: The longest wait for capacity. A spot job with ``max_wait`` uses ``max_wait`` instead.
+        boot_timeout: The longest time until a running host accepts logins.
+        lease: The time after which a host shuts down when the supervisor's connection has ended.
+        first_lease: The time after its boot at which a host shuts down if no connection was made.
+        silence: The time without a message from a host after which the host counts as lost.
+        poll: The time between two polls of EC2 while hosts are starting. At other times, the time is five times as
+            long.
+        imds: The address of the instance metadata service on the hosts.
     """
 
     region: str | None = option(text())
@@ -118,20 +126,20 @@ class Ec2Options:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Ec2Options:
-        """Read ``backend_options``.
+        """Read the options from ``backend_options``.
 
         Raises:
-            ConfigurationError: an unknown option, or a value that makes no sense.
+            ConfigurationError: an option is unknown, or a value is invalid.
         """
         made: Ec2Options = read(cls, options)
         return made
 
 
 def instance_types(spec: TrainingJobSpec, options: Ec2Options) -> tuple[str, ...]:
-    """Return EC2's names of the instance types that the job may run on, its own first.
+    """Return the permitted instance types by EC2's names. The job's own type is the first one.
 
     Raises:
-        ConfigurationError: the job's own is none of EC2's form.
+        ConfigurationError: the job's own type does not have the form of an EC2 type.
     """
     own = (spec.instance_type or "").removeprefix(PREFIX)
     if _TYPE.fullmatch(own) is None:

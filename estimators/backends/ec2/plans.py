@@ -1,4 +1,6 @@
-"""What a job on EC2 would be: where, on what, for how much. Asks EC2, and starts nothing."""
+"""Describe where a job on EC2 would run and what it would cost. The functions read prices from AWS, but start
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,13 @@ from estimators.job import instances
 from estimators.job.errors import ConfigurationError
 from estimators.job.request import JobOptions, TrainingJobSpec
 
-#: For how many days back prices are shown, and how many pools are.
+#: Number of past days for which prices are shown, and maximum number of pools shown.
 _DAYS, _SHOWN = 7.0, 8
 _HOUR = 3600.0
 
 
 def ssh_part(options: JobOptions, given: Ec2Options) -> JobOptions:
-    """Return the options of what is done over ssh."""
+    """Return the run options with only those backend options that the ssh provider has."""
     part = {
         "python": given.python,
         "requirements": list(given.requirements) if given.requirements is not None else None,
@@ -30,12 +32,12 @@ def ssh_part(options: JobOptions, given: Ec2Options) -> JobOptions:
 
 
 def placement(spec: TrainingJobSpec, options: JobOptions, ssh: Placement) -> Placement:
-    """Return where a job would run, with types, zones and prices as notes.
+    """Return where a job would run. The notes of the result contain instance types, zones and prices.
 
     Args:
         spec: The job.
-        options: Its options.
-        ssh: Where it would run on any machines that ssh reaches.
+        options: The run options of the job.
+        ssh: The placement that the ssh provider returns.
     """
     given = Ec2Options.of(options.backend_options)
     own, *_ = types = instance_types(spec, given)
@@ -63,12 +65,12 @@ def placement(spec: TrainingJobSpec, options: JobOptions, ssh: Placement) -> Pla
 def describe(
     spec: TrainingJobSpec, given: Ec2Options, types: tuple[str, ...], known: Prices, region: str
 ) -> tuple[str, ...]:
-    """Return what a job would cost, line by line.
+    """Return the lines that describe the cost of a job.
 
     Args:
         spec: The job.
-        given: What it asks for.
-        types: The instance types, the job's own first.
+        given: The EC2 options of the job.
+        types: The instance types. The job's own type is the first one.
         known: The prices.
         region: The region.
     """

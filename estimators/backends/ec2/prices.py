@@ -1,4 +1,4 @@
-"""What hosts cost: reckoned from when each ran and what its pool cost then. Pure."""
+"""Compute the cost of hosts from their running times and prices, with pure functions."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import Any
 from estimators.backends.ec2.requests import Instance, Lifecycle
 
 _HOUR = 3600.0
-#: EC2 bills by the second, and no less than this.
+#: EC2 bills by the second, but at least these seconds.
 _LEAST_S = 60.0
 
-#: The prices of a pool: from which moment on, in seconds since the epoch, and US dollars an hour; the oldest first.
+#: Prices of a pool, oldest first: start of validity in seconds since the epoch, and US dollars per hour.
 Series = Sequence[tuple[float, float]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FleetCost:
-    """What hosts cost, in US dollars.
+    """The cost of hosts, in US dollars.
 
     Attributes:
-        total: The amount that is paid.
-        on_demand: What all of them would have cost on demand, for all their time; None where no such price is known.
-        host_s: The seconds that they ran, of all hosts together.
-        complete: Whether the price of each was known.
+        total: The amount that has to be paid.
+        on_demand: The amount that all hosts would have cost at on-demand prices, or None if a price is not known.
+        host_s: The sum of all hosts' running times, in seconds.
+        complete: Whether the price of each host was known.
     """
 
     total: float
@@ -35,7 +35,7 @@ class FleetCost:
     complete: bool = True
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as the job's status keeps it."""
+        """Return the cost in the form of the job's status."""
         return {
             "total": round(self.total, 9),
             "on_demand": None if self.on_demand is None else round(self.on_demand, 9),
@@ -46,32 +46,37 @@ class FleetCost:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prices:
-    """The prices that are known.
+    """The known prices of instance types.
 
     Attributes:
-        on_demand: Instance type -> US dollars an hour.
-        spot: Instance type and zone -> the prices of that pool.
+        on_demand: The on-demand price in US dollars per hour, by instance type.
+        spot: The prices of each spot pool, by instance type and zone.
     """
 
     on_demand: Mapping[str, float] = dataclasses.field(default_factory=dict)
     spot: Mapping[tuple[str, str], Series] = dataclasses.field(default_factory=dict)
 
     def of(self, instance: Instance) -> Series:
-        """Return the prices of an instance's pool; empty where they are not known."""
+        """Return the prices of an instance over time. Return an empty sequence if the prices are not known."""
         if instance.lifecycle is Lifecycle.SPOT:
             return self.spot.get((instance.type, instance.zone), ())
         return [(0.0, price)] if (price := self.on_demand.get(instance.type)) is not None else ()
 
     def updated(self, new: Prices) -> Prices:
-        """Return them with newer ones; where no newer one is known, the price that was known counts on."""
+        """Return these prices, with the prices in ``new`` in place of older ones."""
         return Prices(on_demand={**self.on_demand, **new.on_demand}, spot={**self.spot, **new.spot})
 
     def hourly(self, instances: Iterable[Instance]) -> float:
-        """Return what the instances that run cost together in an hour, as far as their prices are known."""
+        """Return the total price per hour of the running instances, in US dollars. Instances with unknown prices are
+        left out.
+        """
         return sum(self.of(one)[-1][1] for one in instances if one.ended is None and self.of(one))
 
     def cost(self, instances: Iterable[Instance], now: float) -> FleetCost:
-        """Return what instances have cost until now: nothing, if EC2 has interrupted one in its first hour."""
+        """Return the cost of instances until the time ``now``, in seconds since the epoch.
+
+        A spot instance that EC2 interrupts in its first hour is free.
+        """
         total = on_demand = seconds = 0.0
         complete = known = True
         for one in instances:
@@ -89,7 +94,10 @@ class Prices:
 
 
 def _integral(series: Series, begin: float, end: float) -> float:
-    """Return the price's integral; before the first one that is known, that one counts."""
+    """Return the integral of a price over time, in US dollars per hour times seconds.
+
+    Before the first known price, the first known price is used.
+    """
     moments = [moment for moment, _ in series]
     cuts = [begin, *(moment for moment in moments if begin < moment < end), end]
     total = 0.0

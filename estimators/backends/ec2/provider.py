@@ -1,4 +1,7 @@
-"""The provider: machines that EC2 launches for a job, reached by ssh, and ended when nobody wants them."""
+"""Provide hosts on instances that EC2 launches for a job. The hosts are reached by ssh.
+
+An instance is terminated when its host is not needed any more.
+"""
 
 from __future__ import annotations
 
@@ -41,20 +44,21 @@ from estimators.job.errors import ConfigurationError
 from estimators.job.fleets import Capabilities
 from estimators.job.request import JobOptions, TrainingJobSpec
 
-#: How many instances in a row may fail to start for one host.
+#: Maximum number of instances for one host that cannot be used, one after the other.
 _STARTS = 3
-#: How often a host's lease is extended, in its parts.
+#: Number of extensions of a host's lease within one lease.
 _EXTENSIONS = 6
-#: How often a host asks for notices, in seconds: what AWS recommends.
+#: Seconds between two checks for notices on a host, as AWS recommends.
 _NOTICES_S = 5.0
-#: The time that a rebalance recommendation gives the job to save, in seconds: it has no end of its own.
+#: Seconds that the job gets to save after a rebalance recommendation, which has no deadline of its own.
 _REBALANCE_S = 120.0
 
 
 class Ec2Provider(SshProvider):
-    """Hosts that EC2 launches.
+    """A provider of hosts that EC2 launches.
 
-    What is done on a host over its connection is :class:`estimators.backends.ssh.provider.SshProvider`'s.
+    Agents are started and hosts are used over ssh connections, as in
+    :class:`estimators.backends.ssh.provider.SshProvider`.
     """
 
     name: ClassVar[str] = fleets.EC2
@@ -72,7 +76,9 @@ class Ec2Provider(SshProvider):
 
     @classmethod
     def validate(cls, spec: TrainingJobSpec, options: JobOptions) -> list[str]:
-        """Refuse what EC2's machines cannot do, and options that contradict each other."""
+        """Return the reasons why EC2's instances cannot run the job. Options that contradict each other are among the
+        reasons.
+        """
         try:
             given = Ec2Options.of(options.backend_options)
             types = instance_types(spec, given)
@@ -108,28 +114,36 @@ class Ec2Provider(SshProvider):
 
     @classmethod
     def describe(cls, spec: TrainingJobSpec, options: JobOptions) -> Placement:
-        """Say where the job would run and what that costs; asks EC2 for its prices."""
+        """Return where the job would run and what it would cost. The prices are requested from AWS."""
         ssh = super().describe(spec, plans.ssh_part(options, Ec2Options.of(options.backend_options)))
         return plans.placement(spec, options, ssh)
 
     @classmethod
     def diagnose(cls) -> list[Finding]:
-        """Say whether EC2 can be asked."""
+        """Return a finding about EC2 for ``fleetfit doctor``."""
         return leftovers.findings()
 
     @classmethod
     def leftovers(cls, region: str = "") -> Sequence[Leftover]:
-        """Return the fleets of this user's jobs here."""
+        """Return the fleets of this user's jobs on this machine."""
         return leftovers.find(region)
 
     # --- hosts ---
 
     def membership(self) -> MembershipSource | None:
-        """Return None: EC2 launches an instance for each host that is asked for. Notices come from the hosts."""
+        """Return None, because EC2 launches an instance for each requested host. Interruption notices come from the
+        hosts themselves.
+        """
         return None
 
     async def acquire(self, name: str) -> Host:
-        """Have an instance launched, and start an agent there; another one, where that cannot be used."""
+        """Launch an instance, start an agent on the instance, and return the host.
+
+        If an instance cannot be used, another one is launched. At most three instances are tried.
+
+        Raises:
+            HostUnavailable: no instance is launched, or none of them can be used. The message has the reasons.
+        """
         reasons: list[str] = []
         while True:
             slot = self._fleet.want()
@@ -144,11 +158,11 @@ class Ec2Provider(SshProvider):
                 self.job.tell(f"{slot.id} could not be used ({error}). Requesting another instance")
 
     async def _start_on(self, name: str, slot: InstanceSlot) -> Host:
-        """Wait for an instance, and start an agent there.
+        """Wait for an instance, start an agent on the instance, and return the host.
 
         Raises:
-            NoInstance: there will be none.
-            HostError: it cannot be used: it never answers, or is gone before.
+            NoInstance: no instance will be launched.
+            HostError: the instance cannot be used, because it does not answer or has ended.
         """
         reservation: Reservation | None = None
         try:
@@ -159,7 +173,7 @@ class Ec2Provider(SshProvider):
             self._fleet.drop(slot)
             if reservation is not None:
                 self._give_up(name, reservation)
-                if reservation.connection is not None:  # of a host that came when nobody wanted it any more
+                if reservation.connection is not None:  # the connection to a host that is not needed any more
                     reservation.connection.close()
             raise
         watching = [self._lose(host, slot)]
@@ -182,7 +196,13 @@ class Ec2Provider(SshProvider):
         )
 
     async def _connect(self, machine: SshMachine) -> SshConnection:
-        """Connect to a machine that may still start, and have its timer moved on as long as the connection is there."""
+        """Connect to a machine that may be starting, and return the connection.
+
+        While the connection is open, the lease of the machine is extended.
+
+        Raises:
+            HostError: the machine cannot be reached, or its lease cannot be extended.
+        """
         connection = await self._connections.open(machine.destination, patience=self._given.boot_timeout)
         try:
             timer = await connection.start([], script=requests.EXTEND)
@@ -206,12 +226,14 @@ class Ec2Provider(SshProvider):
             timer.close()
 
     async def _lose(self, host: Host, slot: InstanceSlot) -> None:
-        """Lose a host when EC2 says that its instance is gone, which its connection may not know yet."""
+        """Record a host as lost when EC2 reports the end of its instance. The host's connection may detect the end only
+        later.
+        """
         await asyncio.wait((slot.over,))
         host.lose(str(slot.over.result()))
 
     async def _watch_for_notices(self, host: Host, slot: InstanceSlot) -> None:
-        """Take the notices of its interruption that a host gets."""
+        """Run an agent on the host, and handle the interruption notices that the agent reports."""
         argv = agent_command(host, ["notices", "--imds", self._given.imds, "--every", f"{_NOTICES_S:g}"])
         said = bytearray()
 
@@ -224,10 +246,10 @@ class Ec2Provider(SshProvider):
         with contextlib.suppress(HostLost):
             while True:
                 await host.run(argv, {}, hear).wait()
-                await asyncio.sleep(_NOTICES_S)  # it was killed with everything else there
+                await asyncio.sleep(_NOTICES_S)  # the agent was killed with the other processes there
 
     def _noticed(self, host: Host, slot: InstanceSlot, line: bytes) -> None:
-        with contextlib.suppress(ValueError):  # what an interpreter says that cannot run it
+        with contextlib.suppress(ValueError):  # the output of an interpreter that cannot run the agent
             notice = json.loads(line)
             if notice["notice"] == "silence":
                 self.job.tell(f"{host.name}: {notice['text']}")
@@ -236,17 +258,20 @@ class Ec2Provider(SshProvider):
             host.notice(float(notice.get("in_s", _REBALANCE_S)))
 
     def release(self, host: Host) -> None:
-        """Have a host's instance terminated, unless EC2 ends it itself and for nothing."""
+        """Release a host, and terminate the host's instance.
+
+        The instance is not terminated here if EC2 will terminate the instance itself and not bill it.
+        """
         slot, watching = self._launched.pop(host.name)
         watching.cancel()
         connection = self._reservations[host.name].connection
         super().release(host)
         left = self._fleet.drop(slot)
-        if connection is not None and not left:  # else its timer is moved on until then
+        if connection is not None and not left:  # otherwise its lease is extended until its end
             connection.close()
 
     def close(self) -> None:
-        """Let go of the fleet."""
+        """Close all connections, and release all instances of the job."""
         for _, watching in self._launched.values():
             watching.cancel()
         super().close()

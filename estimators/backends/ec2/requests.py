@@ -1,7 +1,8 @@
-"""What EC2 is asked for, and what its answers say. Pure.
+"""Build the requests to EC2 and read EC2's answers, with pure functions.
 
-A fleet of type ``instant`` is one answer: the instances that EC2 has launched, and for each pool that lacks capacity
-the reason. Its spot requests are one-time: an instance that EC2 has interrupted is not launched again by itself.
+A request for a fleet of type ``instant`` has one answer. The answer contains the launched instances, and the reason for
+each pool that launched no instance. The spot requests of such a fleet are one-time requests, so EC2 does not launch an
+interrupted instance again.
 """
 
 from __future__ import annotations
@@ -18,32 +19,32 @@ from typing import Any
 
 from estimators.backends.ec2.options import Ec2Options
 
-#: The tags of everything that is made: the job, the fleet (one for each start of a supervisor), and who made it.
+#: The tags of all created resources: the job, the fleet (one for each start of a supervisor), and the owner.
 JOB_TAG, FLEET_TAG, OWNER_TAG = "fleetfit:job", "fleetfit:fleet", "fleetfit:owner"
-#: Where a host keeps until when it may run: seconds since its boot. Whoever is logged in moves it on.
+#: The file on a host with the end of its lease, in seconds since its boot. The ssh session extends the lease.
 LEASE = "/run/fleetfit/until"
 
-#: A fleet's request takes so many pools.
+#: Maximum number of pools in a fleet request.
 _POOLS = 300
-#: How long to wait before capacity is asked for again, in seconds: doubled each time, up to the last.
+#: Delay until capacity is requested again, in seconds: the first one, which doubles each time, and the longest.
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 5.0, 60.0
 _GONE_STATES = ("shutting-down", "terminated")
-#: Codes of lacking capacity and of prices: they pass.
+#: Codes about missing capacity and prices; the cause may pass.
 _LACKING = re.compile(
     r"Insufficient\w*Capacity\w*|InsufficientFreeAddressesInSubnet|UnfulfillableCapacity|Spot(Max|Min)PriceTooLow"
     r"|MaxSpotFleetRequestCountExceeded|Resource\w*LimitExceeded|RequestResourceCountExceeded"
 )
-#: Codes of requests that are too many at once or were not answered: they pass too, and say nothing of capacity.
+#: Codes of throttled or unanswered requests; the cause may pass, and capacity remains unknown.
 _FAILED = re.compile(
     r"(Concurrent)?Request\w*LimitExceeded|\w*Throttl\w*|SlowDown|(Server\.)?Internal(Error|Failure)"
     r"|(Service)?Unavailable"
 )
-#: Codes of the account's limits: only the end of other instances, or AWS, raises what is left.
+#: Codes of the account's limits; only the end of other instances or a higher quota helps.
 _QUOTAS = re.compile(r"(Vcpu|Instance|Address|Volume)LimitExceeded|\w*SpotInstanceCount(Limit)?Exceeded")
 
 
 class Lifecycle(enum.Enum):
-    """How a host is paid for."""
+    """The purchasing option of a host."""
 
     SPOT = "spot"
     ON_DEMAND = "on-demand"
@@ -54,17 +55,18 @@ class Instance:
     """An instance as EC2 describes it.
 
     Attributes:
-        id: Its id.
-        type: Its type.
-        zone: Its zone.
-        state: ``pending``, ``running`` and so on.
-        lifecycle: How it is paid for.
-        launched: When it was launched, in seconds since the epoch.
-        ended: When its end was seen; None while it runs.
-        private_address: Its address among the hosts.
-        public_address: Its address from outside, if it has one.
-        reason: Why it is in its state, EC2's code.
-        tags: Its tags.
+        id: The id of the instance.
+        type: The instance type.
+        zone: The availability zone.
+        state: The state of the instance: ``pending``, ``running`` and so on.
+        lifecycle: The purchasing option.
+        launched: The time of the launch, in seconds since the epoch.
+        ended: The time when the end of the instance was first detected, in seconds since the epoch. None while it is
+            running.
+        private_address: The address for the other hosts, or "" if the instance has none.
+        public_address: The public address, or "" if the instance has none.
+        reason: EC2's code for the reason of the state.
+        tags: The tags of the instance.
     """
 
     id: str
@@ -81,7 +83,7 @@ class Instance:
 
     @classmethod
     def of(cls, entry: Mapping[str, Any]) -> Instance:
-        """Read an entry of ``DescribeInstances``."""
+        """Create an instance from an entry in the answer of ``DescribeInstances``."""
         return cls(
             id=entry["InstanceId"],
             type=entry["InstanceType"],
@@ -97,24 +99,24 @@ class Instance:
 
     @property
     def gone(self) -> bool:
-        """Return whether it has ended, or is about to."""
+        """Return whether the instance has ended or is being terminated."""
         return self.state in _GONE_STATES
 
     @property
     def interrupted(self) -> bool:
-        """Return whether EC2 has ended it to have its capacity back."""
+        """Return whether EC2 has terminated the spot instance to reclaim its capacity."""
         return self.gone and self.reason in ("Server.SpotInstanceTermination", "Server.SpotInstanceShutdown")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shortage:
-    """Why a pool gave nothing.
+    """The reason why a pool launched no instance. A pool is an instance type in a zone.
 
     Attributes:
-        code: EC2's code.
+        code: EC2's error code.
         text: EC2's message.
-        type: The instance type; "" where EC2 does not name one.
-        zone: The zone; "" where EC2 does not name one.
+        type: The instance type, or "" if EC2 names no type.
+        zone: The zone, or "" if EC2 names no zone.
     """
 
     code: str
@@ -128,16 +130,18 @@ class Shortage:
 
     @property
     def passes(self) -> bool:
-        """Return whether it ends by itself; codes that are not known do not."""
+        """Return whether waiting may help. Return False for unknown error codes."""
         return self.of_request or _LACKING.fullmatch(self.code) is not None
 
     @property
     def of_request(self) -> bool:
-        """Return whether only the request has failed: sent again, it may be answered."""
+        """Return whether the request itself failed. The same request may then succeed later, and nothing is known about
+        the capacity.
+        """
         return _FAILED.fullmatch(self.code) is not None
 
     def explain(self) -> str:
-        """Say why hosts cannot be had, and what to do."""
+        """Return why no instances can be launched, with the remedy."""
         text = f"{self}: {self.text}".rstrip(".") if self.text else str(self)
         if _QUOTAS.fullmatch(self.code):
             return f"{text}. Ask for more under Service Quotas (EC2), end other instances, or name other types"
@@ -150,12 +154,12 @@ class Shortage:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FleetAnswer:
-    """What came of a request.
+    """The result of a request for instances.
 
     Attributes:
-        launched: The instances that were launched, by their ids.
-        shortages: Why there are no more of them.
-        failed: Whether the request has failed: nobody knows what came of it, nor what capacity there is.
+        launched: The ids of the launched instances.
+        shortages: The reasons why EC2 launched no more instances.
+        failed: Whether the request has failed, so that neither the result of the request nor EC2's capacity is known.
     """
 
     launched: tuple[str, ...] = ()
@@ -164,7 +168,10 @@ class FleetAnswer:
 
     @classmethod
     def of(cls, response: Mapping[str, Any]) -> FleetAnswer:
-        """Read what ``CreateFleet`` has answered: a success may hold less than was asked for, with the reasons."""
+        """Create an answer from the response of ``CreateFleet``.
+
+        If the response contains fewer instances than requested, the response also contains the reasons.
+        """
         shortages = []
         for error in response.get("Errors") or ():
             override = error.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
@@ -183,13 +190,13 @@ class FleetAnswer:
 
     @property
     def hopeless(self) -> Shortage | None:
-        """Return a shortage that waiting does not end, where all are such; else None."""
+        """Return a reason that waiting does not resolve. Return None if instances were launched or waiting may help."""
         if self.launched or any(shortage.passes for shortage in self.shortages):
             return None
         return next(iter(self.shortages), None)
 
     def __str__(self) -> str:
-        """Say what is lacking."""
+        """Return the list of the pools that launched no instances, for messages."""
         texts = [str(shortage) for shortage in self.shortages]
         more = [f"and {len(texts) - 4} more pools"] if len(texts) > 4 else []
         return ", ".join([*texts[:4], *more]) or "no reason given"
@@ -197,17 +204,19 @@ class FleetAnswer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Search:
-    """How hosts are looked for, request after request: first as they are wanted, then wider.
+    """A search for hosts with a sequence of requests. The first request corresponds exactly to the user's options.
+
+    Each later request permits more combinations of instance types and purchasing options.
 
     Attributes:
-        hosts: How many are wanted.
-        types: The instance types, the job's own first.
-        places: Zones, each with its subnet if one was named.
-        spot: Whether spot capacity is wanted.
-        on_demand_base: How many of them are on demand all the same.
-        fallback: Whether they may be on demand where there is no spot capacity.
-        together: Whether they train together from the start: all or none, in one zone.
-        max_total_price: What the spot hosts may cost together in an hour, in US dollars.
+        hosts: The number of hosts to launch.
+        types: The instance types. The job's own type is the first one.
+        places: The availability zones, each with the id of its subnet or None.
+        spot: Whether to use spot capacity.
+        on_demand_base: The number of on-demand hosts if the other hosts use spot capacity.
+        fallback: Whether to use on-demand hosts if EC2 has no spot capacity.
+        together: Whether the job needs all hosts at its start. EC2 then launches either all or none, in one zone.
+        max_total_price: The maximum total price of the spot hosts in US dollars per hour, or None for no limit.
     """
 
     hosts: int
@@ -220,11 +229,13 @@ class Search:
     max_total_price: float | None = None
 
     def requests(self, template: str, tags: Mapping[str, str]) -> list[dict[str, Any]]:
-        """Return the arguments of ``CreateFleet`` in one pass, each request wider than the one before.
+        """Return the arguments of the ``CreateFleet`` requests of one pass.
+
+        Each request permits more combinations of instance types and purchasing options than the request before.
 
         Args:
-            template: The launch template's id.
-            tags: The tags of fleet and instances.
+            template: The id of the launch template.
+            tags: The tags of the fleet and its instances.
         """
         launch = {"LaunchTemplateId": template, "Version": "1"}
         common = {"Type": "instant", "TagSpecifications": [tagged("fleet", tags), tagged("instance", tags)]}
@@ -243,14 +254,20 @@ class Search:
         return self.together and self.hosts > 1
 
     def _passes(self) -> list[tuple[int, bool]]:
-        """Return how many hosts are on demand, and whether all are of one type, in each request."""
+        """Return the number of on-demand hosts for each request, and whether all hosts in the request must have one
+        instance type.
+        """
         base = min(self.on_demand_base, self.hosts) if self.spot else self.hosts
         narrow = [(base, True)] if self._gang and len(self.types) > 1 else []
         wide = [(self.hosts, False)] if self.spot and self.fallback and base < self.hosts else []
         return [*narrow, (base, False), *wide]
 
     def _places(self, on_demand: int) -> list[tuple[tuple[str, str | None], ...]]:
-        """Return the zones of each request: EC2 would choose one for each kind of a gang that is of both kinds."""
+        """Return the zones of each request.
+
+        A gang with both spot hosts and on-demand hosts needs one request for each zone. In a single request, EC2 would
+        choose a separate zone for each of the two kinds of hosts.
+        """
         both = self._gang and 0 < on_demand < self.hosts
         return [(place,) for place in self.places] if both else [self.places]
 
@@ -283,39 +300,51 @@ class Search:
 
 
 def wait_before(pass_: int, *, chance: float | None = None) -> float:
-    """Return how long to wait before the pass with a number from 1 on, in seconds; jobs that wait do not keep step."""
+    """Return the delay before a pass in seconds.
+
+    The delay is random, so that waiting jobs do not send their requests at the same time.
+
+    Args:
+        pass_: The number of the pass, from 1.
+        chance: A number from 0 to 1 to use instead of a random number.
+    """
     seconds = min(_FIRST_WAIT_S * 2.0 ** min(pass_ - 1, 10), _LONGEST_WAIT_S)
     return seconds * (0.75 + 0.5 * (random.random() if chance is None else chance))
 
 
-# --- what hosts are like ---
+# --- the hosts' configuration ---
 
 
 def tags_of(job: str, fleet: str, owner: str, more: Mapping[str, str]) -> dict[str, str]:
-    """Return the tags of everything that is made for a job."""
+    """Return the tags of all resources that are created for a job."""
     return {**more, "Name": more.get("Name", f"fleetfit {job}"), JOB_TAG: job, FLEET_TAG: fleet, OWNER_TAG: owner}
 
 
 def tagged(kind: str, tags: Mapping[str, str]) -> dict[str, Any]:
-    """Return the specification of the tags of a resource that is made."""
+    """Return the tag specification of a request that creates a resource.
+
+    Args:
+        kind: EC2's name of the kind of resource.
+        tags: The tags.
+    """
     return {"ResourceType": kind, "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}
 
 
 def tags_in(entry: Mapping[str, Any]) -> dict[str, str]:
-    """Return the tags of a resource as EC2 describes it."""
+    """Return the tags in EC2's description of a resource, by name."""
     return {tag["Key"]: tag["Value"] for tag in entry.get("Tags", ())}
 
 
 def user_data(*, host_key: str, host_key_public: str, first_lease: float) -> str:
-    """Return what cloud-init does at a host's first start, before its sshd runs.
+    """Return the cloud-init configuration for a host's first start, which is applied before the host's sshd runs.
 
-    It sets the host's key, so that the first connection is verified already, and starts the timer that shuts the host
-    down when nobody is connected.
+    The configuration sets the host's key, so that the first ssh connection can be verified. The configuration also
+    starts the timer that shuts the host down when the host's lease has ended.
 
     Args:
-        host_key: The private key that all hosts of the fleet show, in OpenSSH's form.
-        host_key_public: Its public half.
-        first_lease: How long the first connection is waited for, in seconds.
+        host_key: The private host key of all hosts of the fleet, in OpenSSH's form.
+        host_key_public: The public key that belongs to ``host_key``.
+        first_lease: The number of seconds until the host shuts down if no connection is made.
     """
     settings = {
         "bootcmd": [["sh", "-c", timer(first_lease)]],
@@ -323,14 +352,18 @@ def user_data(*, host_key: str, host_key_public: str, first_lease: float) -> str
         "ssh_keys": {"ed25519_private": host_key, "ed25519_public": host_key_public},
         "ssh_pwauth": False,
     }
-    return f"#cloud-config\n{json.dumps(settings, indent=1)}\n"  # JSON is YAML
+    return f"#cloud-config\n{json.dumps(settings, indent=1)}\n"  # valid as YAML, too
 
 
 def timer(first_lease: float) -> str:
-    """Return the shell's words that shut a machine down when its lease is over: time since its boot, not a clock's."""
+    """Return the shell command that shuts a machine down when its lease has ended.
+
+    Args:
+        first_lease: The length of the lease until the first connection, in seconds from now.
+    """
     folder = LEASE.rpartition("/")[0]
     return (
-        f"mkdir -p {folder}; chmod 1777 {folder}; "  # who logs in is not root; nobody else is on the machine
+        f"mkdir -p {folder}; chmod 1777 {folder}; "  # the login user is not root; the machine has no other users
         "read -r now rest < /proc/uptime; "
         f"first=$((${{now%%.*}} + {round(first_lease)})); "
         '(trap "" HUP; while sleep 1; do read -r now rest < /proc/uptime; '
@@ -341,8 +374,8 @@ def timer(first_lease: float) -> str:
     )
 
 
-#: What is run on a host by whoever is connected, ``sh -c``: each line that comes in is for how many seconds it may run
-#: on from now. The file is replaced as a whole: the timer never reads half a number.
+#: The script that extends the lease, run by ``sh -c`` in an ssh session: each input line is the number of seconds that
+#: the host may run from now. The file is replaced as a whole, so the timer never reads half a number.
 EXTEND = (
     'echo "$0"; while read -r seconds; do read -r now rest < /proc/uptime; '
     f"echo $((${{now%%.*}} + seconds)) > {LEASE}.new && mv -f {LEASE}.new {LEASE}; done"
@@ -352,16 +385,16 @@ EXTEND = (
 def template_data(
     options: Ec2Options, *, image: str, root_device: str, name: str, group: str, user_data: str, tags: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return ``LaunchTemplateData``: everything that hosts of a fleet have in common.
+    """Return ``LaunchTemplateData``, which contains the settings that all hosts of a fleet share.
 
     Args:
-        options: What the job asks for.
-        image: The image's id.
-        root_device: The image's root device.
-        name: The key pair's name.
-        group: The security group's id.
+        options: The EC2 options of the job.
+        image: The id of the image.
+        root_device: The name of the image's root device.
+        name: The name of the key pair.
+        group: The id of the security group.
         user_data: The result of :func:`user_data`.
-        tags: The tags of what is made with an instance, so that nothing is there without them for a moment.
+        tags: The tags of all resources that are created with an instance. The resources have these tags from the start.
     """
     kinds = ("instance", "volume", "network-interface")
     data: dict[str, Any] = {
@@ -370,7 +403,7 @@ def template_data(
         "SecurityGroupIds": [group],
         "UserData": base64.b64encode(user_data.encode()).decode(),
         "InstanceInitiatedShutdownBehavior": "terminate",
-        # Only IMDSv2; a container on the host is one hop further.
+        # Only IMDSv2; a container on the host is one hop farther away.
         "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 2, "HttpEndpoint": "enabled"},
         "TagSpecifications": [tagged(kind, tags) for kind in kinds],
     }

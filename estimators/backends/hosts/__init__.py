@@ -1,1 +1,1 @@
-"""Clusters of hosts that a provider has: see :mod:`estimators.backends.hosts.provider` for what a provider is."""
+"""Run jobs on clusters of hosts. A provider supplies the hosts (:mod:`estimators.backends.hosts.provider`)."""

@@ -1,6 +1,7 @@
-"""A host that has its files to itself: code, data and checkpoints are pushed to it, what it saves is pulled from it.
+"""Copy a job's files to and from a host that shares no files with the caller.
 
-Checkpoints come back while the job runs, models and outputs at its end.
+Code, data and checkpoints are copied to the host before it trains. Checkpoints are copied back while the job runs.
+Models and outputs are copied back when the attempt has ended.
 """
 
 from __future__ import annotations
@@ -22,19 +23,22 @@ from estimators.backends.hosts.checkpoints import IncomingCheckpoints
 from estimators.backends.hosts.platform import Agent, Platform, PreparationFailed, Sync, problem
 from estimators.backends.hosts.provider import Host, HostError, HostLost
 
-#: How often a host's agent looks for checkpoints to bring, in seconds.
+#: Seconds between two scans of the host's agent for new checkpoints.
 _LOOK_S = 0.5
 
 
 class ApartPlatform(Platform):
-    """Serves one host."""
+    """A platform for one host that shares no files with the caller."""
 
     _submit_directory: str | None = None
-    #: The size and time of each checkpoint's file that was brought to the host.
+    #: Size and modification time (ns) of each checkpoint file that was copied to the host.
     _restored: Mapping[str, tuple[int, int]] = {}
 
     def facts(self, host: Host) -> config.BackendFacts:
-        """Its code is where it was pushed to."""
+        """Return the values in the host's configuration that depend on the backend.
+
+        The submit directory is the folder on the host that the code was copied to.
+        """
         return config.BackendFacts(
             network_interface=host.interface,
             instance_type=self.backend.options.asked_instance_type,
@@ -42,10 +46,10 @@ class ApartPlatform(Platform):
         )
 
     async def prepare(self, hosts: Sequence[Host], *, number: int = 0, count: int = 0, joins: bool = False) -> None:
-        """Push what is here, then have the agent there bring the rest."""
+        """Copy the files of this machine to the host. Then make the host's agent download the other inputs."""
         [host] = hosts
         self.hosts = {host.name: host}
-        if self.spec.inputs and not joins and not self.backend.running:  # of an elastic job another host may train
+        if self.spec.inputs and not joins and not self.backend.running:  # in an elastic job another host may train
             self.backend.events.put_nowait(StatusTold("Downloading", "Copying the input channels to the hosts."))
         host.remove(["ml/model", "ml/output", "ml/input", "ml/pipe_state", "source"])
         pushes: list[tuple[Path, str]] = []
@@ -72,11 +76,11 @@ class ApartPlatform(Platform):
             raise PreparationFailed(f"{what} could not be copied to {host.name}: {error}") from error
 
     def _code(self, host: Host) -> list[tuple[Path, str]]:
-        """What to push of the user's code, and where the host finds it."""
+        """Return the user's code as pairs of a path on this machine and the target folder on the host."""
         self._submit_directory = None
         place = self.spec.submit_directory
         if is_s3(place or ""):
-            # The archive was unpacked into the record: with its code there, a host does not look for it in S3.
+            # The archive was unpacked into the record. A host that has the code does not download it from S3.
             return [(self.record.source_dir, "ml/code")] if self.record.source_dir.is_dir() else []
         path = path_here(place) if place else None
         if path is None:
@@ -85,7 +89,10 @@ class ApartPlatform(Platform):
         return [(path, "source")]
 
     def _write_config(self, host: Host) -> list[tuple[Path, str]]:
-        """Write the configuration into the record, from where it goes to the host."""
+        """Write the host's configuration into the record, and return the files to copy to the host.
+
+        Each item is a pair of a path on this machine and the target folder on the host.
+        """
         tree = self.record.tree(host.name)
         tree.config.mkdir(parents=True, exist_ok=True, mode=0o700)
         for path, text in config.host_config(self.spec, host.name, self.facts(host)).files(tree).items():
@@ -93,7 +100,10 @@ class ApartPlatform(Platform):
         return [(tree.config, "ml/input/config")]
 
     def _plan_channels(self, host: Host, pushes: list[tuple[Path, str]]) -> bool:
-        """Add local data to what is pushed; whether something is left that the host's agent has to bring."""
+        """Add the channels' files on this machine to ``pushes``, the list of files to copy to the host.
+
+        Return whether the host's agent has to provide channels, too.
+        """
         channels = {}
         for name, values in local.agent_channels(self.spec).items():
             path = path_here(str(values["uri"]))
@@ -119,13 +129,13 @@ class ApartPlatform(Platform):
         return bool(channels)
 
     async def restore(self) -> None:
-        """Bring the job's checkpoints to the host, unless it has them."""
+        """Copy the job's checkpoints to the host, unless the host already has the same files."""
         if local.synced_checkpoints(self.spec) is not None:
             await super().restore()
             return
         host, folder = self.first, trees.checkpoints(self.record, self.spec)
         folder.mkdir(parents=True, exist_ok=True)
-        self._restored = {}  # what the host has of itself is not here
+        self._restored = {}  # files that the host wrote itself are not in the folder
         files = await host.list_files("ml/checkpoints")
         mine = saved.files_below(folder)
         same = mine.keys() == files.keys() and all(
@@ -140,7 +150,9 @@ class ApartPlatform(Platform):
         self._restored = files
 
     def bring_checkpoints(self) -> Sync:
-        """Take what the agent there says of new ones."""
+        """Start an agent on the host, and return it. The agent sends new checkpoints to the job's folder on this
+        machine.
+        """
         folder = trees.checkpoints(self.record, self.spec)
         name = self.first.name
         incoming = IncomingCheckpoints(folder, name, functools.partial(self.backend.hand_on, name))
@@ -152,7 +164,9 @@ class ApartPlatform(Platform):
         return self.sync(agent, self._all_came(agent, incoming))
 
     async def _all_came(self, agent: Agent, incoming: IncomingCheckpoints) -> Failure | None:
-        """Return why not all checkpoints have come, when the agent there has ended."""
+        """Wait until the agent has ended. Return why checkpoints are missing, or None if all checkpoints have
+        arrived.
+        """
         try:
             failure = await agent.end()
         finally:
@@ -162,7 +176,7 @@ class ApartPlatform(Platform):
         return failure
 
     async def collect(self) -> Failure | None:
-        """Bring what was saved, then models and outputs."""
+        """Copy checkpoints and other saved files from the host to this machine, then the host's models and outputs."""
         host, tree = self.first, self.record.tree(self.first.name)
         self.end_mount()
         unsaved = await self.bring_saved()

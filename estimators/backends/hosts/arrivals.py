@@ -1,7 +1,8 @@
-"""Where hosts arrive: one port of this machine's, at which a host shows that it is one that was started.
+"""Accept connections from hosts that a cluster (Ray or Spark) has started for a job, on one port of this machine.
 
-Each end proves to the other that it has the key of the host, without saying it: the host got it by what started it
-there, Ray or Spark. What cannot do so is closed, and told nothing. Then the connection belongs to the host's agent.
+The host and the supervisor prove to each other with an HMAC that they know the host's key. The key itself is not sent
+over the connection. Ray or Spark delivers the key when it starts the host. A connection without a valid proof is closed
+without an answer. The host's agent uses the accepted connection.
 """
 
 from __future__ import annotations
@@ -16,31 +17,38 @@ from typing import NamedTuple
 
 from container.system.asyncio_loop import AsyncioLoop, within
 
-#: The id of a host, a number that is used once, and the proof, in bytes; the host's side is in :mod:`.joining`.
+#: Sizes in bytes of a host's id, of a nonce and of the proof; the host's side is in :mod:`.joining`.
 ID, NONCE, PROOF = 16, 32, 32
-#: How long an arrival may take to say who it is, in seconds, and how many may be at it.
+#: Seconds within which a new connection must authenticate, and how many may do so at once.
 _WITHIN_S, _AT_ONCE = 10.0, 256
 
 
 def proof(key: bytes, side: bytes, first: bytes, second: bytes) -> bytes:
-    """Return what only who has the key can say to these two numbers."""
+    """Return the HMAC of two nonces. Only a holder of the key can compute this value.
+
+    Args:
+        key: The host's key.
+        side: The side that proves its knowledge of the key: ``b"host"`` or ``b"supervisor"``.
+        first: The nonce of the other side.
+        second: The nonce of the side that proves.
+    """
     return hmac.new(key, side + first + second, hashlib.sha256).digest()
 
 
 class Arrival(NamedTuple):
-    """A host that has arrived: its connection, and the address that it came from."""
+    """A host that has connected: its connection, and the IP address that it has connected from."""
 
     connection: socket.socket
     address: str
 
 
 class Expected:
-    """A host that is to arrive.
+    """A host that was requested and has not connected yet.
 
     Attributes:
-        identity: Its id.
-        key: Its key.
-        arrival: Its arrival, in the future.
+        identity: The random id of the host.
+        key: The random key of the host.
+        arrival: A future whose result is set when the host has connected.
     """
 
     def __init__(self, loop: AsyncioLoop) -> None:
@@ -49,17 +57,17 @@ class Expected:
 
 
 class Arrivals:
-    """Listens for the hosts that are expected.
+    """A listening socket that accepts connections from the expected hosts.
 
     Args:
-        loop: The supervisor's loop.
-        address: Where the hosts reach this machine.
+        loop: The supervisor's event loop.
+        address: The address of this machine that the hosts connect to.
 
     Attributes:
-        port: Where it listens.
+        port: The port number of the socket.
 
     Raises:
-        OSError: the address is not of this machine.
+        OSError: the address does not belong to this machine.
     """
 
     def __init__(self, loop: AsyncioLoop, address: str) -> None:
@@ -72,15 +80,15 @@ class Arrivals:
         loop.add_reader(self._socket.fileno(), self._accept)
 
     def expect(self, host: Expected) -> None:
-        """Let a host in when it arrives, once."""
+        """Accept one connection from a host."""
         self._expected[host.identity] = host
 
     def forget(self, host: Expected) -> None:
-        """Expect a host no more."""
+        """Stop accepting a connection from a host."""
         self._expected.pop(host.identity, None)
 
     def close(self) -> None:
-        """Listen no more; who has arrived stays."""
+        """Stop listening. Connections that were already accepted stay open."""
         self._expected.clear()
         for arriving in self._arriving:
             arriving.cancel()
@@ -91,7 +99,7 @@ class Arrivals:
     def _accept(self) -> None:
         try:
             connection, address = self._socket.accept()
-        except OSError:  # it is gone already, or there are no descriptors left: who waits tries again
+        except OSError:  # the peer has closed it, or no descriptor is free; a waiting peer tries again
             return
         if len(self._arriving) >= _AT_ONCE:
             connection.close()
@@ -101,20 +109,20 @@ class Arrivals:
         arriving.add_done_callback(self._arriving.discard)
 
     async def _let_in(self, arrival: Arrival) -> None:
-        """Give a connection to the host that it proves to be; turn any other away."""
+        """Authenticate a connection and assign it to its host. Close the connection if the host's proof is wrong."""
         connection, nonce = arrival.connection, os.urandom(NONCE)
         with contextlib.ExitStack() as turned_away, contextlib.suppress(OSError, asyncio.TimeoutError):
             turned_away.enter_context(connection)
             connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.send(nonce)  # a new connection has room for it
+            connection.send(nonce)  # cannot block: the send buffer of a new connection is empty
             said = await within(_WITHIN_S, _read(connection, ID + NONCE + PROOF))
             identity, theirs, shown = said[:ID], said[ID : ID + NONCE], said[ID + NONCE :]
             host = self._expected.get(identity)
             key = host.key if host is not None else os.urandom(32)
             if not hmac.compare_digest(shown, proof(key, b"host", nonce, theirs)) or host is None:
                 return
-            with contextlib.suppress(OSError):  # whoever waits for the host hears of its end from the connection
+            with contextlib.suppress(OSError):  # if the host is gone already, its agent's connection reports that
                 connection.send(proof(key, b"supervisor", theirs, nonce))
             turned_away.pop_all()
             self.forget(host)
@@ -122,7 +130,11 @@ class Arrivals:
 
 
 async def _read(connection: socket.socket, size: int) -> bytes:
-    """Read so many bytes, or raise OSError."""
+    """Read exactly ``size`` bytes.
+
+    Raises:
+        OSError: the connection was closed before ``size`` bytes were read.
+    """
     data = b""
     while len(data) < size:
         more = await asyncio.get_running_loop().sock_recv(connection, size - len(data))

@@ -1,7 +1,8 @@
-"""The common part of providers whose hosts are started by a cluster's workers (Ray, Spark) and connect back.
+"""Implement what the providers for Ray and Spark share. The hosts of these providers are started by a cluster's
+workers.
 
-A separate program talks to the cluster (:mod:`.cluster_client`): it has the workers start our agent, and reports each
-host's fate. The agents connect to a port of this machine (:mod:`.arrivals`).
+A separate program communicates with the cluster (:mod:`.cluster_client`). The program makes the workers start our
+agents, and reports when a host starts, fails or ends. The agents connect to a port of this machine (:mod:`.arrivals`).
 """
 
 from __future__ import annotations
@@ -42,12 +43,13 @@ def _ip(where: str, value: Any) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ArrivingOptions:
-    """Hold the ``RunOptions(backend_options={…})`` that all such backends share.
+    """The ``RunOptions(backend_options={…})`` that the backends for Ray and Spark share.
 
     Attributes:
-        python: Path of the hosts' interpreter; None: that of the cluster's workers.
-        caller_address: IPv4 address at which the hosts reach this machine; None: the one that the cluster uses.
-        silence: Seconds without a message after which a host is lost.
+        python: The path of the hosts' Python interpreter. The default is the interpreter of the cluster's workers.
+        caller_address: The IPv4 address at which the hosts reach this machine. The default is the address that the
+            cluster uses.
+        silence: The number of seconds without a message from a host after which the host is lost.
     """
 
     instance_type: ClassVar[str]
@@ -57,17 +59,17 @@ class ArrivingOptions:
 
     @classmethod
     def of(cls: type[Options], given: Mapping[str, Any]) -> Options:
-        """Read the options.
+        """Read the options of the backend from ``backend_options``.
 
         Raises:
-            ConfigurationError: one of them is not known, or of another type.
+            ConfigurationError: an option is unknown or has the wrong type.
         """
         made: Options = read(cls, given, what=f"option of instance_type {cls.instance_type!r}")
         return made
 
 
 class ArrivingProvider(HostProvider):
-    """The common part of :class:`HostProvider` for such clusters; what differs by cluster is overridden."""
+    """A base class of the providers for Ray and Spark. Subclasses override the methods that depend on the cluster."""
 
     #: The engine's name in messages.
     title: ClassVar[str]
@@ -81,52 +83,60 @@ class ArrivingProvider(HostProvider):
         super().__init__(job)
         self.options = options
         self._connection: ClusterConnection | None = None
-        self._gang: list[ExpectedHost] = []  # the hosts that are asked for in this turn of the loop
-        self._there: dict[str, ExpectedHost] = {}  # by the host's name
+        self._gang: list[ExpectedHost] = []  # the hosts that were requested in this iteration of the event loop
+        self._there: dict[str, ExpectedHost] = {}  # connected hosts, by name
 
-    # --- what differs by cluster ---
+    # --- overridden for each cluster ---
 
     @abc.abstractmethod
     def connecting(self) -> dict[str, Any]:
-        """Return the cluster's own arguments of ``connect``."""
+        """Return those arguments of the request ``connect`` that only this kind of cluster has."""
 
     @abc.abstractmethod
     def acquiring(self, group: Sequence[ExpectedHost]) -> dict[str, Any]:
-        """Return the cluster's own arguments of ``acquire``."""
+        """Return those arguments of the request ``acquire`` that only this kind of cluster has."""
 
     @abc.abstractmethod
     async def started(self, host: ExpectedHost) -> str:
-        """Wait until the cluster has started a host that was asked for, and return the host's IP address.
+        """Wait until the cluster has started a requested host, and return the host's IP address.
 
         Raises:
-            HostUnavailable: it cannot be started; with the reason.
+            HostUnavailable: the host cannot be started. The message has the reason.
         """
 
     def environment(self) -> Mapping[str, str]:
-        """Return the program's environment."""
+        """Return the environment variables of the program that communicates with the cluster."""
         return os.environ
 
     def connected(self, event: Event) -> None:
-        """Handle that the program has joined the cluster."""
+        """Handle the program's report that it has connected to the cluster."""
 
     def told(self, event: Event) -> None:
-        """Handle an event that concerns no single host."""
+        """Handle an event of the program that does not belong to a single host."""
 
     def noticed(self, host: ExpectedHost, seconds: float) -> None:
-        """Handle that the cluster will take a host's machine."""
+        """Handle the notice that the cluster will remove a host's machine after ``seconds`` seconds."""
 
     def where(self, host: ExpectedHost) -> str:
-        """Return where a host is, for the reason of its failure; "" if that is not known."""
+        """Return the name of a host's machine for error messages. Return "" if the machine is not known."""
         return host.place
 
     def lost(self, host: ExpectedHost, reason: str) -> None:
-        """Handle the loss of a host that had connected, of which the job knows."""
+        """Handle the loss of a host that had connected. The job has been notified of the loss already."""
 
     @classmethod
     def placement(
         cls, spec: TrainingJobSpec, given: ArrivingOptions, note: str, *, cpus: int = 1, gpus: int = 0
     ) -> Placement:
-        """Describe where the job would run, on machines that are not known in advance."""
+        """Return the placement of hosts on machines that are not known in advance.
+
+        Args:
+            spec: The job.
+            given: The options of the backend.
+            note: A description of the requested resources, for the user.
+            cpus: The number of processors of each host.
+            gpus: The number of GPUs of each host.
+        """
         return Placement(
             base_dir=f"/tmp/fleetfit-hosts-{os.getuid()}/{spec.name}/hosts/{{host}}/ml",
             python=given.python or "python",
@@ -141,22 +151,29 @@ class ArrivingProvider(HostProvider):
 
     @property
     def connection(self) -> ClusterConnection:
-        """Return the connection to the cluster; a new one if the last has ended."""
+        """Return the connection to the cluster. If the last connection is closed, open a new connection."""
         if self._connection is None or self._connection.over.done():
             self._connection = ClusterConnection(self)
         return self._connection
 
     @property
     def elastic(self) -> bool:
-        """Return whether each host is acquired by itself; otherwise those that are asked for at once form a gang."""
+        """Return whether the job is elastic. The hosts of an elastic job are acquired one by one.
+
+        In other jobs, all hosts that are requested at the same time form a gang and are started together.
+        """
         return isinstance(self.spec.strategy, Elastic)
 
     async def acquire(self, name: str) -> Host:
-        """Ask the cluster for a host, and wait until it is there."""
+        """Request a host from the cluster, wait until the host has connected, and return the host."""
         return await self.get(ExpectedHost(self, name))
 
     async def get(self, host: ExpectedHost) -> Host:
-        """Ask the cluster for a host, and wait until it was started and its agent has answered."""
+        """Request a host from the cluster, wait until its agent has connected and answered, and return the host.
+
+        Raises:
+            HostUnavailable: the host cannot be started. The message has the reason.
+        """
         try:
             connection = await self._ask(host)
             address = await self.started(host)
@@ -184,11 +201,15 @@ class ArrivingProvider(HostProvider):
         return host.remote
 
     async def _ask(self, host: ExpectedHost) -> ClusterConnection:
-        """Ask for a host together with the others of this turn of the loop, as soon as the cluster was joined."""
+        """Wait until the program has connected to the cluster, and request a host.
+
+        The hosts that are requested in the same iteration of the event loop form one request, unless the job is
+        elastic.
+        """
         gang = [] if self.elastic else self._gang
         gang.append(host)
         try:
-            await asyncio.sleep(0)  # the others get into the gang
+            await asyncio.sleep(0)  # lets the other hosts of this iteration join the gang
             if gang is self._gang:
                 self._gang = []
             connection = host.connection = self.connection
@@ -196,15 +217,21 @@ class ArrivingProvider(HostProvider):
         except BaseException:
             gang.remove(host)
             raise
-        if not host.group:  # the first one asks for all
+        if not host.group:  # the first host of the gang requests all of them
             connection.ask(gang)
         return connection
 
     def refuse_mixed(self, machines: Sequence[str], remedy: str) -> None:
-        """Refuse MPI hosts that share some of their machines: mpirun identifies hosts by machine.
+        """Refuse hosts of an MPI job if some of them share a machine and others do not.
+
+        mpirun identifies a host by its machine.
+
+        Args:
+            machines: The machine of each host.
+            remedy: The remedy for the error message.
 
         Raises:
-            HostUnavailable: they do.
+            HostUnavailable: some of the hosts share a machine and others do not.
         """
         if isinstance(self.spec.strategy, MPI) and 1 < len(set(machines)) < len(machines):
             raise HostUnavailable(
@@ -213,28 +240,29 @@ class ArrivingProvider(HostProvider):
             )
 
     def release(self, host: Host) -> None:
-        """Give a host's resources back to the cluster."""
+        """Release a host's resources on the cluster."""
         expected = self._there.pop(host.name, None)
         if expected is not None:
             expected.release()
 
     def close(self) -> None:
-        """Leave the cluster."""
+        """Disconnect from the cluster."""
         if self._connection is not None:
             self._connection.close()
 
 
 class ExpectedHost(Expected, HostSource):
-    """A host from its request to its end.
+    """A host, from its request until its end.
 
     Attributes:
         name: The host's name in the job.
-        wish: The machine that is requested, in the cluster's words; None for any.
-        connection: The connection by which it was requested; None until then.
-        group: The gang with which it was requested, itself included; empty until then.
-        remote: The connection to its agent; None while it is not there.
-        over: The cluster's reason for its end, in the future; empty if the cluster gives none.
-        lost: Whether the connection to its agent has ended unexpectedly.
+        wish: The cluster's name of the requested machine, or None for any machine.
+        connection: The connection to the cluster through which the host was requested, or None before the request.
+        group: All hosts that were requested together, including this host. The group is empty before the request.
+        remote: The connection to the host's agent, or None while the agent is not connected.
+        over: A future of the cluster's reason for the end of the host. The reason is empty if the cluster gives no
+            reason.
+        lost: Whether the connection to the host's agent has ended unexpectedly.
     """
 
     def __init__(self, provider: ArrivingProvider, name: str, wish: str | None = None) -> None:
@@ -251,16 +279,16 @@ class ExpectedHost(Expected, HostSource):
 
     @property
     def place(self) -> str:
-        """Return the cluster's name for the host's machine; "" until one was found."""
+        """Return the cluster's name of the host's machine. Return "" until the cluster has assigned a machine."""
         placed = self.event("placed")
         return str(placed.result()["node"]) if placed.done() else ""
 
     def event(self, kind: str) -> asyncio.Future[Event]:
-        """Return the program's first event of a kind about the host, in the future."""
+        """Return a future of the program's first event of the kind ``kind`` about the host."""
         return self._events.setdefault(kind, self._provider.loop.create_future())
 
     def told(self, event: Event) -> None:
-        """Take an event of the program."""
+        """Handle an event of the program about the host."""
         kind = event["event"]
         if kind in ("failed", "ended"):
             self.end(event["reason"])
@@ -270,44 +298,52 @@ class ExpectedHost(Expected, HostSource):
             first.set_result(event)
 
     def end(self, reason: str) -> None:
-        """Note that the host has come to its end on the cluster; the first reason counts."""
+        """Record that the host has ended on the cluster. Only the first reason is kept."""
         if not self.over.done():
             self.over.set_result(HostUnavailable(reason))
 
     async def until(self, what: Awaitable[T]) -> T:
-        """Wait for something of the host's start.
+        """Wait for a step of the host's start, and return the step's result.
 
         Raises:
-            HostUnavailable: the host has come to its end; with the reason.
+            HostUnavailable: the host has ended. The message has the reason.
         """
         return await unless(self.over, what)
 
     async def explain(self, reason: str) -> str:
-        """Wait a moment for the cluster's reason for the host's loss, and return the reason with it."""
+        """Return the reason for the host's loss, with the cluster's own reason added.
+
+        Wait up to ``why_s`` seconds for the cluster's reason.
+
+        Args:
+            reason: The reason that the connection to the host's agent gives.
+        """
         self.lost = True
         await asyncio.wait({self.over}, timeout=self._provider.why_s)
         more = (str(self.over.result()) if self.over.done() else "") or self._provider.where(self)
         why = f"{reason} ({more})" if more else reason
-        self._provider.loop.call_soon(lambda: self._provider.lost(self, why))  # the job is told first
+        self._provider.loop.call_soon(lambda: self._provider.lost(self, why))  # runs after the job was notified
         return why
 
     def release(self) -> None:
-        """Give the host back."""
+        """Close the host's connection if no agent uses it, and release the host on the cluster."""
         self.remote = None
         if self.arrival.done():
-            self.arrival.result().connection.close()  # has no effect where the agent's connection was taken
+            self.arrival.result().connection.close()  # has no effect if the agent's connection was taken over
         if self.connection is not None:
             self.connection.release(self)
 
 
 class ClusterConnection:
-    """Talk to the program, and listen for the hosts.
+    """A connection to the program that communicates with the cluster, with the socket to which the hosts connect.
 
     Attributes:
-        joined: What the hosts arrive at, in the future: when the program has joined the cluster.
-        over: Why the program has ended, or could not join the cluster, in the future.
+        joined: A future whose result is the listening socket. The result is set when the program has connected to the
+            cluster.
+        over: A future of the reason why the program has ended or could not connect to the cluster.
         hosts: The hosts that were requested and not released, by their identities in the messages.
-        caller_address: IP address at which the hosts reach this machine; "" until the cluster was joined.
+        caller_address: The IP address at which the hosts reach this machine, or "" until the program has connected to
+            the cluster.
     """
 
     def __init__(self, provider: ArrivingProvider) -> None:
@@ -331,15 +367,15 @@ class ClusterConnection:
         self._program.send(**message)
 
     async def until(self, what: Awaitable[T]) -> T:
-        """Wait for something that the program does.
+        """Wait for a step of the program, and return the step's result.
 
         Raises:
-            HostUnavailable: the program has ended; with the reason.
+            HostUnavailable: the program has ended. The message has the reason.
         """
         return await unless(self.over, what)
 
     def ask(self, gang: Sequence[ExpectedHost]) -> None:
-        """Request hosts together; the cluster was joined."""
+        """Send one request for several hosts. The program must have connected to the cluster before."""
         arrivals, group, hosts = self.joined.result(), tuple(gang), []
         for one in group:
             one.group = group
@@ -357,13 +393,13 @@ class ClusterConnection:
         )
 
     def release(self, host: ExpectedHost) -> None:
-        """Give a host back, if it was requested."""
+        """Release a host on the cluster if the host was requested."""
         if self.hosts.pop(_text(host.identity), None) is not None:
             self.joined.result().forget(host)
             self.send(op="release", host=_text(host.identity), lost=host.lost)
 
     def close(self) -> None:
-        """Let the program leave the cluster, without waiting for it."""
+        """Make the program disconnect from the cluster, without waiting for the program."""
         self._following.cancel()
         self._close()
 
@@ -373,7 +409,7 @@ class ClusterConnection:
             self.joined.result().close()
 
     async def _follow(self) -> None:
-        """Pass on what the program says, until it ends or cannot join the cluster."""
+        """Handle the program's events until the program ends or cannot connect to the cluster."""
         try:
             while True:
                 self._take(await self._program.event())
@@ -385,7 +421,7 @@ class ClusterConnection:
         self._close()
         self.over.set_result(HostUnavailable(reason))
         for host in self.hosts.values():
-            if host.remote is None:  # others have connections of their own, whose end is the host's
+            if host.remote is None:  # connected hosts end when their own connections end
                 host.end(reason)
         self.hosts.clear()
 

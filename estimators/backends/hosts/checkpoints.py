@@ -1,4 +1,7 @@
-"""Checkpoints that hosts with files of their own have written, brought into the job's folder here while it runs."""
+"""Receive checkpoints from hosts with their own files, and write the checkpoints into the job's folder on this machine.
+
+The checkpoints are written while the job runs.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +19,18 @@ from estimators.backends.hosts.provider import Output
 
 
 class IncomingCheckpoints:
-    """Takes what ``agent sync out`` of one host says.
+    """A receiver of the messages that ``agent sync out`` on one host sends.
 
-    A checkpoint appears as it did there: as a whole folder. Other files appear whole, too.
+    A checkpoint appears in the folder only when all its files are complete. Any other file appears when it is complete.
 
     Args:
-        folder: Where they go; nothing of it is written to but what the host names.
-        host: The host's name, for what is on its way.
-        say: Takes event lines.
+        folder: The folder of the job's checkpoints. Only paths that the host names are written.
+        host: The host's name. The folder of incomplete files is named after the host.
+        say: A function that receives lines for the log.
 
     Attributes:
-        folder: See above.
-        error: Why something of it could not be taken; the first reason.
+        folder: The folder of the job's checkpoints.
+        error: The first error that occurred while messages were handled, or None.
     """
 
     def __init__(self, folder: Path, host: str, say: Output) -> None:
@@ -38,21 +41,21 @@ class IncomingCheckpoints:
         self._decoder = FrameDecoder()
         self._file: IO[bytes] | None = None
         self._current: Message = {}
-        remove_tree(self._staging, ignore_errors=True)  # of a supervisor that was killed
+        remove_tree(self._staging, ignore_errors=True)  # left by a supervisor that was killed
 
     def take(self, data: bytes) -> None:
-        """Take a piece; what goes wrong with it is kept in :attr:`error`."""
+        """Handle the next bytes from the host. An error is stored in :attr:`error` and not raised."""
         try:
             self.feed(data)
         except (OSError, ValueError) as error:
             self.error = self.error or error
 
     def feed(self, data: bytes) -> None:
-        """Take a piece.
+        """Handle the next bytes from the host.
 
         Raises:
             OSError: a file cannot be written.
-            ValueError: the host says what makes no sense.
+            ValueError: a message is invalid.
         """
         for message, body in self._decoder.feed(data):
             operation = message["op"]
@@ -75,7 +78,7 @@ class IncomingCheckpoints:
                 self._say(body)
 
     def close(self) -> None:
-        """Nothing more comes; what is not whole is dropped."""
+        """Stop receiving, and delete incomplete files."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -94,7 +97,7 @@ class IncomingCheckpoints:
         os.utime(staged, ns=(int(self._current["time"]), int(self._current["time"])))
         top, _, rest = name.partition("/")
         if rest and saved.CHECKPOINT.fullmatch(top) and not (self.folder / top).exists():
-            if rest == saved.MANIFEST:  # the last of it
+            if rest == saved.MANIFEST:  # the manifest is sent last, so the checkpoint is complete
                 os.rename(self._staging / top, self.folder / top)
             return
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -116,7 +119,7 @@ class IncomingCheckpoints:
             path.rmdir() if name.endswith("/") else path.unlink()
         top = self.folder / PurePosixPath(name).parts[0]
         if top != path and saved.CHECKPOINT.fullmatch(top.name) and not (top / saved.MANIFEST).exists():
-            shutil.rmtree(top, ignore_errors=True)  # it was deleted there as a whole
+            shutil.rmtree(top, ignore_errors=True)  # the host deleted the whole checkpoint
 
 
 def _checked(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Programs that the supervisor runs beside itself, and speaks with over pipes."""
+"""Start helper programs of the supervisor, and communicate with these programs over pipes."""
 
 from __future__ import annotations
 
@@ -16,28 +16,31 @@ _LONGEST_LINE, _KEPT = 1 << 24, 16 << 10
 
 
 class ChildProcess:
-    """A process, with our ends of its pipes.
+    """A running program, with the supervisor's ends of the program's pipes.
 
     Args:
-        loop: The supervisor's loop.
+        loop: The supervisor's event loop.
         argv: The command.
-        env: The variables; default: those of this process.
-        cwd: The working directory.
-        stdin: A descriptor that it reads; default: a pipe.
-        pass_fds: Descriptors that it inherits.
-        protected: The processes that nobody kills, to which it belongs while it runs. It has a session of its own, and
-            ends by itself when its input does. A program without this argument is killed when this process ends.
-        logs_errors: Whether its standard error is this process's, which is the supervisor's log; default: it is kept.
+        env: The environment variables of the program. The default is this process's environment.
+        cwd: The working directory of the program.
+        stdin: The file descriptor of the program's standard input. The default is a pipe.
+        pass_fds: The file descriptors that the program inherits.
+        protected: The set of processes that the supervisor does not kill. The program's pid is in the set while the
+            program runs. The program then has a session of its own, and has to exit when its standard input ends.
+            Without this argument, the program is killed when this process ends.
+        logs_errors: Whether the program's standard error is written to the supervisor's log. If False, standard error
+            is stored in ``errors``.
 
     Attributes:
-        pid: Its number.
-        input: The descriptor that writes to its standard input; -1 if ``stdin`` was given.
-        output: The descriptor that reads its standard output. It belongs to the caller, as ``input`` does.
-        errors: The last 16 KiB of its standard error, up to now.
-        ended: Its wait status, in the future.
+        pid: The program's process id.
+        input: The file descriptor that writes to the program's standard input, or -1 if ``stdin`` was given.
+        output: The file descriptor that reads the program's standard output. The caller has to close ``output`` and
+            ``input``.
+        errors: The last 16 KiB of the program's standard error until now.
+        ended: A future of the program's wait status.
 
     Raises:
-        OSError: it could not be started.
+        OSError: the program could not be started.
     """
 
     def __init__(
@@ -107,21 +110,23 @@ class ChildProcess:
 
     @property
     def complaint(self) -> str:
-        """Return the last line of its standard error; "" if it has written nothing there."""
+        """Return the last line of the program's standard error. Return "" if standard error is empty."""
         lines = self.errors.decode(errors="replace").strip().splitlines()
         return lines[-1].strip() if lines else ""
 
     def send(self, data: bytes) -> None:
-        """Write to its standard input, which it reads at once: there is no need to wait in the loop."""
-        with contextlib.suppress(OSError):  # its end is told by what it prints
+        """Write data to the program's standard input. This call blocks, but only briefly, because the program reads its
+        input at once.
+        """
+        with contextlib.suppress(OSError):  # if the program has ended, its output says so
             while data:
                 data = data[os.write(self.input, data) :]
 
     async def line(self) -> bytes:
-        """Return the next line that it prints.
+        """Return the next line that the program prints.
 
         Raises:
-            EOFError: there is none: it has ended, perhaps within a line.
+            EOFError: the program has ended before it has printed a whole line.
         """
         line = await (await self._output()).readline()
         if not line.endswith(b"\n"):
@@ -129,35 +134,38 @@ class ChildProcess:
         return line
 
     async def rest(self) -> bytes:
-        """Return all that it prints until its end."""
+        """Wait until the program's standard output ends, and return the output that was not read yet."""
         return await (await self._output()).read()
 
     async def _output(self) -> asyncio.StreamReader:
         if self._lines is None:
-            fd, self.output = self.output, -1  # the reader's from now on, also if this wait is cancelled
+            fd, self.output = self.output, -1  # the reader owns it from now on, also if this wait is cancelled
             self._lines = await _reader_of(fd)
         return self._lines[0]
 
     async def wait(self) -> int:
-        """Return its exit status when all that it wrote to its standard error was read; 128 and more for a signal."""
+        """Wait until the program has ended and its standard error was read, and return its exit code.
+
+        The exit code is 128 plus the signal's number if a signal has killed the program.
+        """
         await asyncio.wait((self._complaining, self.ended))
         code, number = processes.decode_status(self.ended.result())
         return code if code is not None else 128 + (number or 0)
 
     def kill(self) -> None:
-        """End it."""
+        """Send SIGKILL to the program if the program is still running."""
         if not self.ended.done():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
     def close_input(self) -> None:
-        """Close the descriptor of its standard input; once."""
+        """Close the file descriptor of the program's standard input, if the descriptor is open."""
         if self.input >= 0:
             os.close(self.input)
             self.input = -1
 
     def close(self) -> None:
-        """Close the descriptors, unless somebody else has taken them."""
+        """Close the file descriptors of the program's standard input and standard output."""
         self.close_input()
         if self._lines is not None:
             self._lines[1].close()
@@ -167,7 +175,10 @@ class ChildProcess:
 
 
 def in_memory(data: bytes) -> int:
-    """Return a descriptor that reads some bytes: more than a pipe takes at once. The caller closes it."""
+    """Return a file descriptor from which the given bytes can be read. The caller closes the descriptor.
+
+    The bytes are in memory, so they may be more than a pipe can hold.
+    """
     fd = os.memfd_create("input")
     with open(fd, "wb", closefd=False) as file:
         file.write(data)
@@ -176,7 +187,10 @@ def in_memory(data: bytes) -> int:
 
 
 async def _reader_of(fd: int) -> tuple[asyncio.StreamReader, asyncio.BaseTransport]:
-    """Return a reader of a descriptor, and what closes it; it is closed at its end, too."""
+    """Return a reader of a file descriptor, and the transport with which the descriptor can be closed.
+
+    The reader and the transport are closed when the input ends.
+    """
     reader = asyncio.StreamReader(limit=_LONGEST_LINE)
     pipe = os.fdopen(fd, "rb", buffering=0)
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(

@@ -1,7 +1,7 @@
-"""A job's hosts, wherever they come from: everything that a backend does, over what a provider offers.
+"""Run a job on the hosts of any provider.
 
-Where hosts have their files to themselves, what they need is pushed to them and what they save comes back
-(:mod:`.apart`); hosts of this machine have the caller's (:mod:`.here`).
+The job's files are copied to hosts with their own files, and the files that such hosts save are copied back
+(:mod:`.apart`). Hosts on this machine use the caller's files (:mod:`.here`).
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ if TYPE_CHECKING:
     from estimators.backends.hosts.here import LocalPlatform
     from estimators.backends.hosts.membership import MembershipSource
 
-#: Descriptors of the supervisor's own, and the most for each host that is elsewhere.
+#: Number of descriptors of the supervisor itself, and the maximum for each host on another machine.
 _OWN_DESCRIPTORS, _DESCRIPTORS_OF_A_HOST = 256, 8
-#: So many hosts of an attempt are replaced because they would be taken away before it begins.
+#: Maximum number of hosts replaced before an attempt begins, because their machines will be taken away.
 _REPLACEMENTS = 20
-#: For how long toolkits are started at a stretch, in seconds.
+#: Seconds of starting toolkits after which other tasks of the loop get a turn.
 _STARTING_S = 0.25
-#: From the word for it to SIGKILL when a job is ended without grace, in seconds.
+#: Seconds from the request to terminate the job at once until SIGKILL.
 _KILL_AFTER = 0.5
 
 
 @functools.cache
 def cluster_over(provider: type[HostProvider]) -> type[HostCluster]:
-    """Return the backend of a provider's hosts."""
+    """Return the backend class that runs jobs on a provider's hosts."""
     members = {
         "provider_type": provider,
         "name": provider.name,
@@ -80,20 +80,21 @@ def cluster_over(provider: type[HostProvider]) -> type[HostCluster]:
 
 
 def _allow_connections(hosts: int) -> None:
-    """Raise this process's limit of open descriptors for so many hosts, as far as it may be raised.
+    """Raise this process's limit of open file descriptors for connections to ``hosts`` hosts, as far as the system
+    permits.
 
-    Each host has a connection of one or two, and a few while files are pushed to it; the usual limit is 1,024. It is
-    the hosts' agents that start ranks, so none inherits it.
+    Each host needs one or two descriptors, and a few more while files are copied to the host. The usual limit is 1,024.
+    Ranks do not inherit the limit, because the hosts' agents start the ranks.
     """
     processes.allow_open_files(_OWN_DESCRIPTORS + _DESCRIPTORS_OF_A_HOST * hosts)
 
 
 class HostCluster(Backend):
-    """Runs a job on hosts of a provider; see :class:`estimators.backends.base.Backend`.
+    """A backend that runs a job on the hosts of a provider.
 
-    An attempt is one coroutine (:meth:`_run_attempt`), and so is what is done with each host: getting it ready
-    (:meth:`_prepare`), its training (:meth:`_train`), its loss (:meth:`_watch`). A stop that overtakes a start cancels
-    it.
+    See :class:`estimators.backends.base.Backend` for the interface. Each attempt is one coroutine
+    (:meth:`_run_attempt`). Each host has a coroutine for its preparation (:meth:`_prepare`), one for its training
+    (:meth:`_train`) and one for the detection of its loss (:meth:`_watch`). A stop cancels a start that is in progress.
     """
 
     provider_type: ClassVar[type[HostProvider]]
@@ -116,25 +117,23 @@ class HostCluster(Backend):
         )
         self._here: LocalPlatform | None = None
         self._members: dict[str, ClusterMember] = {}
-        self._untold: set[ClusterMember] = (
-            set()
-        )  # hosts whose end is still to be told: of many hosts nobody counts them anew
+        self._untold: set[ClusterMember] = set()  # hosts whose end is not reported yet
         self._token = ""
         self._attempt = 0
         self._ending = False
         self._begun = False  # whether toolkits have been started in this attempt
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._starts: dict[str, asyncio.Task[None]] = {}  # host, or "" for the attempt -> what starts it
+        self._starts: dict[str, asyncio.Task[None]] = {}  # host, or "" for the attempt -> the task that starts it
         self._kills: list[asyncio.Task[None]] = []
         self._lacking: set[str] = set()  # the hosts that are not ready for the attempt
         self._one_is_ready = asyncio.Event()
-        self._replaced = 0  # how many were taken away before it began
-        self._places: dict[str, str] = {}  # host -> where it is said to be in this attempt
-        self._located: set[str] = set()  # the hosts of which that was ever said
+        self._replaced = 0  # number of hosts replaced before the attempt began
+        self._places: dict[str, str] = {}  # host -> its place in this attempt
+        self._located: set[str] = set()  # the hosts that were ever given a place
 
     @classmethod
     def check(cls, spec: TrainingJobSpec, options: JobOptions) -> None:
-        """Refuse what the provider refuses, and channels that nobody can feed."""
+        """Refuse features that the provider does not support, and input channels that cannot be provided."""
         for channel in spec.inputs:
             if (refusal := local.channel_refusal(spec, channel)) is not None:
                 raise UnsupportedError(f"channel {channel.name!r} on instance_type {cls.name!r}: {refusal}")
@@ -143,7 +142,7 @@ class HostCluster(Backend):
 
     @classmethod
     def describe(cls, spec: TrainingJobSpec, options: JobOptions, record: Path) -> ClusterPlacement:
-        """See :meth:`HostProvider.describe`."""
+        """Return where the job would run. See :meth:`HostProvider.describe`."""
         place = cls.provider_type.describe(spec, options)
         toolkit = (place.python, "-I", f"{place.package}/__main__.py", "train")
         return ClusterPlacement(
@@ -163,35 +162,39 @@ class HostCluster(Backend):
 
     @classmethod
     def portable(cls, spec: TrainingJobSpec, options: JobOptions) -> dict[str, Any]:
-        """See :meth:`HostProvider.portable`."""
+        """Return the provider's options in a form with the same meaning on another machine. See
+        :meth:`HostProvider.portable`.
+        """
         return cls.provider_type.portable(spec, options)
 
     @classmethod
     def patient(cls, options: JobOptions) -> dict[str, Any]:
-        """See :meth:`HostProvider.patient`."""
+        """Return the options of a job that waits until resources are free. See :meth:`HostProvider.patient`."""
         return cls.provider_type.patient(options)
 
     @classmethod
     def found(cls, spec: TrainingJobSpec) -> dict[str, Any] | None:
-        """See :meth:`HostProvider.found`."""
+        """Return results of the caller's check that the supervisor needs. See :meth:`HostProvider.found`."""
         return cls.provider_type.found(spec)
 
     @classmethod
     def leftovers(cls, region: str = "") -> Sequence[Leftover]:
-        """See :meth:`HostProvider.leftovers`."""
+        """Return what jobs have left on their hosts' machines. See :meth:`HostProvider.leftovers`."""
         return cls.provider_type.leftovers(region)
 
     @classmethod
     def diagnose(cls) -> Sequence[Finding]:
-        """See :meth:`HostProvider.diagnose`."""
+        """Return the findings for ``fleetfit doctor``. See :meth:`HostProvider.diagnose`."""
         return cls.provider_type.diagnose()
 
     def provide(self, job: ProvidedJob) -> HostProvider:
-        """Make the provider."""
+        """Create the provider of the job's hosts."""
         return self.provider_type(job)
 
     def platform(self) -> Platform:
-        """Return what serves a host: hosts of this machine are served together."""
+        """Return the platform for a new host. Hosts on this machine share one platform, and any other host gets a new
+        platform.
+        """
         if not self.provider_type.capabilities.shared_machine:
             from estimators.backends.hosts.apart import ApartPlatform
 
@@ -201,43 +204,43 @@ class HostCluster(Backend):
         return self._here
 
     def platform_here(self) -> LocalPlatform:
-        """Make what serves the hosts of this machine."""
+        """Create the platform for the hosts on this machine."""
         from estimators.backends.hosts.here import LocalPlatform
 
         return LocalPlatform(self, config.BackendFacts(instance_type=self.options.asked_instance_type))
 
     @property
     def running(self) -> bool:
-        """Whether a toolkit runs, or its end is still to be told."""
+        """Return whether a toolkit is running or the end of a host is not reported yet."""
         return bool(self._untold)
 
     @property
     def is_ending(self) -> bool:
-        """Whether what ends now was told to."""
+        """Return whether the job is being terminated."""
         return self._ending
 
     @property
     def attempt(self) -> int:
-        """The number of this start of the job."""
+        """Return the number of the current attempt."""
         return self._attempt
 
     @property
     def token(self) -> str:
-        """What the hosts show each other."""
+        """Return the token with which the hosts authenticate to each other."""
         return self._token
 
     @property
     def provider(self) -> HostProvider:
-        """Where the hosts come from."""
+        """Return the provider of the hosts."""
         return self._provider
 
     @property
     def _elastic(self) -> bool:
-        """Whether hosts come and go, so that none waits for another."""
+        """Return whether hosts may join and leave the job. If True, no host waits for the other hosts."""
         return launchers.of(self.spec.strategy).membership_changes
 
     def _run(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run a coroutine until it ends, or the job does."""
+        """Run a coroutine as a task. :meth:`cleanup` cancels the task."""
         task = self.loop.start(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -246,19 +249,22 @@ class HostCluster(Backend):
     # --- starting ---
 
     def start(self, attempt: int) -> None:
-        """Get the hosts that are lacking, bring everything to all of them, start the toolkits."""
+        """Acquire the missing hosts, copy the files to all hosts, and start the toolkits."""
         self._attempt = attempt
         self._ending = self._begun = False
         self._replaced = 0
         self._token = os.urandom(32).hex()
         for kill in self._kills:
-            kill.cancel()  # it was for what an earlier attempt left
+            kill.cancel()  # it was to kill what an earlier attempt left
         self._kills.clear()
         self._cancel_starts()
         self._starts[""] = self._run(self._run_attempt())
 
     async def _run_attempt(self) -> None:
-        """Start all hosts: of an elastic job each when it is ready, of others when all are."""
+        """Prepare all hosts, then start the toolkits of all hosts together.
+
+        In an elastic job, each toolkit starts as soon as its host is prepared.
+        """
         there = [self._members[host] for host in self.spec.hosts if host in self._members]
         await gather(*(member.end_attempt() for member in there))
         self._lacking = set(self.spec.hosts)
@@ -275,17 +281,17 @@ class HostCluster(Backend):
         except PreparationFailed as error:
             self.fail(error.failure)
         except HostLost:
-            pass  # it was told
+            pass  # the loss was reported
 
     def _get_ready(self, hosts: Sequence[str]) -> None:
-        """Get these hosts where they are lacking, and bring everything to them."""
+        """Start the preparation of the given hosts. Before, release those of these hosts that cannot be used again."""
         for host in hosts:
             member = self._members.get(host)
             if member is not None and (member.lost or host in self._located or member.noticed):
-                # It is gone, or it is said anew where it is, or it will be taken.
+                # The host is gone, its place will be set again, or its machine will be taken away.
                 member.release()
                 if (place := self._places.get(host)) is not None:
-                    self.locate(host, place)  # that was said before the host was let go
+                    self.locate(host, place)  # the place was set before the host was released
             if member is None or member.lost:
                 self._members[host] = ClusterMember(self, host)
         members = [self._members[host] for host in hosts]
@@ -294,13 +300,23 @@ class HostCluster(Backend):
             self._start(group)
 
     def _start(self, members: Sequence[ClusterMember], *, joins: bool = False) -> None:
-        """Begin to prepare hosts that one platform serves."""
+        """Start the preparation of hosts that share one platform.
+
+        Args:
+            members: The hosts.
+            joins: Whether the hosts join a running job.
+        """
         for member in members:
             member.phase = MemberPhase.JOINING if joins else MemberPhase.PREPARING
         self._starts[members[0].name] = self._run(self._prepare(members, joins=joins))
 
     async def _prepare(self, members: Sequence[ClusterMember], *, joins: bool) -> None:
-        """Get hosts, and bring everything to them; then those of an elastic job train."""
+        """Acquire hosts and copy the job's files to the hosts. In an elastic job, also start the hosts' toolkits.
+
+        Args:
+            members: The hosts, which share one platform.
+            joins: Whether the hosts join a running job.
+        """
         first, everyone = members[0], self.spec.hosts
         try:
             await gather(*(self._acquire(member) for member in members))
@@ -313,7 +329,7 @@ class HostCluster(Backend):
             for member in members:
                 if self._elastic:
                     address = f"{member.there.address}:0"
-                    # The first that runs may be one that was added.
+                    # The first host that runs may be one that was added.
                     if not self.running:
                         self._say_training()
                     self._start_toolkit(member, address, listens=False)
@@ -321,14 +337,18 @@ class HostCluster(Backend):
                     self._lacking.discard(member.name)
                     self._one_is_ready.set()
         except HostLost:
-            pass  # it is told as its loss
+            pass  # reported by _lose
         except PreparationFailed as error:
             self.fail(error.failure)
         except HostError as error:
             self.fail(problem(f"{first.name} could not be prepared: {error}"))
 
     async def _acquire(self, member: ClusterMember) -> None:
-        """Get a host, unless it is there."""
+        """Acquire a host for a member, unless the member already has a host.
+
+        Raises:
+            HostLost: no host is available, or the job does not need the host any more.
+        """
         member.finishing = None
         if member.host is not None:
             return
@@ -337,7 +357,7 @@ class HostCluster(Backend):
         except HostUnavailable as error:
             self._run(self._lose(member, str(error)))
             raise HostLost(str(error)) from None
-        if member.lost:  # it is not needed any more
+        if member.lost:  # the host was withdrawn meanwhile
             host.close()
             self._provider.release(host)
             raise HostLost("the job does not need the host any more")
@@ -353,7 +373,12 @@ class HostCluster(Backend):
         await self._lose(member, reason)
 
     async def _await_notice(self, member: ClusterMember, host: Host) -> None:
-        """Take note that a host will be taken away: where nothing of the attempt runs yet, another one replaces it."""
+        """Handle the notice that a host will be taken away. If the attempt has not begun, replace the host.
+
+        Args:
+            member: The host.
+            seconds: The number of seconds until the host is taken away.
+        """
         seconds = await host.until_noticed()
         if member.lost:
             return
@@ -372,19 +397,21 @@ class HostCluster(Backend):
         self.events.put_nowait(StatusTold("Training"))
 
     def put_nowait(self, event: ProviderEvent) -> None:
-        """Take what the provider tells."""
+        """Handle an event of the provider."""
         if isinstance(event, WaitTold):
             self._tell(event.text)
         else:
             self.events.put_nowait(event)
 
     def _tell(self, text: str) -> None:
-        """Show what is waited for while nothing trains: an elastic job that has lost all hosts stays in training."""
+        """Show a status text while no host trains. An elastic job that has lost all its hosts keeps the status
+        Training.
+        """
         if not self.running and not self._ending:
             self.events.put_nowait(StatusTold("Training" if self._begun else "Pending", text))
 
     async def _start_toolkits(self, members: Sequence[ClusterMember]) -> None:
-        """Start the toolkits of all hosts, which meet at the first."""
+        """Start the toolkits of all hosts. The other toolkits connect to the first host's toolkit."""
         first = members[0]
         if len(members) == 1:
             self._start_toolkit(first, f"{first.there.address}:0", listens=False)
@@ -396,9 +423,9 @@ class HostCluster(Backend):
         if not first.platform.shared:
             others = await gather(*(self._find_way(member, first, port) for member in members[1:]))
             ways.update(zip((member.name for member in members[1:]), others, strict=True))
-        neighbours = self.neighbours()  # the same for all
+        neighbours = self.neighbours()  # computed once: it is the same for all hosts
         for member in members:
-            _ = member.there  # one that is gone has failed the attempt
+            _ = member.there  # raises HostLost if the host is gone
         for member in members:
             member.phase = MemberPhase.TRAINING
             self._untold.add(member)
@@ -411,17 +438,26 @@ class HostCluster(Backend):
                     await asyncio.sleep(0)
                     until = time.monotonic() + _STARTING_S
                 member = unstarted.popleft()
-                if member.trains:  # it was not lost meanwhile
+                if member.trains:  # unless it was lost meanwhile
                     self._start_toolkit(member, ways[member.name], listens=member is first, neighbours=neighbours)
-        finally:  # the job is being ended
+        finally:  # if cancelled, the remaining hosts end without a toolkit
             for member in unstarted:
                 if member.trains:
                     self._run(self._tell_end(member, HostEnd(host=member.name)))
 
     async def _find_way(self, member: ClusterMember, first: ClusterMember, port: int) -> str:
-        """Find how a host connects to the one that listens: directly, or through what the provider has to both.
+        """Return the address at which a host can connect to the first host.
 
-        A strategy whose processes connect by themselves has only the direct way; without one the job fails.
+        If the first host's own address cannot be reached, the address is a loopback address that the provider forwards
+        to the first host. Forwarding is not sufficient for strategies whose processes connect to each other directly.
+
+        Args:
+            member: The host that connects.
+            first: The host that listens.
+            port: The port at which the first host listens.
+
+        Raises:
+            PreparationFailed: the host cannot connect to the first host.
         """
         address = first.there.address
         try:
@@ -448,7 +484,7 @@ class HostCluster(Backend):
 
     @property
     def addresses(self) -> dict[str, str]:
-        """Where the hosts reach each other."""
+        """Return the address of each host for connections between hosts, by the host's name."""
         return {
             member.name: member.host.address
             for member in self._members.values()
@@ -457,19 +493,20 @@ class HostCluster(Backend):
 
     @property
     def one_machine(self) -> bool:
-        """Whether all hosts are at one address, and so share a machine; of those that come and go, none is taken for
-        another's neighbour.
+        """Return whether all hosts have the same address and thus are on one machine.
+
+        Return False for elastic jobs, because their hosts change.
         """
         alone = self._elastic or len(self.addresses) < 2
         return not alone and len(set(self.addresses.values())) == 1
 
     def neighbours(self) -> dict[str, str]:
-        """Return the variables of a toolkit whose hosts are elsewhere that say where those are."""
+        """Return the environment variables with which a remote host's toolkit learns the addresses of all hosts."""
         shared = {variables.SHARED_MACHINE: "1"} if self.one_machine else {}
         return {**shared, variables.ADDRESSES: json.dumps(self.addresses, separators=(",", ":"))}
 
     def fail(self, failure: Failure) -> None:
-        """Report that something which every host needs has failed."""
+        """Report a failure that affects every host, such as a failed preparation."""
         if not self._ending:
             self.events.put_nowait(AttemptFailed(failure))
 
@@ -482,9 +519,9 @@ class HostCluster(Backend):
 
         Args:
             member: The host.
-            control_address: The address at which algo-1's toolkit listens.
-            listens: Whether it is that one.
-            neighbours: The result of :meth:`neighbours`, where it is known.
+            control_address: The address at which the toolkit of algo-1 listens.
+            listens: Whether this host is the one that listens.
+            neighbours: The result of :meth:`neighbours`. If None, the result is computed.
         """
         spec, host, platform = self.spec, member.there, member.platform
         platform.start_syncs()
@@ -515,11 +552,11 @@ class HostCluster(Backend):
         self._run(self._train(member, member.toolkit))
 
     async def _train(self, member: ClusterMember, toolkit: HostProcess) -> None:
-        """Wait for the end of a host's training process, and tell it."""
+        """Wait until a host's training process has ended, and report its end."""
         try:
             end = await toolkit.wait()
         except HostLost:
-            return  # it is told as the host's loss
+            return  # reported by _lose as the host's loss
         if member.trains:
             await self._tell_end(member, self._host_end(member.name, end))
 
@@ -539,7 +576,9 @@ class HostCluster(Backend):
         return HostEnd(host=host, exit_code=code, signal=end.signal, failure=failure)
 
     async def _lose(self, member: ClusterMember, reason: str) -> None:
-        """Decide what follows from a host's loss: it ends while others go on, or the attempt fails."""
+        """Handle the loss of a host. Either report the host's end and let the other hosts continue, or fail the
+        attempt.
+        """
         if member.lost:
             return
         before, member.phase = member.phase, MemberPhase.LOST
@@ -555,9 +594,10 @@ class HostCluster(Backend):
             self.fail(failure)
 
     async def _tell_end(self, member: ClusterMember, end: HostEnd) -> None:
-        """Tell the end of a host; of the last one, when all that was saved is here.
+        """Report the end of a host. Before the end of the last host is reported, copy all saved files to this machine.
 
-        Whether the attempt got anywhere, and so what follows it, is judged by what it has saved.
+        The copied checkpoints show whether the attempt has made progress. The supervisor needs this information to
+        decide what follows.
         """
         if not member.lost:
             member.phase = MemberPhase.IDLE
@@ -566,7 +606,7 @@ class HostCluster(Backend):
             if self._elastic and not member.platform.shared:
                 self._run(self._let_go(member))
         else:
-            self._untold.add(member)  # one that never trained, too: a stop meanwhile waits for nothing
+            self._untold.add(member)  # also a host that never trained, so that a stop meanwhile waits for it
             for other in self._members.values():
                 other.platform.end_feeders()
             await gather(*(other.bring_saved() for other in self._members.values()))
@@ -574,42 +614,46 @@ class HostCluster(Backend):
         self.events.put_nowait(end)
 
     async def _let_go(self, member: ClusterMember) -> None:
-        """Release a host of an elastic job that has ended while others train: another host may need what it has."""
+        """Release a host that has ended before the other hosts of an elastic job. Copy the host's results to this
+        machine first.
+
+        The machine is released because another host may need it.
+        """
         attempt = self._attempt
         await member.finish()
-        if attempt == self._attempt:  # the next one has it again
+        if attempt == self._attempt:  # otherwise the next attempt uses the host
             member.release()
 
     # --- hosts that come and go ---
 
     def meeting_place(self) -> tuple[str, str]:
-        """Return this machine's address as a host sees it, and that host's interface."""
+        """Return the address at which one of the hosts reaches this machine, and the network interface of that host."""
         first = next(one.host for one in self._members.values() if one.host is not None and not one.lost)
         return first.caller_address, first.interface
 
     def membership(self) -> MembershipSource | None:
-        """See :meth:`HostProvider.membership`."""
+        """Return the source that lists the machines for an elastic job. See :meth:`HostProvider.membership`."""
         return self._provider.membership()
 
     @property
     def locates(self) -> bool:
-        """Whether :meth:`locate` decides where a host is."""
+        """Return whether :meth:`locate` decides where a host runs."""
         return self.provider_type.capabilities.locates
 
     def use(self, hosts: tuple[str, ...]) -> None:
-        """Run on these hosts; where each of them is will be said anew."""
+        """Set the hosts of the next attempt. :meth:`locate` then has to set the hosts' machines again."""
         super().use(hosts)
         self._places.clear()
 
     def locate(self, host: str, place: str) -> None:
-        """See :meth:`HostProvider.locate`."""
+        """Set the machine or node on which a host runs. See :meth:`HostProvider.locate`."""
         if self.locates:
             self._places[host] = place
             self._located.add(host)
             self._provider.locate(host, place)
 
     def withdraw(self, host: str) -> None:
-        """End a host for which there is no machine yet."""
+        """Cancel the request for a host that has no machine yet, and report the host's end."""
         member = self._members.get(host)
         if member is not None and member.host is None and member.preparing:
             member.phase = MemberPhase.LOST
@@ -617,37 +661,48 @@ class HostCluster(Backend):
             self.events.put_nowait(HostEnd(host=host))
 
     def add_host(self, host: str) -> None:
-        """Get a host, bring the inputs, start its toolkit."""
+        """Acquire an additional host for a running job, copy the job's inputs to the host, and start the host's
+        toolkit.
+        """
         member = self._members[host] = ClusterMember(self, host)
         self._start([member], joins=True)
 
     async def refresh_checkpoints(self, host: str) -> None:
-        """Bring the newest checkpoints to a host: it would go on from them if all that train were lost."""
+        """Copy the newest checkpoints to a host. The host would continue from these checkpoints if all training hosts
+        were lost.
+        """
         await self._members[host].refresh_checkpoints()
 
     async def share_checkpoints(self) -> None:
-        """Bring the newest checkpoint to every host: the first round brings it here, the second hands it out."""
+        """Copy the newest checkpoint to every host.
+
+        The checkpoint is first copied from the hosts to this machine, and then from this machine to all hosts.
+        """
         for _ in range(2):
-            # Hosts of this machine see each other's as they are saved.
+            # Hosts on this machine share the checkpoint folder.
             there = [member for member in self._members.values() if not (member.lost or member.platform.shared)]
-            # One that has just ended may be the one that saved last.
+            # A host that has just ended may have saved the newest checkpoint.
             await gather(*(member.refresh_checkpoints() if member.trains else member.bring_saved() for member in there))
 
     # --- ending ---
 
     def stop(self) -> None:
-        """Send SIGTERM to every toolkit; it passes it on and waits for the scripts."""
+        """Send SIGTERM to every toolkit. A toolkit forwards SIGTERM to its scripts, and waits for the scripts to
+        exit.
+        """
         if self.running:
             self._cancel_start("")
         for member in list(self._members.values()):
             if self._elastic and member.preparing:
-                # It would be waited for, and nobody would tell it to end.
+                # It has no toolkit to signal, but the job would wait for it.
                 self._cancel_start(member.name)
                 self._run(self._tell_end(member, HostEnd(host=member.name)))
         self._signal(signal.SIGTERM)
 
     def end_now(self) -> None:
-        """Send SIGINT to every toolkit: it ends everything at once. What is left after half a second is killed."""
+        """Send SIGINT to every toolkit, which makes the toolkit terminate its processes. After 0.5 s, kill the
+        remaining processes.
+        """
         self._ending = True
         self._cancel_starts()
         self._signal(signal.SIGINT)
@@ -676,17 +731,17 @@ class HostCluster(Backend):
                 member.toolkit.signal(number)
 
     def say(self, host: str, words: bytes) -> None:
-        """Write to the host's lifeline."""
+        """Write data to a host's lifeline, the channel from which the host's toolkit reads messages."""
         if (member := self._members.get(host)) is not None and member.trains and member.toolkit is not None:
             member.toolkit.write(words)
 
     def kill_host(self, host: str) -> None:
-        """Send SIGKILL to the host's toolkit; the agent there ends what it leaves."""
+        """Send SIGKILL to a host's toolkit. The host's agent then kills the remaining processes of the toolkit."""
         if (member := self._members.get(host)) is not None and member.trains and member.toolkit is not None:
             member.toolkit.signal(signal.SIGKILL)
 
     def collect_outputs(self) -> None:
-        """Bring the rest of the checkpoints, models and outputs, then pack them."""
+        """Copy the remaining checkpoints, models and outputs to this machine, then pack the models and outputs."""
         self._run(self._collect())
 
     async def _collect(self) -> None:
@@ -696,7 +751,9 @@ class HostCluster(Backend):
         self.events.put_nowait(OutputsCollected(unpacked or next(iter(failures), None)))
 
     def _packer(self) -> LocalPlatform:
-        """Return what packs outputs: on this machine, wherever the hosts are."""
+        """Return the platform that packs the outputs. The platform is on this machine, also for hosts on other
+        machines.
+        """
         from estimators.backends.hosts.here import LocalHost, LocalPlatform
 
         if self._here is None:
@@ -707,7 +764,7 @@ class HostCluster(Backend):
         return self._here
 
     def cleanup(self) -> None:
-        """Let the hosts go, at which everything of the job ends there."""
+        """Cancel all tasks and release the hosts. Releasing a host ends all processes of the job on the host."""
         self._ending = True
         for task in list(self._tasks):
             task.cancel()

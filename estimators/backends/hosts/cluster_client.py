@@ -1,7 +1,8 @@
-"""A program that talks to a cluster for a job's supervisor: JSON lines go in, and come out.
+"""Run a program that communicates with a cluster for a job's supervisor, and exchange JSON lines with the program.
 
-It is a process of its own, as a cluster's client brings a hundred modules and threads: the supervisor imports none of
-it. Its input ends with the supervisor, however that went.
+The program is a separate process, because a cluster's client library loads a hundred modules and starts threads, which
+the supervisor should not have. The program's standard input ends when the supervisor ends, even if the supervisor was
+killed.
 """
 
 from __future__ import annotations
@@ -19,28 +20,35 @@ from container.system.asyncio_loop import AsyncioLoop
 from estimators.backends.hosts import shipping
 from estimators.backends.hosts.child import ChildProcess, in_memory
 
-#: How long to wait for the last message to standard error of a program that has ended, in seconds.
+#: Seconds to wait for the last standard error output of a program that has ended.
 _LAST_S = 0.1
 
 
 class ProgramEnded(Exception):
-    """The program has ended by itself. The message is the last line of its standard error, or empty."""
+    """Raised if the program has ended by itself. The message is the last line of the program's standard error, or
+    empty.
+    """
 
 
 class ClusterClient:
-    """The program, from its start.
+    """A running program that communicates with a cluster.
 
     Args:
-        loop: The supervisor's loop.
-        path: Its text; it runs in this Python, isolated, in a session of its own.
-        protected: Takes its pid while it runs.
-        env: Its variables.
-        logged: What stands before a message in a line of its log.
-        for_hosts: Whether it starts hosts, and has to have what runs there.
+        loop: The supervisor's event loop.
+        path: The path of the program's source file. The program runs with this process's interpreter, isolated
+            (``-I``), in a session of its own.
+        protected: The set of processes that the supervisor does not kill. The program's pid is in the set while the
+            program runs.
+        env: The environment variables of the program.
+        logged: The pattern of the prefix of the program's log messages. The prefix is removed from messages for the
+            user.
+        for_hosts: Whether the program starts hosts. If True, the program gets the archive of the code that runs on
+            hosts.
 
     Attributes:
-        code: The ``name`` of what runs on hosts, and the descriptor ``fd`` of its archive in the program.
-        over: Whether it has ended, or is not listened to any more.
+        code: The ``name`` of the code that runs on hosts, and the file descriptor ``fd`` of the code's archive in the
+            program.
+        over: Whether the program has ended or this client was closed.
     """
 
     def __init__(
@@ -69,20 +77,20 @@ class ClusterClient:
                 os.close(archive)
 
     def send(self, **message: Any) -> None:
-        """Ask for something; nothing, when it has ended."""
+        """Send a request to the program. Do nothing if the program has ended."""
         if not self.over:
             self._program.send(json.dumps(message).encode() + b"\n")
 
     async def event(self) -> dict[str, Any]:
-        """Return the next thing that it says.
+        """Wait for the program's next event, and return it.
 
         Raises:
-            ProgramEnded: it has ended.
+            ProgramEnded: the program has ended.
         """
         try:
             event: dict[str, Any] = json.loads(await self._program.line())
         except EOFError:
-            await asyncio.sleep(_LAST_S)  # its last message is perhaps why
+            await asyncio.sleep(_LAST_S)  # its last message may be the reason
             text = self._logged.sub("", self._program.errors.decode("utf-8", "replace"))
             self.close()
             lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -90,7 +98,9 @@ class ClusterClient:
         return event
 
     def close(self) -> None:
-        """End its input, and listen no more: it leaves the cluster by itself, and nobody has to wait."""
+        """Close the program's standard input and stop reading, without waiting. The program then disconnects from the
+        cluster.
+        """
         if not self.over:
             self.over = True
             self._program.close()

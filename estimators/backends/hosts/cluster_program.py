@@ -1,17 +1,18 @@
-"""The frame of a program that talks to a cluster for a job's supervisor, and has hosts started there.
+"""Implement what the programs for Ray and Spark share. Each program starts hosts on a cluster for a job's supervisor.
 
-The supervisor's side is :mod:`.cluster_client` and :mod:`.arriving`. Only the standard library is needed. Requests and
-events are JSON lines:
+:mod:`.cluster_client` and :mod:`.arriving` are the supervisor's side. This module needs only the standard library.
+Requests and events are JSON lines. Each request is listed with its arguments and the events that follow:
 
-* ``connect``: ``code`` (the ``name`` of the code that runs on hosts, and the descriptor ``fd`` of its archive), and the
-  cluster's own arguments; answered by ``connected`` with ``address`` (at which hosts reach this machine), or
-  ``refused`` with ``reason``;
-* ``acquire``: ``hosts`` (each with ``name``, ``identity``, ``key``), the arguments of :func:`.joining.start_agent`, and
-  the cluster's own ones; answered by ``pending`` with ``reason`` while room is lacking, and for a ``host`` (an
-  identity) by ``placed`` with ``node`` (its machine), ``failed`` or ``ended`` with ``reason``;
-* ``release``: ``host`` (an identity), ``lost`` (whether its connection has ended unexpectedly).
+* ``connect`` with ``code`` and the arguments that only this kind of cluster has. ``code`` has the ``name`` of the code
+  that runs on hosts, and the file descriptor ``fd`` of the code's archive. The event is ``connected`` with ``address``,
+  the address at which hosts reach this machine. If connecting fails, the event is ``refused`` with ``reason``.
+* ``acquire`` with ``hosts``, the arguments of :func:`.joining.start_agent`, and the arguments that only this kind of
+  cluster has. Each of the ``hosts`` has ``name``, ``identity`` and ``key``. While the cluster has no free resources,
+  the event is ``pending`` with ``reason``. The other events have ``host`` (an identity): ``placed`` with ``node`` (the
+  host's machine), and ``failed`` or ``ended`` with ``reason``.
+* ``release`` with ``host`` (an identity) and ``lost``, which says whether the host's connection has ended unexpectedly.
 
-When its input ends, for whatever reason, the program leaves the cluster.
+When the program's standard input ends, for whatever reason, the program disconnects from the cluster.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ RELEASE_S, LEAVE_S = 3.0, 3.0
 
 
 class ProgramHost:
-    """Hold what is known of a host.
+    """A host that the supervisor has requested.
 
     Attributes:
-        shares: The gang with which it was requested, itself included.
-        released: Set when the job has given it back.
-        over: Set when the worker that held its place has ended.
+        shares: All hosts that were requested together, including this host.
+        released: An event that is set when the job has released the host.
+        over: An event that is set when the worker or task that runs the host's agent has ended.
     """
 
     def __init__(self, wanted: dict[str, str]) -> None:
@@ -46,12 +47,12 @@ class ProgramHost:
 
 
 class Program:
-    """Serve a supervisor's requests.
+    """A base class of programs that execute a supervisor's requests to a cluster.
 
     Attributes:
         hosts: The hosts that were requested and not released, by identity.
-        code_name: Name of the code that runs on hosts.
-        code: The code's archive.
+        code_name: The name of the code that runs on hosts.
+        code: The archive of the code that runs on hosts.
     """
 
     host_type: type[ProgramHost] = ProgramHost
@@ -63,26 +64,26 @@ class Program:
         self.code_name, self.code = "", b""
 
     def connect(self, asked: dict[str, Any]) -> None:
-        """Join the cluster, and say ``connected`` or ``refused``."""
+        """Connect to the cluster, and send the event ``connected`` or ``refused``."""
         raise NotImplementedError
 
     def acquire(self, asked: dict[str, Any], hosts: list[Any]) -> None:
-        """Have hosts started, and report their fate; runs in a thread of its own."""
+        """Start hosts, and report the state of each host. This method is called in a separate thread."""
         raise NotImplementedError
 
     def lost(self, host: Any) -> None:
-        """Note that a host's connection has ended unexpectedly."""
+        """Handle the unexpected end of a host's connection."""
 
     def release(self, host: Any) -> None:
-        """Give a host back; runs in a thread of its own."""
+        """Release a host on the cluster. This method is called in a separate thread."""
         raise NotImplementedError
 
     def other(self, operation: str, asked: dict[str, Any]) -> None:
-        """Serve a request that only this cluster knows."""
+        """Handle a request that only this kind of cluster has."""
         raise NotImplementedError
 
     def disconnect(self) -> None:
-        """Leave the cluster."""
+        """Disconnect from the cluster."""
         raise NotImplementedError
 
     def say(self, event: str, **values: Any) -> None:
@@ -93,11 +94,11 @@ class Program:
                 line = line[os.write(self._output, line) :]
 
     def in_thread(self, target: Any, *arguments: Any) -> None:
-        """Run a function in a thread of its own."""
+        """Run a function in a new thread."""
         threading.Thread(target=target, args=arguments, daemon=True).start()
 
     def take(self, asked: dict[str, Any]) -> None:
-        """Serve a request."""
+        """Handle a request."""
         operation = asked.pop("op")
         if operation == "connect":
             self.code_name = asked["code"]["name"]
@@ -121,7 +122,7 @@ class Program:
             self.other(operation, asked)
 
     def leave(self) -> None:
-        """Leave the cluster, and end."""
+        """Disconnect from the cluster, and exit."""
         threading.Timer(LEAVE_S, os._exit, [1]).start()
         with contextlib.suppress(Exception):
             self.disconnect()
@@ -129,7 +130,11 @@ class Program:
 
 
 def serve(kind: type[Program]) -> None:
-    """Serve until the input ends."""
+    """Handle requests until the standard input ends, then disconnect from the cluster and exit.
+
+    Args:
+        kind: The class of the program.
+    """
     output = os.dup(1)
     os.dup2(2, 1)  # the client's own output must not mix with the events
     for number in (signal.SIGINT, signal.SIGHUP):

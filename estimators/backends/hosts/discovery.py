@@ -1,6 +1,6 @@
-"""Places that a script or a file names, in lines of Horovod's form: ``name`` or ``name:slots``.
+"""Watch a script or a file that lists machines for hosts. Each line has Horovod's form: ``name`` or ``name:slots``.
 
-So does the caller's function: its answers are put into a file.
+The result of a discovery function in the caller is written to a file of the same form.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from estimators.backends.hosts.membership import MembershipListener, News, Watch
 
 #: No blanks, control characters, or bytes that were no UTF-8.
 _NAME = re.compile(r"[^\s\x00-\x20\x7f\ufffd]+")
-#: How often a script is run, and how long it may take, in seconds.
+#: Seconds between two runs of a script, and the longest run.
 SCRIPT_EVERY_S, SCRIPT_TIMEOUT_S = 1.0, 30.0
-#: How long nothing but failures may come, from the beginning, before there is no hope, in seconds.
+#: Seconds from the beginning with failures only, after which the job fails.
 HOPELESS_S = 10.0
-#: How often a file is looked at (only its time and size, unless they have changed), and how soon a script is run again
-#: that names fewer than it did, in seconds.
+#: Seconds between two checks of a file (it is read only if its time or size has changed), and until a script is run
+#: again that names fewer places than before.
 SOON_S = 0.1
 
 
 def parse_hosts(text: str, default_slots: int) -> dict[str, int]:
-    """Read the lines; empty ones and those that begin with ``#`` say nothing.
+    """Parse lines that list machines. Empty lines and lines that begin with ``#`` are ignored.
 
     Args:
         text: The lines.
-        default_slots: The slots of a line that does not say them.
+        default_slots: The number of slots for a line without a number.
 
     Returns:
-        Name -> slots, in the lines' order. A host of 0 slots is left out.
+        The number of slots of each machine, by name, in the order of the lines. A machine with 0 slots is left out.
 
     Raises:
-        ValueError: a line is of neither form; the message has it.
+        ValueError: a line has neither form. The message contains the line.
     """
     found: dict[str, int] = {}
     for line in text.splitlines():
@@ -57,7 +57,10 @@ def parse_hosts(text: str, default_slots: int) -> dict[str, int]:
 
 
 class Answers:
-    """Takes a place for gone when two answers in a row lack it: a file that is being written is short for a moment."""
+    """A filter that removes a machine only if two answers in a row do not list the machine.
+
+    The reason is that a file may be read while it is being written, and its content is then incomplete.
+    """
 
     def __init__(self) -> None:
         self._known: dict[str, int] = {}
@@ -65,11 +68,18 @@ class Answers:
 
     @property
     def doubtful(self) -> bool:
-        """Whether the last answer lacked a place for the first time; what else it said is not taken either."""
+        """Return whether the last answer is the first one that does not list a known machine.
+
+        New machines in such an answer are ignored.
+        """
         return bool(self._absent)
 
     def take(self, found: Mapping[str, int]) -> dict[str, int]:
-        """Return the places that there are after an answer."""
+        """Return the valid machines after a new answer.
+
+        Args:
+            found: The number of slots of each machine in the answer, by name.
+        """
         absent = self._known.keys() - found.keys()
         gone, self._absent = absent & self._absent, absent - self._absent
         if self._absent:
@@ -79,24 +89,28 @@ class Answers:
         return self._known
 
     def fail(self) -> None:
-        """There was no answer, with which none follows the last one."""
+        """Record that the script or file gave no answer. The answers before and after this failure are not two answers
+        in a row.
+        """
         self._absent = set()
 
 
 class _NoAnswer(Exception):
-    """The script or the file says nothing that can be used; the message says why."""
+    """Raised if the script or the file gives no usable answer. The message has the reason."""
 
 
 class PlaceDiscovery(Watching):
-    """Watches a script or a file; see :class:`estimators.backends.hosts.membership.MembershipSource`.
+    """A membership source that runs a script or reads a file.
+
+    See :class:`estimators.backends.hosts.membership.MembershipSource` for the interface.
 
     Args:
-        loop: The supervisor's loop.
-        path: An executable file is a script; any other is read.
-        default_slots: The slots of a line that does not say them.
+        loop: The supervisor's event loop.
+        path: The path of the script or file. An executable file is run as a script, and any other file is read.
+        default_slots: The number of slots for a line without a number.
         folder: The script's working directory.
-        may_come_later: Whether the file need not be there yet; otherwise the job fails when nothing but failures has
-            come for :data:`HOPELESS_S` since the beginning.
+        may_come_later: Whether the file may be created later. If False, the job fails if all attempts in the first
+            :data:`HOPELESS_S` seconds fail.
     """
 
     decides = True
@@ -113,7 +127,7 @@ class PlaceDiscovery(Watching):
         self._seen: tuple[int, int, int] | None = None
 
     async def watch(self, membership: MembershipListener) -> None:
-        """Look again and again, and tell what is new."""
+        """Run the script or read the file repeatedly, and report changes of the machines."""
         news = News(membership, hopeless_after=None if self._may_come_later else HOPELESS_S)
         answers = Answers()
         while True:
@@ -136,10 +150,15 @@ class PlaceDiscovery(Watching):
             raise _NoAnswer(f"{self._path}: {error}") from None
 
     def _read(self, *, required: bool) -> bytes | None:
-        """Return what the file has, if it is another one than it was.
+        """Return the content of the file if the file has changed since the last call. Otherwise, return None.
+
+        Return None also if the file does not exist yet and may be created later.
+
+        Args:
+            required: Whether the file must exist, because an earlier call has read it.
 
         Raises:
-            _NoAnswer: it cannot be read, or is not there although it is required, or may not come later.
+            _NoAnswer: the file cannot be read, or does not exist although it must exist.
         """
         try:
             status = self._path.stat()
@@ -155,10 +174,10 @@ class PlaceDiscovery(Watching):
         return said
 
     async def _run(self) -> bytes:
-        """Run the script, and return what it prints.
+        """Run the script, and return its output.
 
         Raises:
-            _NoAnswer: it cannot be run, does not end in time, or fails.
+            _NoAnswer: the script cannot be run, does not end in time, or fails.
         """
         output, script_output = os.pipe()
         try:
@@ -176,7 +195,7 @@ class PlaceDiscovery(Watching):
             if not ended.done():
                 raise _NoAnswer(f"{self._path} did not end within {SCRIPT_TIMEOUT_S:g} s")
             os.set_blocking(output, False)
-            with contextlib.suppress(BlockingIOError):  # it may have left a child behind that has the other end
+            with contextlib.suppress(BlockingIOError):  # a child process of the script may hold the other end open
                 said += os.read(output, 1 << 20)  # all that is in the pipe
         finally:
             self._loop.remove_reader(output)
@@ -190,7 +209,10 @@ class PlaceDiscovery(Watching):
         return bytes(said)
 
     def _hear(self, output: int, said: bytearray) -> None:
-        """Keep what the script prints now; one that prints on and on is not read any more, and waits."""
+        """Append the script's new output to ``said``.
+
+        Stop reading after 1 MiB, so that a script that prints without end blocks.
+        """
         data = os.read(output, 1 << 16)
         said += data
         if not data or len(said) >= 1 << 20:

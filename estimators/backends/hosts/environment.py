@@ -1,12 +1,15 @@
-"""The Python environment that jobs run in on a host, made there once: without root, and without an index there.
+"""Create a Python environment for jobs on a host, once, without root and without a package index on the host.
 
-Its packages are those of the environment here, or what a job asks for. They are named by what is in them, so that a
-host has them or not. The host's own Python of the same minor version makes the environment, with uv, which is sent
-there. The host's index serves the packages if it has one; otherwise their wheels are sent from here.
+The environment contains the packages of this machine's environment, or the packages that a job requests. The name of
+the environment is a hash of the environment's content. A host therefore has either exactly this environment or none
+with this name. uv is sent to the host, and creates the environment with the host's own Python of the same minor
+version. If the host has a package index, the index serves the packages. Otherwise, the wheels of the packages are sent
+from this machine.
 
     python -m estimators.backends.hosts.environment
 
-does so as a program of its own, which reads from standard input how to reach the host, and prints what it does.
+creates an environment as a separate program. The program reads from standard input how to reach the host, and prints
+its progress.
 """
 
 from __future__ import annotations
@@ -37,12 +40,12 @@ from estimators.provision.locks import exclusive
 from estimators.provision.packages import Installation
 from estimators.provision.progress import Progress
 
-#: How often it is said how much has been sent, in seconds.
+#: Seconds between two progress messages.
 _SAY_EVERY_S = 5.0
-#: How much of what pip downloads is shown, in characters.
+#: Longest progress message of pip that is shown whole, in characters.
 _LONGEST = 100
 
-#: ``$1``: the environment's name, ``$2``: the Python wanted (``3.11``), ``$3``: uv's version. Prints what there is.
+#: ``$1``: the environment's name, ``$2``: the Python wanted (``3.11``), ``$3``: uv's version. Prints what it finds.
 _LOOK = f"""
 b="{CACHE}"
 echo "processor $(uname -m)"
@@ -57,20 +60,20 @@ done
 mkdir -p "$b" && chmod 700 "$b"
 echo "free $(df -Pk "$b" | tail -n 1 | awk '{{print $4}}')"
 """
-#: ``$1``: where the file goes, below our folder there. It comes in, packed.
+#: ``$1``: the file's target path, below our folder there. Reads the gzipped file from standard input.
 _TAKE_PROGRAM = f"""
 set -e; umask 077; b="{CACHE}"; t="$b/.$1.$$"
 trap 'rm -f "$t"' EXIT
 gzip -dc > "$t"; chmod 700 "$t"; mv "$t" "$b/$1"
 """
-#: ``$1``: a folder below ours. A tar comes in.
+#: ``$1``: a folder below ours. Reads a tar from standard input.
 _TAKE_WHEELS = f"""
 set -e; umask 077; b="{CACHE}"; mkdir -p "$b/$1"; tar -xf - -C "$b/$1"
 """
 #: ``$1``: the environment's name, ``$2``: the Python to make it with, ``$3``: uv's version, ``$4``: the folder of
-#: wheels, ``$5``: how packages are found; then the requirements. It appears whole or not at all. At the end of its
-#: input everything that it has started ends: whoever has asked for it is gone. (sshd gives each command a group.) A
-#: host behind a firewall that drops what it sends knows after 4 s that it reaches no index.
+#: wheels, ``$5``: uv's options for finding packages; then the requirements. The environment appears whole or not at
+#: all. When standard input ends, the caller is gone and the script kills its process group. (sshd gives each command a
+#: group.) A host behind a firewall that drops its packets knows after 4 s that it reaches no index.
 _MAKE = f"""
 set -e; umask 077; b="{CACHE}"; n="$1"; p="$2"; u="$b/uv-$3"; w="$b/$4"; how="$5"; shift 5
 t="$b/.$n.$$"
@@ -94,13 +97,13 @@ rm -rf "$w"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PythonEnvironment:
-    """What is to be on a host.
+    """A Python environment for a host.
 
     Attributes:
-        name: Its name there: made from what is in it.
-        python: The minor version of its Python, ``3.11``.
-        processor: The kind of processor that its packages are for.
-        wheels: Its packages.
+        name: The name of the environment on the host, which is derived from its content.
+        python: The major and minor version of the environment's Python, such as ``3.11``.
+        processor: The type of processor that the packages are for, in the form of ``uname -m``.
+        wheels: The packages of the environment.
     """
 
     name: str
@@ -117,16 +120,19 @@ class PythonEnvironment:
         frameworks: Sequence[str] = ("tensorflow",),
         horovod: bool = True,
     ) -> PythonEnvironment:
-        """Say what an environment with these requirements is; None: with what is installed here.
+        """Describe an environment with the given requirements.
 
         Args:
-            requirements: As of pip.
-            also: Of what is installed here, packages that it has beside those of training.
-            frameworks: Which it has, and Horovod with them, if it is like the environment here.
-            horovod: Whether it is an error that Horovod is installed here, and there is no wheel of it to send.
+            requirements: The requirements in pip's syntax. If None, the environment contains the packages for training
+                that are installed here.
+            also: Additional packages of the environment here to include if ``requirements`` is None.
+            frameworks: The frameworks to include if ``requirements`` is None. Horovod is included if its wheel is
+                available.
+            horovod: Whether Horovod is required. If Horovod is required and installed here, a missing wheel of Horovod
+                is an error. Otherwise, an environment without Horovod is described.
 
         Raises:
-            ProvisionError: what is installed here is not enough to train with, or there is no wheel of its Horovod.
+            ProvisionError: the packages installed here are not sufficient for training, or Horovod has no wheel.
         """
         if requirements is None:
             here = _here()
@@ -149,7 +155,7 @@ def _here() -> Installation:
 
 
 def is_here(package: str) -> bool:
-    """Return whether a package is among those that environments are made of."""
+    """Return whether a package is installed in this machine's environment."""
     try:
         return package in _here().installed()
     except ProvisionError:
@@ -157,10 +163,10 @@ def is_here(package: str) -> bool:
 
 
 class Shell:
-    """Runs scripts on a host, by a command line that takes one more word: ``ssh HOST``, say.
+    """A shell on a host. A command line such as ``ssh HOST`` runs the shell's scripts.
 
     Args:
-        words: The command line.
+        words: The command line. The script to run is appended as one more argument.
     """
 
     def __init__(self, words: Sequence[str]) -> None:
@@ -172,12 +178,12 @@ class Shell:
         *arguments: str,
         feed: Callable[[IO[bytes]], None] | None = None,
     ) -> tuple[int, list[str]]:
-        """Run a script of ``sh`` and return its exit status and what it printed.
+        """Run a script with ``sh`` on the host, and return its exit code and the lines of its output.
 
         Args:
             script: The script.
-            arguments: Its ``$1`` and so on.
-            feed: Writes what it reads.
+            arguments: The script's arguments ``$1`` and so on.
+            feed: A function that writes the script's standard input to the given pipe.
         """
         argv = [*self._words, login_shell.line(["sh", "-c", script, "sh", *arguments])]
         with subprocess.Popen(
@@ -187,7 +193,7 @@ class Shell:
             stderr=subprocess.STDOUT,
         ) as process:
             assert process.stdout is not None
-            if feed is not None:  # else it stays open until the script has ended, or this process
+            if feed is not None:  # otherwise the pipe stays open until the script or this process has ended
                 assert process.stdin is not None
                 try:
                     feed(process.stdin)
@@ -199,16 +205,16 @@ class Shell:
 
 
 def prepare(shell: Shell, environment: PythonEnvironment, say: Say) -> None:
-    """Make the environment on a host, unless it is there.
+    """Create an environment on a host, unless the environment already exists on the host.
 
     Args:
-        shell: Reaches the host.
-        environment: What is to be there.
-        say: Told what is being done.
+        shell: A shell on the host.
+        environment: The environment to create.
+        say: A function that receives progress messages.
 
     Raises:
-        HostError: the host has another processor or no such Python, no room, or a step failed.
-        ProvisionError: the wheels are not to be had here.
+        HostError: the host has another processor, no suitable Python or no free disk space, or a step failed.
+        ProvisionError: this machine cannot obtain the wheels.
     """
     found = _look(shell, environment)
     if found.ready:
@@ -250,7 +256,7 @@ def prepare(shell: Shell, environment: PythonEnvironment, say: Say) -> None:
 
 
 class _SeldomProgress(Progress):
-    """Adds a line about the wheels to the job's history every few seconds."""
+    """A receiver of progress messages that adds a line about the wheels to the job's history every few seconds."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
@@ -306,7 +312,7 @@ def _check(code: int, lines: Sequence[str], what: str) -> None:
 
 
 def _last(lines: Sequence[str]) -> str:
-    """Return the line that says most: uv ends its reasons with hints."""
+    """Return the most informative line of a program's output. uv prints the reason of an error before its hints."""
     told = [line.strip() for line in lines if line.strip()]
     caused = [line for line in told if re.search(r"error|Caused by|╰─▶|not found|denied|No space", line)]
     return (caused or told or [""])[-1].removeprefix("╰─▶").strip()
@@ -318,7 +324,7 @@ def _pin(wheel: Path) -> str:
 
 
 def _packed_uv() -> Path:
-    """Return uv as it is sent; it is packed once."""
+    """Return the path of the gzipped uv program. The first call creates the gzipped file."""
     packed = cache_root() / "uv" / f"{uv.VERSION}.gz"
     with exclusive(cache_root() / "locks" / "uv-packed.lock"):
         if not packed.exists():
@@ -356,10 +362,10 @@ def _send(shell: Shell, folder: str, files: Sequence[Path], say: Say) -> None:
 
 
 def main() -> int:
-    """Make an environment; the last line of standard error says why it could not be.
+    """Create an environment. If that fails, the last line of standard error has the reason.
 
     Returns:
-        0, or 1 if it could not be made.
+        The exit code: 0 on success; 1 if the environment could not be created.
     """
     asked = json.load(sys.stdin)
     try:

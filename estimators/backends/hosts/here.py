@@ -1,4 +1,4 @@
-"""Hosts whose files are in the job's record on this machine: of processes, and of containers that have them mounted."""
+"""Serve hosts whose files are in the job's record on this machine: processes, and containers that mount the record."""
 
 from __future__ import annotations
 
@@ -20,20 +20,22 @@ from estimators.backends.events import StatusTold
 from estimators.backends.hosts.platform import Platform, PreparationFailed
 from estimators.backends.hosts.provider import Host, HostFacts, HostProcess, Output
 
-#: How often it is looked whether files are there, in seconds.
+#: Seconds between two checks for files.
 _LOOK_S = 0.01
 
 
 class LocalHost(Host):
-    """A host on this machine, with the caller's files; see :class:`estimators.backends.hosts.provider.Host`.
+    """A host on this machine that uses the caller's files.
+
+    See :class:`estimators.backends.hosts.provider.Host` for the interface.
 
     Args:
-        runner: Runs the processes of all hosts of the job.
+        runner: The object that runs the processes of all hosts of the job.
         backend: The job's backend.
-        name: Its name in the job.
+        name: The host's name in the job.
     """
 
-    address = caller_address = "127.0.0.1"  # nobody else on the network has a part in it
+    address = caller_address = "127.0.0.1"  # the job uses no network beyond this machine
     interface = "lo"
 
     def __init__(self, runner: Runner, backend: Backend, name: str) -> None:
@@ -47,11 +49,11 @@ class LocalHost(Host):
         )
 
     async def push(self, source: Path, target: str, *, follow: bool = True) -> None:
-        """Nothing is copied to a host that has the caller's files."""
+        """Raise NotImplementedError, because the host uses the caller's files."""
         raise NotImplementedError(f"{source} is on {self.name}")
 
     async def pull(self, source: str, target: Path) -> None:
-        """Nothing is copied from it."""
+        """Raise NotImplementedError, because the host's files are on this machine already."""
         raise NotImplementedError(f"{source} is here")
 
     def run(
@@ -68,10 +70,10 @@ class LocalHost(Host):
         on_errors: Output | None = None,
         pass_fds: Sequence[int] = (),
     ) -> HostProcess:
-        """Run a process; see :meth:`Host.run`.
+        """Run a process. See :meth:`Host.run` for the other arguments.
 
         Args:
-            pass_fds: Descriptors that it inherits.
+            pass_fds: The file descriptors that the process inherits.
         """
         process = LocalProcess(on_output, on_errors or on_output)
         process.running = self._runner.run(
@@ -90,48 +92,57 @@ class LocalHost(Host):
         return process
 
     async def listen(self) -> int:
-        """Listen at a free port of loopback."""
+        """Listen at a free port of the loopback interface, and return the port. Return 0 if listening fails."""
         try:
             return self._runner.listen(self.address)
         except OSError:
             return 0
 
     async def reach(self, address: str, port: int) -> None:
-        """Do nothing: the other host is on this machine, too."""
+        """Do nothing, because the other host is on this machine, too."""
 
     async def list_files(self, path: str) -> Mapping[str, tuple[int, int]]:
-        """Return the files below a folder."""
+        """Return the size and the modification time of each file below a folder, by the file's path in the folder.
+
+        The size is in bytes, and the time in nanoseconds since the epoch.
+        """
         folder = self._folder / path
         found = {}
         for file in folder.rglob("*"):
-            with contextlib.suppress(OSError):  # deleted since it was seen
+            with contextlib.suppress(OSError):  # deleted since it was listed
                 if file.is_file():
                     status = file.stat()
                     found[str(file.relative_to(folder))] = (status.st_size, status.st_mtime_ns)
         return found
 
     def remove(self, paths: Sequence[str]) -> None:
-        """Nothing is removed of the record."""
+        """Do nothing, because the record keeps its files."""
 
     async def await_files(self, paths: Sequence[str]) -> None:
-        """Wait until files are there."""
+        """Wait until all the files exist."""
         files = [self._folder / path for path in paths]
         while not all(file.exists() for file in files):
             await asyncio.sleep(_LOOK_S)
 
     def abort(self, spare: Sequence[HostProcess] = ()) -> None:
-        """Send SIGKILL to everything of the job but some: what a host has left cannot be told from others'."""
+        """Send SIGKILL to all processes of the job except ``spare``.
+
+        The processes of the other hosts are killed, too, because they cannot be distinguished from this host's
+        processes.
+        """
         self._runner.abort([process.running for process in spare if isinstance(process, LocalProcess)])
 
     def close(self) -> None:
-        """Let it go; its files stay in the record."""
+        """Do nothing, because the host's files stay in the record."""
 
 
 class LocalProcess:
-    """A process of this machine; see :class:`estimators.backends.hosts.provider.HostProcess`.
+    """A process on this machine.
+
+    See :class:`estimators.backends.hosts.provider.HostProcess` for the interface.
 
     Attributes:
-        running: The process.
+        running: The running process.
     """
 
     running: RunningProcess
@@ -143,30 +154,30 @@ class LocalProcess:
         self._end = ProcessEnd()
 
     def over(self, end: ProcessEnd) -> None:
-        """Note how it has ended."""
+        """Record how the process has ended."""
         self._end = end
         self._ended.set()
 
     def write(self, data: bytes) -> None:
-        """Write to its input."""
+        """Write data to the process's standard input or lifeline."""
         self.running.write(data)
 
     def close_input(self) -> None:
-        """End its input."""
+        """Close the process's standard input or lifeline."""
         self.running.close_input()
 
     def signal(self, number: int) -> None:
-        """Send it a signal."""
+        """Send a signal to the process."""
         self.running.signal(number)
 
     async def wait(self) -> ProcessEnd:
-        """Return how it has ended, after all that it printed was given."""
+        """Wait until the process has ended and its output was passed on. Return how the process has ended."""
         await self._ended.wait()
         return self._end
 
 
 class LocalPlatform(Platform):
-    """Serves all hosts of a job on this machine."""
+    """The platform of all hosts of a job on this machine."""
 
     shared = True
 
@@ -176,16 +187,18 @@ class LocalPlatform(Platform):
         self._channels = self.record.path / "channels.json"
 
     def facts(self, host: Host) -> config.BackendFacts:
-        """The same for all."""
+        """Return the backend's values for a host's configuration, which are the same for all hosts."""
         return self._facts
 
     def environment(self, host: Host) -> dict[str, str]:
-        """See :meth:`Platform.environment`; the hosts share the machine."""
+        """Return the variables of :meth:`Platform.environment`, and the variable that says that the hosts share a
+        machine.
+        """
         return {**super().environment(host), variables.SHARED_MACHINE: "1"}
 
     @property
     def mounts(self) -> Path:
-        """One folder for all hosts."""
+        """Return the folder in which S3 buckets are mounted for all hosts."""
         return self.record.path / "mounts"
 
     @property
@@ -193,7 +206,7 @@ class LocalPlatform(Platform):
         return str(trees.checkpoints(self.record, self.spec).resolve())
 
     async def prepare(self, hosts: Sequence[Host], *, number: int = 0, count: int = 0, joins: bool = False) -> None:
-        """Write the hosts' trees; then one agent brings the inputs to all of them."""
+        """Write the file trees of the hosts. Then run one agent that provides the inputs of all these hosts."""
         if not joins:
             self.end_feeders()
             self.hosts.clear()
@@ -226,25 +239,28 @@ class LocalPlatform(Platform):
         await self.bring_channels(hosts, str(self._channels), (), joins=joins)
 
     def make_fifos(self, host: Host) -> None:
-        """Make them at once, and not when the feeder has loaded."""
+        """Create the first FIFOs of a host immediately, because the feeder agent would create them later."""
         everybody = self.backend.other_users
         for first in self.fifos(host):
             place = first.parent
             place.mkdir(mode=0o700, exist_ok=True)
             if everybody and place != self.tree(host).data:
-                place.chmod(0o755)  # the record around it is the user's only
+                place.chmod(0o755)  # only the user can open the record around it
             first.unlink(missing_ok=True)
             os.mkfifo(first, 0o600)
             if everybody:
                 first.chmod(0o666)
 
     async def collect(self) -> Failure | None:
-        """Bring the rest of what was saved, then pack the trees' models and outputs."""
+        """Copy the remaining saved files to S3, then pack the trees' models and outputs."""
         unsaved = await self.bring_saved()
         return await self.pack() or unsaved
 
     async def pack(self) -> Failure | None:
-        """Pack the models and outputs of all hosts in the record to where the job wants them."""
+        """Pack the models and outputs of all hosts into the job's output path.
+
+        Return the failure, or None if everything was packed or there is nothing to pack.
+        """
         hosts = [self.record.tree(host) for host in self.spec.hosts]
         if not any(_has_entries(folder) for tree in hosts for folder in (tree.model, tree.output_data)):
             return None
@@ -252,7 +268,7 @@ class LocalPlatform(Platform):
         return await self.agent(["collect", *bases, "--output", local.output_uri(self.spec)]).end()
 
     def cleanup(self) -> None:
-        """Remove the mounts, and the hosts' copies of their data: a record must not keep those bytes."""
+        """Remove the mounts, the hosts' copies of their data, and FIFOs, because the record must not keep these."""
         self.close()
         self._unmount()
         trees.remove_inputs(self.record, self.spec)
@@ -260,7 +276,9 @@ class LocalPlatform(Platform):
         self._clear_pipes()
 
     def _clear_pipes(self) -> None:
-        """Remove what an agent that was killed has left of its FIFOs: whoever reads the record would wait for ever."""
+        """Remove FIFOs that a killed agent has left, because a program that reads the record would block on them for
+        ever.
+        """
         readers = local.readers_per_host(self.spec) if local.has_pipes(self.spec) else 0
         for host in self.record.hosts if readers else ():
             for local_rank in range(readers):
@@ -269,17 +287,17 @@ class LocalPlatform(Platform):
                     pipes.clear(place, channel)
 
     def _unmount(self) -> None:
-        """Let go of the mounts, also of those that nobody serves any more."""
+        """Unmount all S3 buckets, including mounts whose serving process has ended."""
         if not self.mounts.is_dir():
             return
-        import subprocess  # a job's start waits for what is imported
+        import subprocess  # imported late to keep a job's start fast
 
         self.end_mount()
         program = shutil.which("fusermount3") or shutil.which("fusermount")
         for place in self.mounts.iterdir():
             if program is not None and place.name != "ready":
                 subprocess.run([program, "-u", "-z", "-q", str(place)], check=False, capture_output=True)
-            with contextlib.suppress(OSError):  # never into a mount
+            with contextlib.suppress(OSError):  # removes only empty folders, so nothing inside a mount
                 place.rmdir() if place.is_dir() else place.unlink()
         with contextlib.suppress(OSError):
             self.mounts.rmdir()

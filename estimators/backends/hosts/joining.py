@@ -1,7 +1,7 @@
-"""What runs on a host's machine where a cluster's own worker starts it: brings our code there, and starts the agent.
+"""Install our code on the machine of a cluster's worker, and start the agent of a host there.
 
-It needs the standard library alone, and is sent by value: machines of the cluster do not have it. The other side is
-:mod:`.arrivals`.
+This module needs only the standard library. The module is sent to the worker by value, because the cluster's machines
+do not have this module. :mod:`.arrivals` is the supervisor's side.
 """
 
 from __future__ import annotations
@@ -21,27 +21,29 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any
 
-#: How long the way to the supervisor may take, in seconds.
+#: Seconds within which a connection to the supervisor must be made.
 _REACH_S = 10.0
-#: Starts an agent that is nobody's child: clusters kill the children of a worker that ends, and the
-#: agent tidies up.
+#: Starts the agent as an orphan: clusters kill the children of a worker that ends, but the agent
+#: has to clean up then.
 _ORPHAN = 'exec 3<&0; "$@" <&3 3<&- &'
 
 
 def start_agent(asked: Mapping[str, Any], code: bytes, env: Mapping[str, str]) -> socket.socket:
-    """Start the agent, whose standard input and output are a connection to the supervisor.
+    """Start the agent. The agent's standard input and output are a connection to the supervisor.
 
     Args:
-        asked: ``python`` (its interpreter; None: this one), ``version`` (that it must be of), ``code`` (its name),
-            ``address``, ``port``, ``identity`` and ``key``.
+        asked: The request. ``python`` is the path of the agent's interpreter, or None for this process's interpreter.
+            ``version`` is the required Python version, and ``code`` the name of our code. ``address`` and ``port`` are
+            the supervisor's. ``identity`` and ``key`` are the host's.
         code: The archive of our code.
-        env: Its variables.
+        env: The agent's environment variables.
 
     Returns:
-        A socket that ends with the agent, and at whose end the agent ends.
+        A socket. The agent has the other end of the socket, so that each of the two processes detects when the other
+        has ended.
 
     Raises:
-        OSError: it cannot be started, with the reason.
+        OSError: the agent cannot be started. The message has the reason.
     """
     python = asked["python"] or sys.executable
     version = _version_of(python) if asked["python"] else "{}.{}".format(*sys.version_info)
@@ -84,12 +86,16 @@ def _version_of(python: str) -> str:
 
 
 def _unpack(name: str, archive: bytes) -> str:
-    """Return the folder of our code on this node, which is unpacked there once."""
+    """Return the folder of our code on this machine. Unpack the code if no other host has unpacked it yet.
+
+    Raises:
+        OSError: the code cannot be unpacked.
+    """
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     problem: OSError | None = None
     for place in (
         os.path.join(cache, "fleetfit", "hosts"),
-        os.path.join(tempfile.gettempdir(), f"fleetfit-{os.getuid()}"),  # where there is no home to write to
+        os.path.join(tempfile.gettempdir(), f"fleetfit-{os.getuid()}"),  # if the home folder is not writable
     ):
         target = os.path.join(place, name)
         try:
@@ -104,7 +110,7 @@ def _unpack(name: str, archive: bytes) -> str:
                 with contextlib.suppress(FileExistsError, NotADirectoryError):
                     os.rename(folder, target)
         except OSError as error:
-            if os.path.isdir(target):  # another host of this node was quicker
+            if os.path.isdir(target):  # another host on this node unpacked it meanwhile
                 return target
             problem = error
         else:
@@ -113,7 +119,11 @@ def _unpack(name: str, archive: bytes) -> str:
 
 
 def connect(address: str, port: int, identity: str, key: str) -> socket.socket:
-    """Connect to the supervisor, and have each end prove that it is the right one."""
+    """Connect to the supervisor. Both sides prove with an HMAC that they know the host's key.
+
+    Raises:
+        OSError: the connection fails, or another program answers. The message has the reason.
+    """
     secret = base64.b64decode(key)
     try:
         connection = socket.create_connection((address, port), timeout=_REACH_S)

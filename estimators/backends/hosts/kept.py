@@ -1,8 +1,8 @@
-"""What is kept between jobs on a machine: a process that has imported what their scripts import.
+"""Find and terminate kept importers: processes that have imported the scripts' packages and wait for the next job.
 
-``keep_alive_period_in_seconds`` has the machine's importer (:mod:`container.toolkit.importer`) wait for the next job of
-the same home. It holds nothing of a job but modules that are installed: the next one's hosts, processes, files and
-environment are made anew.
+With ``keep_alive_period_in_seconds``, the importer (:mod:`container.toolkit.importer`) on a machine waits for the next
+job with the same folder of records. The importer keeps only the imported modules of installed packages. Hosts,
+processes, files and environment of the next job are created anew.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from estimators.backends.base import Leftover
 from estimators.job.fleets import capabilities
 from estimators.job.request import TrainingJobSpec
 
-#: How long something is kept where a job does not say it, but whoever starts it wants it, in seconds.
+#: Seconds to keep an importer that a job's environment asks for, if the job sets no time.
 SECONDS = 600
-#: How long one that is told to end may take, in seconds.
+#: Seconds that an importer may take to exit after SIGTERM.
 _END_S = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """A process that is kept.
+    """An importer that is kept.
 
     Attributes:
-        pid: Its process.
-        packages: What it has imported.
-        until: When it ends, in seconds since the epoch; None while a job has it.
-        bytes: The memory that it does not share with others.
-        place: Its socket.
+        pid: The importer's process id.
+        packages: The packages that the importer has imported.
+        until: The time when the importer exits, in seconds since the epoch. None while a job uses the importer.
+        bytes: The importer's proportional share of memory (PSS), in bytes.
+        place: The path of the importer's socket.
     """
 
     pid: int
@@ -45,21 +45,25 @@ class Kept:
     place: Path
 
     def __str__(self) -> str:
-        """Say what it is, for a person."""
+        """Return a description for the user."""
         names = ", ".join(dict.fromkeys(name.partition(".")[0] for name in self.packages)) or "nothing yet"
         left = "in use by a job" if self.until is None else f"kept for {max(0, round(self.until - time.time()))} s more"
         return f"process {self.pid}, {self.bytes / 1e6:.0f} MB, {left}; it has imported {names}"
 
 
 def whose(home: Path) -> str:
-    """Return how a home is told from others."""
-    import hashlib  # a job's start waits for what is imported
+    """Return a short hash of the path of a folder of records (home)."""
+    import hashlib  # imported late to keep a job's start fast
 
     return hashlib.blake2b(os.fsencode(home.resolve()), digest_size=4).hexdigest()
 
 
 def for_whom(spec: TrainingJobSpec, home: Path) -> tuple[int, str]:
-    """Return for how many seconds what a job imports is kept, and for whose jobs: see :data:`variables.KEPT_FOR`."""
+    """Return the number of seconds for which to keep the job's importer, and the name of the group of jobs that may use
+    it.
+
+    See :data:`variables.KEPT_FOR` for the name.
+    """
     folder = os.environ.get(variables.KEEP_IMPORTERS)
     if spec.resources.keep_alive_s is None and folder and capabilities(spec.instance_type).keeps_imports:
         return SECONDS, os.path.abspath(folder)
@@ -67,7 +71,10 @@ def for_whom(spec: TrainingJobSpec, home: Path) -> tuple[int, str]:
 
 
 def find(home: Path) -> list[Kept]:
-    """Return what is kept on this machine for jobs of a home, and in the folder that the environment names."""
+    """Return the importers that are kept on this machine for the jobs of a home.
+
+    If the environment names a folder of importers, return the importers in this folder, too.
+    """
     shared = os.environ.get(variables.KEEP_IMPORTERS)
     places = [folders.of_importers(whose(home)), *([Path(shared)] if shared else [])]
     return [
@@ -78,25 +85,25 @@ def find(home: Path) -> list[Kept]:
 
 
 def leftover(one: Kept) -> Leftover:
-    """Return what ends it, for ``fleetfit clean``."""
+    """Return a kept importer as a leftover, which ``fleetfit clean`` can remove."""
     return KeptLeftover(name=str(one), job="", one=one, kind="kept")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KeptLeftover(Leftover):
-    """A process that is kept.
+    """An importer that is kept.
 
     Attributes:
-        one: The process.
+        one: The importer.
     """
 
     one: Kept
 
     def remove(self) -> None:
-        """End it, and remove what it leaves.
+        """Terminate the importer, and remove its files.
 
         Raises:
-            TimeoutError: it did not end.
+            TimeoutError: the process did not exit.
         """
         pid = self.one.pid
         with contextlib.suppress(ProcessLookupError):
@@ -110,7 +117,7 @@ class KeptLeftover(Leftover):
 
 
 def _size(pid: int) -> int:
-    """Return a process's proportional share of memory in bytes; 0 where it cannot be told."""
+    """Return a process's proportional share of memory (PSS) in bytes. Return 0 if the value cannot be read."""
     with contextlib.suppress(OSError, ValueError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines():
             if line.startswith("Pss:"):

@@ -1,4 +1,4 @@
-"""Keys for ssh that are made for one job."""
+"""Create ssh keys for one job."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _TIMEOUT_S = 30.0
 
 
 def make_key(path: Path) -> tuple[str, str]:
-    """Make a key pair, the private key at a path and the public one beside it; return the texts of both.
+    """Create a key pair, the private key at ``path`` and the public key beside it; return the texts of both.
 
     Raises:
-        BackendError: ssh-keygen is not there, or fails.
+        BackendError: ssh-keygen is not installed, or fails.
     """
     argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "fleetfit", "-f", str(path)]
     try:

@@ -1,4 +1,4 @@
-"""Command lines for whatever login shell a machine's user has."""
+"""Quote commands so that any login shell runs them unchanged."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import re
 import shlex
 from collections.abc import Sequence
 
-#: tcsh takes no line breaks and no ``!`` within quotes; fish reads backslashes there.
+#: tcsh allows neither line breaks nor ``!`` within quotes; fish interprets backslashes there.
 _DIFFERS = re.compile(r"[\n\\!]")
 
 
 def line(argv: Sequence[str]) -> str:
-    """Return a line that runs a command in any login shell: sh, bash, zsh, fish, csh.
+    """Return a command line that runs a command in any login shell: sh, bash, zsh, fish or csh.
 
-    What shells would read differently goes as base64, which ``sh`` decodes there.
+    A command with characters that shells interpret differently is encoded as base64. ``sh`` decodes and runs the
+    command.
     """
     words = shlex.join(argv)
     if _DIFFERS.search(words) is None:

@@ -1,4 +1,4 @@
-"""One host of a job, as its cluster sees it."""
+"""Store the state of one host of a job for the host's cluster."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
 
 
 class MemberPhase(enum.Enum):
-    """Where a host is in an attempt."""
+    """The state of a host in an attempt."""
 
-    IDLE = "idle"  # it has no part in the attempt: it has ended, or its start was cancelled
+    IDLE = "idle"  # not in the attempt: its training has ended, or its start was cancelled
     PREPARING = "preparing"
-    JOINING = "joining"  # it is being prepared for a job that runs
-    TRAINING = "training"  # the end of its training process is still to come
-    LOST = "lost"  # there is no host any more
+    JOINING = "joining"  # being prepared for a job that already runs
+    TRAINING = "training"  # its training process has not ended
+    LOST = "lost"  # the host is gone
 
 
 class ClusterMember:
-    """One host of the job, as the cluster sees it.
+    """One host of a job, with its platform and processes.
 
     Attributes:
-        name: Its name.
-        platform: What serves it.
-        host: The host, when it is there.
-        watch: Waits for its loss, as long as it is there.
-        phase: Where it is in the attempt.
+        name: The name of the host.
+        platform: The platform that serves the host.
+        host: The acquired host. None before the host is acquired and after it is released.
+        watch: The task that waits for the loss of the host.
+        phase: The state of the host in the attempt.
         noticed: Whether the provider has announced that it will take the host away.
-        toolkit: Its training process, when that was started.
-        finishing: Brings what it has saved and its outputs, once an attempt.
+        toolkit: The training process of the host, or None until the process was started.
+        finishing: The task that copies the host's checkpoints and outputs, once per attempt.
     """
 
     def __init__(self, cluster: HostCluster, name: str) -> None:
@@ -52,42 +52,44 @@ class ClusterMember:
 
     @property
     def lost(self) -> bool:
-        """Return whether it is gone."""
+        """Return whether the host is lost or was released."""
         return self.phase is MemberPhase.LOST
 
     @property
     def trains(self) -> bool:
-        """Return whether the end of its training process is still to come."""
+        """Return whether the host's training process was started and its end is not reported yet."""
         return self.phase is MemberPhase.TRAINING
 
     @property
     def preparing(self) -> bool:
-        """Return whether it is being prepared."""
+        """Return whether the host is being prepared."""
         return self.phase in (MemberPhase.PREPARING, MemberPhase.JOINING)
 
     @property
     def there(self) -> Host:
-        """The host.
+        """Return the acquired host.
 
         Raises:
-            HostLost: it is gone.
+            HostLost: the host is lost or was released.
         """
         if self.host is None or self.lost:
             raise HostLost("it is gone")
         return self.host
 
     async def bring_saved(self) -> None:
-        """Have all that was saved brought."""
+        """Copy all saved files from the host."""
         if not self.lost:
             await self.platform.bring_saved()
 
     async def end_attempt(self) -> None:
-        """Have all that was saved brought, before another attempt begins with it; nothing of the host's trains."""
+        """Copy all saved files from the host before another attempt begins. No process may train on the host."""
         if not self.lost:
             await self.platform.end_attempt(self.name)
 
     async def refresh_checkpoints(self) -> None:
-        """Bring what the job has saved since the host was prepared; nothing of it may train meanwhile."""
+        """Copy new checkpoints to the host: those that the job has saved since the host was prepared. No rank may train
+        meanwhile.
+        """
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = self._cluster.loop.start(self._refresh())
         await asyncio.shield(self._refreshing)
@@ -96,23 +98,27 @@ class ClusterMember:
         if self.platform.shared:
             return
         try:
-            # What brings its own checkpoints ends first: it would take those that come for the host's.
+            # First stop the agent that copies the host's checkpoints: it would copy the restored ones back.
             await self.end_attempt()
-            if self.trains and not self.lost:  # one that is about to leave needs nothing any more
+            if self.trains and not self.lost:  # a host that is about to leave needs no checkpoints
                 await self.platform.restore()
                 self.platform.start_syncs()
         except HostLost:
-            pass  # it is not waited for
+            pass  # nobody waits for a lost host
         except PreparationFailed as error:
             self._cluster.fail(error.failure)
 
     def abort(self) -> None:
-        """Kill what is left of it, but for what brings what was saved."""
+        """Kill the host's remaining processes, except those that copy saved files."""
         if self.host is not None and not self.lost and self.trains:
             self.host.abort(self.platform.syncing)
 
     async def finish(self) -> Failure | None:
-        """Bring what it has saved and its outputs, once, and return why not all could be."""
+        """Copy the host's checkpoints and outputs once per attempt.
+
+        Returns:
+            The failure if some files could not be copied. None if all files were copied.
+        """
         if self.host is None or self.lost or not self.platform.hosts:
             return None
         if self.finishing is None:
@@ -120,7 +126,7 @@ class ClusterMember:
         return await asyncio.shield(self.finishing)
 
     def release(self) -> None:
-        """Let the host go."""
+        """Close the connection to the host, and release the host."""
         if self.host is not None:
             host, self.host = self.host, None
             self.phase = MemberPhase.LOST

@@ -1,7 +1,8 @@
-"""Who there is for an elastic job, as told by what knows: a script, a list, a cluster's own table of nodes.
+"""Define the sources that tell an elastic job which machines exist for hosts: a script, a list or a cluster's node
+table.
 
-A :class:`MembershipSource` names places for hosts, in words of its own, and says when one is about to be taken. What
-the job makes of that (which hosts it starts, lets go and replaces) is decided in one place for all sources.
+A :class:`MembershipSource` names machines in its own way, and reports when a machine will be taken away. One module
+decides for all sources which hosts a job starts, releases and replaces.
 """
 
 from __future__ import annotations
@@ -15,56 +16,68 @@ from typing import Protocol
 
 from container.system.asyncio_loop import AsyncioLoop
 
-#: Name -> how many workers fit there; None where the source does not know, and the job's own number holds.
+#: Name -> number of workers that fit there; None: the source does not know it, so the job's number is used.
 Places = Mapping[str, int | None]
 
 
 class MembershipListener(Protocol):
-    """An elastic job, as a source speaks to it: in the supervisor's loop, once it was started."""
+    """The functions with which a membership source reports to an elastic job. The functions are called in the
+    supervisor's event loop.
+    """
 
     def places(self, found: Places) -> None:
-        """Take all places that there are now, the oldest first; those that are missing are gone."""
+        """Handle the complete list of machines. The oldest machine is the first one. A machine that is not listed is
+        gone.
+        """
 
     def leaving(self, name: str, seconds: float) -> None:
-        """Take note that a place, or a host by its own name, will be taken away in so many seconds.
+        """Handle the notice that a machine will be taken away after ``seconds`` seconds.
 
-        The place is used again when it has gone and come back.
+        The job does not use the machine again until it has disappeared from the list and is listed again.
+
+        Args:
+            name: The name of the machine, or the name of a host.
+            seconds: The number of seconds until the machine is taken away.
         """
 
     def problem(self, text: str) -> None:
-        """Show why the source cannot say it now; what it told last stays."""
+        """Show the user why the source has no answer now. The last answer of the source stays valid."""
 
     def hopeless(self, text: str) -> None:
-        """Fail the job: the source has never said anything, and never will."""
+        """Fail the job, because the source has never answered and is not expected to answer."""
 
 
 class MembershipSource(Protocol):
-    """Tells one attempt of a job which places there are.
+    """A source that tells one attempt of a job which machines exist for hosts.
 
     Attributes:
-        decides: Whether the job has a host at every place, as far as it may grow, and lets one go when its place goes:
-            the provider's ``locate`` says which place is which host's. Otherwise the places are what there is to ask
-            for: the job has as many hosts as it was told to, replaces a lost one when a place is free, and no more
-            can be added than there are places.
-        title: What it is called in messages: "discovery", "the fleet".
+        decides: Whether the machines decide the number of hosts. If True, the job has a host on every machine, up to
+            the job's maximum size. The job releases a host when its machine disappears. The provider's ``locate``
+            assigns machines to hosts. If False, the job has the number of hosts that was requested. The job replaces a
+            lost host when a machine is free. The number of machines is the maximum number of hosts.
+        title: The name of the source in messages: "discovery", "the fleet".
     """
 
     decides: bool
     title: str
 
     def start(self, membership: MembershipListener) -> None:
-        """Begin to tell: everything at first, then each change. It may tell before this returns."""
+        """Start reporting: all machines first, then each change. The first report may be made before this method
+        returns.
+        """
 
     def close(self) -> None:
-        """Tell nothing any more; harmless if it was never started."""
+        """Stop reporting. The method may be called even if the source was never started."""
 
 
 class News:
-    """Tells a membership what is new: places that differ from the last ones, each notice and each problem once.
+    """A filter that reports only news to a listener. Machines are reported if they have changed. Each notice and each
+    problem is reported only once.
 
     Args:
-        membership: Who is told.
-        hopeless_after: Seconds from now without any answer after which a problem is hopeless; None: never.
+        membership: The listener.
+        hopeless_after: The number of seconds after which a problem fails the job if there was no answer until then. If
+            None, a problem never fails the job.
     """
 
     def __init__(self, membership: MembershipListener, *, hopeless_after: float | None = None) -> None:
@@ -77,11 +90,13 @@ class News:
 
     @property
     def has_answered(self) -> bool:
-        """Whether there has been an answer, of places or of none."""
+        """Return whether the source has given an answer, even if it lists no machines."""
         return self._known is not None
 
     def places(self, found: Places) -> None:
-        """See :meth:`MembershipListener.places`; an answer ends the problem that there was."""
+        """Report the machines if they have changed, and forget the last problem. See
+        :meth:`MembershipListener.places`.
+        """
         self._said = ""
         self._leaving &= set(found)
         if found != self._known:
@@ -89,13 +104,20 @@ class News:
             self._membership.places(self._known)
 
     def leaving(self, name: str, seconds: float) -> None:
-        """See :meth:`MembershipListener.leaving`; each place's is told once until that has gone."""
+        """Report a notice about a machine. Later notices are ignored until the machine has disappeared.
+
+        See :meth:`MembershipListener.leaving`.
+        """
         if name not in self._leaving:
             self._leaving.add(name)
             self._membership.leaving(name, seconds)
 
     def problem(self, text: str) -> None:
-        """See :meth:`MembershipListener.problem` and :meth:`MembershipListener.hopeless`."""
+        """Report a problem if it differs from the last problem. See :meth:`MembershipListener.problem`.
+
+        If the source has given no answer for ``hopeless_after`` seconds, fail the job. See
+        :meth:`MembershipListener.hopeless`.
+        """
         if text != self._said:
             self._said = text
             self._membership.problem(text)
@@ -106,37 +128,41 @@ class News:
 
 
 class Located:
-    """The places of a provider's hosts, which a source sets before or after the hosts are acquired."""
+    """The machines that a membership source has assigned to hosts. A machine may be assigned before or after its host
+    is acquired.
+    """
 
     def __init__(self) -> None:
         self._places: dict[str, str] = {}
         self._set: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
 
     def locate(self, name: str, place: str) -> None:
-        """Set the place of a host."""
+        """Assign a machine to a host."""
         self._places[name] = place
         self._set[name].set()
 
     def get(self, name: str) -> str | None:
-        """Return the place of a host; None if it has none."""
+        """Return the machine that is assigned to a host. Return None if no machine is assigned."""
         return self._places.get(name)
 
     async def wait(self, name: str) -> str:
-        """Wait until a host has a place, and return the place."""
+        """Wait until a machine is assigned to a host, and return the machine."""
         await self._set[name].wait()
         return self._places[name]
 
     def forget(self, name: str) -> None:
-        """Drop the place of a host: the next one of this name gets another."""
+        """Remove the assignment of a machine to a host. The next host with this name gets another machine."""
         self._places.pop(name, None)
         self._set.pop(name, None)
 
 
 class Watching(abc.ABC):
-    """A source that one coroutine watches; see :class:`MembershipSource`.
+    """A base class of membership sources with one coroutine that watches for changes.
+
+    See :class:`MembershipSource` for the interface.
 
     Args:
-        loop: The supervisor's loop.
+        loop: The supervisor's event loop.
     """
 
     decides = False
@@ -148,39 +174,39 @@ class Watching(abc.ABC):
 
     @abc.abstractmethod
     async def watch(self, membership: MembershipListener) -> None:
-        """Tell what there is, and each change. It is cancelled when nobody wants to know any more."""
+        """Report the machines and each change, until the task is cancelled."""
 
     def start(self, membership: MembershipListener) -> None:
-        """See :class:`MembershipSource`."""
+        """Start the coroutine that watches for changes. See :meth:`MembershipSource.start`."""
         self._watching = self._loop.start(self.watch(membership))
 
     def close(self) -> None:
-        """See :class:`MembershipSource`."""
+        """Cancel the coroutine that watches for changes. See :meth:`MembershipSource.close`."""
         if self._watching is not None:
             self._watching.cancel()
 
 
 class PlaceList(Protocol):
-    """Have a list of places, which is quick to read."""
+    """A list of places that can be read quickly."""
 
     def places(self) -> Places:
         """Return the places.
 
         Raises:
-            OSError: they cannot be read now.
-            ValueError: likewise.
+            OSError: the places cannot be read now.
+            ValueError: the places cannot be read now.
         """
 
 
 class Polled(Watching):
-    """Asks for a list of places every now and then.
+    """A source that polls a list of places.
 
     Args:
         loop: The supervisor's loop.
-        listed: The list; what it raises is a problem, and it is asked again.
+        listed: The list. Its OSError or ValueError is reported as a problem, and the list is read again.
         title: See :class:`MembershipSource`.
-        decides: Likewise.
-        every: Seconds between two questions; None asks once.
+        decides: See :class:`MembershipSource`.
+        every: Seconds between two polls; None: poll once.
     """
 
     def __init__(
@@ -199,7 +225,7 @@ class Polled(Watching):
         self.decides = decides
 
     async def watch(self, membership: MembershipListener) -> None:
-        """Ask, and tell what is new."""
+        """Poll the function for the machines, and report changes."""
         news = News(membership)
         while True:
             try:

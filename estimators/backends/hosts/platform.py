@@ -1,8 +1,9 @@
-"""What SageMaker's platform does for a job's hosts, done by ``python -m container agent`` where the hosts are.
+"""Provide inputs to a job's hosts and save their files, as SageMaker's platform does.
 
-The agents bring the inputs, feed Pipe mode, serve FastFile mode, and keep checkpoints and intermediate output in step
-with S3. How files come to a host differs: :mod:`.apart` has the hosts that share nothing with the caller, :mod:`.here`
-those whose files are this machine's.
+Processes ``python -m container agent`` on the hosts' machine do this work. The agents download the inputs, feed Pipe
+mode channels, and serve FastFile mode. The agents also synchronise checkpoints and intermediate output with S3.
+:mod:`.apart` serves hosts that share no files with the caller. :mod:`.here` serves hosts whose files are on this
+machine.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from estimators.backends.events import AttemptFailed
 from estimators.backends.hosts.provider import Host, HostLost, HostProcess, Output
 from estimators.job.request import TrainingJobSpec
 
-#: The caller's variables that a host's agents need to reach S3.
+#: Prefixes of the caller's environment variables that a host's agents need to reach S3.
 _AWS = ("AWS_", "S3_ENDPOINT_URL")
-#: How often it is looked whether a host has begun to write intermediate output, in seconds.
+#: Seconds between two checks whether a host has begun to write intermediate output.
 _LOOK_S = 1.0
 
 
 class PreparationFailed(Exception):
-    """A host cannot be prepared, and so the job cannot go on.
+    """Raised if a host cannot be prepared. The job then fails.
 
     Args:
-        failure: Why; a text is a failure of the job's settings or surroundings.
+        failure: The failure. A text is converted to a failure of the job's settings or environment.
     """
 
     def __init__(self, failure: Failure | str) -> None:
@@ -46,15 +47,16 @@ class PreparationFailed(Exception):
 
 
 class Platform(abc.ABC):
-    """Serves the hosts of a job that share one machine.
+    """A group of agents that serve those hosts of a job that share one machine.
 
-    Its coroutines raise :class:`~estimators.backends.hosts.provider.HostLost` when a host that they need is lost.
+    A coroutine of this class raises :class:`~estimators.backends.hosts.provider.HostLost` when a host that it needs is
+    lost.
 
     Args:
         backend: The job's backend.
     """
 
-    #: Whether that is this machine, with its files.
+    #: Whether the hosts are on this machine and use its files.
     shared: ClassVar[bool] = False
 
     def __init__(self, backend: Backend) -> None:
@@ -69,71 +71,75 @@ class Platform(abc.ABC):
 
     @property
     def spec(self) -> TrainingJobSpec:
-        """The job; an attempt may have fewer hosts than the one before."""
+        """Return the spec of the job. The hosts in the spec may differ from attempt to attempt."""
         return self.backend.spec
 
     @property
     def first(self) -> Host:
-        """The host on whose machine, and into whose log, the agents of all of them run."""
+        """Return the host on whose machine all agents run. The agents write to the log of this host."""
         return next(iter(self.hosts.values()))
 
     def tree(self, host: Host) -> MLTree:
-        """A host's file tree, where it is on the host."""
+        """Return a host's file tree, with paths on the host."""
         return MLTree(Path(host.facts.root) / "ml")
 
     @abc.abstractmethod
     def facts(self, host: Host) -> config.BackendFacts:
-        """What a host's configuration depends on."""
+        """Return the values in a host's configuration that depend on the backend."""
 
     def environment(self, host: Host) -> dict[str, str]:
-        """Return the variables that a host's configuration gives its toolkit, with the paths that it has there."""
+        """Return the environment variables of a host's toolkit, with paths on the host."""
         tree = self.tree(host)
         given = config.host_config(self.spec, host.name, self.facts(host)).environment
         return {**rebased(given, tree), variables.BASE_DIR: str(tree.base)}
 
     @abc.abstractmethod
     async def prepare(self, hosts: Sequence[Host], *, number: int = 0, count: int = 0, joins: bool = False) -> None:
-        """Bring everything that the hosts' toolkits need.
+        """Copy all files to the hosts that the hosts' toolkits need.
 
         Args:
-            hosts: The hosts; one only, where the platform serves one.
-            number: The number of the first of them among all hosts of the attempt.
-            count: How many hosts the attempt has.
-            joins: Whether they come to a job that runs; nothing is mounted for such hosts.
+            hosts: The hosts. A platform that serves only one host gets only one host.
+            number: The number of the first of these hosts among all hosts of the attempt.
+            count: The number of hosts of the attempt.
+            joins: Whether the hosts join a running job. Nothing is mounted for such hosts.
 
         Raises:
-            PreparationFailed: with the failure of the job.
+            PreparationFailed: a host cannot be prepared. The error contains the failure of the job.
         """
 
     @property
     def _sync_folder(self) -> str:
-        """The folder of the checkpoints on the machine."""
+        """Return the path of the folder of checkpoints on the hosts' machine."""
         return str(self.tree(self.first).checkpoints)
 
-    # --- before the hosts ---
+    # --- before training ---
 
     def fail(self, failure: Failure) -> None:
-        """Something that a host needs has failed."""
+        """Report a failure to the supervisor, unless the job is being terminated."""
         if not self.backend.is_ending:
             self.backend.events.put_nowait(AttemptFailed(failure))
 
     async def restore(self) -> None:
-        """Bring the checkpoints from S3."""
+        """Download the checkpoints from S3 to the hosts' machine."""
         await self._do(["sync", "down", *self._sync_words()])
 
     async def bring_channels(
         self, hosts: Sequence[Host], channels: str, place: Sequence[str], *, joins: bool, first: int = 0
     ) -> None:
-        """Bring what a file of channels on the machine names, mount what is mounted, feed what is fed.
+        """Provide input channels to hosts. Each channel is downloaded, mounted or fed through FIFOs, according to its
+        input mode.
 
-        Returns when scripts can read.
+        Return when scripts can read the channels.
 
         Args:
-            hosts: The hosts to bring it to.
-            channels: The file.
-            place: What ``agent prepare`` has to know of where these are among others.
-            joins: Whether they come to a job that runs.
-            first: The number of the first of them.
+            hosts: The hosts.
+            channels: The path of the file on the hosts' machine that lists the channels.
+            place: The arguments of ``agent prepare`` that give the hosts' position among all hosts.
+            joins: Whether the hosts join a running job.
+            first: The number of the first of these hosts among all hosts of the attempt.
+
+        Raises:
+            PreparationFailed: a channel cannot be provided.
         """
         file = ["--channels", channels, *(["--everybody"] if self.backend.other_users else [])]
         bases = [word for host in hosts for word in ("--base-dir", str(self.tree(host).base))]
@@ -145,22 +151,25 @@ class Platform(abc.ABC):
 
     @property
     def mounts(self) -> Path:
-        """Where the machine mounts buckets."""
+        """Return the folder on the hosts' machine in which S3 buckets are mounted."""
         return Path(self.first.facts.root) / "mounts"
 
     async def _start_mount(self, words: list[str]) -> None:
-        # Should the supervisor be killed, it still unmounts.
+        # With tidies, the agent unmounts even if the supervisor is killed.
         mount = self._mount = self.agent(["mount", *words, "--mounts", str(self.mounts)], tidies=True)
         await self._serve(mount, self.first, [str(self.mounts / "ready")], lasts=True)
 
     async def _serve(self, agent: Agent, host: Host, paths: Sequence[str], *, lasts: bool = False) -> None:
-        """Wait until an agent serves; from then on its failure is the job's, as long as a host runs.
+        """Wait until an agent is ready. If the agent fails later while a host is running, the job fails.
 
         Args:
             agent: The agent.
-            host: The host on which files appear when it serves.
-            paths: The files.
-            lasts: Whether its end is a failure, however it ends.
+            host: The host on which the files appear when the agent is ready.
+            paths: The paths of the files.
+            lasts: Whether any end of the agent is a failure, even with exit code 0.
+
+        Raises:
+            PreparationFailed: the agent has ended before it was ready.
         """
         ended = self.backend.loop.start(self._end_of(agent, lasts=lasts))
         there = asyncio.ensure_future(host.await_files(paths))
@@ -173,7 +182,13 @@ class Platform(abc.ABC):
             there.cancel()
 
     async def _end_of(self, agent: Agent, *, lasts: bool) -> Failure | None:
-        """Return the failure of an agent that has ended; while a host runs, it is the job's."""
+        """Wait until an agent has ended, and return its failure. If a host is running, also report the failure as the
+        job's failure.
+
+        Args:
+            agent: The agent.
+            lasts: Whether any end of the agent is a failure, even with exit code 0.
+        """
         try:
             failure = await agent.end()
         except HostLost:
@@ -185,13 +200,18 @@ class Platform(abc.ABC):
         return failure
 
     def end_mount(self) -> None:
-        """End the mounts: nobody reads them any more."""
+        """Unmount the S3 buckets. No script reads them any more when this method is called."""
         if self._mount is not None:
             agent, self._mount = self._mount, None
             agent.process.close_input()
 
     def fifos(self, host: Host, number: int = 0) -> list[Path]:
-        """The FIFOs of an epoch of a host's channels."""
+        """Return the paths of the FIFOs of a host's channels for one epoch.
+
+        Args:
+            host: The host.
+            number: The number of the epoch, from 0.
+        """
         readers, data = local.readers_per_host(self.spec), self.tree(host).data
         return [
             pipes.fifo(pipes.folder(data, local_rank, readers), channel, number)
@@ -200,20 +220,22 @@ class Platform(abc.ABC):
         ]
 
     async def _feed(self, number: int, host: Host, hosts: int, file: list[str]) -> None:
-        """Start the agent that feeds a host's channels; the first FIFOs are there then, as a script may open them."""
+        """Start the agent that feeds a host's channels. Wait until the first FIFOs exist, so that scripts can open the
+        FIFOs.
+        """
         if not local.has_pipes(self.spec):
             return
         self.make_fifos(host)
         words = ["--base-dir", str(self.tree(host).base), *file, "--host", host.name, "--number", str(number)]
         words += ["--hosts", str(hosts), "--ranks", str(local.readers_per_host(self.spec))]
-        # Should the supervisor be killed, it still removes its FIFOs.
+        # With tidies, the agent removes its FIFOs even if the supervisor is killed.
         feeder = self._feeders[host.name] = self.agent(["pipe", *words], host=host, tidies=True, own=True)
         await self._serve(feeder, host, [str(path) for path in self.fifos(host)])
 
     def make_fifos(self, host: Host) -> None:  # noqa: B027 - the feeder does
-        """Make the first FIFOs, where that is quicker from here."""
+        """Create the first FIFOs of a host, if this machine can create them earlier than the host's feeder agent."""
 
-    # --- beside them ---
+    # --- during training ---
 
     def _sync_words(self) -> list[str]:
         words = ["--dir", self._sync_folder, "--host", self.first.name]
@@ -221,7 +243,7 @@ class Platform(abc.ABC):
         return [*words, "--uri", uri] if uri is not None else words
 
     def start_syncs(self) -> None:
-        """Start what brings checkpoints and intermediate output from the machine."""
+        """Start the agents that copy checkpoints and intermediate output, unless these agents are already running."""
         sync = self._syncs.get("checkpoints")
         if sync is None or sync.over.done():
             if local.synced_checkpoints(self.spec) is not None:
@@ -233,21 +255,24 @@ class Platform(abc.ABC):
             self._looking = self.backend.loop.start(self._look_again())
 
     def bring_checkpoints(self) -> Sync | None:
-        """Bring checkpoints to the caller's folder, where that is another one."""
+        """Start to copy checkpoints from the hosts to the caller's folder, and return the copying agent.
+
+        Return None if the hosts write to the caller's folder themselves.
+        """
         return None
 
     def sync(self, agent: Agent, end: Coroutine[Any, Any, Failure | None]) -> Sync:
-        """Return an agent as a :class:`Sync`; its failure before it was told to finish is the job's.
+        """Return a :class:`Sync` for an agent. If the agent fails before :meth:`Sync.finish` is called, the job fails.
 
         Args:
             agent: The agent.
-            end: Waits for its end, and returns its failure.
+            end: A coroutine function that waits until the agent has ended and returns the agent's failure.
         """
 
         async def over() -> Failure | None:
             try:
                 failure = await end
-            except HostLost:  # nothing more comes from there
+            except HostLost:  # a lost host sends nothing more
                 return None
             if failure is not None and not sync.finishes and self.backend.running:
                 self.fail(failure)
@@ -257,7 +282,11 @@ class Platform(abc.ABC):
         return sync
 
     async def _look_again(self) -> None:
-        """Look for intermediate output again and again: most hosts write none, and get no agent for it."""
+        """Check repeatedly whether a host has written intermediate output. If a host has, start an agent that copies
+        the output.
+
+        Most hosts write no intermediate output, so they need no such agent.
+        """
         while True:
             await asyncio.sleep(_LOOK_S)
             await self._look()
@@ -278,49 +307,53 @@ class Platform(abc.ABC):
 
         async def end() -> None:
             failure = await agent.end()
-            if failure is not None:  # as with SageMaker's toolkit, the job is not lost for that
+            if failure is not None:  # as with SageMaker's toolkit, this does not fail the job
                 self.backend.warn(failure.message, host.name)
 
         self._syncs[f"intermediate of {host.name}"] = self.sync(agent, end())
 
-    # --- after them ---
+    # --- after training ---
 
     def end_feeders(self) -> None:
-        """End all feeders: nobody reads any more.
+        """Terminate all feeder agents. No script reads channels any more when this method is called.
 
-        Where hosts do not come and go, feeders stay until all hosts have ended: what one says of its data may be the
-        reason why a host failed.
+        If the number of hosts is fixed, the feeders run until all hosts have ended. A feeder's message about its data
+        may be the reason why a host failed.
         """
         for host in list(self._feeders):
             self.end_feeder(host)
 
     def host_ended(self, host: str) -> None:
-        """Note that a host has ended, while others run: of hosts that come and go, its feeder ends."""
+        """Handle the end of a host while other hosts are running. If the number of hosts may change, terminate the
+        host's feeder.
+        """
         if launchers.of(self.spec.strategy).membership_changes:
             self.end_feeder(host)
 
     def end_feeder(self, host: str) -> None:
-        """End a host's feeder: nobody reads there any more."""
+        """Terminate a host's feeder agent. No script on the host reads channels any more when this method is called."""
         if (agent := self._feeders.pop(host, None)) is not None:
             agent.process.signal(signal.SIGTERM)
 
     @property
     def syncing(self) -> list[HostProcess]:
-        """What brings what was saved: it outlives an end without grace, until everything is brought."""
+        """Return the processes that copy saved files. When the job is terminated, these processes run until all files
+        are copied.
+        """
         return [sync.agent.process for sync in self._syncs.values()]
 
     def end_agents(self) -> None:
-        """End all but what brings what was saved."""
+        """Kill all agents except those that copy saved files."""
         syncing = self.syncing
         for agent in self._agents:
             if agent.process not in syncing:
                 agent.process.signal(signal.SIGKILL)
 
     async def bring_saved(self) -> Failure | None:
-        """Have the rest of what was saved brought; nothing is written there any more.
+        """Copy the remaining saved files. No process writes to the folders of saved files any more.
 
         Returns:
-            Why not all of it could be brought.
+            The failure if some files could not be copied. None if all files were copied.
         """
         looking, self._looking = self._looking, None
         if looking is not None:
@@ -330,22 +363,27 @@ class Platform(abc.ABC):
         return next((failure for failure in failures if failure is not None), None)
 
     async def end_attempt(self, host: str | None = None) -> None:
-        """Have all that was saved brought, before another attempt begins with it; nothing is written there any more."""
+        """Copy all saved files before another attempt begins. No process may write to the folders of saved files any
+        more.
+
+        Args:
+            host: The host whose log gets the warning if files could not be copied. The default is the job's first host.
+        """
         failure = await self.bring_saved()
-        if failure is not None:  # the next attempt's tries again, and fails the job if it cannot
+        if failure is not None:  # the next attempt's agent tries again, and fails the job if it cannot
             self.backend.warn(failure.message, host)
-        self._syncs = {}  # what is saved from now on is another attempt's
+        self._syncs = {}  # files saved from now on belong to the next attempt
 
     @abc.abstractmethod
     async def collect(self) -> Failure | None:
-        """Bring what the hosts have saved; nothing runs there any more.
+        """Copy all saved files, models and outputs of the hosts. No process runs on the hosts any more.
 
         Returns:
-            Why not all of it could be brought.
+            The failure if some files could not be copied. None if all files were copied.
         """
 
     def close(self) -> None:
-        """Look no more for intermediate output."""
+        """Stop checking for intermediate output."""
         if self._looking is not None:
             self._looking.cancel()
             self._looking = None
@@ -353,10 +391,10 @@ class Platform(abc.ABC):
     # --- agents ---
 
     async def _do(self, words: Sequence[str], *, host: Host | None = None) -> None:
-        """Run an agent to its end.
+        """Run an agent, and wait until it has ended.
 
         Raises:
-            PreparationFailed: it has failed.
+            PreparationFailed: the agent has failed.
         """
         if (failure := await self.agent(words, host=host).end()) is not None:
             raise PreparationFailed(failure)
@@ -370,14 +408,14 @@ class Platform(abc.ABC):
         own: bool = False,
         on_output: Output | None = None,
     ) -> Agent:
-        """Run the agent on the machine.
+        """Start an agent on the hosts' machine.
 
         Args:
-            words: Its words.
-            host: The host into whose log it writes; default: the first.
+            words: The agent's command-line arguments.
+            host: The host whose log the agent writes to. The default is the first host.
             tidies: As for :meth:`Host.run`.
-            own: Whether it is for that host alone.
-            on_output: Takes what it writes, where that is not for the log.
+            own: Whether the agent serves only that host.
+            on_output: A function that receives the agent's standard output. If None, the output is written to the log.
         """
         host = host or self.first
         name = host.name
@@ -400,12 +438,12 @@ class Platform(abc.ABC):
 
 
 class Agent:
-    """A process of ours that serves hosts beside their training.
+    """A fleetfit process that serves hosts in addition to their training processes.
 
     Args:
         process: The process.
-        said: What it has said, up to now.
-        host: The host that its failure is attributed to.
+        said: The output of the process until now.
+        host: The name of the host that a failure of the agent is attributed to.
     """
 
     def __init__(self, process: HostProcess, said: bytearray, *, host: str | None) -> None:
@@ -414,12 +452,15 @@ class Agent:
         self._host = host
 
     async def end(self) -> Failure | None:
-        """Wait for its end, and return its failure, with its last line as the reason."""
+        """Wait until the agent has ended, and return its failure. Return None if the agent has succeeded.
+
+        The agent's last line of output is the reason in the failure.
+        """
         end = await self.process.wait()
         if end.exit_code == 0:
             return None
         lines = self._said.decode("utf-8", "replace").strip().splitlines()
-        # One that was killed had not come to say why: what it said last was something else.
+        # A killed agent has printed no reason; its last line is about something else.
         told = lines[-1] if lines and end.signal is None else ""
         text = end.error or told or f"the host agent {describe_end(end.exit_code, end.signal)}."
         process = "agent" if self._host is not None else None
@@ -427,12 +468,13 @@ class Agent:
 
 
 class Sync:
-    """An agent that brings files of a host somewhere until its input ends.
+    """An agent that copies a host's files until the agent's standard input ends.
 
     Attributes:
         agent: The agent.
-        over: Ends with it; its result is why not all could be brought.
-        finishes: Whether it was told to bring the rest.
+        over: The task that waits for the end of the agent. The task's result is the failure if some files could not be
+            copied.
+        finishes: Whether the agent was told to copy the remaining files and exit.
     """
 
     def __init__(self, agent: Agent, over: asyncio.Task[Failure | None]) -> None:
@@ -441,7 +483,11 @@ class Sync:
         self.finishes = False
 
     async def finish(self) -> Failure | None:
-        """Have the rest brought, and return why not all could be."""
+        """Make the agent copy the remaining files and exit, and wait until the agent has ended.
+
+        Returns:
+            The failure if some files could not be copied. None if all files were copied.
+        """
         if not self.finishes and not self.over.done():
             self.agent.process.close_input()
         self.finishes = True
@@ -454,5 +500,5 @@ def agent_command(host: Host, words: Sequence[str]) -> list[str]:
 
 
 def problem(message: str, cause: Cause = Cause.CONFIGURATION) -> Failure:
-    """A failure of the job's settings or surroundings, not of its processes."""
+    """Return a failure of the job's settings or environment, in contrast to a failure of the job's processes."""
     return Failure(cause=cause, message=message)

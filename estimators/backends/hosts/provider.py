@@ -1,9 +1,9 @@
-"""The seam: what a place that has hosts must offer, for everything else to be done for it.
+"""Define the interface of a host provider, so that jobs can run on the provider's hosts.
 
-A backend is a :class:`HostProvider`. It says what it can do, refuses what it cannot, and gives hosts by name. What a
-job does with its hosts (trees, inputs, Pipe mode, checkpoints, the token, start, stop, loss, outputs) is written once,
-in :class:`estimators.backends.hosts.cluster.HostCluster`, over :class:`Host`: ``push``, ``pull`` and ``run``. No host
-needs the caller's file system. ``docs/adding-a-backend.md`` walks through the smallest one.
+A :class:`HostProvider` declares its capabilities, refuses unsupported jobs, and returns hosts by name. Everything else
+that a job does with its hosts is in :class:`estimators.backends.hosts.cluster.HostCluster`: file trees, inputs, Pipe
+mode, checkpoints, token, start, stop, loss and outputs. ``HostCluster`` uses the methods ``push``, ``pull`` and ``run``
+of :class:`Host`. No host needs the caller's file system. ``docs/adding-a-backend.md`` explains a minimal provider.
 """
 
 from __future__ import annotations
@@ -28,39 +28,40 @@ if TYPE_CHECKING:
     from estimators.backends.hosts.membership import MembershipSource
 
 
-#: Takes what a process prints, piece by piece.
+#: Called with each piece of a process's output.
 Output = Callable[[bytes], None]
-#: Shows the user a text.
+#: Shows a text to the user.
 Say = Callable[[str], None]
 
 
 class HostError(Exception):
-    """Something that was asked of a host, or of a provider, cannot be done. The message is the reason, as one line."""
+    """Raised if a host or a provider cannot do what was requested. The message is the reason, in one line."""
 
 
 class HostLost(HostError):
-    """The host is gone, and with it everything that ran there."""
+    """Raised if a host is lost, together with all processes that ran on the host."""
 
 
 class HostUnavailable(HostError):
-    """The provider has no host for this name."""
+    """Raised if the provider cannot supply a host."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HostFacts:
-    """What a host has told of itself.
+    """The facts that a host reports about itself.
 
     Attributes:
-        root: The job's folder there.
-        python: The interpreter that runs the toolkit and the scripts.
-        python_version: Its version.
-        package: The folder of our ``container`` package there.
-        hostname: What it calls itself.
-        cpus: Cores that the job may use.
-        gpus: Its GPUs.
-        processor: Its kind of processor, as ``uname -m`` says it.
-        interfaces: Its network interfaces' addresses, by name.
-        identity: What it is known by, whatever its name or address; empty where that is not known.
+        root: The job's folder on the host.
+        python: The path of the Python interpreter that runs the toolkit and the scripts.
+        python_version: The version of this interpreter.
+        package: The folder of our ``container`` package on the host.
+        hostname: The host name that the host's system reports.
+        cpus: The number of cores that the job may use.
+        gpus: The number of GPUs.
+        processor: The type of processor, in the form of ``uname -m``.
+        interfaces: The addresses of the host's network interfaces, by the interface's name.
+        identity: An identifier of the machine that does not depend on names or addresses, or "" if the machine has no
+            such identifier.
     """
 
     root: str
@@ -75,7 +76,7 @@ class HostFacts:
     identity: str = ""
 
     def interface_of(self, address: str) -> str | None:
-        """Return the interface that has an address; None if none has."""
+        """Return the name of the network interface that has an address. Return None if no interface has the address."""
         if address.startswith("127."):
             return "lo"
         return next((name for name, own in self.interfaces.items() if own == address), None)
@@ -88,14 +89,14 @@ class Placement:
     Attributes:
         base_dir: The root of a host's tree; ``{host}`` stands for the host's name.
         python: The hosts' interpreter.
-        package: The folder of our ``container`` package there.
+        package: The folder of our ``container`` package on the hosts.
         interface: The network interface between the hosts.
         cpus: A host's cores.
         gpus: A host's GPUs.
         mpirun: The hosts' ``mpirun``.
-        connect: What is run here to reach each host, as an argv list, by the host's name.
-        warnings: What the user should know.
-        notes: What there is to see of it: types, prices.
+        connect: Host's name -> the command that is run here to reach the host, as an argv list.
+        warnings: Warnings for the user.
+        notes: Further facts to show: machine types, prices.
     """
 
     base_dir: str
@@ -111,36 +112,36 @@ class Placement:
 
 
 class HostProcess(Protocol):
-    """A process that runs on a host. Anything that is sent to one that has ended is dropped."""
+    """A process that runs on a host. Data and signals that are sent after the process has ended are dropped."""
 
     def write(self, data: bytes) -> None:
-        """Write to its input: its lifeline, if it has one."""
+        """Write data to the process's lifeline. If the process has no lifeline, write to its standard input."""
 
     def close_input(self) -> None:
-        """End its input."""
+        """Close the process's lifeline. If the process has no lifeline, close its standard input."""
 
     def signal(self, number: int) -> None:
-        """Send it a signal."""
+        """Send a signal to the process."""
 
     async def wait(self) -> ProcessEnd:
-        """Return how it has ended, after all that it printed was given.
+        """Wait until the process has ended and its output was passed on. Return how the process has ended.
 
         Raises:
-            HostLost: the host is gone.
+            HostLost: the host was lost.
         """
 
 
 class Host(abc.ABC):
-    """A host that is there. Paths on the host are relative to the job's folder there.
+    """A host that is connected. Paths on the host are relative to the job's folder there.
 
     Every coroutine raises :class:`HostLost` if the host is lost meanwhile, and at once if it was lost before.
 
     Attributes:
         name: Its name in the job.
-        address: Where the other hosts reach it.
-        caller_address: Where it reaches the machine that the job's supervisor runs on.
+        address: The address at which the other hosts reach it.
+        caller_address: The address at which it reaches the machine of the job's supervisor.
         interface: Its network interface to the other hosts.
-        facts: Facts that it has told of itself.
+        facts: The facts that it has reported about itself.
     """
 
     name: str
@@ -155,46 +156,52 @@ class Host(abc.ABC):
         self._notice_s = 0.0
 
     async def until_lost(self) -> str:
-        """Wait until the host is gone, and return the reason. A host that was closed is not lost."""
+        """Wait until the host is lost, and return the reason. Closing the connection to a host is not a loss."""
         await self._loss.wait()
         return self._loss_reason
 
     def lose(self, reason: str) -> None:
-        """Note that the host is gone; the first reason counts."""
+        """Record that the host is lost. Only the first reason is kept."""
         if not self._loss.is_set():
             self._loss_reason = reason
             self._loss.set()
 
     async def until_noticed(self) -> float:
-        """Wait until the place that the host comes from is about to take it, and return in how many seconds."""
+        """Wait until the host's provider announces that it will take the host away, and return the seconds left."""
         await self._notice.wait()
         return self._notice_s
 
     def notice(self, seconds: float) -> None:
-        """Note that the place that the host comes from is about to take it; the first notice counts."""
+        """Record the announcement that the host will be taken away; only the first one is kept."""
         if not self._notice.is_set():
             self._notice_s = seconds
             self._notice.set()
 
     @abc.abstractmethod
     async def push(self, source: Path, target: str, *, follow: bool = True) -> None:
-        """Copy a file, or the content of a folder, into a folder of the host's.
+        """Copy a file, or the content of a folder, into a folder on the host.
 
         Args:
-            source: The file or folder here.
-            target: The folder there.
-            follow: Copy what links lead to; else links that lead out of the folder are left out, and others stay links.
+            source: The path of the file or folder on this machine.
+            target: The folder on the host.
+            follow: Whether to copy the targets of links. If False, links are copied as links, and links that lead out
+                of the folder are not copied.
 
         Raises:
-            HostError: with the reason.
+            HostError: the copying failed. The message has the reason.
         """
 
     @abc.abstractmethod
     async def pull(self, source: str, target: Path) -> None:
-        """Copy the content of a folder of the host's into one here; nothing, if it is not there.
+        """Copy the content of a folder on the host into a folder on this machine. Do nothing if the source does not
+        exist.
+
+        Args:
+            source: The folder on the host.
+            target: The folder on this machine.
 
         Raises:
-            HostError: with the reason.
+            HostError: the copying failed. The message has the reason.
         """
 
     @abc.abstractmethod
@@ -211,19 +218,23 @@ class Host(abc.ABC):
         tidies: bool = False,
         on_errors: Output | None = None,
     ) -> HostProcess:
-        """Run a process there.
+        """Start a process on the host.
 
         Args:
-            argv: Its command.
-            env: Variables, beside those that the host itself has.
-            on_output: Takes what it prints, every byte in its order.
-            lifeline: The variable in which it finds the descriptor of its lifeline, which is its input then. Such a
-                process is asked to end what it has started when the connection ends; others are killed at once.
-            listener: The variable in which it finds the descriptor of the socket of :meth:`listen`.
-            runtime: The variable in which it finds a private folder for its sockets, removed at its end.
-            session: Whether it leads a session.
-            tidies: Whether it gets SIGTERM when the connection ends, and waits for it from its start.
-            on_errors: Takes its standard error; default: ``on_output``.
+            argv: The command.
+            env: The environment variables of the process, in addition to the host's environment variables.
+            on_output: A function that is called with all bytes of the process's output, in order.
+            lifeline: The name of the environment variable with the file descriptor of the process's lifeline.
+                :meth:`HostProcess.write` then writes to the lifeline. When the connection to the host ends, a process
+                with a lifeline can terminate its own child processes. A process without a lifeline is killed at once.
+            listener: The name of the environment variable with the file descriptor of the socket that :meth:`listen`
+                has opened.
+            runtime: The name of the environment variable with the path of a private folder for the process's sockets.
+                The folder is removed when the process has ended.
+            session: Whether the process gets a session of its own.
+            tidies: Whether the process gets SIGTERM when the connection to the host ends. The process must be ready for
+                the signal from its start.
+            on_errors: A function that is called with the process's standard error. The default is ``on_output``.
         """
 
     @abc.abstractmethod
@@ -231,49 +242,52 @@ class Host(abc.ABC):
         """Listen at a free port of the host's address, for a process that is then run with ``listener``.
 
         Returns:
-            The port; 0 if the host cannot listen there.
+            The port, or 0 if the host cannot listen at its address.
         """
 
     @abc.abstractmethod
     async def reach(self, address: str, port: int) -> None:
-        """Connect from there to a port of another host, to see whether that is possible.
+        """Test whether the host can connect to a port of another host.
 
         Raises:
-            HostError: it is not; with the reason.
+            HostError: the host cannot connect. The message has the reason.
         """
 
     @abc.abstractmethod
     async def list_files(self, path: str) -> Mapping[str, tuple[int, int]]:
-        """Return the files below a folder: name -> size in bytes and time of the last change in nanoseconds."""
+        """Return the size and the modification time of each file below a folder, by the file's path in the folder.
+
+        The size is in bytes, and the time in nanoseconds since the epoch.
+        """
 
     @abc.abstractmethod
     def remove(self, paths: Sequence[str]) -> None:
-        """Remove files and folders."""
+        """Delete files and folders on the host."""
 
     @abc.abstractmethod
     async def await_files(self, paths: Sequence[str]) -> None:
-        """Wait until files are there."""
+        """Wait until all the files exist on the host."""
 
     @abc.abstractmethod
     def abort(self, spare: Sequence[HostProcess] = ()) -> None:
-        """Send SIGKILL to everything that was run there but some."""
+        """Send SIGKILL to all processes of the job on the host except ``spare``."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Let it go: everything of the job ends there, and its folder is removed."""
+        """Terminate all processes of the job on the host, and delete the job's folder on the host."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProvidedJob:
-    """The job that a provider has hosts for, and what the provider may tell it.
+    """The job that a provider supplies hosts for, and functions to report to it.
 
     Attributes:
         loop: The supervisor's loop.
         spec: The job.
         options: Its options, with the provider's own under ``backend_options``.
-        found: What :meth:`HostProvider.found` has returned in the process that called ``fit()``; empty if nothing.
-        protected: Children of the supervisor that must live until its end, by pid.
-        events: Takes what the provider tells.
+        found: The values that :meth:`HostProvider.found` returned in the process that called ``fit()``; empty if none.
+        protected: Pids of the supervisor's child processes that must not be killed before the supervisor ends.
+        events: Receives the provider's events.
     """
 
     loop: AsyncioLoop
@@ -284,29 +298,31 @@ class ProvidedJob:
     events: ProviderEvents
 
     def tell(self, text: str) -> None:
-        """Show what the provider waits for (a place in a queue, say) while no host trains."""
+        """Show the reason for waiting (a queue, for example) while no host trains."""
         self.events.put_nowait(WaitTold(text))
 
     def limit(self, text: str) -> None:
-        """Have the job stopped as by ``max_run``, with the words for the reason."""
+        """Stop the job as ``max_run`` does, with a text for the reason."""
         self.events.put_nowait(LimitMet(text))
 
     def note(self, values: Mapping[str, Any]) -> None:
-        """Keep values with the job's status."""
+        """Store values with the job's status."""
         self.events.put_nowait(ValuesNoted(values))
 
 
 class HostProvider(abc.ABC):
-    """Where hosts come from: one object for each job, in its supervisor.
+    """A source of hosts. Each job has its own provider object in its supervisor.
 
-    A backend overrides what it has; everything but :meth:`acquire` has a default.
+    A subclass overrides the methods for the features that it supports. Every method except :meth:`acquire` has a
+    default.
 
     Args:
         job: The job.
 
     Attributes:
-        name: What the provider is called: the instance type.
-        capabilities: What its hosts are like, with ``heartbeats``, as each of them runs our toolkit.
+        name: The provider's name, which is the instance type.
+        capabilities: The properties of the provider's hosts. The property ``heartbeats`` is always set, because each
+            host runs our toolkit.
     """
 
     name: ClassVar[str]
@@ -322,88 +338,111 @@ class HostProvider(abc.ABC):
 
     @classmethod
     def validate(cls, spec: TrainingJobSpec, options: JobOptions) -> list[str]:
-        """Return why the job cannot run here, each reason with its remedy. Called before anything is claimed."""
+        """Return the reasons why the provider cannot run the job, each with its remedy. The call reserves and starts
+        nothing.
+        """
         return []
 
     @classmethod
     def describe(cls, spec: TrainingJobSpec, options: JobOptions) -> Placement:
-        """Return where the job would run. Starts nothing."""
+        """Return where the job would run. The call starts nothing."""
         return Placement(base_dir=f"/tmp/{spec.name}/hosts/{{host}}/ml")
 
     @classmethod
     def portable(cls, spec: TrainingJobSpec, options: JobOptions) -> dict[str, Any]:
-        """Return the provider's options as they mean the same on another machine.
+        """Return the provider's options in a form with the same meaning on another machine.
 
         Raises:
-            ConfigurationError: they are wrong, or something that they name is not there.
+            ConfigurationError: an option is invalid, or names a file that does not exist.
         """
         return dict(options.backend_options)
 
     @classmethod
     def patient(cls, options: JobOptions) -> dict[str, Any]:
-        """Return the provider's options for a job that waits for hosts that others have: a tuner's trial."""
+        """Return the provider's options for a job that waits until hosts in use are free, such as a tuner's trial."""
         return dict(options.backend_options)
 
     @classmethod
     def found(cls, spec: TrainingJobSpec) -> dict[str, Any] | None:
-        """Return what the provider has to know of the process that calls ``fit()``, as plain data; None for nothing."""
+        """Return values that the supervisor needs from the process that calls ``fit()``, as plain data.
+
+        Return None if the supervisor needs no values.
+        """
         return None
 
     @classmethod
     def leftovers(cls, region: str = "") -> Sequence[Leftover]:
-        """Return what jobs have left where their hosts were, for ``fleetfit clean``, those that run among them.
+        """Return what jobs have left on the provider's machines, for ``fleetfit clean``. Objects of running jobs are
+        included, too.
 
         Args:
-            region: Where to look, with the capability ``searched_by_name``; "": where its tools look by themselves.
+            region: The region to search, for a provider with the capability ``searched_by_name``. If "", the default
+                region of the provider's tools is searched.
         """
         return ()
 
     @classmethod
     def diagnose(cls) -> Sequence[Finding]:
-        """Return what ``fleetfit doctor`` should say."""
+        """Return the findings for ``fleetfit doctor``."""
         return ()
 
     # --- hosts ---
 
     @abc.abstractmethod
     async def acquire(self, name: str) -> Host:
-        """Return a host, a new one or one that was kept. Cancelling gives back what was obtained for it.
+        """Return a host, which may be a new host or one that was used before.
+
+        If the task is cancelled, release all resources that were obtained for the host.
 
         Raises:
-            HostUnavailable: there is none; with the reason.
+            HostUnavailable: no host can be supplied. The message has the reason.
         """
 
     def new_root(self, name: str) -> str:
-        """Return an unused folder for a host: an agent that was cut off may still be removing its own."""
+        """Return the path of an unused folder for a host.
+
+        A used folder is not reused, because an agent that lost its connection may still be deleting it.
+        """
         self._starts[name] += 1
         count = self._starts[name]
         return f"{self.spec.name if count == 1 else f'{self.spec.name}.{count}'}/hosts/{name}"
 
     def release(self, host: Host) -> None:  # noqa: B027 - a default
-        """Give back a host that is not needed any more; everything of the job has ended there. Must be quick."""
+        """Release a host that the job does not need any more. The method must not take long.
+
+        All processes of the job on the host have ended when this method is called.
+        """
 
     def close(self) -> None:  # noqa: B027 - a default
-        """Let go of everything. The last call; must be quick."""
+        """Release all resources. This method is called last for a job. The method must not take long."""
 
     async def bridge(self, host: Host, other: Host, port: int) -> int:
-        """Forward connections between hosts that do not reach each other, with the capability ``bridges``.
+        """Forward connections between hosts that cannot reach each other. The provider needs the capability
+        ``bridges``.
+
+        Args:
+            host: The host that connects.
+            other: The host that listens.
+            port: The port at which the other host listens.
 
         Returns:
-            A port of the host's loopback address, from which connections lead to ``port`` of the other host.
+            A port of the loopback address of ``host``. Connections to it are forwarded to ``port`` of the other host.
 
         Raises:
-            HostError: with the reason.
+            HostError: the connections cannot be forwarded. The message has the reason.
         """
         raise NotImplementedError(f"{self.name} has no bridges")
 
     # --- hosts that come and go ---
 
     def membership(self) -> MembershipSource | None:
-        """Return the source that knows which hosts there are for an elastic job, a new one for each attempt.
+        """Return a new source that lists the machines for the next attempt of an elastic job.
 
-        None where as many hosts can be acquired as the job wants.
+        Return None if any number of hosts can be acquired.
         """
         return None
 
     def locate(self, name: str, place: str) -> None:  # noqa: B027 - a default
-        """Set the place that a host is to have, before or after it is acquired; with the capability ``locates``."""
+        """Assign a machine or node to a host, before or after the host is acquired. The provider needs the capability
+        ``locates``.
+        """

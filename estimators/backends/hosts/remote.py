@@ -1,4 +1,4 @@
-"""A host at the other end of a connection to ``python -m container agent host`` there."""
+"""Communicate with a host through a connection to the process ``python -m container agent host`` on the host."""
 
 from __future__ import annotations
 
@@ -27,41 +27,41 @@ from estimators.backends.hosts.provider import (
 )
 from estimators.backends.hosts.waiting import unless
 
-#: What both ends must agree in: :data:`container.agent.resident.PROTOCOL`.
+#: Protocol version, which must be equal on both ends: :data:`container.agent.resident.PROTOCOL`.
 PROTOCOL = 1
-#: How often each end shows that it is there, and after how long a silent one is gone, in seconds.
+#: Seconds between two heartbeats of each end, and of silence after which the other end counts as lost.
 BEAT_S = 2.0
 SILENCE_S = 15.0
 
 
 class HostSource:
-    """Stand for what a host comes from, which may know more of the host than the connection to its agent says."""
+    """The origin of a host, which may know more about the host's loss than the connection to its agent shows."""
 
-    #: Whether the agent's signals are told and do not end the agent: they announce that the host will be taken.
+    #: Whether the agent reports signals instead of exiting: they announce that the host will be taken away.
     hears_signals = False
 
     async def explain(self, reason: str) -> str:
-        """Return the reason for which the host is lost, from the one for which the connection has ended."""
+        """Return the reason why the host was lost, given the reason why the connection has ended."""
         return reason
 
     def signalled(self, number: int) -> None:
-        """Take a signal that the agent has got."""
+        """Handle a signal that the agent has received."""
 
 
 class RemoteHost(Host):
-    """A host, by the connection to its agent. :meth:`connect` makes one.
+    """A host that is controlled through the connection to its agent. :meth:`connect` makes one.
 
     Args:
         loop: The supervisor's loop.
         name: Its name in the job.
-        read: The descriptor from which the agent's frames come; the host owns it.
-        write: The one to which ours go.
-        root: The job's folder there; a relative one is in its folder for temporary files.
-        address: Where the other hosts reach it.
-        caller_address: Where it reaches this machine.
-        interface: Its network interface to the other hosts; "": the one that has the address.
-        silence: After how many seconds without a sign of life either end is gone.
-        source: What the host comes from.
+        read: The descriptor from which the agent's frames are read; this object owns it.
+        write: The descriptor to which our frames are written; this object owns it.
+        root: The job's folder on the host; a relative path is below the host's folder for temporary files.
+        address: The address at which the other hosts reach it.
+        caller_address: The address at which it reaches this machine.
+        interface: Its network interface to the other hosts; "": the interface with ``address``.
+        silence: Seconds without a message after which each end takes the other for lost.
+        source: The origin of the host.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class RemoteHost(Host):
         caller_address: str,
         interface: str,
         silence: float = SILENCE_S,
-        source: HostSource = HostSource(),  # noqa: B008 - it has no state
+        source: HostSource = HostSource(),  # noqa: B008 - the object has no state
     ) -> None:
         super().__init__()
         self.name = name
@@ -99,10 +99,11 @@ class RemoteHost(Host):
 
     @classmethod
     async def connect(cls, *arguments: Any, **more: Any) -> RemoteHost:
-        """Return the host when its agent has answered. The arguments are the constructor's.
+        """Create a host, wait until its agent has answered, and return the host. The arguments are those of the
+        constructor.
 
         Raises:
-            HostUnavailable: it has not answered, or is of another version.
+            HostUnavailable: the agent has not answered, or has another version.
         """
         host = cls(*arguments, **more)
         lost = asyncio.ensure_future(host._unavailable())
@@ -145,12 +146,12 @@ class RemoteHost(Host):
         self._loop.start(explain())
 
     def lose(self, reason: str) -> None:
-        """See :meth:`Host.lose`; everything that waits for the host is told."""
+        """Record the loss of the host, and let all requests to the host fail. See :meth:`Host.lose`."""
         super().lose(reason)
         self.close()
 
     def close(self) -> None:
-        """Close the connection, at whose end everything of the job ends there."""
+        """Close the connection. The agent then terminates all processes of the job."""
         self._link.close()
         for answer in self._answers.values():
             if not answer.done():
@@ -163,7 +164,7 @@ class RemoteHost(Host):
     def _gone(self) -> HostLost:
         return HostLost(self._loss_reason or "the connection was closed")
 
-    # --- what it says ---
+    # --- messages from the host ---
 
     def received(self, message: Message, body: bytes) -> None:
         """See :class:`container.system.link.LinkHandler`."""
@@ -192,10 +193,14 @@ class RemoteHost(Host):
         elif operation == "hello" and not self._greeting.done():
             self._greeting.set_result(message)
 
-    # --- what is asked of it ---
+    # --- requests to the host ---
 
     def _expect(self) -> tuple[int, asyncio.Future[Message]]:
-        """Return the number of a new question, and the future of its answer."""
+        """Return the number of a new request, and the future of the answer to this request.
+
+        Raises:
+            HostLost: the connection is closed.
+        """
         if not self._link.open:
             raise self._gone()
         number = next(self._numbers)
@@ -203,7 +208,7 @@ class RemoteHost(Host):
         return number, answer
 
     async def _answer(self, number: int, answer: asyncio.Future[Message]) -> Message:
-        """Wait for an answer.
+        """Wait for the answer to a request.
 
         Raises:
             HostError: the answer is an error.
@@ -222,15 +227,15 @@ class RemoteHost(Host):
         return await self._answer(number, answer)
 
     async def push(self, source: Path, target: str, *, follow: bool = True) -> None:
-        """Copy a file or what is in a folder into a folder of the host's; see :meth:`Host.push`."""
+        """Copy a file or the content of a folder into a folder on the host. See :meth:`Host.push`."""
         number, answer = self._expect()
         self._link.send({"op": "push", "id": number, "target": target})
         self._transfers.send(number, [(source, "")], follow=follow)
         await self._answer(number, answer)
 
     async def pull(self, source: str, target: Path) -> None:
-        """Copy what is in a folder of the host's into one here."""
-        number, answer = self._expect()  # answered by the host only where it cannot
+        """Copy the content of a folder on the host into a folder on this machine. See :meth:`Host.pull`."""
+        number, answer = self._expect()  # the host answers only with an error
 
         def arrived(error: str | None) -> None:
             if not answer.done():
@@ -253,7 +258,7 @@ class RemoteHost(Host):
         tidies: bool = False,
         on_errors: Output | None = None,
     ) -> HostProcess:
-        """Run a process there."""
+        """Start a process on the host. See :meth:`Host.run`."""
         number = next(self._numbers)
         process = _Process(self, self._link, number, on_output, on_errors or on_output)
         if not self._link.open:
@@ -266,7 +271,7 @@ class RemoteHost(Host):
         return process
 
     async def listen(self) -> int:
-        """Listen at a free port of the host's address."""
+        """Listen at a free port of the host's address, and return the port. Return 0 if the host cannot listen."""
         try:
             return int((await self._ask("listen", address=self.address)).get("port") or 0)
         except HostLost:
@@ -275,29 +280,29 @@ class RemoteHost(Host):
             return 0
 
     async def reach(self, address: str, port: int) -> None:
-        """Connect from there to a port of another host."""
+        """Test whether the host can connect to a port of another host. See :meth:`Host.reach`."""
         await self._ask("reach", address=address, port=port)
 
     async def list_files(self, path: str) -> Mapping[str, tuple[int, int]]:
-        """Return the files below a folder."""
+        """Return the size and the modification time of each file below a folder. See :meth:`Host.list_files`."""
         try:
             message = await self._ask("list", path=path)
         except HostLost:
             raise
-        except HostError:  # the folder is not there
+        except HostError:  # the folder does not exist
             return {}
         return {name: (size, time) for name, (size, time) in (message.get("files") or {}).items()}
 
     def remove(self, paths: Sequence[str]) -> None:
-        """Remove files and folders."""
+        """Delete files and folders on the host."""
         self._link.send({"op": "remove", "paths": list(paths)})
 
     async def await_files(self, paths: Sequence[str]) -> None:
-        """Wait until files are there."""
+        """Wait until all the files exist on the host."""
         await self._ask("await", paths=list(paths))
 
     def abort(self, spare: Sequence[HostProcess] = ()) -> None:
-        """Send SIGKILL to everything that was run there but some."""
+        """Send SIGKILL to all processes of the job on the host except ``spare``."""
         numbers = [number for number, process in self._processes.items() if process in spare]
         self._link.send({"op": "abort", "spare": numbers})
 
@@ -322,24 +327,24 @@ class _Process:
         self.on_errors = on_errors
 
     def over(self, end: ProcessEnd | None) -> None:
-        """Note how it has ended; None: the host is gone."""
+        """Record how the process has ended. ``end`` is None if the host is lost."""
         self._end = end
         self._ended.set()
 
     def write(self, data: bytes) -> None:
-        """Write to its input."""
+        """Write data to the process's lifeline. If the process has no lifeline, write to its standard input."""
         self._link.send({"op": "input", "id": self._number}, data)
 
     def close_input(self) -> None:
-        """End its input."""
+        """Close the process's lifeline. If the process has no lifeline, close its standard input."""
         self._link.send({"op": "close", "id": self._number})
 
     def signal(self, number: int) -> None:
-        """Send it a signal."""
+        """Send a signal to the process."""
         self._link.send({"op": "signal", "id": self._number, "number": int(number)})
 
     async def wait(self) -> ProcessEnd:
-        """Return how it has ended; see :meth:`HostProcess.wait`."""
+        """Wait until the process has ended, and return how it has ended. See :meth:`HostProcess.wait`."""
         await self._ended.wait()
         if self._end is None:
             raise self._host._gone()

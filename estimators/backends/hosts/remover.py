@@ -1,9 +1,9 @@
-"""Remove what a job has made elsewhere when its supervisor is over, however that came about.
+"""Remove the resources of a job when its supervisor has ended in any way.
 
     python remover.py MODULE VALUE ARGUMENTS
 
-The input is a pipe whose other end only the supervisor has. When the input ends, ``remove`` of MODULE is called with
-ARGUMENTS, a JSON object. VALUE says in a list of processes what is removed.
+The input is a pipe whose other end only the supervisor has. When the input ends, the function ``remove`` of MODULE is
+called with ARGUMENTS, a JSON object. VALUE identifies the removed resources in process lists.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ _HERE = Path(__file__).resolve()
 
 
 class Remover:
-    """Hold the process that removes what one job makes. Another one replaces a process that is killed.
+    """The process that removes a job's resources. A process that is killed is replaced.
 
     Args:
         loop: The supervisor's loop.
-        protected: The supervisor's children that are left alone at its end.
-        module: The name of the module that removes.
-        value: What is removed, for a list of processes.
-        arguments: What the module's ``remove`` is told.
+        protected: Pids of the supervisor's children that are not killed at its end.
+        module: The name of the module whose ``remove`` is called.
+        value: The text that identifies the resources in process lists.
+        arguments: The arguments of ``remove``.
 
     Attributes:
         process: The process.
 
     Raises:
-        OSError: it cannot be started.
+        OSError: the process cannot be started.
     """
 
     def __init__(
@@ -51,12 +51,12 @@ class Remover:
         self._replacing = loop.start(self._replace())
 
     def _start(self) -> ChildProcess:
-        from estimators.backends.hosts.child import ChildProcess  # the program does without
+        from estimators.backends.hosts.child import ChildProcess  # the program itself does not need it
 
         return ChildProcess(self._loop, self._argv, cwd="/", protected=self._protected, logs_errors=True)
 
     async def _replace(self) -> None:
-        """Start another process when one was killed, for lack of memory perhaps."""
+        """Start another process whenever the process was killed, for example for lack of memory."""
         with contextlib.suppress(OSError):
             while True:
                 await self.process.wait()
@@ -64,23 +64,23 @@ class Remover:
                 self.process = self._start()
 
     def finish(self) -> None:
-        """Have everything removed now."""
+        """Make the process remove everything now."""
         self._replacing.cancel()
         self.process.close()
 
 
 def main() -> int:
-    """Wait for the end of the input, then remove everything.
+    """Wait until the input ends, then remove everything.
 
     Returns:
-        0 when nothing is left, else 1.
+        0 if nothing is left, otherwise 1.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # what is said to the job is not said to us
+        signal.signal(number, signal.SIG_IGN)  # the job's signals must not end this process
     module, _, arguments = sys.argv[1:]
     while os.read(0, 4096):
         pass
-    # This very package, and nothing of this file's folder. Only now: a job that starts wants the cores for itself.
+    # Imports this same package, nothing from this file's folder. Imported late: a starting job needs the cores.
     sys.path[:] = [str(_HERE.parents[3]), *(place for place in sys.path if place != str(_HERE.parent))]
     removed = importlib.import_module(module).remove(**json.loads(arguments))
     return 0 if removed else 1

@@ -1,8 +1,9 @@
-"""What a machine needs of ours before anything can run there: our packages, sent from here. Hosts need ``container``
-alone.
+"""Send our packages to a machine, so that our programs can run on the machine. Hosts need only the package
+``container``.
 
-They lie in the user's cache there, under a name that is made from their content, so that a machine has them or not,
-and jobs of several versions do not meet. Nothing is installed, and nobody has to be root.
+The packages are stored in the user's cache folder on the machine. The name of their folder is a hash of their content.
+The machine therefore has either exactly this version or none with this name, and jobs with different versions do not
+conflict. Nothing is installed, and root is not needed.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ import io
 import tarfile
 from pathlib import Path
 
-#: Where everything of ours is on a host, in a shell's words.
+#: The folder of all our files on a host, as a shell expression.
 CACHE = "${XDG_CACHE_HOME:-$HOME/.cache}/fleetfit/hosts"
-#: What the shell at the other end exits with where our code, or the interpreter, is not there.
+#: Exit statuses of the shell on the host if our code, or the interpreter, is missing.
 NO_CODE, NO_PYTHON = 90, 91
 
-#: Finds a program of ours. ``$1``: the code's name; ``$2``: the interpreter, an absolute path, a name in PATH, or
-#: the name of an environment of ours; then the program's words. ``$0`` is said when all is there.
+#: Finds a program of ours. ``$1``: the code's name; ``$2``: the interpreter: an absolute path, a name in PATH, or
+#: the name of an environment of ours; then the program's arguments. Prints ``$0`` when everything was found.
 _FIND = (
     f'b="{CACHE}"; c="$b/$1"; p="$2"; shift 2; '
     f'case "$p" in env-*) p="$b/$p/bin/python";; esac; '
@@ -32,12 +33,12 @@ _FIND = (
 )
 #: Starts ``python -m container`` on a host.
 START = f'{_FIND}exec "$p" -I "$c/container/__main__.py" "$@"'
-#: Starts a module of ours, the first of the program's words, whose function ``main`` takes the others.
+#: Starts the module of ours that the first argument names; its function ``main`` gets the other arguments.
 START_MODULE = (
     f'{_FIND}exec "$p" -I -c "import importlib, sys; sys.path.insert(0, sys.argv[1]); '
     'sys.exit(importlib.import_module(sys.argv[2]).main(sys.argv[3:]))" "$c" "$@"'
 )
-#: Takes the code: ``$1`` is its name; a tar comes in. Two that do so at once do not see each other.
+#: Unpacks the code from a tar on standard input; ``$1``: its name. Several may run at once.
 TAKE_CODE = (
     f'set -e; umask 077; b="{CACHE}"; mkdir -p "$b"; t=$(mktemp -d "$b/.code-XXXXXX"); '
     'trap \'rm -rf "$t"\' EXIT; tar -xzf - -C "$t"; mv -T "$t" "$b/$1" 2>/dev/null || test -d "$b/$1"'
@@ -46,18 +47,18 @@ TAKE_CODE = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShippedCode:
-    """Packages of ours.
+    """A set of our packages.
 
     Attributes:
-        name: What they are called on a machine: made from their content.
-        files: Their files' names and contents.
+        name: The name of the packages' folder on a machine, which contains a hash of their content.
+        files: The name and the content of each file.
     """
 
     name: str
     files: tuple[tuple[str, bytes], ...]
 
     def archive(self) -> bytes:
-        """Return a gzipped tar of them; the same files make the same archive."""
+        """Return a gzipped tar archive of the files. Equal files result in equal archives."""
         packed = io.BytesIO()
         with gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=6, mtime=0) as zipped:
             with tarfile.open(fileobj=zipped, mode="w") as archive:
@@ -70,7 +71,7 @@ class ShippedCode:
 
 @functools.cache
 def code(*more: str) -> ShippedCode:
-    """Read our ``container`` package, and ``more`` of ours."""
+    """Read the files of our ``container`` package and of the packages named in ``more``."""
     files = []
     for name in ("container", *more):
         package = Path(next(iter(importlib.import_module(name).__path__)))

@@ -1,4 +1,4 @@
-"""Waiting for something of a host that may end before."""
+"""Wait for an event of a host that may end before the event happens."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ T = TypeVar("T")
 
 
 async def unless(over: asyncio.Future[HostError], what: Awaitable[T]) -> T:
-    """Return the result of something, unless something else is over before.
+    """Return the result of ``what``. If ``over`` is done before ``what``, raise the error in ``over``.
 
-    A coroutine that is waited for has ended when this returns; a future has other owners, and is left alone.
+    In the second case, a coroutine ``what`` is cancelled and has ended when this function returns. A future ``what`` is
+    not cancelled, because it has other owners.
 
     Raises:
-        HostError: the result of ``over``.
+        HostError: ``over`` is done. The result of ``over`` is the raised error.
     """
     task = asyncio.ensure_future(what)
     either: set[asyncio.Future[Any]] = {task, over}

@@ -1,5 +1,5 @@
-"""The container image that jobs on ``local`` and on SageMaker run in: ``fleetfit image``.
+"""Build the container image for jobs on ``local`` and on SageMaker (``fleetfit image``).
 
-* :mod:`~estimators.backends.images.base`: a base image made without a registry.
-* :mod:`~estimators.backends.images.build`: the image itself.
+* :mod:`~estimators.backends.images.base`: builds a base image without a registry.
+* :mod:`~estimators.backends.images.build`: builds the image itself.
 """

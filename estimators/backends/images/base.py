@@ -1,6 +1,7 @@
-"""A base image without any registry: Debian by debootstrap, imported into the engine.
+"""Build a base image without a registry. debootstrap installs Debian, and the container engine imports the result.
 
-For sites that cannot reach a registry. It needs root, debootstrap, and a mirror of Debian's packages.
+The base image is for sites that cannot reach a registry. Building it needs root, debootstrap, and a mirror of Debian's
+packages.
 """
 
 from __future__ import annotations
@@ -20,16 +21,17 @@ from estimators.provision.progress import SILENT, Progress
 if TYPE_CHECKING:
     from estimators.backends.images.engine import ImageEngine
 
-#: The name of what :func:`make` makes.
+#: The default name of the base image.
 BASE = "fleetfit-base"
-#: Debian's release with each Python: the image's must be the one that its wheels are for.
+#: Python version -> the Debian release that has it; the image's Python must match the wheels.
 SUITES = {(3, 11): "bookworm", (3, 13): "trixie"}
-#: Python with venv, what the image's sshd is (see the Dockerfile), and the usual certificates.
+#: Python with venv, the image's SSH server and client (see the Dockerfile), and CA certificates.
 _PACKAGES = ("python3", "python3-venv", "openssh-server", "openssh-client", "ca-certificates")
 _TAIL = 5
-#: Makes ``root`` by a command, the words behind a folder and an archive, and packs it. In memory, where one may mount:
-#: dpkg waits for the disk after each file, which takes two thirds of the time. What is mounted, also by debootstrap, is
-#: seen by these processes only, and gone with them; a signal ends all of them. Keys of ssh would be everybody's.
+#: Runs a command (the arguments after a folder and an archive) that creates the folder ``root``, and packs ``root``.
+#: If mounting is allowed, it works in memory: otherwise dpkg waits for the disk after each file, two thirds of the
+#: time. Mounts, also those of debootstrap, are visible only to these processes and end with them. A signal kills all
+#: of them. The SSH host keys are deleted, because all users of the image would share them.
 _MAKE = """
 set -e
 trap 'kill -s KILL 0' INT TERM
@@ -45,10 +47,10 @@ exec tar --numeric-owner -C root -cf "$archive" .
 
 
 def suite() -> str:
-    """The Debian release whose Python is the one that runs this.
+    """Return the name of the Debian release that has the running Python's version.
 
     Raises:
-        ConfigurationError: there is none.
+        ConfigurationError: no Debian release has this Python version.
     """
     version = sys.version_info[:2]
     if version not in SUITES:
@@ -68,20 +70,20 @@ def make(
     mirror: str | None = None,
     progress: Progress = SILENT,
 ) -> str:
-    """Make a base image.
+    """Build a base image.
 
     Args:
-        engine: The engine that gets it.
+        engine: The container engine that imports the image.
         name: The image's name.
-        release: Debian's release; default: the one with this Python.
-        mirror: Where its packages are; default: debootstrap's.
-        progress: Told what is being done.
+        release: The name of the Debian release. The default is the release with the running Python's version.
+        mirror: The URL of a mirror of Debian's packages. The default is debootstrap's.
+        progress: The receiver of progress messages.
 
     Returns:
         The image's id.
 
     Raises:
-        ConfigurationError: this machine cannot do it; the message says what is missing.
+        ConfigurationError: this machine cannot build the image. The message says what is missing.
         BackendError: debootstrap failed.
     """
     chosen = release or suite()
@@ -103,7 +105,10 @@ def make(
 
 
 def _apart() -> list[str]:
-    """Return what a command is run by to see mounts of its own, where that is allowed; else nothing can be mounted."""
+    """Return the command prefix that runs a command in a mount namespace of its own.
+
+    Return an empty list if creating the namespace is not allowed.
+    """
     apart = ["unshare", "--mount"]
     if shutil.which(apart[0]) is None or subprocess.run([*apart, "true"], capture_output=True, check=False).returncode:
         return []
@@ -111,7 +116,11 @@ def _apart() -> list[str]:
 
 
 def _run(argv: list[str], progress: Progress) -> None:
-    """Run a command that ends with us, its lines told as they come."""
+    """Run a command that is killed when this process ends, and pass on the command's progress messages.
+
+    Raises:
+        BackendError: the command failed.
+    """
     log = cache_root() / "logs" / "image-base.log"
 
     def line(text: str) -> None:

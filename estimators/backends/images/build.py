@@ -1,4 +1,4 @@
-"""``fleetfit-training``: the image that holds Python, TensorFlow, Horovod, OpenMPI and our toolkit."""
+"""Build ``fleetfit-training``, the image with Python, TensorFlow, Horovod, Open MPI and our toolkit."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from estimators.provision.progress import SILENT, Progress
 if TYPE_CHECKING:
     from estimators.backends.images.engine import ImageEngine
 
-#: Docker Hub's, with the Python that the wheels are for.
+#: Docker Hub's image with the Python version of the wheels.
 _HUB_BASE = "python:{major}.{minor}-slim-bookworm"
 
 
 def default_base(engine: ImageEngine) -> str:
-    """``fleetfit-base`` where ``fleetfit image base`` has made it, else Docker Hub's slim Python."""
+    """Return ``fleetfit-base`` if ``fleetfit image base`` has built it, otherwise Docker Hub's slim Python image."""
     if engine.has_image(bases.BASE):
         return bases.BASE
     return _HUB_BASE.format(major=sys.version_info[0], minor=sys.version_info[1])
@@ -40,11 +40,11 @@ def build(
     """Build the image.
 
     Args:
-        engine: The engine that builds it.
-        name: Its name.
-        base: The image to build on; default: :func:`default_base`.
-        gpu: With TensorFlow's CUDA libraries.
-        progress: Told what is being done.
+        engine: The container engine that builds the image.
+        name: The image's name.
+        base: The image to build on. The default is the result of :func:`default_base`.
+        gpu: Whether the image contains TensorFlow's CUDA libraries.
+        progress: The receiver of progress messages.
 
     Returns:
         The image's id.
@@ -71,7 +71,9 @@ def build(
 
 
 def _add_reader(context: Path) -> None:
-    """The compiled reader of Pipe mode, where this environment has it."""
+    """Copy the compiled reader of Pipe mode into the build context, if this environment contains the compiled
+    reader.
+    """
     folder = context / "native"
     folder.mkdir()
     library = pipe_reader.target(Path(sys.prefix))
@@ -82,5 +84,5 @@ def _add_reader(context: Path) -> None:
 def _link(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
-    except OSError:  # another file system
+    except OSError:  # the files are on different file systems
         shutil.copyfile(source, target)

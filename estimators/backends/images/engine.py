@@ -1,9 +1,10 @@
-"""A Docker-compatible engine: its HTTP interface, and the images that it has, makes and pushes.
+"""Send requests to a Docker-compatible container engine over HTTP, and inspect, build and push its images.
 
-``DOCKER_HOST`` chooses the engine: a unix socket, or an address without TLS. Docker's own SDK takes an eighth of a
-second to import, which every job would wait for: only making and pushing images needs the SDK.
+``DOCKER_HOST`` chooses the engine: a Unix socket, or an address without TLS. Only building and pushing images uses
+Docker's own SDK. Importing that SDK takes 0.125 s, which would delay every job.
 
-Source: Docker Engine API (https://docs.docker.com/reference/api/engine/), by paths without a version: the engine's own.
+Source: Docker Engine API (https://docs.docker.com/reference/api/engine/). The request paths contain no API version, so
+the engine uses its own version.
 """
 
 from __future__ import annotations
@@ -22,21 +23,22 @@ from typing import Any
 from estimators.backends.images.errors import AbsentError, EngineError, build_error, reached, refusal
 from estimators.provision.progress import SILENT, Progress
 
-#: Seconds that the engine has to answer a request that does not wait for a container, and for each step of a build.
+#: Seconds for the answer to a request that does not wait for a container, and for each step of a build.
 _TIMEOUT = 120
-#: Where the engine listens if DOCKER_HOST says nothing.
+#: The engine's address if DOCKER_HOST is not set.
 _SOCKET = "unix:///var/run/docker.sock"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageFacts:
-    """Describe an image, as its engine does.
+    """A container engine's description of an image.
 
     Attributes:
-        id: Its id.
-        labels: Its labels.
-        user: The user that its programs run as, as a Dockerfile's ``USER``; empty for root.
-        environment: Its variables, ``NAME=value``.
+        id: The image's id.
+        labels: The image's labels.
+        user: The user that the image's programs run as, in the form of a Dockerfile's ``USER``. The value is empty for
+            root.
+        environment: The image's environment variables, as ``NAME=value``.
     """
 
     id: str = ""
@@ -46,10 +48,11 @@ class ImageFacts:
 
 
 class ImageEngine:
-    """Ask an engine. The methods block; threads may share the object. Each may raise an :class:`EngineError`.
+    """A client of a container engine. The methods block, and may raise an :class:`EngineError`. Threads may share a
+    client.
 
     Args:
-        environment: Instead of this process's.
+        environment: The environment variables to use instead of this process's variables.
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
@@ -57,10 +60,10 @@ class ImageEngine:
         self.address = self.variables.get("DOCKER_HOST") or _SOCKET
 
     def connect(self, timeout: float | None = _TIMEOUT) -> http.client.HTTPConnection:
-        """Connect to the engine.
+        """Connect to the container engine.
 
         Raises:
-            OSError: it cannot be reached.
+            OSError: the engine cannot be reached, or its address has an unsupported form.
         """
         scheme, _, place = self.address.partition(":")
         place = place.removeprefix("//")
@@ -88,19 +91,23 @@ class ImageEngine:
         timeout: float | None = _TIMEOUT,
         image: str | None = None,
     ) -> Any:
-        """Ask the engine for something, and return the answer: read from JSON, or None.
+        """Send a request to the container engine.
 
         Args:
-            action: What it cannot do, for the message.
-            method: The request's method.
-            path: The request's path.
-            body: What is sent: bytes, or what becomes JSON.
-            query: The path's parameters.
-            timeout: How long it may take, in seconds.
-            image: The image that is used.
+            action: The requested action, for the message "the container engine cannot …".
+            method: The HTTP method of the request.
+            path: The URL path of the request.
+            body: The request's body: bytes, or a value to send as JSON.
+            query: The query parameters of the URL.
+            timeout: The longest time until the answer, in seconds. If None, the time is not limited.
+            image: The image that the request uses, for error messages.
+
+        Returns:
+            The engine's answer, parsed from JSON, or None if the answer is empty.
 
         Raises:
-            AbsentError: something that the path names is not there.
+            AbsentError: an object in the path does not exist.
+            EngineError: the engine cannot be reached, or refuses the request.
         """
         kind = "application/x-tar" if isinstance(body, bytes) else "application/json"
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
@@ -114,14 +121,14 @@ class ImageEngine:
         return json.loads(answer) if answer else None
 
     def info(self) -> dict[str, Any]:
-        """Return what the engine says of itself: ``docker info``."""
+        """Return the container engine's description of itself, like ``docker info``."""
         return dict(self.ask("describe itself", "GET", "/info"))
 
     def image(self, name: str) -> ImageFacts:
-        """Return what the engine says of an image.
+        """Return the container engine's description of an image.
 
         Raises:
-            AbsentError: the engine does not have it.
+            AbsentError: the engine does not have the image.
         """
         found = self.ask(f"use image {name!r}", "GET", f"/images/{name}/json", image=name)
         config = found.get("Config") or {}
@@ -133,7 +140,7 @@ class ImageEngine:
         )
 
     def has_image(self, image: str) -> bool:
-        """Return whether the engine has an image."""
+        """Return whether the container engine has an image."""
         with contextlib.suppress(AbsentError):
             return bool(self.image(image))
         return False
@@ -142,7 +149,10 @@ class ImageEngine:
 
     @contextlib.contextmanager
     def _sdk(self, action: str, image: str | None = None) -> Iterator[Any]:
-        """Give the SDK's connection, and turn its errors into :class:`EngineError`."""
+        """Return a context manager that yields the client of Docker's SDK.
+
+        Errors of Docker's SDK are converted to :class:`EngineError`.
+        """
         try:
             import docker
         except ImportError:
@@ -161,28 +171,34 @@ class ImageEngine:
                 raise OSError(str(error)) from None
 
     def import_image(self, archive: Path, name: str, changes: Sequence[str]) -> str:
-        """Make an image of a file system's tar archive.
+        """Create an image from a tar archive of a file system.
 
         Args:
-            archive: The archive.
+            archive: The path of the archive.
             name: The image's name.
-            changes: Lines of a Dockerfile to apply: ``ENV``, ``CMD`` …
+            changes: Lines of a Dockerfile to apply to the image, such as ``ENV`` or ``CMD``.
 
         Returns:
-            Its id.
+            The image's id.
         """
         with self._sdk(f"import {name!r}") as api:
             api.import_image_from_file(str(archive), repository=name, tag="latest", changes=list(changes))
             return str(api.inspect_image(name)["Id"])
 
     def build(self, context: Path, name: str, arguments: Mapping[str, str], *, progress: Progress = SILENT) -> str:
-        """Build an image of a folder with a Dockerfile.
+        """Build an image from a folder with a Dockerfile.
+
+        Args:
+            context: The folder.
+            name: The image's name.
+            arguments: The build arguments of the Dockerfile.
+            progress: The receiver of progress messages.
 
         Returns:
-            Its id.
+            The image's id.
 
         Raises:
-            EngineError: a step failed; the message has its last lines.
+            EngineError: a step failed. The message contains the last lines of the build's output.
         """
         said: list[str] = []
         progress.detail("sending the files to the engine")
@@ -204,14 +220,15 @@ class ImageEngine:
         """Push an image to a registry.
 
         Args:
-            image: The image.
-            target: ``registry/repository:tag``; the engine knows the image by that name only while it is pushed.
-            user: Who signs in to the registry.
-            password: With which password.
-            progress: Told what the engine says of its progress.
+            image: The image's name in the container engine.
+            target: The image's name in the registry: ``registry/repository:tag``. The engine has this name only during
+                the push.
+            user: The user name for the registry.
+            password: The password for the registry.
+            progress: The receiver of the engine's progress messages.
 
         Raises:
-            EngineError: the engine does not have it, or the registry did not take it.
+            EngineError: the engine does not have the image, or the registry did not accept the image.
         """
         repository, _, tag = target.rpartition(":")
         signed_in = {"username": user, "password": password}

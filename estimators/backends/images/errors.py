@@ -1,4 +1,4 @@
-"""What a container engine's errors mean to a user."""
+"""Explain a container engine's errors to a user."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from estimators.job.errors import BackendError
 
 
 class EngineError(BackendError):
-    """The engine is not there, refuses, or cannot do what was asked; the message has the remedy."""
+    """Raised if the container engine cannot be reached, refuses a request, or fails. The message contains the
+    remedy.
+    """
 
 
 class AbsentError(EngineError):
-    """Something that was named is not on the engine."""
+    """Raised if the container engine does not have the object that a request names."""
 
 
 @contextlib.contextmanager
 def reached(address: str) -> Iterator[None]:
-    """Say why an engine cannot be reached.
+    """Convert connection errors to an :class:`EngineError` that says why the container engine cannot be reached.
 
     Args:
-        address: Where the engine is.
+        address: The engine's address.
     """
     try:
         yield
@@ -34,13 +36,13 @@ def reached(address: str) -> Iterator[None]:
 
 
 def refusal(action: str, status: int, answer: bytes, image: str | None = None) -> EngineError:
-    """Return what an engine's error means.
+    """Return the exception for a container engine's error answer.
 
     Args:
-        action: What it cannot do, for the message.
-        status: The answer's status.
-        answer: The answer: JSON with a message.
-        image: The image that was used.
+        action: The requested action, for the message "the container engine cannot …".
+        status: The HTTP status of the answer.
+        answer: The body of the answer, which is JSON with a ``message``.
+        image: The image that the request used, or None.
     """
     text = answer.decode("utf-8", "replace").strip()
     with contextlib.suppress(ValueError, TypeError, KeyError):
@@ -83,7 +85,7 @@ def _unreachable(text: str, address: str) -> str:
     return f"the container engine at {address} does not answer: {text}"
 
 
-#: What the engine says (a pattern), and what to do about it.
+#: Pattern of the engine's message, and the remedy.
 _REMEDIES = (
     (
         r"no space left on device",

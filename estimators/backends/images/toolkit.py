@@ -1,4 +1,4 @@
-"""Our image, and which version of our toolkit an image holds."""
+"""Define the name of our image, and identify the version of our toolkit in an image."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from pathlib import Path
 
 import container
 
-#: The image that ``fleetfit image build`` makes.
+#: The image that ``fleetfit image build`` builds.
 IMAGE = "fleetfit-training"
 #: Label of images that hold our toolkit: the digest of its source.
 TOOLKIT_LABEL = "fleetfit.toolkit"
 
-#: Folders of the package that are not part of it.
+#: Folders of the package that are left out of images and archives.
 SKIPPED = ("__pycache__",)
 
 
 def package() -> Path:
-    """The folder of the ``container`` package, which has the Dockerfile."""
+    """Return the folder of the ``container`` package, which contains the Dockerfile."""
     return Path(next(iter(container.__path__))).resolve()
 
 
 def toolkit_digest() -> str:
-    """What tells one version of our toolkit from another: a digest of its source."""
+    """Return a digest of the source of our toolkit. The digest identifies the toolkit's version."""
     digest = hashlib.sha256()
     root = str(package())
     files = []
-    for folder, below, names in os.walk(root):  # a job's start waits for it, and pathlib's walk takes twice as long
+    for folder, below, names in os.walk(root):  # a job's start waits for this; pathlib's walk takes twice as long
         below[:] = [name for name in below if name not in SKIPPED]
         files += [os.path.relpath(os.path.join(folder, name), root) for name in names]
     for file in sorted(files, key=lambda file: file.split(os.sep)):
@@ -39,5 +39,5 @@ def toolkit_digest() -> str:
 
 
 def outdated(labels: Mapping[str, str]) -> bool:
-    """Whether an image holds another version of our toolkit than the one that is installed here."""
+    """Return whether an image contains another version of our toolkit than the version installed here."""
     return labels.get(TOOLKIT_LABEL) not in (None, toolkit_digest())

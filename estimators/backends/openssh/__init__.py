@@ -1,6 +1,6 @@
-"""Machines by the user's own ``ssh``: for ``instance_type="ssh"``, for EC2, and for dispatchers that ssh reaches.
+"""Reach machines with the user's own ``ssh``: for ``instance_type="ssh"``, for EC2, and for dispatchers reached by ssh.
 
-* :mod:`~estimators.backends.openssh.command`: how ssh is called, and what its complaints mean.
-* :mod:`~estimators.backends.openssh.connection`: a connection, and what goes through it.
-* :mod:`~estimators.backends.openssh.starting`: programs of ours that are started there.
+* :mod:`~estimators.backends.openssh.command`: ssh's command lines, and explanations of its error messages.
+* :mod:`~estimators.backends.openssh.connection`: connections, and sessions that use them.
+* :mod:`~estimators.backends.openssh.starting`: the start of our programs on the machines.
 """

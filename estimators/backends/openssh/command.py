@@ -1,4 +1,4 @@
-"""How ssh is called, and what its complaints mean."""
+"""Build ssh's command lines, and explain its error messages."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 
 from estimators.job.errors import ConfigurationError
 
-#: How long a machine may take to answer at all, in seconds.
+#: Seconds within which a machine must accept a connection.
 _CONNECT_S = 10
-#: ssh asks the machine this often whether it is there, and gives up at the third silence: after 15 s.
+#: Seconds between ssh's keepalive requests, and how many may stay unanswered: ssh gives up after 15 s.
 _ALIVE_S, _ALIVE_COUNT = 5, 2
 
-#: What stands in ssh's complaints, why that is, and what to do about it; the first that is found counts. ``{host}`` is
-#: the destination, ``{words}`` the user's own command line to try it with, ``{last}`` the complaint's last line.
+#: Pattern of ssh's error message -> the reason and the remedy; the first match is used. ``{host}`` is the destination,
+#: ``{words}`` a command line with which the user can try it, ``{last}`` the message's last line.
 _REASONS: Mapping[str, str] = {
     r"REMOTE HOST IDENTIFICATION HAS CHANGED": (
         "its host key has changed: the machine was installed again, or another machine answers at its address. If "
@@ -63,30 +63,30 @@ _REASONS: Mapping[str, str] = {
         "blocked there"
     ),
 }
-#: What sshd does to logins that are too many at once.
+#: Messages when sshd drops a login because there are too many at once.
 DROPPED = re.compile(r"kex_exchange_identification|Connection (closed|reset) by|Exceeded MaxStartups")
-#: What does not become better by itself while a machine starts.
+#: Messages about errors that do not pass while a machine starts.
 FINAL = re.compile(
     r"IDENTIFICATION HAS CHANGED|[Bb]ad configuration option|terminating, \d+ bad|Can't open user config|"
     r"UNPROTECTED PRIVATE KEY|Bad owner or permissions on"
 )
 
 
-#: The reason where ssh gives none.
+#: The reason if ssh gives none.
 SILENT = "ssh ended without a message"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SshSettings:
-    """How a fleet's machines are reached.
+    """The settings with which ssh reaches a fleet's machines.
 
     Attributes:
-        known_hosts: The fleet's own file of host keys. One that is not there is made.
-        config: A configuration file in place of ``~/.ssh/config``.
-        strict: Whether only keys count that are in ``known_hosts`` already. Otherwise the key of a machine that is seen
-            for the first time is taken and written there, and must be the same from then on.
-        identity: A private key to log in with, and no other.
-        options: More of ssh's options, as of its ``-o``: name -> value.
+        known_hosts: The fleet's own file of host keys; it is created if it does not exist.
+        config: A configuration file to use instead of ``~/.ssh/config``.
+        strict: Whether only host keys in ``known_hosts`` are accepted. Otherwise the key of a new machine is accepted
+            and written there, and must not change afterwards.
+        identity: The only private key to log in with; None: the user's keys.
+        options: Further options of ssh, as for its ``-o``: name -> value.
     """
 
     known_hosts: Path
@@ -96,11 +96,11 @@ class SshSettings:
     options: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def words(self, *, level: str = "ERROR", forwards: bool = False) -> list[str]:
-        """Return ssh's command line for a session without questions, up to the destination.
+        """Return ssh's command line for a session without prompts, up to the destination.
 
         Args:
-            level: How much it says.
-            forwards: Whether it asks for a forwarding; otherwise those of the configuration are left out.
+            level: ssh's log level.
+            forwards: Whether the command requests a forwarding; otherwise the configuration's forwardings are disabled.
         """
         own = [str(self.known_hosts)]
         if not self.strict:
@@ -133,13 +133,13 @@ class SshSettings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Destination:
-    """What ssh is told to connect to.
+    """The destination of an ssh connection.
 
     Attributes:
         host: A name of the ssh configuration or of the network, or an address.
-        user: The login; None: as ssh decides.
-        port: The port; None: as ssh decides.
-        options: Options of this machine alone, such as ``HostKeyAlias``: name -> value.
+        user: The login name; None: ssh's default.
+        port: The port; None: ssh's default.
+        options: Options for this machine only, such as ``HostKeyAlias``: name -> value.
     """
 
     host: str
@@ -160,7 +160,7 @@ class Destination:
         return f"{text} (port {self.port})" if self.port is not None else text
 
     def words(self) -> list[str]:
-        """Return its part of ssh's command line."""
+        """Return the destination's arguments for ssh's command line."""
         return [
             *(word for name, value in self.options.items() for word in ("-o", f"{name}={value}")),
             *(("-p", str(self.port)) if self.port is not None else ()),
@@ -171,7 +171,7 @@ class Destination:
 
 
 def reason(complaint: str, settings: SshSettings, destination: Destination) -> str:
-    """Return why ssh did not come through, and what to do, from what it wrote to its standard error."""
+    """Return why ssh has failed, with the remedy, from its standard error."""
     lines = [line.strip() for line in complaint.splitlines() if line.strip() and not line.startswith("Warning: Perm")]
     last = lines[-1] if lines else SILENT
     config = ["-F", str(settings.config)] if settings.config is not None else []

@@ -1,8 +1,7 @@
-"""Connections to machines by OpenSSH: one ControlMaster for each, everything else through it.
+"""Connect to machines by OpenSSH: one ControlMaster for each machine, which carries all other sessions.
 
-The user's own ``ssh`` does the work, so that ``~/.ssh/config``, agents, jump hosts, keys and certificates count as they
-do on the command line. Every process of ssh's ends with this one, and what it has started on the machine sees the end
-of its input.
+The user's own ``ssh`` program is run, so ``~/.ssh/config``, agents, jump hosts, keys and certificates apply as on the
+command line. Every ssh process ends with this process, and the programs on the machine then see the end of their input.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ from estimators.backends.hosts.child import ChildProcess, in_memory
 from estimators.backends.hosts.provider import HostError, Say
 from estimators.backends.openssh.command import DROPPED, FINAL, SILENT, Destination, SshSettings, reason
 
-#: How many connections are made at once: sshd's ``MaxStartups`` drops logins from the tenth on.
+#: Maximum number of logins at once: sshd's ``MaxStartups`` drops logins from the tenth on.
 AT_ONCE = 8
-#: How a connection ends that nobody complained of, such as one whose program has ended.
+#: The reason of a connection that ended without an error message, for example because its program has ended.
 CLOSED = "the connection was closed by the machine"
-#: How often a login that sshd has dropped is tried again, and how long to wait before, in seconds; doubled each time.
+#: Number of attempts for a login that sshd drops, and the first delay in seconds, which doubles each time.
 _TRIES = 6
 _WAIT_S = 0.2
-#: How long after the end of what a connection carries its own end, and why, is told, in seconds.
+#: Seconds from the end of a connection's program until the reason of the connection's end is known.
 WHY_S = 0.1
-#: After so many seconds it is told what may keep a login, and after so many it is given up.
+#: Seconds after which a slow login is reported, and after which it is given up.
 _LATE_S, _GIVE_UP_S = 2.0, 120.0
 _LATE = (
     "the login has not succeeded yet. The network is slow, or the login shell's rc files wait for something or start "
@@ -45,12 +44,12 @@ _LATE = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CommandEnd:
-    """How a command ended.
+    """The result of a command.
 
     Attributes:
         code: Its exit status; 255 also when ssh itself failed.
-        output: What it printed.
-        errors: What it wrote to its standard error, the last 16 KiB.
+        output: Its standard output.
+        errors: The last 16 KiB of its standard error.
     """
 
     code: int
@@ -59,13 +58,13 @@ class CommandEnd:
 
     @property
     def last_line(self) -> str:
-        """Return its last words, as the reason of its failure."""
+        """Return the last line of the command's output, as the reason of its failure."""
         lines = (self.errors.strip() or self.output.decode(errors="replace").strip()).splitlines()
         return lines[-1] if lines else f"exit status {self.code}"
 
 
 class NotStarted(HostError):
-    """Tell that a program on a machine has ended before it began: it was not found, say.
+    """Raised if a program on a machine could not be started, for example because it was not found.
 
     Attributes:
         code: Its exit status.
@@ -77,7 +76,7 @@ class NotStarted(HostError):
 
 
 class _LoginFailed(HostError):
-    """Say why a login has failed, with what ssh complained of."""
+    """Raised if a login has failed; keeps ssh's error messages."""
 
     def __init__(self, text: str, complaint: str) -> None:
         super().__init__(text)
@@ -85,11 +84,11 @@ class _LoginFailed(HostError):
 
 
 class Connections:
-    """Connect to a fleet's machines, for one process.
+    """The ssh connections of one process to a fleet's machines.
 
     Args:
         loop: The process's loop.
-        settings: How its machines are reached.
+        settings: The settings with which ssh reaches the machines.
     """
 
     def __init__(self, loop: AsyncioLoop, settings: SshSettings) -> None:
@@ -103,15 +102,15 @@ class Connections:
     async def open(
         self, destination: Destination, *, patience: float = 0.0, on_late: Say = lambda text: None
     ) -> SshConnection:
-        """Connect to a machine. Logins that sshd drops because there are too many are tried again.
+        """Connect to a machine. A login that sshd drops because there are too many is tried again.
 
         Args:
             destination: The machine.
-            patience: For how many seconds anything that may pass is tried again: a machine that starts.
-            on_late: Told what it may be, where the login takes long.
+            patience: Seconds for which any error that may pass is retried, for a machine that is starting.
+            on_late: Called with possible reasons if the login takes long.
 
         Raises:
-            HostError: the login was not accepted; with the reason and the remedy.
+            HostError: the login has failed; with the reason and the remedy.
         """
         until = time.monotonic() + patience
         connection = SshConnection(self, destination, self._socket())
@@ -135,7 +134,7 @@ class Connections:
             raise
 
     def _socket(self) -> Path:
-        """Return the place of a new connection's socket."""
+        """Return the path for a new connection's socket."""
         try:
             if self._folder is None:
                 self.settings.known_hosts.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -145,7 +144,7 @@ class Connections:
         return self._folder / str(next(self._numbers))
 
     def close(self) -> None:
-        """End all of them."""
+        """Close all connections."""
         for connection in list(self.open_ones):
             connection.close()
         if self._folder is not None:
@@ -154,14 +153,14 @@ class Connections:
 
 
 class SshConnection:
-    """Reach a machine that has accepted the login; see :meth:`Connections.open`.
+    """A connection to a machine that has accepted the login; see :meth:`Connections.open`.
 
     Attributes:
         loop: The process's loop.
         destination: The machine.
-        address: The machine's address as it sees the connection; "" where its sshd does not say.
-        caller_address: This machine's, as the other sees it.
-        ended: Why it has ended, if it has.
+        address: The machine's own address in the connection; "" if its sshd does not report it.
+        caller_address: This machine's address as the other machine sees it.
+        ended: The reason why the connection has ended; None while it is open.
     """
 
     def __init__(self, connections: Connections, destination: Destination, socket: Path) -> None:
@@ -179,11 +178,11 @@ class SshConnection:
         """Log in.
 
         Raises:
-            HostError: ssh has not come through; with the reason and the remedy.
+            HostError: ssh could not connect; with the reason and the remedy.
         """
         mark = _mark()
-        # The master has a session of its own, which says when the login and the shell there are through. It ends with
-        # its input, which is ours as long as nothing else holds the connection.
+        # The master has a session of its own, which reports that the login has succeeded and the shell has started. The
+        # session ends with its input. This process holds the input until a program uses the connection.
         argv = [*self._words(master=True), f"echo {mark} $SSH_CONNECTION && exec cat"]
         master = self._master = _spawn(self.loop, argv)
         late = self.loop.call_later(_LATE_S, lambda: on_late(_LATE))
@@ -199,11 +198,11 @@ class SshConnection:
             late.cancel()
         if len(words) == 4:
             self.caller_address, self.address = words[0], words[2]
-        master.errors.clear()  # the machine's greeting
+        master.errors.clear()  # remove the machine's greeting
         self.loop.start(self._watch(master))
 
     async def _greeting(self, master: ChildProcess, mark: str) -> list[str]:
-        """Return what the master's session says of the connection, after what a login shell prints."""
+        """Return the addresses and ports that the master's session prints, skipping the login shell's output."""
         printed = ""
         with contextlib.suppress(EOFError):
             while True:
@@ -221,7 +220,7 @@ class SshConnection:
         raise _LoginFailed(text, errors)
 
     async def _watch(self, master: ChildProcess) -> None:
-        """Note why the connection has ended."""
+        """Wait until the connection has ended, and record the reason."""
         try:
             await master.wait()
         finally:
@@ -237,40 +236,44 @@ class SshConnection:
             "ControlPath": self._socket,
             "ControlPersist": "no",
         }
-        if not master:  # without one, ssh would connect by itself
+        if not master:  # without a master, ssh would make a connection of its own
             control["ProxyCommand"] = "false"
         words = [word for name, value in control.items() for word in ("-o", f"{name}={value}")]
-        # Only at this level it says that the machine is silent.
+        # Only at level INFO, ssh reports that the machine does not respond.
         settings = self._connections.settings.words(level="INFO" if master else "ERROR")
         return [*settings, *words, *self.destination.words()]
 
-    # --- what goes through it ---
+    # --- sessions ---
 
     @property
     def words(self) -> list[str]:
-        """Return the command line that runs a command, its last word, through this connection."""
+        """Return the command line that runs a command through this connection; the command is appended as the last
+        word.
+        """
         return self._words(master=False)
 
     async def run(self, argv: Sequence[str], source: bytes = b"") -> CommandEnd:
-        """Run a command there to its end, also where that is the connection's.
+        """Run a command on the machine, and wait until it has ended or the connection has.
 
         Args:
-            argv: Its words.
-            source: What its input is to be.
+            argv: The command.
+            source: The command's standard input.
         """
         return await _run(self.loop, [*self.words, login_shell.line(argv)], source)
 
     async def start(self, argv: Sequence[str], *, script: str = 'echo "$0"; exec "$@"') -> ChildProcess:
-        """Start a program there that is spoken to over its standard input and output.
+        """Start a program on the machine, with pipes to its standard input and output.
 
-        What a login shell prints before is left out. The connection ends with the last program that was started so.
+        The login shell's output before the program's is skipped. The connection ends with the last program started in
+        this way.
 
         Args:
-            argv: Its words.
-            script: How it is started from them, for ``sh``; it prints ``$0`` before the program begins.
+            argv: The program and its arguments.
+            script: The ``sh`` script that starts the program from ``argv``; it has to print ``$0`` before the program
+                begins.
 
         Raises:
-            NotStarted: it has ended before it began.
+            NotStarted: the program could not be started.
         """
         mark = _mark()
         program = _spawn(self.loop, [*self.words, login_shell.line(["sh", "-c", script, mark, *argv])])
@@ -281,14 +284,16 @@ class SshConnection:
             program.kill()
             program.close()
             raise
-        # From now on the connection lasts as long as the program: beyond a link that is cut, only sshd's own processes
-        # would not know.
+        # From now on the connection lasts as long as the program. If the link is cut, sshd's processes notice it only
+        # later.
         if self._master is not None:
             self._master.close_input()
         return program
 
     async def _skip(self, mark: bytes, fd: int) -> bool:
-        """Read up to the mark and not further: what follows is the program's."""
+        """Read the output up to the mark and not further, because the rest belongs to the program; return False at its
+        end.
+        """
         os.set_blocking(fd, False)
         said, ready = bytearray(), asyncio.Event()
         self.loop.add_reader(fd, ready.set)
@@ -308,23 +313,23 @@ class SshConnection:
         return True
 
     async def forward(self, here: Path, there: str) -> None:
-        """Forward connections to a unix socket here to an address (``host:port``) as the machine sees it.
+        """Forward connections from a Unix socket here to an address (``host:port``) that the machine resolves.
 
         Raises:
-            HostError: ssh does not do so.
+            HostError: ssh refuses to forward.
         """
         finished = await self._forward("-L", f"{here}:{there}")
         if finished.code != 0:
             raise HostError(finished.last_line)
 
     async def forward_back(self, here: Path) -> int:
-        """Forward connections to a free port of the machine's loopback address to a unix socket here.
+        """Forward connections from a free port of the machine's loopback address to a Unix socket here.
 
         Returns:
             The port.
 
         Raises:
-            HostError: the machine does not do so.
+            HostError: the machine refuses to forward.
         """
         finished = await self._forward("-R", f"127.0.0.1:0:{here}")
         if finished.code != 0 or not finished.output.strip().isdigit():
@@ -337,11 +342,11 @@ class SshConnection:
 
     @property
     def folder(self) -> Path:
-        """Return a folder of this process's alone, for sockets."""
+        """Return the folder for sockets, which only this process uses."""
         return self._socket.parent
 
     def close(self) -> None:
-        """End it and everything that goes through it."""
+        """Close the connection, which ends everything that uses it."""
         self.ended = self.ended or "the connection was closed"
         self._connections.open_ones.discard(self)
         if self._master is not None:
@@ -363,7 +368,7 @@ def _spawn(loop: AsyncioLoop, argv: Sequence[str], stdin: int | None = None) -> 
 
 
 async def _run(loop: AsyncioLoop, argv: Sequence[str], source: bytes = b"") -> CommandEnd:
-    """Run a process to its end; one whose end is not awaited any more is killed."""
+    """Run a process, and return its result; kill the process if the caller is cancelled."""
     stdin = in_memory(source)
     try:
         program = _spawn(loop, argv, stdin)

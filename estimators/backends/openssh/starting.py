@@ -1,4 +1,4 @@
-"""A program of ours is started on a machine, and what it lacks there is brought first: our code, an environment."""
+"""Start a program of ours on a machine, after copying the code and creating the environment that are missing there."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from estimators.backends.openssh.connection import NotStarted, SshConnection
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OurProgram:
-    """A program of ours for a machine.
+    """A program of ours to run on a machine.
 
     Attributes:
         code: Our packages that it needs.
-        python: Its interpreter there, or the name of an environment of ours.
-        others: Names of environments that are as good, if they are there.
-        words: Its words.
-        environment: How an environment that is not there is made, as the program
-            ``estimators.backends.hosts.environment`` is told; None: ``python`` names one that has to be there.
-        script: How it is started from its words, one of :mod:`estimators.backends.hosts.shipping`'s.
+        python: Its interpreter on the machine, or the name of an environment of ours.
+        others: Names of environments of ours that can be used as well if they exist.
+        words: Its arguments.
+        environment: The input of the program ``estimators.backends.hosts.environment``, which creates a missing
+            environment; None: the interpreter ``python`` must exist.
+        script: The script that starts it, one of :mod:`estimators.backends.hosts.shipping`'s.
     """
 
     code: shipping.ShippedCode
@@ -39,15 +39,15 @@ class OurProgram:
 
 
 async def start(connection: SshConnection, program: OurProgram, say: Say) -> ChildProcess:
-    """Start a program. Its code and its environment are each brought once.
+    """Start a program. Its code is copied, and its environment created, only if they are missing.
 
     Args:
-        connection: The machine.
+        connection: The connection to the machine.
         program: The program to start there.
-        say: Told what an environment is being made with.
+        say: Called with progress messages while an environment is created.
 
     Raises:
-        HostError: it cannot be started; with the reason.
+        HostError: the program cannot be started; with the reason.
     """
     try:
         for python in (program.python, *program.others):
@@ -65,7 +65,7 @@ async def start(connection: SshConnection, program: OurProgram, say: Say) -> Chi
 
 
 async def _start_with_code(connection: SshConnection, program: OurProgram, python: str) -> ChildProcess:
-    """Start a program, and bring its code where that is not there."""
+    """Start a program, after copying its code if that is missing."""
     words = [program.code.name, python, *program.words]
     try:
         return await connection.start(words, script=program.script)
@@ -79,7 +79,7 @@ async def _start_with_code(connection: SshConnection, program: OurProgram, pytho
 
 
 async def _prepare(connection: SshConnection, environment: dict[str, Any], say: Say) -> None:
-    """Have the environment made there by a program of its own, as that takes long."""
+    """Create the environment on the machine, with a separate program because this takes long."""
     made = ChildProcess(connection.loop, [sys.executable, "-m", "estimators.backends.hosts.environment"])
     try:
         os.write(made.input, json.dumps({"words": connection.words, **environment}).encode())

@@ -1,1 +1,3 @@
-"""Hosts that are nodes of a Ray cluster: a placement group, and an actor on each that holds our toolkit's place."""
+"""Run hosts on the nodes of a Ray cluster. A placement group reserves the hosts' resources, and an actor for each host
+holds them.
+"""

@@ -1,4 +1,4 @@
-"""What ``fleetfit doctor`` says of Ray, and whether it can be used at all; nothing of Ray is imported for it."""
+"""Check whether Ray can be used, without importing Ray. ``fleetfit doctor`` uses the check, too."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pathlib import Path
 from estimators.backends.engine import EnginePackage
 from estimators.backends.hosts.provider import Finding
 
-#: Placement groups select nodes by labels from 2.49 on.
+#: Version 2.49 is the first in which placement groups select nodes by labels.
 _RAY = EnginePackage("Ray", "ray", (2, 49), extra="ray", note=" (the cluster's version)")
-#: What the client of Ray's Jobs API needs, which Ray itself does not bring.
+#: Packages that the client of Ray's Jobs API needs, and that Ray does not install.
 _OF_JOBS = ("aiohttp", "requests")
 
 
 def refusal(*, jobs: bool = False) -> str | None:
-    """Return why Ray cannot be used in this environment, with the remedy; None if it can.
+    """Return why Ray cannot be used in this environment, with the remedy. Return None if Ray can be used.
 
     Args:
-        jobs: Whether jobs are to be submitted with the Jobs API.
+        jobs: Whether the job also needs the client of Ray's Jobs API.
     """
     if (reason := _RAY.refusal()) is not None:
         return reason
@@ -30,7 +30,7 @@ def refusal(*, jobs: bool = False) -> str | None:
 
 
 def findings() -> list[Finding]:
-    """Say whether there is Ray, and which cluster a job would join."""
+    """Return a finding about Ray's installation and the cluster that a job would join."""
     address = os.environ.get("RAY_ADDRESS")
     where = f"RAY_ADDRESS is {address}"
     if not address:
@@ -42,6 +42,6 @@ def findings() -> list[Finding]:
 
 
 def _current() -> Path:
-    """Where ``ray start`` notes the address of the cluster."""
+    """Return the path of the file in which ``ray start`` stores the cluster's address."""
     folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
     return Path(folder) / "ray" / "ray_current_cluster"

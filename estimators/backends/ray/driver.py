@@ -1,20 +1,23 @@
-"""Speaks with Ray for a job's supervisor: a driver of Ray's, and what runs in the actors.
+"""Run a Ray driver for a job's supervisor. The driver starts actors on the cluster's nodes.
 
     python -I driver.py
 
-It is a program of its own (:mod:`estimators.backends.hosts.cluster_program`), as Ray brings a hundred modules and
-threads: the supervisor imports none of it. What it is asked for, beside what all such programs are:
+This is a separate program (:mod:`estimators.backends.hosts.cluster_program`), because Ray loads a hundred modules and
+starts threads, which the supervisor should not have. The program has these requests and arguments in addition to those
+of every cluster program:
 
-* ``connect``: ``address``, ``cpus`` (of a cluster that is started here); ``connected`` has ``started`` (whether it was
-  started here), too;
-* ``acquire``: ``bundle``, ``strategy``, ``labels``, ``apart`` (whether hosts of other requests are to be on other
-  nodes), ``node`` (an id), ``group`` (a placement group's), ``runtime_env``; answered for each host by ``placed`` with
-  ``node``, then ``started`` with ``ip``, and later ``notice`` with ``seconds`` when its node is drained;
-* ``follow``: ``most``, ``bundle``, ``labels``: find room for so many hosts, each on a node of its own, the job's among
-  them; answered by ``places`` with ``nodes`` (ids), at first and after each change. A node's room is kept for its host.
+* ``connect`` with ``address`` and ``cpus`` (the number of CPUs of a cluster that is started here). The answer
+  ``connected`` also has ``started``, which says whether the cluster was started here.
+* ``acquire`` with ``bundle``, ``strategy``, ``labels``, ``apart``, ``node``, ``group`` and ``runtime_env``. ``apart``
+  says whether hosts of different requests must be on different nodes. ``node`` is the id of a node, and ``group`` the
+  id of a placement group. The answers for each host are ``placed`` with ``node``, then ``started`` with ``ip``. When
+  the host's node is drained, ``notice`` with ``seconds`` follows.
+* ``follow`` with ``most``, ``bundle`` and ``labels`` reserves resources for ``most`` hosts, including the hosts that
+  the job already has. Each host gets a node of its own. The answer is ``places`` with ``nodes`` (the nodes' ids),
+  immediately and after each change. These are the nodes with reserved resources.
 
-Everything of one host goes over a connection of its own, from its node to the supervisor: Ray would tell the loss of a
-node only after fourteen seconds.
+Each host sends its data over a separate connection from its node to the supervisor. The connection shows the loss of a
+node earlier than Ray, which reports the loss only after 14 s.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ import threading
 import time
 from typing import Any
 
-if __name__ == "__main__":  # a program of its own
+if __name__ == "__main__":  # run as a separate program
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
     sys.path.append(os.path.join(os.path.dirname(sys.path[-1]), "hosts"))
     import cluster_program  # type: ignore[import-not-found]
@@ -39,37 +42,39 @@ else:
 
 start_agent = joining.start_agent
 
-#: From one look at what is waited for to the next, in seconds; Ray takes whole ones only.
+#: Seconds of one wait for Ray, which accepts only whole seconds.
 _LOOK_S = 1.0
-#: How long an actor may take to find the way to the supervisor, in seconds.
+#: Seconds within which a connection to the cluster's address must be made.
 _REACH_S = 10.0
-#: How long a node is avoided whose host was lost, and after how long a worker that starts is told of, in seconds.
+#: Seconds for which the node of a lost host is avoided, and after which a slow start of workers is reported.
 _AVOID_S, _SLOW_S = 20.0, 5.0
-#: From one look at the nodes to the next; the notice of a node that is drained without a deadline, in seconds.
+#: Seconds between two checks of the nodes, and of notice for a node that is drained without a deadline.
 _WATCH_S, _NOTICE_S = 0.25, 30.0
-#: How long one question is held that is asked of the cluster, in seconds, and the pause after one that failed.
+#: Longest time of one request to :class:`DrainWatch`, and the pause after a failed one, in seconds.
 _HOLD_S, _AGAIN_S = 20.0, 5.0
-#: For how many hosts room is waited for at once.
+#: Maximum number of placement groups that wait for room at once.
 _STANDING = 16
-#: The label by which Ray knows nodes.
+#: Ray's label with the id of a node.
 _NODE = "ray.io/node-id"
-#: Ray's own variables, and what it sets for its workers, which a script would take for something else.
+#: Further variables that Ray sets for its workers, and that would change a script's behaviour.
 _RAYS = ("PYTHONBREAKPOINT", "SPT_NOENV", "OMP_NUM_THREADS")
 
 # --- in the actor, on a node: standard library only, with what :mod:`estimators.backends.hosts.joining` has ---
 
 
 class HostActor:
-    """Holds a host's place on its node, and the agent's life: each ends with the other."""
+    """An actor that holds a host's resources on its node. The actor ends when the host's agent ends, and the agent ends
+    when the actor ends.
+    """
 
     def __init__(self) -> None:
         self._agent: socket.socket | None = None
 
     def start(self, asked: dict[str, Any], code: bytes) -> dict[str, Any]:
-        """Start the agent, whose standard input and output are a connection to the supervisor.
+        """Start the agent. The agent's standard input and output are a connection to the supervisor.
 
         Returns:
-            ``error``, or ``ip``.
+            ``{"ip": …}`` with the node's address, or ``{"error": …}`` if the agent could not be started.
         """
         import ray
 
@@ -82,7 +87,7 @@ class HostActor:
         return {"ip": ray.util.get_node_ip_address()}
 
     def wait(self) -> None:
-        """Wait for the end of the agent, and end this actor then."""
+        """Wait until the agent has ended, then exit this actor."""
         import ray
 
         assert self._agent is not None
@@ -92,10 +97,19 @@ class HostActor:
 
 
 class DrainWatch:
-    """Tells from within the cluster which nodes are about to be taken: Ray's client cannot ask for that."""
+    """An actor in the cluster that reports which nodes are being drained, because Ray's client has no function for
+    that.
+    """
 
     def changed(self, known: dict[str, float]) -> dict[str, float]:
-        """Return when each node is taken, by the clock, as soon as that is not ``known``, or after a while."""
+        """Wait until the set of drained nodes differs from ``known``, for at most 20 s, and return the drained nodes.
+
+        Args:
+            known: The result of the last call.
+
+        Returns:
+            The time at which each drained node leaves the cluster, in seconds since the epoch, by the node's id.
+        """
         until = time.monotonic() + _HOLD_S
         while True:
             now = time.time()
@@ -109,33 +123,33 @@ class DrainWatch:
 
 
 class RayHost(cluster_program.ProgramHost):
-    """A host, whose place an actor holds."""
+    """A host whose resources an actor holds."""
 
     def __init__(self, wanted: dict[str, str]) -> None:
         super().__init__(wanted)
         self.node = ""
         self.actor: Any = None
-        self.problem: str | None = None  # why the actor cannot start
+        self.problem: str | None = None  # why the actor cannot be started
         self.group: Any = None
 
 
 class RayDriver(cluster_program.Program):
-    """What is asked of Ray, and its answers."""
+    """A program that executes a supervisor's requests to Ray."""
 
     host_type = RayHost
 
     def __init__(self, output: int) -> None:
         super().__init__(output)
-        self._placing = threading.Lock()  # hosts of an elastic job: each is to know where the others are
-        self._rooms = threading.RLock()  # what is told of places, and kept there
-        self._avoided: dict[str, float] = {}  # nodes that Ray may not know yet to be gone -> until when
+        self._placing = threading.Lock()  # places hosts of an elastic job one by one: each must be on another node
+        self._rooms = threading.RLock()  # guards the reported places and the room reserved there
+        self._avoided: dict[str, float] = {}  # nodes of lost hosts, which Ray may still take for alive -> until when
         self._archive: Any = None
         self._client = False
-        self._taken_at: dict[str, float] = {}  # of Ray's client: nodes that are drained -> when they go, by the clock
+        self._taken_at: dict[str, float] = {}  # with Ray's client: drained nodes -> time of their end
         self._followed: dict[str, Any] | None = None
-        #: Nodes that have been told, in their order, and the room that is kept there until a host has it.
+        #: Reported nodes, in order -> the placement group reserved there; None once a host has it.
         self._places: dict[str, Any] = {}
-        #: Room that is waited for, and the nodes where it is not to be.
+        #: Placement groups that wait for room, each with the nodes that it excludes.
         self._standing: list[tuple[Any, frozenset[str]]] = []
         self._told: list[str] | None = None
         self._lacks = ""
@@ -143,13 +157,13 @@ class RayDriver(cluster_program.Program):
     # --- the cluster ---
 
     def connect(self, asked: dict[str, Any]) -> None:
-        """Join the cluster, or start one."""
+        """Connect to the Ray cluster, or start a cluster on this machine."""
         try:
             import ray
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with it
+        except Exception as error:  # noqa: BLE001 - importing Ray may raise anything
             self.say("refused", reason=f"Ray cannot be imported: {error}")
             return
-        ray.cloudpickle.register_pickle_by_value(joining)  # nodes have it not
+        ray.cloudpickle.register_pickle_by_value(joining)  # the nodes do not have this module
         given = asked["address"]
         address = given or os.environ.get("RAY_ADDRESS") or "auto"
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
@@ -165,9 +179,9 @@ class RayDriver(cluster_program.Program):
                     raise
                 started = True
                 ray.init("local", num_cpus=asked["cpus"], include_dashboard=False, **options)
-        except Exception as error:  # noqa: BLE001 - Ray raises a dozen kinds, some of them its own
+        except Exception as error:  # noqa: BLE001 - Ray raises many kinds of errors
             remedy = ""
-            if isinstance(error, ConnectionError) and error.errno is None:  # something listens there
+            if isinstance(error, ConnectionError) and error.errno is None:  # something listens at that address
                 server = "a client server of Ray" if address.startswith("ray://") else "a head of Ray"
                 remedy = (
                     f". Make sure that {server} listens at that port. If Ray asks for its token, set "
@@ -184,7 +198,7 @@ class RayDriver(cluster_program.Program):
             self.in_thread(self._watch_from_within)
 
     def _watch_from_within(self) -> None:
-        """Have an actor tell of drained nodes."""
+        """Start an actor that reports drained nodes, and store the actor's reports."""
         import ray
 
         while True:
@@ -192,24 +206,26 @@ class RayDriver(cluster_program.Program):
                 watch = ray.remote(DrainWatch).options(num_cpus=0, max_restarts=-1).remote()
                 while True:
                     self._taken_at = ray.get(watch.changed.remote(self._taken_at))
-            except Exception:  # noqa: BLE001 - its node is gone, say
+            except Exception:  # noqa: BLE001 - for example, the actor's node is gone
                 time.sleep(_AGAIN_S)
 
     def _drained(self) -> dict[str, float]:
-        """Return the nodes that are about to be taken, and in how many seconds."""
+        """Return the number of seconds until each drained node leaves the cluster, by the node's id."""
         if not self._client:
             return _drained()
         now = time.time()
         return {node: max(0.0, at - now) for node, at in self._taken_at.items()}
 
     def _watch(self) -> None:
-        """Tell hosts that their nodes will be taken, and which nodes there are for an elastic job."""
+        """Report when a host's node is being drained. For an elastic job, also report changes of the nodes with
+        reserved resources.
+        """
         noticed: set[str] = set()
         took = 0.0
         while True:
-            time.sleep(max(_WATCH_S, 20 * took))  # a table of thousands of nodes takes long to read
+            time.sleep(max(_WATCH_S, 20 * took))  # reading a table of thousands of nodes takes long
             began = time.monotonic()
-            with contextlib.suppress(Exception):  # a head that is restarted answers later
+            with contextlib.suppress(Exception):  # a restarting head answers later
                 drained = self._drained()
                 for host in list(self.hosts.values()):
                     if host.node in drained and host.identity not in noticed:
@@ -223,7 +239,7 @@ class RayDriver(cluster_program.Program):
     # --- nodes that come and go ---
 
     def other(self, operation: str, asked: dict[str, Any]) -> None:
-        """Follow the nodes."""
+        """Handle the request ``follow``: start to report the nodes with resources that are reserved for hosts."""
         with self._rooms:
             self._followed = asked
             taken = self._taken
@@ -231,7 +247,10 @@ class RayDriver(cluster_program.Program):
             self._told = None
 
     def _look_for_room(self, drained: frozenset[str]) -> None:
-        """Have as much room waited for as the job may still grow: Ray's autoscaler sees it, and brings nodes."""
+        """Reserve resources on nodes for the hosts that an elastic job may still get.
+
+        For each host without resources, a placement group stays pending, so that Ray's autoscaler adds nodes.
+        """
         import ray
         from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 
@@ -268,7 +287,7 @@ class RayDriver(cluster_program.Program):
         if list(self._places) != self._told:
             self._told = list(self._places)
             self.say("places", nodes=self._told)
-        if kept and not self._taken:  # it is shown while nothing trains
+        if kept and not self._taken:  # shown only while nothing trains
             wanted = {**self._followed, "strategy": "STRICT_SPREAD", "apart": True, "group": None}
             reason = self._shortage(wanted, lacking)
             if reason != self._lacks:
@@ -278,7 +297,7 @@ class RayDriver(cluster_program.Program):
     # --- hosts ---
 
     def acquire(self, asked: dict[str, Any], hosts: list[RayHost]) -> None:
-        """Find room, and start actors there."""
+        """Reserve resources for hosts, and start the hosts' actors on the nodes."""
         try:
             with self._placing if asked["apart"] and not asked["node"] else contextlib.nullcontext():
                 placed = self._place(asked, hosts)
@@ -289,10 +308,11 @@ class RayDriver(cluster_program.Program):
                 self.say("failed", host=host.identity, reason=shortage.line_of(error))
 
     def _place(self, asked: dict[str, Any], hosts: list[RayHost]) -> tuple[Any, list[int]] | None:
-        """Have Ray find room.
+        """Wait until Ray has reserved resources for hosts.
 
         Returns:
-            The placement group, and the hosts' bundles in it; None where it is not needed any more.
+            The placement group, and the indexes of the hosts' bundles in it. None if all hosts were released during the
+            wait.
         """
         from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 
@@ -316,7 +336,7 @@ class RayDriver(cluster_program.Program):
             unwanted = all(host.released.is_set() for host in hosts)
             now = labels if given or labels is None else self._labels(asked)
             if (unwanted or now != labels) and not given:
-                remove_placement_group(group)  # where it is not to be is another question than a moment ago
+                remove_placement_group(group)  # the nodes to exclude have changed
                 group, labels = None, now
             if unwanted:
                 return None
@@ -333,7 +353,10 @@ class RayDriver(cluster_program.Program):
         return group, indexes
 
     def _labels(self, asked: dict[str, Any]) -> dict[str, str]:
-        """Return the labels that nodes must have for hosts: one's own, or another than those that the job has."""
+        """Return the label selector for the hosts' nodes.
+
+        The selector selects either the requested node or the nodes that the job does not use yet.
+        """
         labels = dict(asked["labels"])
         if asked["node"]:
             labels[_NODE] = _node_of(asked["node"])
@@ -342,7 +365,9 @@ class RayDriver(cluster_program.Program):
         return labels
 
     def _room_at(self, node: str | None) -> Any:
-        """Return the room that is kept on a node, which is its host's from now on."""
+        """Return the placement group that is reserved on a node, and mark it as used by a host. Return None if the node
+        has no such group.
+        """
         with self._rooms:
             room = self._places.get(node) if node else None
             if room is not None:
@@ -351,16 +376,23 @@ class RayDriver(cluster_program.Program):
 
     @property
     def _taken(self) -> set[str]:
-        """The nodes that the job has."""
+        """Return the ids of the nodes that the job uses."""
         return {host.node for host in list(self.hosts.values()) if host.node}
 
     def _suspects(self) -> set[str]:
-        """Nodes whose host was lost just now: it takes Ray a quarter of a minute to see that a node is gone."""
+        """Return the ids of the nodes of recently lost hosts. Ray notices only after about 15 s that a node is gone."""
         now = time.monotonic()
         return {node for node, until in list(self._avoided.items()) if until > now}
 
     def _given_group(self, identity: str, count: int) -> tuple[Any, list[int], dict[int, dict[str, float]]]:
-        """Return a placement group of somebody else's, and which of its bundles are the hosts: the last ones."""
+        """Return a user's placement group, the indexes of the hosts' bundles in the group, and all bundles of the
+        group.
+
+        The last ``count`` bundles are the bundles of the hosts.
+
+        Raises:
+            ValueError: the group has fewer than ``count`` bundles.
+        """
         from ray import PlacementGroupID
         from ray.util.placement_group import PlacementGroup, placement_group_table
 
@@ -374,7 +406,7 @@ class RayDriver(cluster_program.Program):
         return group, list(range(len(bundles) - count, len(bundles))), bundles
 
     def _start(self, asked: dict[str, Any], hosts: list[RayHost], group: Any, indexes: list[int]) -> None:
-        """Start an actor in each bundle, and have it start the agent."""
+        """Start an actor in each host's bundle, and the host's agent in each actor."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -411,7 +443,9 @@ class RayDriver(cluster_program.Program):
                     self.in_thread(self._check_python, host, asked["runtime_env"])
 
     def _check_python(self, host: RayHost, runtime_env: dict[str, Any]) -> None:
-        """Give a host up whose node cannot start a worker with the runtime environment."""
+        """Kill a host's actor if its node cannot start a worker with the runtime environment. Store the problem in the
+        host.
+        """
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -422,7 +456,7 @@ class RayDriver(cluster_program.Program):
             ray.kill(host.actor)
 
     def _follow(self, host: RayHost, ref: Any) -> None:
-        """Tell how a host has started, and how it ends."""
+        """Report whether a host has started. Then wait until the host ends, and report the end."""
         import ray
 
         try:
@@ -432,26 +466,29 @@ class RayDriver(cluster_program.Program):
             error = host.problem or shortage.line_of(raised)
         if error is not None:
             with contextlib.suppress(Exception):
-                ray.kill(host.actor)  # it may be well, and would keep what it has
+                ray.kill(host.actor)  # a healthy actor would keep its resources
             host.over.set()
             self.say("failed", host=host.identity, reason=error)
             return
         self.say("started", host=host.identity, **said)
         try:
             ray.get(host.actor.wait.remote())
-        except Exception as raised:  # noqa: BLE001 - the same
+        except Exception as raised:  # noqa: BLE001 - Ray's own, as above
             reason = "" if "exit_actor" in str(raised) else shortage.line_of(raised)
             self.say("ended", host=host.identity, reason=reason)
         finally:
             host.over.set()
 
     def lost(self, host: RayHost) -> None:
-        """Avoid the node of a lost host for a time."""
+        """Avoid the node of a lost host for 20 s."""
         if host.node:
             self._avoided[host.node] = time.monotonic() + _AVOID_S
 
     def release(self, host: RayHost) -> None:
-        """Wait for the actor to end with its agent; kill it if it does not."""
+        """Wait until the host's actor has ended with its agent, and kill the actor after a timeout.
+
+        When the last host of a placement group is released, the group is removed, too.
+        """
         import ray
         from ray.util.placement_group import remove_placement_group
 
@@ -462,10 +499,10 @@ class RayDriver(cluster_program.Program):
             with contextlib.suppress(Exception):
                 remove_placement_group(host.group)
 
-    # --- what is said of it ---
+    # --- reasons for waiting, and the end ---
 
     def _shortage(self, asked: dict[str, Any], count: int) -> str:
-        """Say what is lacking."""
+        """Return a description of the resources that the cluster lacks for the hosts."""
         import ray
 
         free = self._free()
@@ -488,7 +525,9 @@ class RayDriver(cluster_program.Program):
         return found
 
     def disconnect(self) -> None:
-        """Leave the cluster: Ray takes back what the job had, and ends a cluster that was started here."""
+        """Disconnect from the cluster. Ray then frees the job's resources, and stops the cluster if it was started
+        here.
+        """
         if "ray" in sys.modules:
             import ray
 
@@ -496,7 +535,7 @@ class RayDriver(cluster_program.Program):
 
 
 def _drained() -> dict[str, float]:
-    """Return the nodes that are about to be taken, and in how many seconds."""
+    """Return the number of seconds until each drained node leaves the cluster, by the node's id."""
     from ray._private.state import state
 
     now = time.time() * 1000
@@ -505,7 +544,9 @@ def _drained() -> dict[str, float]:
 
 
 def _node_of(name: str) -> str:
-    """Return the id of a node, of which an id, an address or a host name is given."""
+    """Return the id of the live node with this id, address or host name. Return the text unchanged if there is no such
+    node.
+    """
     import ray
 
     for node in ray.nodes():
@@ -515,11 +556,11 @@ def _node_of(name: str) -> str:
 
 
 def _look_for(address: str) -> None:
-    """See that somebody listens at an address: Ray itself tries that for a minute.
+    """Check that a program listens at an address, because Ray itself would retry for a minute.
 
     Raises:
-        OSError: nobody does.
-        ValueError: it is none.
+        OSError: no program listens at the address.
+        ValueError: the address is invalid.
     """
     if address in ("auto", "local"):
         return
@@ -532,7 +573,7 @@ def _look_for(address: str) -> None:
 
 
 def _own_address(address: str) -> str:
-    """Return the address by which this machine reaches a head node, which is the one that the head node sees."""
+    """Return the address of this machine that the head node at ``address`` can connect to."""
     host, _, port = address.removeprefix("ray://").partition(":")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.connect((host, int(port or 10001)))
@@ -541,6 +582,6 @@ def _own_address(address: str) -> str:
 
 if __name__ == "__main__":
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # A thread that asks for something when the cluster has been left already must not start a Ray for it.
+    # A thread that calls Ray after the cluster was left must not start a new Ray.
     os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
     cluster_program.serve(RayDriver)

@@ -1,4 +1,4 @@
-"""What a job may ask of Ray: ``RunOptions(backend_options={…})``."""
+"""Define the options of a job on Ray: ``RunOptions(backend_options={…})``."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from container.contract.rules import boolean, one_of, option, refuse, text
 from estimators.backends.hosts.arriving import ArrivingOptions
 from estimators.job.errors import ConfigurationError
 
-#: Ray's ways to place hosts on nodes; the first is ours where nobody says.
+#: The strategies of Ray's placement groups; the first is the default.
 STRATEGIES = ("STRICT_SPREAD", "SPREAD", "PACK", "STRICT_PACK")
 _LINE = text(r".+", "not a single line of text")
-#: Resources that Ray's actors do not take.
+#: Resources that Ray's actors cannot request.
 _NOT_OURS = ("object_store_memory",)
 
 
@@ -69,19 +69,22 @@ def _runtime_env(where: str, value: Any) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RayOptions(ArrivingOptions):
-    """Options of the backend.
+    """The options of the Ray backend.
 
     Attributes:
-        address: The cluster: ``host:port``, ``ray://host:port``, ``auto`` or ``local``; None: ``$RAY_ADDRESS``, else
-            the one that runs on this machine, else one that is started here.
-        strategy: How hosts are placed on nodes; None: each on a node of its own, where the cluster has several.
-        resources_per_host: What each host gets; None: a core for each of its processes.
-        accelerator_type: The accelerator that its node must have, as Ray calls it.
-        labels: Labels that its node must have, as Ray's label selectors.
-        placement_group: The placement group, by its id, whose bundles are the hosts; None: one of the job's own.
-        follow_nodes: Whether an elastic job has a host at every node that has room, up to ``max_hosts``; else as many
-            as it is told to.
-        runtime_env: Ray's ``runtime_env`` of the hosts.
+        address: The cluster's address: ``host:port``, ``ray://host:port``, ``auto`` or ``local``. If None, the address
+            is ``$RAY_ADDRESS``. If that variable is not set, the job uses the cluster that runs on this machine. If no
+            cluster runs, a new one is started on this machine.
+        strategy: The strategy of the placement group, which decides on which nodes the hosts are. If None, each host is
+            on a node of its own. In a cluster that was started for this job, however, all hosts are on this machine.
+        resources_per_host: The resources of each host. If None, a host has one core for each of its processes.
+        accelerator_type: The accelerator that a host's node must have, by Ray's name.
+        labels: The labels that a host's node must have, in the form of Ray's label selectors.
+        placement_group: The id of a placement group with one bundle for each host. If None, the job creates a placement
+            group.
+        follow_nodes: Whether an elastic job has a host on every node with enough free resources, up to ``max_hosts``.
+            If False, the job has the number of hosts that was requested.
+        runtime_env: Ray's ``runtime_env`` for the actors of the hosts.
     """
 
     instance_type: ClassVar[str] = "ray"
@@ -95,11 +98,11 @@ class RayOptions(ArrivingOptions):
     runtime_env: Mapping[str, Any] = dataclasses.field(default_factory=dict, metadata={"rule": _runtime_env})
 
     def bundle(self, processes: int) -> dict[str, float]:
-        """Return what a host of so many processes asks of Ray."""
+        """Return the resources to request for a host with ``processes`` processes."""
         if self.resources_per_host is not None:
             bundle = {name: float(amount) for name, amount in self.resources_per_host.items()}
         else:
             bundle = {"CPU": float(processes)}
         if self.accelerator_type is not None:
-            bundle[f"accelerator_type:{self.accelerator_type}"] = 0.001  # what Ray's own accelerator_type= asks for
+            bundle[f"accelerator_type:{self.accelerator_type}"] = 0.001  # as Ray's own accelerator_type=
         return bundle

@@ -1,4 +1,6 @@
-"""The provider: a placement group of a Ray cluster, and on each host's node an actor that holds its place."""
+"""Provide hosts on the nodes of a Ray cluster. On each node, an actor in a placement group holds the host's
+resources.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +22,17 @@ from estimators.job import fleets
 from estimators.job.errors import ConfigurationError
 from estimators.job.request import RunOptions, TrainingJobSpec
 
-#: After how long another driver is started where one was killed, in seconds; twice as long each time, up to the other:
-#: one that looks for a cluster that is gone takes half a second of a processor.
+#: Seconds until a killed driver is replaced: the first delay, which doubles each time, and the longest. A driver that
+#: looks for a lost cluster costs half a second of processor time.
 _AGAIN_S, _AT_LAST_S = 1.0, 30.0
-#: How long before Ray takes a node its host is given up, in seconds.
+#: Seconds by which a host is given up before Ray takes its node.
 _MARGIN_S = 1.0
-#: Variables of a worker of Ray's, which a driver that is started there must not take for its own.
+#: Variables of Ray's workers, which a driver started in a worker must not inherit.
 _OF_A_WORKER = ("RAY_JOB_ID", "RAY_RAYLET_PID", "RAY_LD_PRELOAD_ON_WORKERS", "PYTHONBREAKPOINT", "SPT_NOENV")
 
 
 class RayProvider(ArrivingProvider):
-    """Provide hosts on the nodes of a Ray cluster."""
+    """A provider of hosts on the nodes of a Ray cluster."""
 
     options: RayOptions
     name: ClassVar[str] = fleets.RAY
@@ -39,12 +41,12 @@ class RayProvider(ArrivingProvider):
     program = Path(__file__).with_name("driver.py")
     # Time, level, process, file.
     logged = re.compile(r"^\[[^\]]* [A-Z] [^\]]*\] (?:\([^)]*\) )?\S+\.\w+:\d+: ", re.MULTILINE)
-    why_s = 0.1  # of a worker it comes at once
+    why_s = 0.1  # Ray reports the end of a worker at once
 
     def __init__(self, job: ProvidedJob) -> None:
         super().__init__(job, RayOptions.of(job.options.backend_options))
         self.address, self.group = self.options.address, self.options.placement_group
-        if self.address is None and job.found:  # the job runs where its caller is, unless the options say where
+        if self.address is None and job.found:  # by default, the job runs in its caller's cluster
             self.address = job.found["address"]
             self.group = self.group or job.found.get("placement_group")
         self._local = False  # whether the cluster was started for this job
@@ -53,7 +55,9 @@ class RayProvider(ArrivingProvider):
 
     @classmethod
     def validate(cls, spec: TrainingJobSpec, options: RunOptions) -> list[str]:
-        """Refuse options that are wrong, and an environment without Ray; the cluster is asked by the job itself."""
+        """Return errors if an option is invalid or if Ray cannot be used in this environment. The cluster is not
+        contacted.
+        """
         try:
             given = RayOptions.of(options.backend_options)
         except ConfigurationError as error:
@@ -68,7 +72,7 @@ class RayProvider(ArrivingProvider):
 
     @classmethod
     def describe(cls, spec: TrainingJobSpec, options: RunOptions) -> Placement:
-        """Say where the job would run."""
+        """Return the placement of the job's hosts on Ray's nodes."""
         given = RayOptions.of(options.backend_options)
         bundle = given.bundle(_processes(spec))
         amounts = ", ".join(f"{name}: {amount:g}" for name, amount in bundle.items())
@@ -78,7 +82,11 @@ class RayProvider(ArrivingProvider):
 
     @classmethod
     def found(cls, spec: TrainingJobSpec) -> dict[str, Any] | None:
-        """Return the cluster that the caller has joined, and the placement group in which it is a task or an actor."""
+        """Return the address of the cluster that the caller has joined, and the placement group that the caller runs
+        in.
+
+        Return None if the caller has not joined a cluster, or has joined it through Ray's client.
+        """
         ray = sys.modules.get("ray")
         if ray is None or not ray.is_initialized() or ray.util.client.ray.is_connected():
             return None
@@ -89,16 +97,18 @@ class RayProvider(ArrivingProvider):
     # --- the program that talks to Ray (:mod:`.driver`) ---
 
     def environment(self) -> Mapping[str, str]:
-        """Return the program's environment, without that of a Ray worker."""
+        """Return this process's environment without the variables of a Ray worker, for the driver program."""
         return {name: value for name, value in os.environ.items() if name not in _OF_A_WORKER}
 
     def connecting(self) -> dict[str, Any]:
-        """Return Ray's own arguments of ``connect``."""
+        """Return those arguments of the request ``connect`` that only Ray's driver program has."""
         cpus = max(os.cpu_count() or 1, int(self.bundle.get("CPU", 0) * len(self.spec.hosts) + 0.999))
         return {"address": self.address, "cpus": cpus}
 
     def connected(self, event: Event) -> None:
-        """Note whether the cluster was started for this job."""
+        """Record whether the cluster was started for this job. Tell the user if the cluster was started for this
+        job.
+        """
         self._local = event["started"]
         if self._local:
             self.job.tell(
@@ -107,7 +117,7 @@ class RayProvider(ArrivingProvider):
             )
 
     def acquiring(self, group: Sequence[ExpectedHost]) -> dict[str, Any]:
-        """Return Ray's own arguments of ``acquire``."""
+        """Return those arguments of the request ``acquire`` that only Ray's driver program has."""
         options = self.options
         strategy = options.strategy or ("PACK" if self._local else STRATEGIES[0])
         return {
@@ -121,7 +131,7 @@ class RayProvider(ArrivingProvider):
         }
 
     async def started(self, host: ExpectedHost) -> str:
-        """Wait for a host's node, then for the start of its agent there."""
+        """Wait until the host's node is known and its agent was started, and return the host's IP address."""
         for other in host.group:
             await host.until(other.event("placed"))
         nodes = [other.place for other in {*host.group, *self.connection.hosts.values()}]
@@ -130,28 +140,34 @@ class RayProvider(ArrivingProvider):
         return str((await host.until(host.event("started")))["ip"])
 
     def told(self, event: Event) -> None:
-        """Take the list of nodes."""
+        """Pass on a new list of the nodes that have resources for a host."""
         if self._nodes is not None:
             self._nodes.told.put_nowait(event["nodes"])
 
     def noticed(self, host: ExpectedHost, seconds: float) -> None:
-        """Tell a host that Ray will take its node."""
+        """Pass on the notice that Ray will take a host's node away after ``seconds`` seconds."""
         if host.remote is not None:
             host.remote.notice(max(0.0, seconds - _MARGIN_S))
 
     def where(self, host: ExpectedHost) -> str:
-        """Return the prefix of a host's failure reason: its node, if known."""
+        """Return the name of a host's node for error messages. Return "" if the node is not known."""
         return f"node {host.place[:12]}" if host.place else ""
 
     def lost(self, host: ExpectedHost, reason: str) -> None:
-        """Take the host's node out of the table until Ray confirms it."""
+        """Remove a lost host's node from the table. The node is added again when the driver reports that the node is
+        alive.
+        """
         if self._nodes is not None:
             self._nodes.told.put_nowait(host.place)
 
     # --- hosts ---
 
     async def acquire(self, name: str) -> Host:
-        """Ask for room; what is asked for at once comes in one placement group, unless the job is elastic."""
+        """Acquire a host.
+
+        Hosts that are requested at the same time share one placement group. In an elastic job, each host has its own
+        placement group.
+        """
         host = ExpectedHost(self, name)
         if self.waits_for_place:
             host.wish = await self._located.wait(name)
@@ -159,18 +175,22 @@ class RayProvider(ArrivingProvider):
         return await self.get(host)
 
     def locate(self, name: str, place: str) -> None:
-        """Say which node is to be a host's."""
+        """Set the node that a host must run on."""
         self._located.locate(name, place)
 
     def membership(self) -> MembershipSource | None:
-        """Return the cluster's table of nodes, as far as an elastic job may have them."""
+        """Return the source that lists the nodes an elastic job may use. Return None if the nodes do not decide the
+        job's hosts.
+        """
         if not self.follows:
             return None
         self._nodes = _NodeTable(self)
         return self._nodes
 
     def following(self) -> dict[str, Any]:
-        """Return the arguments of ``follow``: for how many hosts there is to be room."""
+        """Return the arguments of the request ``follow``: the number of hosts, and the resources to reserve for each
+        host.
+        """
         strategy, options = self.spec.strategy, self.options
         assert isinstance(strategy, Elastic)
         most = strategy.most_hosts(len(self.spec.hosts))
@@ -178,32 +198,34 @@ class RayProvider(ArrivingProvider):
 
     @property
     def follows(self) -> bool:
-        """Whether the cluster's nodes decide which hosts an elastic job has."""
+        """Return whether the job is elastic and the cluster's nodes decide which hosts it has."""
         return self.elastic and self.options.follow_nodes and self.group is None
 
     @property
     def waits_for_place(self) -> bool:
-        """Whether somebody says which node is which host's."""
+        """Return whether a membership source decides which node each host runs on."""
         strategy = self.spec.strategy
         return self.follows or (isinstance(strategy, Elastic) and strategy.discovery is not None)
 
     @property
     def bundle(self) -> dict[str, float]:
-        """What each host gets."""
+        """Return the resources of each host."""
         return self.options.bundle(_processes(self.spec))
 
     @classmethod
     def diagnose(cls) -> list[Finding]:
-        """Say whether there is Ray."""
+        """Return a finding about Ray for ``fleetfit doctor``."""
         return diagnosis.findings()
 
 
 class _NodeTable(Watching):
-    """The nodes on which the hosts of an elastic job are to be, as the driver tells them, by their ids.
+    """A membership source that lists the ids of the nodes for the hosts of an elastic job, as the driver program
+    reports them.
 
     Attributes:
-        told: The lists of nodes that the driver has told, and between them each node that seems to be gone: Ray would
-            say so in a quarter of a minute, and the driver names it again if it is not.
+        told: The queue of the driver's lists of nodes, and of single nodes whose host was lost. A lost host's node is
+            removed at once, because Ray would report its loss only after about 15 s. The driver lists the node again if
+            the node is alive.
     """
 
     decides = True
@@ -215,7 +237,7 @@ class _NodeTable(Watching):
         self.told: asyncio.Queue[list[str] | str] = asyncio.Queue()
 
     async def watch(self, membership: MembershipListener) -> None:
-        """Pass on which nodes there are; where the driver has ended, start another one after a pause."""
+        """Report the nodes. If the driver program has ended, start it again after a pause."""
         news, nodes, pause = News(membership, hopeless_after=0.0), list[str](), _AGAIN_S
         while True:
             connection = self._provider.connection

@@ -1,4 +1,6 @@
-"""What a Ray cluster lacks for hosts that wait, in words. Pure, with the standard library alone, as :mod:`.driver`."""
+"""Describe which resources a Ray cluster lacks for pending hosts. The functions are pure and need only the standard
+library.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-#: Of Ray's ``runtime_env``, what has a Python of its own for its workers.
+#: The keys of Ray's ``runtime_env`` that give workers another Python.
 _OWN_PYTHON = ("conda", "container", "image_uri", "pip", "py_executable", "uv")
 
-#: What each node has free, by its id.
+#: The free resources of each node, by id.
 Free = dict[str, dict[str, float]]
 
 
@@ -22,15 +24,15 @@ def reason(
     free: Free | None,
     available: Mapping[str, float],
 ) -> str:
-    """Say what is lacking.
+    """Return a description of the missing resources.
 
     Args:
-        asked: What was asked for: ``bundle``, ``strategy``, ``labels``, ``apart``, ``group``.
+        asked: The request: ``bundle``, ``strategy``, ``labels``, ``apart``, ``group``.
         count: How many hosts wait.
-        nodes: The nodes that are alive, as ``ray.nodes()`` has them.
+        nodes: The live nodes from ``ray.nodes()``.
         taken: How many nodes the job has.
-        free: What each node has free; None where that is not known.
-        available: What the cluster has free; said where ``free`` is not known.
+        free: The free resources of each node; None if they are not known.
+        available: The free resources of the cluster, which are shown if ``free`` is not known.
     """
     bundle = asked["bundle"]
     shown = _amounts(bundle)
@@ -59,13 +61,15 @@ def reason(
 
 
 def split_python(python: str, runtime_env: Mapping[str, Any]) -> str | None:
-    """Return why Ray cannot start a worker with a runtime environment, if its Python's path is why.
+    """Return why Ray cannot start a worker on a node because of the path of the node's Python. Return None if the path
+    causes no problem.
 
-    Ray puts it into a shell's line as it is. It tries five times, a minute each, and does not say why it gives up.
+    Ray inserts the path into a shell command without quotes. If the command fails, Ray tries five times for a minute
+    each and gives no reason.
 
     Args:
-        python: The interpreter by which Ray was started on the node.
-        runtime_env: As of Ray.
+        python: The path of the Python interpreter with which Ray was started on the node.
+        runtime_env: Ray's ``runtime_env``.
     """
     if shlex.quote(python) == python or any(name in runtime_env for name in _OWN_PYTHON):
         return None
@@ -81,7 +85,7 @@ def _fits(bundle: dict[str, float], there: dict[str, float]) -> bool:
 
 
 def _has_labels(node: dict[str, Any], labels: dict[str, str]) -> bool:
-    """Whether a node has plain labels; of the operators of Ray's selectors nothing is said."""
+    """Return whether a node has the labels that a job requires. Label selectors with operators are ignored."""
     own = node.get("Labels") or {}
     plain = {name: value for name, value in labels.items() if not value.startswith(("!", "in("))}
     return all(own.get(name) == value for name, value in plain.items())
@@ -93,7 +97,9 @@ def _amounts(bundle: Mapping[str, float]) -> str:
 
 
 def line_of(error: BaseException) -> str:
-    """Return an error of Ray's as one line: the last of a traceback, the first of others that says something."""
+    """Convert an error of Ray to one line. The line is the last line of a traceback, or the joined lines of any other
+    text.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__

@@ -1,7 +1,8 @@
-"""AWS as a job's caller and its supervisor reach it: clients, the account, and whose credentials.
+"""Create the AWS clients of a job's caller and supervisor, and find the account, region and credentials.
 
-boto3's own configuration counts: credentials, profiles, ``AWS_ENDPOINT_URL`` and its like. Credentials are never
-written anywhere: a supervisor gets them by its environment, and finds a profile's by itself.
+boto3's own configuration applies: credentials, profiles, ``AWS_ENDPOINT_URL`` and similar variables. Credentials are
+never written to disk. A supervisor gets credentials through its environment. If the credentials belong to a profile,
+the supervisor reads the profile itself.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from estimators.job.errors import ConfigurationError
 _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _CONNECT_TIMEOUT = 10.0
 _READ_TIMEOUT = 30.0
-#: Attempts of one call within botocore, whose waits grow; what follows a job tries again beyond that.
+#: Attempts of one call within botocore, with growing delays. The code that follows a job retries beyond that.
 _ATTEMPTS = 5
 
 REGION_REMEDY = (
@@ -26,15 +27,15 @@ REGION_REMEDY = (
 
 
 class Aws:
-    """The clients of one region; methods may be called by several threads.
+    """The AWS clients of one region. Several threads may call the methods.
 
     Args:
-        region: The region; None: :func:`find_region` finds it.
-        profile: A profile of AWS's configuration files.
-        session: The user's boto3 or SageMaker session, instead of a new one.
+        region: The region. If None, :func:`find_region` finds the region.
+        profile: The name of a profile in AWS's configuration files.
+        session: The user's boto3 or SageMaker session. If None, a new boto3 session is created.
 
     Raises:
-        ConfigurationError: there is no region, or no such profile.
+        ConfigurationError: no region is known, or the profile does not exist.
     """
 
     def __init__(self, *, region: str | None = None, profile: str | None = None, session: Any = None) -> None:
@@ -47,7 +48,7 @@ class Aws:
         self._clients: dict[str, Any] = {}
 
     def client(self, service: str) -> Any:
-        """The client of a service.
+        """Return the client of an AWS service. Each service's client is created only once.
 
         Raises:
             ConfigurationError: AWS's configuration cannot be used.
@@ -66,7 +67,7 @@ class Aws:
                         retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
                         tcp_keepalive=True,
                         user_agent_extra="fleetfit",
-                        request_checksum_calculation="when_required",  # for S3-compatible servers
+                        request_checksum_calculation="when_required",  # some S3-compatible servers refuse checksums
                         response_checksum_validation="when_required",
                     ),
                 )
@@ -76,22 +77,22 @@ class Aws:
 
     @functools.cached_property
     def identity(self) -> Mapping[str, Any]:
-        """STS's GetCallerIdentity: ``Account`` and ``Arn``."""
+        """Return STS's answer to GetCallerIdentity, with ``Account`` and ``Arn``."""
         return dict(self.client("sts").get_caller_identity())
 
     @property
     def account(self) -> str:
-        """The account's number."""
+        """Return the number of the AWS account."""
         return str(self.identity["Account"])
 
     @property
     def domain(self) -> str:
-        """The domain of the region's addresses: ``amazonaws.com``, or China's."""
+        """Return the domain of the region's service addresses: ``amazonaws.com``, or ``amazonaws.com.cn`` in China."""
         return "amazonaws.com.cn" if self.region.startswith("cn-") else "amazonaws.com"
 
 
 def boto_session(session: Any) -> Any:
-    """The boto3 session of what users give as ``sagemaker_session``; None for None."""
+    """Return the boto3 session of a value given as ``sagemaker_session``. Return None if the value is None."""
     return getattr(session, "boto_session", None) or session
 
 
@@ -106,11 +107,12 @@ def _new_session(profile: str | None) -> Any:
 
 
 def find_region(session: Any = None, boto: Any = None) -> str | None:
-    """The region: the session's, then the environment's, then the profile's; None without any.
+    """Return the region that is set in the session, the environment or the profile, in this order. Return None if no
+    region is set.
 
     Args:
         session: The user's boto3 or SageMaker session.
-        boto: A boto3 session that knows the profile.
+        boto: A boto3 session that uses the profile.
     """
     named = getattr(session, "boto_region_name", None) or getattr(session, "region_name", None)
     environment = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
@@ -118,7 +120,9 @@ def find_region(session: Any = None, boto: Any = None) -> str | None:
 
 
 def profile_of(session: Any) -> str | None:
-    """The profile that a session was made with; None where the environment decides."""
+    """Return the profile that a session was created with. Return None if the session has no profile or the profile in
+    ``AWS_PROFILE``.
+    """
     boto = boto_session(session)
     core = getattr(boto, "_session", None)
     profile = getattr(core, "profile", None)
@@ -126,13 +130,17 @@ def profile_of(session: Any) -> str | None:
 
 
 def supervisor_environment(session: Any) -> dict[str, str] | None:
-    """The environment of a supervisor that is to use the user's session; None: this process's will do.
+    """Return the environment variables for a supervisor that has to use the user's session.
 
-    A session with a profile is named by it. One with keys of its own has them passed on; a supervisor cannot renew
-    such keys, and says so when they expire.
+    A session's profile is passed on by name. A session's explicit keys are passed on by value. A supervisor cannot
+    renew explicit keys, and it warns when the keys have expired.
 
     Args:
         session: The user's boto3 or SageMaker session.
+
+    Returns:
+        The complete environment of the supervisor, or None if there is no session. If the result is None, this
+        process's environment is sufficient.
     """
     boto = boto_session(session)
     if boto is None:
@@ -153,7 +161,7 @@ def supervisor_environment(session: Any) -> dict[str, str] | None:
     if credentials.method in ("env", "iam-role", "container-role") or (
         profile is None and credentials.method not in ("explicit", "sts-assume-role", None)
     ):
-        return changed  # the supervisor finds them where this process did
+        return changed  # the supervisor finds the credentials where this process did
     frozen = credentials.get_frozen_credentials()
     for name, value in zip(_KEYS, (frozen.access_key, frozen.secret_key, frozen.token), strict=True):
         if value:

@@ -1,7 +1,7 @@
-"""A job on Amazon SageMaker: created, followed and stopped, from its supervisor.
+"""Create, follow and stop a job on Amazon SageMaker from the job's supervisor.
 
-The job is SageMaker's: it goes on when this process ends, and another supervisor follows it on from where this one was.
-Everything that blocks runs in a thread; one look at SageMaker at a time.
+The job runs on SageMaker and continues if this process ends. Another supervisor then continues to follow the job.
+Blocking calls run in a thread, and at most one poll of SageMaker runs at a time.
 """
 
 from __future__ import annotations
@@ -54,32 +54,32 @@ from estimators.job.errors import FleetfitError
 from estimators.job.request import RunOptions, TrainingJobSpec
 from estimators.records import status as statuses
 
-#: How often creating the job is tried when AWS cannot be reached, beyond botocore's own attempts.
+#: Number of attempts to create the job if AWS cannot be reached, in addition to botocore's own attempts.
 _CREATE_ATTEMPTS = 4
-#: After so long without an answer the user is told, in seconds; following goes on.
+#: Seconds without an answer after which the user is warned; polling goes on.
 _TELL_AFTER_S = 30.0
-#: How often streams of hosts that were started again are looked for, in seconds.
+#: Seconds between two searches for log streams of restarted hosts.
 _DISCOVER_S = 60.0
-#: How long after a job's end its logs are tried to be read, in seconds.
+#: Seconds after a job's end in which reading its logs is retried.
 _LAST_LOGS_S = 120.0
 
 
 class _State(enum.Enum):
-    PREPARING = "preparing"  # nothing has been asked of SageMaker yet
-    CREATING = "creating"  # it may have the job
+    PREPARING = "preparing"  # no request was sent to SageMaker yet
+    CREATING = "creating"  # SageMaker may have the job
     FOLLOWING = "following"
     ENDED = "ended"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Look:
-    """What one look at SageMaker has brought.
+    """The result of one poll of SageMaker and CloudWatch.
 
     Attributes:
-        description: DescribeTrainingJob's answer; None where it was not asked.
-        lines: New lines.
-        more: Whether there are more.
-        logs_error: Why there are no lines.
+        description: DescribeTrainingJob's answer, or None if the answer was not requested.
+        lines: The new log lines.
+        more: Whether more lines can be read without a delay.
+        logs_error: The error that occurred while the logs were read, or None if no error occurred.
     """
 
     description: Mapping[str, Any] | None
@@ -89,7 +89,10 @@ class _Look:
 
 
 class SageMakerBackend(ManagedService):
-    """Runs one job on SageMaker; see :class:`estimators.backends.base.ManagedService`."""
+    """A backend that runs one job on SageMaker.
+
+    See :class:`estimators.backends.base.ManagedService` for the interface.
+    """
 
     name = "ml"
 
@@ -106,8 +109,8 @@ class SageMakerBackend(ManagedService):
         self._stopping: asyncio.Task[None] | None = None
         self._follower: LogFollower | None = None
         self._known: list[mirror.Step] = []  # the steps of the job
-        self._untold: list[mirror.Step] = []  # the last of them, of which the user has not been told
-        self._described: Mapping[str, Any] | None = None  # the last answer
+        self._untold: list[mirror.Step] = []  # the last steps, which were not shown yet
+        self._described: Mapping[str, Any] | None = None  # the last answer of DescribeTrainingJob
         self._described_at = -_DISCOVER_S
         self._discovered_at = -_DISCOVER_S
         self._news_at = time.monotonic()
@@ -115,7 +118,7 @@ class SageMakerBackend(ManagedService):
         self._failing_since = 0.0
         self._told: set[str] = set()
         self._attempt = 0
-        self._over_at: float | None = None  # when SageMaker was first seen to be done
+        self._over_at: float | None = None  # when a poll first showed that the job has ended
 
     def _connect(self) -> Aws:
         given = SageMakerOptions.of(self.options.backend_options)
@@ -123,7 +126,7 @@ class SageMakerBackend(ManagedService):
 
     @classmethod
     def describe(cls, spec: TrainingJobSpec, options: RunOptions, record: Path) -> ClusterPlacement:
-        """Return that hosts would be instances of SageMaker's."""
+        """Return the placement of hosts that are SageMaker instances."""
         command = (*spec.algorithm.entry_point, *spec.algorithm.arguments)
         return ClusterPlacement(
             machine=Machine(
@@ -140,29 +143,29 @@ class SageMakerBackend(ManagedService):
 
     @classmethod
     def check(cls, spec: TrainingJobSpec, options: RunOptions) -> None:
-        """Refuse what SageMaker or the image cannot do."""
+        """Refuse options that SageMaker or the image does not support."""
         SageMakerOptions.of(options.backend_options)
         shipping.check(spec, options)
 
     @classmethod
     def check_tuning(cls, spec: TrainingJobSpec, request: Mapping[str, Any]) -> None:
-        """Refuse what SageMaker's tuning jobs cannot have."""
+        """Refuse options that SageMaker's tuning jobs do not support."""
         SageMakerTuning.check(spec, request)
 
     @classmethod
     def tuning_service(cls, options: RunOptions) -> SageMakerTuning:
-        """SageMaker's tuning jobs."""
+        """Return the client of SageMaker's tuning jobs."""
         return SageMakerTuning(options)
 
     @property
     def running(self) -> bool:
-        """Whether SageMaker has, or may have, the job."""
+        """Return whether SageMaker has the job or may have it. Return False when the job has ended."""
         return self._state in (_State.CREATING, _State.FOLLOWING)
 
     # --- creating ---
 
     def start(self, attempt: int) -> None:
-        """Upload the code and create the job; or go on following it."""
+        """Upload the code and create the job. If the job was created already, continue to follow the job."""
         stored = self.record.stored_status()
         self._attempt = int((stored or {}).get(statuses.OWN, {}).get("attempt") or 0)
         if statuses.lives_elsewhere(stored):
@@ -172,7 +175,7 @@ class SageMakerBackend(ManagedService):
         self._life = self.loop.start(self._live())
 
     async def _live(self) -> None:
-        """Create the job, unless it is there, and follow it to its end."""
+        """Create the job unless it exists, and follow it until it has ended."""
         if self._state is _State.FOLLOWING:
             await self._follow(self._place.restore())
         elif await self._upload() and await self._create_once():
@@ -183,7 +186,7 @@ class SageMakerBackend(ManagedService):
             await self._follow({})
 
     async def _upload(self) -> bool:
-        """Bring the code there; return whether that could be done."""
+        """Upload the code, and return whether that succeeded."""
         wanted = shipping.uploads(self.spec, has_source=self.record.source_dir.is_dir())
 
         def say(text: str) -> None:
@@ -203,9 +206,9 @@ class SageMakerBackend(ManagedService):
             self.events.put_nowait(StatusTold("Starting", text))
 
     async def _create_once(self) -> bool:
-        """Create the job; return whether SageMaker has it."""
+        """Create the job, and return whether SageMaker has accepted it."""
         self._state = _State.CREATING
-        # On record before the request is sent: whatever happens now, the job may be there.
+        # Recorded before the request is sent: from now on the job may exist, whatever happens to this process.
         self.events.put_nowait(ValuesNoted({"elsewhere": True}))
         request = self.spec.to_request()
         try:
@@ -221,7 +224,10 @@ class SageMakerBackend(ManagedService):
         return True
 
     def _create(self, request: dict[str, Any]) -> str:
-        """Create the job, once: a request whose answer was lost is recognised by what it made."""
+        """Create the job once, and return its ARN.
+
+        If an earlier attempt created the job but its answer was lost, return the ARN of that job.
+        """
         client = self._aws.client("sagemaker")
         since = time.time()
         for attempt in range(1, _CREATE_ATTEMPTS + 1):
@@ -252,18 +258,18 @@ class SageMakerBackend(ManagedService):
     # --- following ---
 
     async def _follow(self, place: dict[str, Any]) -> None:
-        """Ask SageMaker and CloudWatch, in a thread, again and again until the job is over there."""
+        """Poll SageMaker and CloudWatch in a thread until the job has ended."""
         streams = place.get("streams")
         self._follower = LogFollower(self._aws.client("logs"), self.spec.name, self.spec.instance_count, streams)
         self._known = [(float(began), str(text)) for began, text in place.get("steps") or ()]
         saved: dict[str, Any] | None = None
         while True:
-            if (here := self._here) != saved:  # what the last look brought has been written by now
+            if (here := self._here) != saved:  # the lines of the last poll have been written by now
                 self._place.save(here)
                 saved = here
             try:
                 look = await self._background.call(self._ask)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the job goes on
+            except Exception as error:  # noqa: BLE001 - whatever the error, the job goes on
                 pause = self._unseen(error)
             else:
                 pause = self._seen(look)
@@ -273,7 +279,7 @@ class SageMakerBackend(ManagedService):
 
     @property
     def _here(self) -> dict[str, Any]:
-        """How far following has come: the lines that were taken, and the steps that were told."""
+        """Return the position up to which the logs were read, and the steps that were already shown."""
         assert self._follower is not None
         told = self._known[: len(self._known) - len(self._untold)]
         return {"streams": self._follower.cursor, "steps": [list(step) for step in told]}
@@ -286,7 +292,7 @@ class SageMakerBackend(ManagedService):
         if not over and now - self._described_at >= self._pace.describe_after(now - self._news_at):
             description = self._aws.client("sagemaker").describe_training_job(TrainingJobName=self.spec.name)
         stepped = description is not None and len(mirror.steps_of(description)) != len(self._known)
-        # After a step, hosts may have been started again.
+        # After a step, hosts may have been restarted.
         discover = over or stepped or not self._follower.complete or now - self._discovered_at >= _DISCOVER_S
         if discover:
             self._discovered_at = now
@@ -294,15 +300,15 @@ class SageMakerBackend(ManagedService):
             return _Look(
                 description=description, lines=self._follower.read(discover=discover), more=self._follower.more
             )
-        except Exception as error:  # noqa: BLE001 - of whatever kind, the status is known all the same
+        except Exception as error:  # noqa: BLE001 - whatever the error, the description is still valid
             return _Look(description=description, lines=[], logs_error=error)
 
     def _seen(self, look: _Look) -> float | None:
-        """Tell what a look has brought; return the seconds until the next one, None after the last."""
+        """Report the result of a poll; return the seconds until the next poll, None after the last."""
         if "unreachable" in self._told:
             self._told.discard("unreachable")
             self._say("SageMaker answers again.")
-        waiting = look.logs_error is not None and passes(look.logs_error)  # for logs that will be there
+        waiting = look.logs_error is not None and passes(look.logs_error)  # the logs may be readable later
         if self._failures:
             self.events.put_nowait(ValuesNoted({"unanswered": 0}))
         self._failures = self._failures + 1 if waiting else 0
@@ -327,7 +333,7 @@ class SageMakerBackend(ManagedService):
         return 0.0 if look.more else self._pace.next_look(0.0, self._failures)
 
     def _take_description(self, answer: Mapping[str, Any]) -> None:
-        """Keep how the job stands, and the steps that are to be told."""
+        """Store the job's description, and queue its new steps for display."""
         before, self._described = self._described, answer
         self._described_at = time.monotonic()
         status = mirror.status_of(answer)
@@ -335,13 +341,15 @@ class SageMakerBackend(ManagedService):
         self._untold += mirror.news(self._known, steps)
         self._known = steps
         if mirror.is_over(answer):
-            self._over_at = time.monotonic()  # it is told when everything that it printed is there
+            self._over_at = time.monotonic()  # the end is reported after all log lines were read
         elif before is None or mirror.status_of(before) != status:
             self._news_at = time.monotonic()
             self.events.put_nowait(ServiceDescribed(status))
 
     def _tell_steps(self, until_ns: float = math.inf) -> None:
-        """Tell the steps up to a time among the lines, where they belong."""
+        """Show the steps that began at or before ``until_ns``. The steps and the log lines thus appear in the order of
+        their times.
+        """
         while self._untold and self._untold[0][0] * 1e9 <= until_ns:
             began, text = self._untold.pop(0)
             self._say(f"SageMaker: {text}", int(began * 1e9))
@@ -353,10 +361,10 @@ class SageMakerBackend(ManagedService):
         self.events.put_nowait(OutputRead(line.host, line.data, line.time_ns))
 
     def _unseen(self, error: Exception) -> float | None:
-        """Take that SageMaker could not be asked. The job goes on there: so does following it, ever more seldom.
+        """Handle a failed poll: the job goes on at SageMaker, so poll again after a growing delay.
 
         Returns:
-            The seconds until it is asked again; None where the job is not followed any more.
+            The seconds until the next poll; None if the job is not followed any more.
         """
         if is_missing(error) and not isinstance(error, OSError):
             self._gone(error)
@@ -367,7 +375,7 @@ class SageMakerBackend(ManagedService):
         if self._failures == 0:
             self._failing_since = now
         self._failures += 1
-        # This also notices that the record has been removed.
+        # This also detects that the record was removed.
         self.events.put_nowait(ValuesNoted({"unanswered": self._failures}))
         if not self.running:
             return None
@@ -381,7 +389,7 @@ class SageMakerBackend(ManagedService):
         return self._pace.next_look(0.0, self._failures)
 
     def _reconnect(self) -> None:
-        """Read the credentials again: somebody may have logged in meanwhile."""
+        """Read the credentials again, because the user may have logged in since the last request."""
         assert self._follower is not None
         try:
             self._aws = self._connect()
@@ -390,7 +398,7 @@ class SageMakerBackend(ManagedService):
             self._warn_once("configuration", str(error))
 
     def _gone(self, error: Exception) -> None:
-        """SageMaker has no such job: it never got there, or it was deleted."""
+        """Handle the answer that SageMaker has no such job. Either the job was never created, or it was deleted."""
         stored = self.record.stored_status() or {}
         if not stored.get(statuses.OWN, {}).get("taken"):
             text = "the job was not created: its supervisor ended before SageMaker had accepted it."
@@ -412,7 +420,7 @@ class SageMakerBackend(ManagedService):
         self.events.put_nowait(ServiceEnded(mirror.status_of(self._described), mirror.failure_of(self._described)))
 
     def _say(self, text: str, time_ns: int | None = None) -> None:
-        """A line of ours among the logs."""
+        """Write a message of fleetfit into the log."""
         host = self.spec.hosts[0]
         tag = wire.prefix(host, None).encode()
         self.events.put_nowait(OutputRead(host, wire.encode_piece(tag, f"{text}\n".encode()), time_ns))
@@ -425,7 +433,7 @@ class SageMakerBackend(ManagedService):
     # --- ending ---
 
     def stop(self) -> None:
-        """Ask SageMaker to stop the job; it gives the scripts two minutes."""
+        """Request that SageMaker stop the job. SageMaker gives the scripts two minutes to exit."""
         if self._state is _State.FOLLOWING:
             self._stopping = self.loop.start(self._send_stop())
         self._stop_asked = True
@@ -434,16 +442,16 @@ class SageMakerBackend(ManagedService):
         self._aws.client("sagemaker").stop_training_job(TrainingJobName=self.spec.name)
 
     async def _send_stop(self) -> None:
-        """Ask until it is answered or the job is over: somebody counts on it."""
+        """Send the stop request, and retry until SageMaker has answered or the job has ended."""
         for attempt in itertools.count(1):
-            self._described_at = -_DISCOVER_S  # what it does now is news
+            self._described_at = -_DISCOVER_S  # poll the description at once
             try:
                 await self._background.call(self._ask_to_stop)
                 return
             except Exception as error:  # noqa: BLE001 - whatever it is
                 login = needs_login(error)
                 if self._state is not _State.FOLLOWING or not (passes(error) or login or is_denied(error)):
-                    return  # it is ending already; its status tells
+                    return  # the job is ending already; its status will show that
                 if not passes(error):
                     self._warn_once("stop", f"the job could not be stopped yet: {explain(error)}")
                 if login:
@@ -451,15 +459,21 @@ class SageMakerBackend(ManagedService):
             await asyncio.sleep(self._pace.next_look(0.0, attempt))
 
     def kill_host(self, host: str) -> None:
-        """Only SageMaker ends its hosts; what would order it here is refused by :meth:`check`."""
+        """Do nothing, because SageMaker cannot kill single hosts. :meth:`check` refuses options that need this
+        method.
+        """
 
     def end_now(self) -> None:
-        """End what was not asked for yet: afterwards nothing of the job ends with us."""
+        """Cancel the start if no request was sent to SageMaker yet. Otherwise the job may exist at SageMaker, and it
+        continues to run.
+        """
         if self._state is _State.PREPARING:
             self.cleanup()
 
     def cleanup(self) -> None:
-        """Stop asking. What was read and not written yet is read again by the next supervisor."""
+        """Stop polling. Log lines that were read but not written to the record yet are read again by the next
+        supervisor.
+        """
         for task in (self._life, self._stopping):
             if task is not None:
                 task.cancel()

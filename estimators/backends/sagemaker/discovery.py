@@ -1,7 +1,7 @@
-"""Role, bucket and image of a job on SageMaker where the estimator was not told them.
+"""Find the role, bucket and image of a job on SageMaker if the estimator does not set them.
 
-The places and their order are those of the SageMaker SDK 2.x (``session.py``: ``default_bucket``,
-``get_caller_identity_arn``, ``expand_role``). Only what is missing is asked for; nothing is made here.
+The sources and their order are those of the SageMaker SDK 2.x (``session.py``: ``default_bucket``,
+``get_caller_identity_arn``, ``expand_role``). Only missing settings are looked up. The search creates no resources.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from estimators.backends.sagemaker.options import SageMakerOptions
 from estimators.job.errors import ConfigurationError
 from estimators.job.settings import Settings
 
-#: On SageMaker's notebook instances and in Studio.
+#: This file exists on SageMaker's notebook instances and in Studio.
 METADATA_FILE = Path("/opt/ml/metadata/resource-metadata.json")
 
 _ASSUMED = re.compile(r"^(.+)sts::(\d+):assumed-role/(.+?)/.*$")
@@ -29,12 +29,12 @@ _ROLE_REMEDY = "give role='arn:aws:iam::123456789012:role/name', a role that tru
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Discovery:
-    """An estimator's settings with what was found.
+    """An estimator's settings, completed with the settings that were found.
 
     Attributes:
-        settings: The settings, complete but for the problems.
-        problems: What is missing, and what to set.
-        warnings: What the user should know.
+        settings: The settings, which are complete except for the settings named in ``problems``.
+        problems: A message for each missing setting, with the remedy.
+        warnings: Warnings for the user.
     """
 
     settings: Settings
@@ -43,11 +43,11 @@ class Discovery:
 
 
 def discover(settings: Settings, framework: str = "tensorflow") -> Discovery:
-    """Find what an estimator for ``ml.*`` was not told.
+    """Find the settings that are missing in an estimator for ``instance_type="ml.…"``.
 
     Args:
-        settings: What it was told.
-        framework: The framework that the script is for.
+        settings: The estimator's settings.
+        framework: The framework that the script uses, such as ``tensorflow``.
 
     Raises:
         ConfigurationError: a configuration file cannot be read.
@@ -79,7 +79,7 @@ def discover(settings: Settings, framework: str = "tensorflow") -> Discovery:
 
 
 class _Search:
-    """One search; what cannot be found becomes a problem, not an exception."""
+    """A search for the missing settings of an estimator. Errors are collected as problems and not raised."""
 
     def __init__(self, settings: Settings, aws: Aws, config: sdk_config.SdkConfig, framework: str) -> None:
         self._settings = settings
@@ -138,7 +138,11 @@ class _Search:
 
 
 def default_bucket(aws: Aws, config: sdk_config.SdkConfig) -> str:
-    """The name of the SDK's default bucket: the session's, the configuration's, or ``sagemaker-<region>-<account>``."""
+    """Return the name of the SageMaker SDK's default bucket.
+
+    The name comes from the user's session or else from the SDK's configuration files. Without both, the name is
+    ``sagemaker-<region>-<account>``.
+    """
     session = aws.sdk_session
     for attribute in ("_default_bucket", "_default_bucket_name_override"):
         if name := getattr(session, attribute, None):
@@ -147,15 +151,21 @@ def default_bucket(aws: Aws, config: sdk_config.SdkConfig) -> str:
 
 
 def own_bucket(aws: Aws) -> str:
-    """``sagemaker-<region>-<account>``, which is made where it is absent."""
+    """Return ``sagemaker-<region>-<account>``, the name of the account's default bucket.
+
+    A bucket that does not exist is created only if it has this name.
+    """
     return f"sagemaker-{aws.region}-{aws.account}"
 
 
 def execution_role(aws: Aws, metadata: Path = METADATA_FILE) -> str:
-    """The role that runs this: of a notebook instance, of Studio's user, or the one that the caller assumed.
+    """Return the ARN of the current role.
+
+    On a notebook instance or in Studio, this is the role of the instance or of the Studio user. On other machines, this
+    is the role that the caller has assumed.
 
     Raises:
-        ConfigurationError: the caller is no role.
+        ConfigurationError: the caller has not assumed a role.
     """
     arn = _role_of_notebook(aws, metadata)
     if arn is None:
@@ -174,7 +184,7 @@ def _role_of_notebook(aws: Aws, metadata: Path) -> str | None:
         return str(facts["ExecutionRoleArn"])
     client = aws.client("sagemaker")
     domain, user = facts.get("DomainId"), facts.get("UserProfileName")
-    with contextlib.suppress(Exception):  # without the permission to ask, the caller's own role is the answer
+    with contextlib.suppress(Exception):  # without permission for these requests, the caller's own role is used
         if domain is None:
             return str(client.describe_notebook_instance(NotebookInstanceName=facts["ResourceName"])["RoleArn"])
         if user is not None:
@@ -192,7 +202,7 @@ def _role_of_caller(aws: Aws) -> str:
         return caller
     start, account, name = assumed.groups()
     try:
-        return str(aws.client("iam").get_role(RoleName=name)["Role"]["Arn"])  # which knows the role's path
+        return str(aws.client("iam").get_role(RoleName=name)["Role"]["Arn"])  # IAM's answer includes the role's path
     except Exception as error:
         if not code_of(error):
             raise

@@ -1,4 +1,4 @@
-"""Bringing an image of this machine into the user's registry on AWS (ECR), for jobs on SageMaker."""
+"""Push an image from this machine to the user's container registry on AWS (ECR), for jobs on SageMaker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from estimators.provision.progress import SILENT, Progress
 if TYPE_CHECKING:
     from estimators.backends.images.engine import ImageEngine
 
-#: The image's label that says what it was built for.
+#: The label with the device (CPU or GPU) that an image was built for.
 _DEVICE_LABEL = "fleetfit.device"
 
 
@@ -28,24 +28,24 @@ def push(
     tag: str | None = None,
     progress: Progress = SILENT,
 ) -> str:
-    """Push an image, making the repository if it is absent.
+    """Push an image to ECR. Create the repository if it does not exist.
 
     Args:
-        engine: The engine that has the image.
-        aws: AWS.
-        image: The image.
-        repository: The repository's name.
-        tag: The image's tag there; default: ``latest``, or ``gpu`` for an image that was built for GPUs. Our own image
-            also gets a tag that says which toolkit it holds.
-        progress: Told what is being done.
+        engine: The container engine that has the image.
+        aws: The AWS clients of the registry's region.
+        image: The image's name in the container engine.
+        repository: The name of the repository in ECR.
+        tag: The image's tag in ECR. The default is ``gpu`` for an image that was built for GPUs, and ``latest`` for
+            other images. Our own image also gets a tag with the digest of its toolkit.
+        progress: The receiver of progress messages.
 
     Returns:
-        The image's address, for ``image_uri``.
+        The image's URI in ECR, for ``image_uri``.
 
     Raises:
-        EngineError: the engine does not have the image, or could not push it.
-        ConfigurationError: the repository's name is not one, or credentials are missing.
-        BackendError: ECR refuses.
+        EngineError: the container engine does not have the image, or could not push it.
+        ConfigurationError: the repository's name is not valid, or credentials are missing.
+        BackendError: ECR refuses a request.
     """
     labels = engine.image(image).labels
     chosen = tag or images.TAGS[labels.get(_DEVICE_LABEL) == "gpu"]
@@ -69,7 +69,7 @@ def push(
 
 
 def ensure_repository(ecr: Any, name: str) -> str:
-    """The address of a repository, which is made if it is absent."""
+    """Return the URI of a repository. Create the repository if it does not exist."""
     try:
         return str(ecr.describe_repositories(repositoryNames=[name])["repositories"][0]["repositoryUri"])
     except Exception as error:
@@ -80,13 +80,13 @@ def ensure_repository(ecr: Any, name: str) -> str:
     try:
         return str(ecr.create_repository(repositoryName=name)["repository"]["repositoryUri"])
     except Exception as error:
-        if code_of(error) == "RepositoryAlreadyExistsException":  # somebody else has just made it
+        if code_of(error) == "RepositoryAlreadyExistsException":  # it was created meanwhile
             return str(ecr.describe_repositories(repositoryNames=[name])["repositories"][0]["repositoryUri"])
         raise
 
 
 def _login(ecr: Any) -> tuple[str, str, str]:
-    """User, password and address of the registry; the password lives for twelve hours."""
+    """Return the user, the password and the address of the registry. The password is valid for twelve hours."""
     data = ecr.get_authorization_token()["authorizationData"][0]
     user, _, password = base64.b64decode(data["authorizationToken"]).decode().partition(":")
     return user, password, str(data["proxyEndpoint"])

@@ -1,10 +1,10 @@
-"""What AWS's errors mean: whether they pass, and what a user may do about those that do not."""
+"""Explain AWS's errors. Determine whether an error is temporary, and what the user can do about a permanent error."""
 
 from __future__ import annotations
 
 from typing import Any
 
-#: Error codes that pass by themselves. Source: botocore's ``retries/standard.py`` and the services' API references.
+#: Error codes of temporary errors. Source: botocore's ``retries/standard.py`` and the services' API references.
 _PASSING = frozenset(
     {
         "Throttling", "ThrottlingException", "ThrottledException", "RequestThrottledException",
@@ -17,7 +17,7 @@ _PASSING = frozenset(
     }
 )  # fmt: skip
 
-#: Those that a new login cures: a job that is followed waits for it.
+#: Error codes that a new login resolves; the supervisor of a running job waits for one.
 _CREDENTIALS = frozenset(
     {
         "ExpiredToken", "ExpiredTokenException", "RequestExpired", "InvalidClientTokenId",
@@ -41,7 +41,7 @@ _NO_CREDENTIALS = (
 
 
 def needs_login(error: BaseException) -> bool:
-    """Whether it is the credentials that are missing, expired or wrong."""
+    """Return whether the credentials are missing, expired or wrong."""
     from botocore import exceptions
 
     return code_of(error) in _CREDENTIALS or isinstance(
@@ -55,7 +55,7 @@ def needs_login(error: BaseException) -> bool:
 
 
 def code_of(error: BaseException) -> str:
-    """The error code of an answer; empty for what is none."""
+    """Return the error code in an AWS service's answer. Return "" if the error is not an answer of a service."""
     response: Any = getattr(error, "response", None)
     if not isinstance(response, dict):
         return ""
@@ -63,14 +63,16 @@ def code_of(error: BaseException) -> str:
 
 
 def said_by(error: BaseException) -> str:
-    """What the service said, or the library."""
+    """Return the message of the AWS service. If the error is not a service's answer, return the error's own message."""
     response: Any = getattr(error, "response", None)
     said = (response.get("Error") or {}).get("Message") if isinstance(response, dict) else None
     return str(said or error or type(error).__name__).strip()
 
 
 def passes(error: BaseException) -> bool:
-    """Whether it may pass when it is tried again: throttling, faults of the service, lost connections."""
+    """Return whether the same request may succeed later: after throttling, a fault of the AWS service or a lost
+    connection.
+    """
     from botocore import exceptions, parsers
     from urllib3.exceptions import ProtocolError
     from urllib3.exceptions import TimeoutError as LateError
@@ -80,14 +82,14 @@ def passes(error: BaseException) -> bool:
         return code_of(error) in _PASSING or status >= 500 or status == 429
     if isinstance(error, exceptions.SSLError | exceptions.ProxyConnectionError | exceptions.NoCredentialsError):
         return False
-    # The last two are what comes of a body that is cut or late: botocore does not wrap it.
+    # botocore does not wrap the last two, which are raised if an answer's body is cut off or late.
     return isinstance(
         error, exceptions.HTTPClientError | parsers.ResponseParserError | OSError | ProtocolError | LateError
     )
 
 
 def is_missing(error: BaseException) -> bool:
-    """Whether the service says that there is no such job, log group, repository …"""
+    """Return whether the AWS service reports that the job, log group, repository or image does not exist."""
     code, text = code_of(error), said_by(error)
     if code in _MISSING:
         return True
@@ -95,17 +97,17 @@ def is_missing(error: BaseException) -> bool:
 
 
 def is_taken(error: BaseException) -> bool:
-    """Whether the service says that there is a job of that name already."""
+    """Return whether SageMaker reports that the job's name is in use."""
     return code_of(error) in ("ResourceInUse", "ResourceInUseException")
 
 
 def is_denied(error: BaseException) -> bool:
-    """Whether the credentials are good, and not for this."""
+    """Return whether the credentials are valid but lack a permission."""
     return code_of(error) in _DENIED
 
 
 def meaning(error: BaseException) -> str:
-    """One sentence, or a few: what happened."""
+    """Return a description of the error in one or more sentences."""
     from botocore import exceptions
 
     text = said_by(error).rstrip(".")
@@ -123,7 +125,7 @@ def meaning(error: BaseException) -> str:
 
 
 def remedy(error: BaseException) -> str:
-    """What the user may do; empty where nothing is known."""
+    """Return what the user can do about an error. Return "" if no remedy is known."""
     from botocore import exceptions
 
     code, text = code_of(error), said_by(error)
@@ -150,5 +152,5 @@ def remedy(error: BaseException) -> str:
 
 
 def explain(error: BaseException) -> str:
-    """The meaning with the remedy."""
+    """Return the description of an error, followed by its remedy."""
     return " ".join(part for part in (meaning(error), remedy(error)) if part)

@@ -1,4 +1,8 @@
-"""Which image a job on SageMaker runs: a named one, AWS's by the framework's version, or ours from the user's ECR."""
+"""Choose the image of a SageMaker job.
+
+The candidates are the image that the user gave, AWS's image for a framework version, and fleetfit's image in the user's
+ECR.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from estimators.job.settings import Settings
 REPOSITORY = "fleetfit-training"
 TAGS = {False: "latest", True: "gpu"}
 
-#: A tag of every image that was pushed: which toolkit is in it.
+#: Prefix of the tag with the toolkit's digest, which every pushed image has.
 TOOLKIT_TAG = "toolkit-"
 
 _AWS_TENSORFLOW = re.compile(r"\.amazonaws\.com(\.cn)?/(tensorflow-training|sagemaker-tensorflow(-scriptmode)?):")
@@ -25,28 +29,28 @@ _AWS_TENSORFLOW = re.compile(r"\.amazonaws\.com(\.cn)?/(tensorflow-training|sage
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """An image, and what to say about it."""
+    """An image with warnings about it."""
 
     uri: str
     warnings: tuple[str, ...] = ()
 
 
-#: Our own image has TensorFlow only.
+#: The only framework in our own image.
 _OWN_FRAMEWORK = "tensorflow"
-#: Framework -> what the SDK calls it.
+#: Framework -> its name in the SDK.
 _AWS_NAMES = {"tensorflow": "tensorflow", "torch": "pytorch"}
 
 
 def choose(settings: Settings, aws: Aws, framework: str = _OWN_FRAMEWORK) -> Choice:
-    """The image of a job.
+    """Return the image of a job, with warnings about it.
 
     Args:
-        settings: What the estimator was told.
-        aws: Where the job runs.
-        framework: The framework that the script is for.
+        settings: The estimator's settings.
+        aws: The AWS clients of the job's region.
+        framework: The framework that the script uses, such as ``tensorflow``.
 
     Raises:
-        ConfigurationError: there is none; the message says how to get one.
+        ConfigurationError: there is no image. The message says how to get an image.
     """
     if settings.image_uri is not None:
         return Choice(settings.image_uri)
@@ -65,7 +69,7 @@ def _none_of_ours(framework: str) -> str:
 
 
 def unknown(settings: Settings, framework: str = _OWN_FRAMEWORK) -> str:
-    """What to say of a job without ``image_uri`` when AWS cannot be asked which images there are."""
+    """Return the error message for a job without ``image_uri`` if AWS does not answer which images exist."""
     if framework != _OWN_FRAMEWORK and settings.framework_version is None:
         return _none_of_ours(framework)
     if settings.framework_version is not None and not _has_sdk():
@@ -92,24 +96,28 @@ def _needs_sdk(settings: Settings) -> str:
 
 
 def is_ours(uri: str) -> bool:
-    """Whether an image is fleetfit's own, by the name of its repository."""
+    """Return whether the name of an image's repository shows that the image is fleetfit's own."""
     return repository_of(uri).rpartition("/")[2].startswith(REPOSITORY)
 
 
 def is_aws_tensorflow(uri: str) -> bool:
-    """Whether an image is one of AWS's for TensorFlow."""
+    """Return whether an image is one of AWS's images for TensorFlow."""
     return _AWS_TENSORFLOW.search(uri) is not None
 
 
 def repository_of(uri: str) -> str:
-    """The image's name without its tag or digest."""
+    """Return an image's name without its tag or digest."""
     name = uri.partition("@")[0]
     head, colon, tag = name.rpartition(":")
     return head if colon and "/" not in tag else name
 
 
 def aws_image(settings: Settings, aws: Aws, framework: str = _OWN_FRAMEWORK) -> str:
-    """AWS's image of a framework's version, as the SageMaker SDK knows it."""
+    """Return the URI of AWS's image for a framework version. The SageMaker SDK provides the URI.
+
+    Raises:
+        ConfigurationError: the SageMaker SDK or ``py_version`` is missing, or AWS has no such image.
+    """
     version = str(settings.framework_version)
     try:
         from sagemaker import image_uris
@@ -135,7 +143,11 @@ def aws_image(settings: Settings, aws: Aws, framework: str = _OWN_FRAMEWORK) -> 
 
 
 def own_image(settings: Settings, aws: Aws) -> Choice:
-    """Our image in the user's own registry."""
+    """Return fleetfit's image in the user's ECR.
+
+    Raises:
+        ConfigurationError: the image is not in the user's ECR.
+    """
     tag = TAGS[instances.gpus(settings.instance_type) > 0]
     uri = f"{registry(aws.account, aws)}/{REPOSITORY}:{tag}"
     push = "`fleetfit image push`" if tag != "gpu" else "`fleetfit image build --gpu` followed by `fleetfit image push`"
@@ -152,7 +164,7 @@ def own_image(settings: Settings, aws: Aws) -> Choice:
 
 
 def registry(account: str, aws: Aws) -> str:
-    """The address of an account's registry."""
+    """Return the address of an account's registry in ECR."""
     return f"{account}.dkr.ecr.{aws.region}.{aws.domain}"
 
 

@@ -1,8 +1,9 @@
-"""A job's logs from CloudWatch: every line once, in order, also after a pause of any length.
+"""Read a job's logs from CloudWatch. Every line is read exactly once and in order, also after a pause of any length.
 
-Streams are ``<job>/algo-N-<start>`` in ``/aws/sagemaker/TrainingJobs``; a host that was started again has another one.
-While it goes on, a stream is read by CloudWatch's own token; after a pause (tokens live for a day) by the time of the
-last line, which is inclusive, and the number of lines of that very millisecond that were taken already.
+The name of a stream in the log group ``/aws/sagemaker/TrainingJobs`` is ``<job>/algo-N-<start>``. A restarted host has
+a new stream. While polls continue, a stream is read on from CloudWatch's token. CloudWatch's tokens expire after a day.
+After a pause, a stream is therefore read on from the time of the last line. CloudWatch then returns all lines with that
+time again. The number of lines with that time that were already read is stored, and this number of lines is skipped.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from estimators.backends.sagemaker.explaining import code_of, is_missing
 
 GROUP = "/aws/sagemaker/TrainingJobs"
 
-#: Pages that are taken of a stream at a time; the rest comes with the next look. A page has up to 10,000 lines.
+#: Maximum number of pages that one poll reads from a stream. A page has up to 10,000 lines.
 _PAGES = 10
 _BAD_TOKEN = ("InvalidParameterException", "InvalidNextToken")
 
@@ -27,9 +28,9 @@ class ServiceLine:
 
     Attributes:
         host: The host.
-        attempt: How often the host had been started before.
-        time_ns: When, in nanoseconds since the epoch.
-        data: The line with its newline.
+        attempt: The number of earlier starts of the host.
+        time_ns: The time that CloudWatch gives for the line, in nanoseconds since the epoch.
+        data: The line, including its newline.
     """
 
     host: str
@@ -40,14 +41,14 @@ class ServiceLine:
 
 @dataclasses.dataclass
 class _LogStream:
-    """How far one stream has been read.
+    """The position up to which one log stream was read.
 
     Attributes:
-        host: Whose it is.
-        started: The number at its name's end, by which a host's streams are ordered.
-        last_ms: Time of the last line that was taken, in milliseconds since the epoch.
-        at_last: How many lines of that time were taken.
-        token: CloudWatch's token for what follows.
+        host: The host that writes the stream.
+        started: The number at the end of the stream's name, which orders the streams of one host.
+        last_ms: The time of the last line that was read, in milliseconds since the epoch.
+        at_last: The number of lines with the time ``last_ms`` that were read.
+        token: CloudWatch's token for the next page.
     """
 
     name: str
@@ -59,13 +60,13 @@ class _LogStream:
 
 
 class LogFollower:
-    """Reads the logs of one job, in one thread at a time.
+    """A reader of the logs of one job. Only one thread at a time may use a reader.
 
     Args:
         client: The client of CloudWatch Logs.
         job: The job's name.
-        hosts: How many hosts it has.
-        cursor: What :attr:`cursor` was, to go on from there.
+        hosts: The job's number of hosts.
+        cursor: An earlier value of :attr:`cursor`, from which reading continues.
     """
 
     def __init__(self, client: Any, job: str, hosts: int, cursor: Mapping[str, Any] | None = None) -> None:
@@ -79,27 +80,33 @@ class LogFollower:
             stream = self._add(name)
             if stream is not None:
                 stream.last_ms, stream.at_last = int(last_ms), int(at_last)
-        #: Whether there was more than a look takes.
+        #: Whether the last :meth:`read` left lines unread.
         self.more = False
 
     @property
     def cursor(self) -> dict[str, list[int]]:
-        """Stream -> time of the last line taken, and how many of that time; JSON-serialisable."""
+        """Return the position up to which the logs were read, in a form that can be stored as JSON.
+
+        The result maps the name of each stream to two numbers. The first is the time of the last line that was read, in
+        milliseconds since the epoch. The second is the number of lines with that time that were read.
+        """
         return {name: [stream.last_ms, stream.at_last] for name, stream in self._streams.items()}
 
     @property
     def complete(self) -> bool:
-        """Whether every host has a stream."""
+        """Return whether every host has a log stream."""
         return len({stream.host for stream in self._streams.values()}) >= self._hosts
 
     def read(self, *, discover: bool = True) -> list[ServiceLine]:
-        """What is new, by time; within a host in its order.
+        """Return the new lines of all streams.
+
+        The lines are ordered by attempt, then by time. The lines of one stream keep their order.
 
         Args:
-            discover: Whether to look for new streams too.
+            discover: Whether to search for new streams, too.
 
         Raises:
-            Exception: botocore's. Nothing is lost by it: what was not returned comes with a later call.
+            Exception: an error of botocore. No lines are lost, because a later call returns them.
         """
         if discover:
             self._discover()
@@ -124,7 +131,7 @@ class LogFollower:
                 )
             except Exception as error:
                 if is_missing(error):
-                    return  # the group comes with an account's first job
+                    return  # the log group is created with an account's first job
                 raise
             for found in answer.get("logStreams") or ():
                 self._add(str(found["logStreamName"]))
@@ -168,7 +175,7 @@ class LogFollower:
         return lines
 
     def _page(self, stream: _LogStream) -> tuple[Mapping[str, Any], int]:
-        """A page, and how many of its first lines were taken already."""
+        """Return the next page of a stream, and how many lines at its beginning were already read."""
         named = {"logGroupName": GROUP, "logStreamName": stream.name, "startFromHead": True}
         if stream.token is not None:
             try:

@@ -1,4 +1,4 @@
-"""DescribeTrainingJob's answer as a job's record has it. Pure."""
+"""Convert DescribeTrainingJob's answers to the form of a job's record, with pure functions."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from container.contract.failures import Cause, Failure
 from estimators.job import service_model
 
-#: Members of the answer that are not the job's.
+#: Members of the answer that do not describe the job.
 _NOT_THE_JOBS = ("ResponseMetadata",)
 
 OVER = ("Completed", "Failed", "Stopped")
 
 _EXIT_CODE = re.compile(r"exit code: (\d+)\s*$")
 
-#: How SageMaker's reasons begin -> the cause, and what to do.
+#: Beginning of SageMaker's failure reason -> the cause, and the remedy.
 _CAUSES: tuple[tuple[str, Cause, str], ...] = (
     ("AlgorithmError", Cause.PROCESS, ""),
     ("ClientError", Cause.CONFIGURATION, ""),
@@ -29,36 +29,40 @@ _CAUSES: tuple[tuple[str, Cause, str], ...] = (
 
 
 def is_over(answer: Mapping[str, Any]) -> bool:
-    """Whether the job is over."""
+    """Return whether DescribeTrainingJob's answer says that the job has ended."""
     return answer.get("TrainingJobStatus") in OVER
 
 
 def status_of(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer as a status: times as seconds since the epoch, without what repeats the request.
+    """Convert an answer of DescribeTrainingJob to a job's status.
+
+    Times become seconds since the epoch. Members that only repeat the CreateTrainingJob request are removed.
 
     Args:
-        answer: DescribeTrainingJob's, as boto3 gives it.
+        answer: DescribeTrainingJob's answer from boto3.
     """
     request = set(service_model.load_shapes()[service_model.ROOT_SHAPE]["members"]) - {"TrainingJobName"}
     return {name: plain(value) for name, value in answer.items() if name not in request and name not in _NOT_THE_JOBS}
 
 
 def request_of(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """The CreateTrainingJob request that an answer describes."""
+    """Return the CreateTrainingJob request that DescribeTrainingJob's answer describes."""
     members = service_model.load_shapes()[service_model.ROOT_SHAPE]["members"]
     request = {name: given(name, plain(value)) for name, value in answer.items() if name in members}
     return {name: value for name, value in request.items() if value not in (None, [], {})}
 
 
 def given(name: str, value: Any) -> Any:
-    """A member without what was not given: answers have an empty key where there is none."""
+    """Return a member of an answer without its empty values, because answers contain empty values that the request did
+    not set.
+    """
     if not isinstance(value, Mapping) or name in ("HyperParameters", "StaticHyperParameters", "Environment"):
         return value
     return {key: item for key, item in value.items() if item not in (None, "", [], {})}
 
 
 def plain(value: Any) -> Any:
-    """A value of boto3's as JSON has it: times become seconds since the epoch."""
+    """Convert a value of boto3 to the types of JSON. Times become seconds since the epoch."""
     if isinstance(value, datetime.datetime):
         return value.timestamp()
     if isinstance(value, Mapping):
@@ -69,7 +73,7 @@ def plain(value: Any) -> Any:
 
 
 def failure_of(answer: Mapping[str, Any]) -> Failure | None:
-    """What SageMaker says of a job's failure; None where it did not fail."""
+    """Return SageMaker's reason for a job's failure. Return None if the job did not fail."""
     if answer.get("TrainingJobStatus") != "Failed":
         return None
     reason = str(answer.get("FailureReason") or "SageMaker gives no reason.").strip()
@@ -87,17 +91,22 @@ def failure_of(answer: Mapping[str, Any]) -> Failure | None:
     )
 
 
-#: A step of a job: when it began, in seconds since the epoch, and ``Starting: Preparing the instances``.
+#: A step of a job: its start in seconds since the epoch, and its text (``Starting: Preparing the instances``).
 Step = tuple[float, str]
 
 
 def news(known: Sequence[Step], steps: Sequence[Step]) -> list[Step]:
-    """The steps that were not known, or have another message now."""
+    """Return the steps that are new or whose message has changed.
+
+    Args:
+        known: The steps of the last answer.
+        steps: The steps of the current answer.
+    """
     return [step for index, step in enumerate(steps) if index >= len(known) or known[index] != step]
 
 
 def steps_of(answer: Mapping[str, Any]) -> list[Step]:
-    """The steps that a job has taken so far."""
+    """Return the job's steps up to now, from DescribeTrainingJob's answer."""
     steps: list[Step] = []
     for item in answer.get("SecondaryStatusTransitions") or ():
         message = str(item.get("StatusMessage") or "").strip()
@@ -107,12 +116,12 @@ def steps_of(answer: Mapping[str, Any]) -> list[Step]:
 
 
 def same_job(answer: Mapping[str, Any], request: Mapping[str, Any], since: float) -> bool:
-    """Whether a job that is there is the one that a request, whose answer was lost, has made.
+    """Return whether an existing job was created by our request, whose answer was lost.
 
     Args:
-        answer: DescribeTrainingJob's.
+        answer: DescribeTrainingJob's answer about the existing job.
         request: The request.
-        since: When it was sent for the first time, in seconds since the epoch.
+        since: The time when the request was first sent, in seconds since the epoch.
     """
     created = plain(answer.get("CreationTime"))
     told = request_of(answer)
@@ -124,5 +133,5 @@ def same_job(answer: Mapping[str, Any], request: Mapping[str, Any], since: float
     )
 
 
-#: How far AWS's clock and this machine's may be apart, in seconds: signed requests allow five minutes.
+#: Maximum difference of AWS's clock and this machine's, in seconds: signed requests allow five minutes.
 _CLOCKS = 300.0

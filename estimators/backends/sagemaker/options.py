@@ -1,4 +1,4 @@
-"""What only this backend understands of a job's options."""
+"""Define the backend options of jobs on SageMaker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from container.contract.rules import one_of, option, read, refuse, text
 
-#: Who starts the processes: the image itself, or our toolkit, which is sent along. ``auto`` decides by the image.
+#: Which program starts the processes: the image's, or our toolkit, which is uploaded. ``auto`` decides by the image.
 TOOLKITS = ("auto", "image", "shipped")
 
 
@@ -24,11 +24,14 @@ class SageMakerOptions:
     """``RunOptions(backend_options={…})`` of jobs on SageMaker.
 
     Attributes:
-        region: AWS's region; default: the session's, or what the environment or the profile says.
-        profile: A profile of AWS's configuration files; default: the session's, or ``AWS_PROFILE``.
-        toolkit: ``image``: the image starts the training by itself; ``shipped``: fleetfit's toolkit is sent along and
-            starts it; ``auto``: the image where it is fleetfit's own or brings its own program, else shipped.
-        poll_seconds: How often SageMaker is asked at the most, in seconds; where nothing happens it is less.
+        region: The AWS region. The default is the region of the session, the environment or the profile.
+        profile: The name of a profile in AWS's configuration files. The default is the session's profile or
+            ``AWS_PROFILE``.
+        toolkit: The program that starts the training: "image", "shipped" or "auto". ``image`` means the image's own
+            program. ``shipped`` means fleetfit's toolkit, which is uploaded. ``auto`` means ``image`` for fleetfit's
+            own image and for images that start a program of their own, and ``shipped`` for all other images.
+        poll_seconds: The shortest time between two polls of SageMaker, in seconds. The time grows while the job's
+            status and logs do not change.
     """
 
     region: str | None = option(text())
@@ -41,13 +44,13 @@ class SageMakerOptions:
         """Read ``backend_options``.
 
         Raises:
-            ConfigurationError: there is no such option, or its value is wrong.
+            ConfigurationError: an option is unknown, or its value is invalid.
         """
         made: SageMakerOptions = read(cls, values, what="option of the backend 'ml'")
         return made
 
     def to_dict(self) -> dict[str, Any]:
-        """What :meth:`of` reads back equal; what is at its default is left out."""
+        """Return the options that differ from their defaults. :meth:`of` restores equal options from the result."""
         return {
             field.name: value
             for field in dataclasses.fields(self)

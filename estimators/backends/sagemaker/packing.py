@@ -1,4 +1,4 @@
-"""Packing the code, and uploading it as the SageMaker SDK does: ``<prefix>/<job>/source/sourcedir.tar.gz``."""
+"""Pack the code and upload it to ``<prefix>/<job>/source/sourcedir.tar.gz``, like the SageMaker SDK."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from estimators.backends.sagemaker.shipping import Uploads
 from estimators.job.errors import BackendError
 from estimators.job.request import TrainingJobSpec
 
-#: Quick, and within some percent of the smallest.
+#: gzip's compression level: fast, and within a few percent of the smallest size.
 _LEVEL = 6
 
 
 def pack(folder: Path, target: Path, *, name: str = "", skipped: tuple[str, ...] = ()) -> int:
-    """Pack a folder as ``.tar.gz``: the same content gives the same bytes.
+    """Pack a folder as ``.tar.gz``. The same content always results in the same bytes.
 
     Args:
         folder: The folder.
-        target: The archive.
-        name: The folder's name in it; empty: its content lies at the top.
-        skipped: Names that are left out.
+        target: The path of the archive.
+        name: The folder's name in the archive. If empty, the folder's content is at the top level of the archive.
+        skipped: Names of files and folders that are not packed.
 
     Returns:
         The archive's size in bytes.
@@ -47,7 +47,7 @@ def pack(folder: Path, target: Path, *, name: str = "", skipped: tuple[str, ...]
     with open(target, "wb") as raw, gzip.GzipFile("", "wb", _LEVEL, raw, mtime=0) as packed:
         with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
             if name:
-                archive.add(folder, name, filter=plain)  # its entries are sorted
+                archive.add(folder, name, filter=plain)  # tarfile adds the entries in sorted order
             else:
                 for path in sorted(folder.iterdir()):
                     archive.add(path, path.name, filter=plain)
@@ -55,24 +55,24 @@ def pack(folder: Path, target: Path, *, name: str = "", skipped: tuple[str, ...]
 
 
 def split(uri: str) -> tuple[str, str]:
-    """Bucket and key of ``s3://bucket/key``."""
+    """Return the bucket and the key of ``s3://bucket/key``."""
     bucket, _, key = uri.removeprefix("s3://").partition("/")
     return bucket, key
 
 
 def upload(aws: Aws, spec: TrainingJobSpec, source: Path, wanted: Uploads, on_detail: Callable[[str], None]) -> None:
-    """Upload what a job needs, making the default bucket where it is absent.
+    """Upload the files that a job needs. Create the account's default bucket if the job uses it and it does not exist.
 
     Args:
-        aws: AWS.
+        aws: The AWS clients.
         spec: The job.
-        source: The folder with its code.
-        wanted: What goes where.
-        on_detail: Told what is being done.
+        source: The folder with the job's code.
+        wanted: The S3 URI of each archive to upload.
+        on_detail: A function that receives progress messages.
 
     Raises:
-        BackendError: the bucket is somebody else's.
-        Exception: boto3's, of an upload that failed.
+        BackendError: the bucket belongs to another account.
+        Exception: boto3 could not upload a file.
     """
     client = aws.client("s3")
     for uri in filter(None, (wanted.source, spec.output.path)):
@@ -94,14 +94,18 @@ def upload(aws: Aws, spec: TrainingJobSpec, source: Path, wanted: Uploads, on_de
 def _put(client: Any, path: Path, uri: str, spec: TrainingJobSpec) -> None:
     bucket, key = split(uri)
     extra = {}
-    # As the SDK: the output's key is for the output's bucket.
+    # As in the SDK, the output's key is used only in the output's bucket.
     if spec.output.kms_key and bucket == split(spec.output.path)[0]:
         extra = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": spec.output.kms_key}
     client.upload_file(str(path), bucket, key, ExtraArgs=extra)
 
 
 def _ensure_bucket(aws: Aws, bucket: str) -> None:
-    """Make the default bucket if it is not there; other buckets are the user's business."""
+    """Create the bucket if it is the account's default bucket and does not exist. The user creates all other buckets.
+
+    Raises:
+        BackendError: the bucket belongs to another account or is not accessible.
+    """
     if not bucket.startswith(f"sagemaker-{aws.region}-") or bucket != own_bucket(aws):
         return
     client = aws.client("s3")

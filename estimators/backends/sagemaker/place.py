@@ -1,4 +1,7 @@
-"""How far the following of a job had come, kept in its record, so that another supervisor goes on without loss."""
+"""Store the position up to which a job was followed, so that another supervisor can continue at this position.
+
+The position is stored in the job's record.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,10 @@ _FILE = "following.json"
 
 
 class Place:
-    """A cursor of the logs together with the sizes that the record's growing files had then.
+    """A stored position in the logs, with the sizes that the record's growing files had at that position.
 
-    A supervisor that is killed between writing lines and saving the cursor has written more than the cursor says: the
-    next one cuts the files back to it, and reads those lines again.
+    A supervisor may be killed after it has written lines and before it has saved the cursor. The next supervisor then
+    truncates the files to the saved sizes and reads the lines after the saved cursor again.
 
     Args:
         record: The job's record.
@@ -26,26 +29,28 @@ class Place:
         self._path = record.path / _FILE
 
     def save(self, cursor: dict[str, Any]) -> None:
-        """Keep a cursor; everything that it stands for must have been written.
+        """Store a cursor. All lines before the cursor must have been written to the record.
 
         Raises:
-            RecordError: it cannot be written.
+            RecordError: the file cannot be written.
         """
         sizes = {str(path.relative_to(self._record.path)): path.stat().st_size for path in self._files()}
         self._record.write_json(self._path, {"cursor": cursor, "sizes": sizes})
 
     def restore(self) -> dict[str, Any]:
-        """The last cursor, the files being as they were then; empty before the first.
+        """Truncate the files to the sizes stored with the last cursor, and return the cursor.
+
+        Return an empty dict if no cursor is stored.
 
         Raises:
-            RecordError: it cannot be read.
+            RecordError: the file cannot be read.
         """
         kept = self._record.read_json(self._path) or {}
         sizes = kept.get("sizes") or {}
         for path in self._files():
             size = int(sizes.get(str(path.relative_to(self._record.path)), 0))
             if path == self._record.events_file and not kept:
-                continue  # it begins before the logs do
+                continue  # the events begin before the first cursor is saved
             if path.stat().st_size > size:
                 os.truncate(path, size)
         return dict(kept.get("cursor") or {})

@@ -1,7 +1,7 @@
-"""The SageMaker SDK's configuration file: what of it concerns a training job.
+"""Read the settings of a training job from the SageMaker SDK's configuration files.
 
-Source: SageMaker SDK 2.x, ``sagemaker/config/config.py`` and ``config_schema.py``: a file of the machine and one of the
-user, which wins; the variables name other files or folders.
+Source: SageMaker SDK 2.x, ``sagemaker/config/config.py`` and ``config_schema.py``. There is one file for the machine
+and one file for the user. The user's file takes precedence. Environment variables can name other files or folders.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _PREFIX = ("SageMaker", "PythonSDK", "Modules", "Session", "DefaultS3ObjectKeyPr
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SdkConfig:
-    """What the files say.
+    """The content of the configuration files.
 
     Attributes:
-        role: ARN of the role of training jobs.
+        role: The ARN of the role for training jobs.
         bucket: The default bucket.
-        prefix: A prefix for everything in it.
-        unused: What the files say of training jobs beyond that, which fleetfit does not look at.
+        prefix: The prefix of all keys in the bucket.
+        unused: The names of other settings for training jobs in the files. fleetfit ignores these settings.
         files: The files that were read.
     """
 
@@ -43,10 +43,10 @@ class SdkConfig:
 
 
 def load(environment: Mapping[str, str] = os.environ) -> SdkConfig:
-    """Read the configuration files that there are.
+    """Read the configuration files that exist.
 
     Raises:
-        ConfigurationError: a file that was named is not there, or one cannot be read.
+        ConfigurationError: a file named by a variable does not exist, or a file cannot be read.
     """
     merged: dict[str, Any] = {}
     files = []

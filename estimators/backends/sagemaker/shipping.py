@@ -1,12 +1,12 @@
-"""What an image cannot run as fleetfit does, and how our toolkit gets into images that lack it. Pure.
+"""Decide how SageMaker images start a script, add our toolkit where needed, and refuse unsupported options.
 
-Three kinds of image:
+The functions are pure. Three kinds of images are distinguished:
 
-* fleetfit's own, and those that bring their own program: they run as they are;
-* any other, with a script of the user's: the toolkit is sent along in the job's code channel, and the container is
-  started with it, so that every strategy, the logs and the endings are those of all other backends;
-* any other that was asked to start the script by itself (``toolkit="image"``): AWS's toolkit does, and what it cannot
-  do is refused.
+* fleetfit's own images and images with their own program run unchanged.
+* Any other image with a user's script gets our toolkit through the job's code channel. The toolkit starts the
+  container, so that strategies, logs and exit handling are the same as on all other backends.
+* In any other image with ``toolkit="image"``, AWS's toolkit in the image starts the script. Options that AWS's toolkit
+  does not support are refused.
 """
 
 from __future__ import annotations
@@ -20,32 +20,33 @@ from estimators.backends.sagemaker import images
 from estimators.job.errors import ConfigurationError, UnsupportedError
 from estimators.job.request import Channel, DataSource, RunOptions, S3DataSource, TrainingJobSpec
 
-#: The names of what a code channel holds.
+#: Names of the files in a code channel.
 SOURCE_ARCHIVE = "sourcedir.tar.gz"
 TOOLKIT_ARCHIVE = "toolkit.tar.gz"
 STARTER = "start.py"
 
 _FOLDER = f"{DEFAULT_BASE_DIR}/input/data/{CODE_CHANNEL}"
-#: How such a container is started.
+#: The command that starts a container with our toolkit.
 ENTRY_POINT = ("python3", f"{_FOLDER}/{STARTER}")
-#: Where the code is for it.
+#: Path of the code's archive in the container.
 SOURCE_PATH = f"{_FOLDER}/{SOURCE_ARCHIVE}"
 
-#: What SageMaker gives a script after SIGTERM, in seconds.
+#: Seconds that SageMaker waits after SIGTERM until SIGKILL.
 STOP_GRACE = 120.0
 
-#: Options for which SageMaker has something of its own.
+#: Options that SageMaker replaces by its own ones.
 _THEIRS = ("failure_policy", "spot_market")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Uploads:
-    """What a job needs on S3 before it is created; None for what it does not.
+    """The S3 URIs of the files to upload before a job is created. The URI is None for a file that the job does not
+    need.
 
     Attributes:
-        source: Where the code's archive goes.
-        toolkit: Where the toolkit's goes.
-        starter: Where the program goes that unpacks it.
+        source: The URI for the code's archive.
+        toolkit: The URI for the toolkit's archive.
+        starter: The URI for the program that unpacks the toolkit.
     """
 
     source: str | None = None
@@ -54,16 +55,16 @@ class Uploads:
 
 
 def is_shipped(spec: TrainingJobSpec) -> bool:
-    """Whether our toolkit is sent along with a job."""
+    """Return whether our toolkit is uploaded for a job."""
     return spec.algorithm.entry_point == ENTRY_POINT
 
 
 def wants_toolkit(spec: TrainingJobSpec, toolkit: str) -> bool:
-    """Whether our toolkit is to be sent along.
+    """Return whether our toolkit has to be uploaded for a job.
 
     Args:
-        spec: The job, before :func:`with_code_channel`.
-        toolkit: What the options say: ``auto``, ``image`` or ``shipped``.
+        spec: The job as it is before :func:`with_code_channel`.
+        toolkit: The value of the option ``toolkit``: ``auto``, ``image`` or ``shipped``.
     """
     if spec.program is None or spec.algorithm.entry_point:
         return False
@@ -73,16 +74,19 @@ def wants_toolkit(spec: TrainingJobSpec, toolkit: str) -> bool:
 
 
 def with_code_channel(spec: TrainingJobSpec, *, toolkit: str, prefix: str) -> TrainingJobSpec:
-    """The job with its code channel, where it needs one: for our toolkit, or because its containers have no network.
+    """Return the job with a code channel if the job needs one.
+
+    A job needs a code channel if our toolkit is uploaded or its containers have no network.
 
     Args:
         spec: The job.
-        toolkit: What the options say.
-        prefix: ``s3://…/<job>/source``, where its code is uploaded to.
+        toolkit: The value of the option ``toolkit``: ``auto``, ``image`` or ``shipped``.
+        prefix: The prefix ``s3://…/<job>/source`` to which the job's code is uploaded.
 
     Raises:
-        ConfigurationError: a channel of the user's has that name, or there is no room for one.
-        UnsupportedError: the code is on S3 already and cannot come by a channel.
+        ConfigurationError: the user has a channel with the code channel's name, or the job has too many channels.
+        UnsupportedError: the job's containers have no network and its code is already on S3, so a channel cannot
+            provide the code. Or the toolkit has no script to start.
     """
     shipped = wants_toolkit(spec, toolkit)
     if toolkit == "shipped" and not shipped:
@@ -116,7 +120,7 @@ def with_code_channel(spec: TrainingJobSpec, *, toolkit: str, prefix: str) -> Tr
 
 
 def uploads(spec: TrainingJobSpec, *, has_source: bool) -> Uploads:
-    """What is to be uploaded.
+    """Return the S3 URIs of the files to upload for a job.
 
     Args:
         spec: The job.
@@ -137,15 +141,15 @@ def uploads(spec: TrainingJobSpec, *, has_source: bool) -> Uploads:
 
 
 def check(spec: TrainingJobSpec, options: RunOptions) -> None:
-    """Refuse by name what SageMaker or the image cannot do.
+    """Refuse options that SageMaker or the image does not support.
 
     Raises:
-        UnsupportedError: with the reason and the remedy.
+        UnsupportedError: an option is not supported. The message names the option, the reason and the remedy.
     """
     _check_run_options(options)
     image = spec.algorithm.image
     if image is None:
-        return  # it was not found: that is what the job lacks, and is said
+        return  # the missing image is reported elsewhere
     _check_noticed(spec, options, image)
     if spec.program is None or is_shipped(spec) or images.is_ours(image):
         return
@@ -170,7 +174,13 @@ def check(spec: TrainingJobSpec, options: RunOptions) -> None:
 
 
 def _check_noticed(spec: TrainingJobSpec, options: RunOptions, image: str) -> None:
-    """Only our toolkit fails a job on SageMaker for what is noticed in it."""
+    """Refuse the options ``on_undistributed="fail"`` and ``on_nan="fail"`` if the image does not run our toolkit.
+
+    Only our toolkit can fail a job for these reasons.
+
+    Raises:
+        UnsupportedError: an option is not supported. The message has the reason and the remedy.
+    """
     for name in ("on_undistributed", "on_nan"):
         if getattr(options, name) == "fail" and spec.program is None and not images.is_ours(image):
             raise UnsupportedError(
@@ -187,10 +197,10 @@ def _check_noticed(spec: TrainingJobSpec, options: RunOptions, image: str) -> No
 
 
 def warnings(spec: TrainingJobSpec) -> list[str]:
-    """What the user should know of a job's image."""
+    """Return warnings about a job's image."""
     image = spec.algorithm.image or ""
     found = []
-    # Which image it will be is not known where AWS cannot be asked: plan() then says what to set.
+    # The image is unknown if AWS cannot be asked; plan() then says what to set.
     if image and spec.program is not None and not images.is_ours(image) and not is_shipped(spec):
         found.append(
             f"image {image!r} starts the script with its own toolkit; plan() shows the processes that fleetfit's "

@@ -1,4 +1,4 @@
-"""SageMaker's own tuning jobs: created, described, stopped."""
+"""Create, describe and stop the tuning jobs that SageMaker itself runs."""
 
 from __future__ import annotations
 
@@ -23,21 +23,24 @@ _SHARED = frozenset(
         "ResourceConfig", "RetryStrategy", "RoleArn", "StoppingCondition", "VpcConfig",
     }
 )  # fmt: skip
-#: Those that are given otherwise: by the tuning job itself.
+#: Members that the tuning job's request gives in another place.
 _OTHERWISE = frozenset({"TrainingJobName", "HyperParameters", "Tags"})
 _ALGORITHM = frozenset({"AlgorithmName", "MetricDefinitions", "TrainingImage", "TrainingInputMode"})
-#: How far AWS's clock and this machine's may be apart, in seconds: signed requests allow five minutes.
+#: Maximum difference of AWS's clock and this machine's, in seconds: signed requests allow five minutes.
 _CLOCKS_S = 300.0
 
 
 class SageMakerTuning:
-    """The tuning jobs of a region; see :class:`estimators.backends.base.TuningService`.
+    """A client of the SageMaker tuning jobs in one region.
+
+    See :class:`estimators.backends.base.TuningService` for the interface.
 
     Args:
-        options: How trials are run: region and profile, how often SageMaker is asked.
+        options: The run options of the trials, whose ``backend_options`` contain the region, the profile and the time
+            between polls.
 
     Raises:
-        ConfigurationError: there is no region, or no such profile.
+        ConfigurationError: no region is known, or the profile does not exist.
     """
 
     def __init__(self, options: RunOptions) -> None:
@@ -46,20 +49,24 @@ class SageMakerTuning:
         self.reconnect()
 
     def reconnect(self) -> None:
-        """Read the credentials again: somebody may have logged in meanwhile."""
+        """Read the credentials again, because the user may have logged in since the last request."""
         self._aws = Aws(region=self._given.region, profile=self._given.profile)
 
     @staticmethod
     def check(spec: TrainingJobSpec, tuning: Mapping[str, Any]) -> None:
-        """Refuse what the definition of a tuning job's trials has no member for, and what botocore would not send.
+        """Refuse options that SageMaker's tuning jobs do not support, and values that botocore would reject.
+
+        A tuning job describes its trials in a definition. An option is not supported if the definition has no member
+        for it.
 
         Args:
-            spec: A trial.
+            spec: The job of a trial.
             tuning: The CreateHyperParameterTuningJob request.
 
         Raises:
-            ConfigurationError: a value has another type than in AWS's model, or is too short or too small for it.
-            UnsupportedError: with the reason and the remedy.
+            ConfigurationError: a value has another type than in AWS's model, or is shorter or smaller than AWS's model
+                allows.
+            UnsupportedError: an option is not supported. The message has the reason and the remedy.
         """
         request = spec.to_request()
         if shipping.is_shipped(spec):
@@ -82,12 +89,22 @@ class SageMakerTuning:
             raise ConfigurationError(f"SageMaker does not accept this tuning job: {report.generate_report()}")
 
     def upload(self, spec: TrainingJobSpec, source: Path) -> None:
-        """Upload the code of all trials."""
+        """Upload the code that all trials run."""
         wanted = shipping.uploads(spec, has_source=source.is_dir())
         packing.upload(self._aws, spec, source, wanted, lambda text: None)
 
     def create(self, request: Mapping[str, Any], since: float) -> None:
-        """Create a tuning job, once: a request whose answer was lost is recognised by what it made."""
+        """Create a tuning job once.
+
+        If the answer to an earlier request was lost, SageMaker already has the tuning job. The call then has no effect.
+
+        Args:
+            request: The CreateHyperParameterTuningJob request.
+            since: The time when the request was first sent, in seconds since the epoch.
+
+        Raises:
+            JobExistsError: another tuning job has the same name.
+        """
         name = request["HyperParameterTuningJobName"]
         try:
             self._client.create_hyper_parameter_tuning_job(**request)
@@ -101,7 +118,7 @@ class SageMakerTuning:
                 ) from error
 
     def describe(self, name: str) -> dict[str, Any] | None:
-        """Return DescribeHyperParameterTuningJob's answer."""
+        """Return DescribeHyperParameterTuningJob's answer. Return None if the tuning job does not exist."""
         try:
             answer = self._client.describe_hyper_parameter_tuning_job(HyperParameterTuningJobName=name)
         except Exception as error:
@@ -113,7 +130,7 @@ class SageMakerTuning:
         return found
 
     def trials(self, name: str) -> list[dict[str, Any]]:
-        """Return all pages of ListTrainingJobsForHyperParameterTuningJob's answer."""
+        """Return the summaries of a tuning job's training jobs, ordered by creation time."""
         pages = self._client.get_paginator("list_training_jobs_for_hyper_parameter_tuning_job").paginate(
             HyperParameterTuningJobName=name,
             SortBy="CreationTime",
@@ -123,7 +140,7 @@ class SageMakerTuning:
         return [plain(item) for page in pages for item in page["TrainingJobSummaries"]]
 
     def stop(self, name: str) -> None:
-        """Stop a tuning job."""
+        """Stop a tuning job. Do nothing if the tuning job has ended or does not exist."""
         try:
             self._client.stop_hyper_parameter_tuning_job(HyperParameterTuningJobName=name)
         except Exception as error:
@@ -131,9 +148,12 @@ class SageMakerTuning:
                 raise
 
     def explain(self, error: Exception) -> tuple[str, bool]:
-        """Return what an error means, and whether it may pass: after a login too, which is looked for."""
+        """Return a description of an error, and whether a retry may succeed.
+
+        If the credentials have expired or are wrong, read them again. A retry may then succeed after a new login.
+        """
         if needs_login(error):
-            with contextlib.suppress(Exception):  # the next call says so again
+            with contextlib.suppress(Exception):  # the next call raises the same error
                 self.reconnect()
         return explain(error), passes(error) or needs_login(error)
 
@@ -143,7 +163,13 @@ class SageMakerTuning:
 
 
 def _is_of(answer: Mapping[str, Any], request: Mapping[str, Any], since: float) -> bool:
-    """Return whether a tuning job is the one that a request, whose answer was lost, has made."""
+    """Return whether an existing tuning job was created by our request, whose answer was lost.
+
+    Args:
+        answer: DescribeHyperParameterTuningJob's answer about the existing tuning job.
+        request: The CreateHyperParameterTuningJob request.
+        since: The time when the request was first sent, in seconds since the epoch.
+    """
     created = answer.get("CreationTime")
     asked, there = request["TrainingJobDefinition"], answer.get("TrainingJobDefinition") or {}
     static = {**(there.get("StaticHyperParameters") or {})}

@@ -1,1 +1,1 @@
-"""Hosts that are nodes of a Slurm cluster: allocations by sbatch, our toolkit on each node by srun."""
+"""Run hosts on the nodes of a Slurm cluster. sbatch requests allocations, and srun starts our toolkit on each node."""

@@ -1,4 +1,4 @@
-"""A job's place in the queue, by way of its keeper (:mod:`estimators.backends.slurm.keeper`)."""
+"""Submit a job's allocations to Slurm through a separate process (:mod:`estimators.backends.slurm.keeper`)."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ Event = dict[str, Any]
 
 
 class _Question(NamedTuple):
-    """A question to the keeper, and the answers that have come."""
+    """A request to the keeper process, and the queue of the answers to the request."""
 
     message: Event
     answers: asyncio.Queue[Event]
 
 
 class Refused(Exception):
-    """Slurm has refused an allocation; the message says why."""
+    """Raised if Slurm refuses an allocation. The message is Slurm's reason."""
 
 
 class AllocationQueue:
-    """The keeper of a job's allocations, in its supervisor.
+    """The supervisor's connection to the keeper, the process that requests and cancels the allocations of a job.
 
     Args:
-        loop: The supervisor's loop.
-        protected: Where the keeper's pid goes: it lives until the supervisor's end, and a little longer.
+        loop: The supervisor's event loop.
+        protected: The set of processes that the supervisor does not kill. The keeper is added to the set, because the
+            keeper must outlive the supervisor.
     """
 
     def __init__(self, loop: AsyncioLoop, protected: set[int]) -> None:
@@ -48,10 +49,12 @@ class AllocationQueue:
         self._closed = False
 
     async def submit(self, argv: Sequence[str], script: str) -> str:
-        """Submit a batch script, and return the job's number. If the caller is cancelled, so is the job.
+        """Submit a batch script, and return the number of the Slurm job.
+
+        If the caller's task is cancelled, the Slurm job is cancelled, too.
 
         Raises:
-            Refused: Slurm does not take it.
+            Refused: Slurm refuses the allocation.
         """
         with self._ask({"op": "submit", "argv": list(argv), "script": script}) as answers:
             event = await answers.get()
@@ -60,26 +63,29 @@ class AllocationQueue:
         return str(event["job"])
 
     def watch(self, job: str, *, again: bool = False) -> contextlib.AbstractContextManager[asyncio.Queue[Event]]:
-        """Give how a job stands in the queue until it runs or is over.
+        """Return a context manager that yields a queue of a Slurm job's states. The last entry says that the job runs
+        or has ended.
 
         Args:
-            job: The job.
-            again: Whether it is put back into the queue first.
+            job: The number of the Slurm job.
+            again: Whether Slurm should first requeue the job.
         """
         return self._ask({"op": "again" if again else "watch", "job": job})
 
     async def look(self, job: str) -> Event:
-        """Ask how a job stands."""
+        """Request the state of a Slurm job, and return the keeper's answer."""
         with self._ask({"op": "look", "job": job}) as answers:
             return await answers.get()
 
     def cancel(self, job: str) -> None:
-        """Cancel a job."""
+        """Cancel a Slurm job."""
         self._jobs.discard(job)
         self._send({"op": "cancel", "job": job})
 
     def close(self) -> None:
-        """Have everything cancelled; the keeper does so by itself, and nobody has to wait."""
+        """Close the keeper's standard input. The keeper then cancels all allocations, and this call does not wait for
+        the keeper.
+        """
         self._closed = True
         if self._listening is not None:
             self._listening.cancel()
@@ -101,7 +107,9 @@ class AllocationQueue:
                 self._unheard(asked.answers.get_nowait())
 
     def _unheard(self, event: Event) -> None:
-        """Nobody waits for an answer any more."""
+        """Handle an answer that no task waits for any more. If the answer says that a Slurm job was submitted, cancel
+        the Slurm job.
+        """
         if event["event"] == "submitted":
             self.cancel(event["job"])
 
@@ -115,7 +123,7 @@ class AllocationQueue:
         self._keeper.send(json.dumps(message).encode() + b"\n")
 
     async def _listen(self, process: ChildProcess) -> None:
-        """Hand on what a keeper says. If it was killed, another one takes over."""
+        """Pass the keeper's answers to the tasks that wait for them. If the keeper was killed, start another keeper."""
         with contextlib.suppress(EOFError):
             while True:
                 event: Event = json.loads(await process.line())
@@ -130,7 +138,7 @@ class AllocationQueue:
         for job in self._jobs:
             self._send({"op": "hold", "job": job})
         for message, answers in list(self._asked.values()):
-            if message["op"] == "submit":  # it may have been, and must not be twice
+            if message["op"] == "submit":  # it may have been submitted, and must not be submitted twice
                 answers.put_nowait({"event": "refused", "reason": "the process that talks to Slurm was killed"})
             else:
                 self._send({**message, "op": "watch"} if message["op"] == "again" else message)

@@ -1,4 +1,4 @@
-"""What is run on Slurm: an allocation's script by sbatch, the agents by srun."""
+"""Build the commands that run Slurm's programs: sbatch with the allocation's script, and srun for the agents."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Collection
 
 from estimators.backends.slurm.options import SlurmOptions
 
-#: What every allocation's name begins with.
+#: Prefix of every allocation's name.
 PREFIX = "fleetfit-"
 
-#: What an allocation runs by itself, on its first node. It ends, and the allocation with it, when the agent there does,
-#: or when none has come: so nothing is held by a job whose supervisor's machine is gone. SIGTERM is for the agents. The
-#: agent removes what it has opened, since Slurm may kill the script before it can.
+#: The allocation's batch script, which runs on the first node. It exits when the agent there has ended, or if no agent
+#: has started within 60 s. This ends the allocation, so that a job holds no nodes after the loss of its supervisor's
+#: machine. The script ignores SIGTERM, which is meant for the agents. The agent removes the FIFO that it has opened,
+#: because Slurm may kill the script before the script can.
 SCRIPT = """#!/bin/sh
 trap '' TERM
 f="/tmp/fleetfit-slurm-$(id -u)-$SLURM_JOB_ID"
@@ -24,7 +25,7 @@ kill "$waiting"
 """
 
 #: Starts an agent on a node. ``$1``: the interpreter; ``$2``: the allocation, if its script runs there.
-#: Variables of Slurm would have Open MPI start its daemons by srun, and count this one task as all there is.
+#: Slurm's variables are unset: with them, Open MPI would start its daemons by srun and see only this one task.
 AGENT = r"""
 if [ -n "$2" ]; then
   f="/tmp/fleetfit-slurm-$(id -u)-$2"; n=0
@@ -43,7 +44,14 @@ sys.exit(main.main())' agent host
 
 
 def sbatch(options: SlurmOptions, job_name: str, nodes: int, avoided: Collection[str] = ()) -> list[str]:
-    """Return the command that submits an allocation for a job, on other nodes than some if the caller names none."""
+    """Return the command that submits an allocation.
+
+    Args:
+        options: The options of the Slurm backend.
+        job_name: The name of the fleetfit job.
+        nodes: The number of nodes to request.
+        avoided: The nodes to exclude. This argument is ignored if the user's options already name or exclude nodes.
+    """
     words = ["sbatch", "--parsable", f"--job-name={PREFIX}{job_name}"]
     words += ["--output=/dev/null", "--error=/dev/null", "--input=/dev/null", "--chdir=/", *options.words(nodes)]
     if avoided and not {"exclude", "nodelist"} & set(options.plain):
@@ -52,7 +60,14 @@ def sbatch(options: SlurmOptions, job_name: str, nodes: int, avoided: Collection
 
 
 def srun(options: SlurmOptions, allocation: str, node: str, *, with_script: bool) -> list[str]:
-    """Return the command that starts the agent on a node of an allocation: where its script runs, or elsewhere."""
+    """Return the command that starts the agent on a node.
+
+    Args:
+        options: The options of the Slurm backend.
+        allocation: The number of the allocation's Slurm job.
+        node: The name of the node.
+        with_script: Whether the allocation's batch script runs on this node.
+    """
     return [
         "srun", f"--jobid={allocation}", f"--nodelist={node}", "--nodes=1", "--ntasks=1", "--overlap",
         "--mem=0", "--unbuffered", "--mpi=none", "--cpu-bind=none", "--kill-on-bad-exit=0", "--chdir=/tmp",

@@ -1,4 +1,4 @@
-"""What ``fleetfit doctor`` says of Slurm."""
+"""Check whether Slurm can be used, for ``fleetfit doctor``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from estimators.backends.slurm import keeper
 
 
 def findings() -> list[Finding]:
-    """Say whether there is a Slurm here, and what its partitions have."""
-    if not keeper.configured():  # as most machines are
+    """Return a finding about this machine's Slurm cluster and the cluster's partitions."""
+    if not keeper.configured():  # the usual case
         text = "this machine belongs to no Slurm cluster; jobs on Slurm start from a login node"
         return [Finding(name="slurm", ok=None, text=text)]
     code, said, error = keeper.command(["sinfo", "--noheader", "--format=%P %a %D %A"], seconds=10)

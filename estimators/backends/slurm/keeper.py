@@ -1,19 +1,24 @@
-"""Speaks with Slurm for a job's supervisor, and cancels the job's allocations when that is gone, however it went.
+"""Run Slurm's commands for a job's supervisor, and cancel the job's allocations when the supervisor has ended in any
+way.
 
     python -I keeper.py
 
-It is a program of its own, of the standard library alone: the supervisor's loop never waits for Slurm, and where the
-supervisor was killed somebody is left to empty the queue. A submission that is under way then is waited for first, so
-none escapes. What is asked of it comes as JSON lines with an ``op``, and so do its answers, each an ``event`` with the
-``id`` of the question:
+This is a separate program that needs only the standard library. The supervisor's event loop thus never waits for Slurm,
+and the allocations are cancelled even if the supervisor was killed. A submission that is in progress when the
+supervisor ends is first completed, so that its allocation is cancelled, too.
 
-* ``submit``: ``argv``, ``script``; answered by ``submitted`` with ``job``, or ``refused`` with ``reason``;
-* ``watch``: ``job``; answered by ``pending`` with ``reason`` and ``position`` when these change, and in the end by
-  ``running`` with ``nodes`` (name and address, that of its batch script first), or ``over`` with ``state``;
-* ``again``: ``job``: put what Slurm takes, or has taken, back into the queue; answered like ``watch``;
-* ``look``: ``job``; answered by ``state``: ``state``, and ``left`` (seconds until what it runs is killed, if that is
-  known);
-* ``hold``: ``job``: cancel it at the end; ``cancel``: ``job``: cancel it now. Neither is answered.
+Requests are JSON lines with an ``op``. Answers are JSON lines with an ``event`` and the ``id`` of the request. Each
+operation is listed with its arguments and its answers:
+
+* ``submit`` with ``argv`` and ``script``. The answer is ``submitted`` with ``job``, or ``refused`` with ``reason``.
+* ``watch`` with ``job``. The answer is ``pending`` with ``reason`` and ``position`` whenever these change. The last
+  answer is ``running`` or ``over``. ``running`` has ``nodes``: the name and address of each node, with the node of the
+  batch script first. ``over`` has ``state`` and ``reason``.
+* ``again`` with ``job`` requeues a job that Slurm has taken away or is taking away. The answers are those of ``watch``.
+* ``look`` with ``job``. The answer is ``state`` with ``state`` and ``left``. ``left`` is the number of seconds until
+  Slurm kills the job's processes, or null if Slurm does not report the time.
+* ``hold`` with ``job`` makes the keeper cancel the job when the supervisor has ended. This request has no answer.
+* ``cancel`` with ``job`` cancels the job immediately. This request has no answer.
 """
 
 from __future__ import annotations
@@ -31,32 +36,32 @@ import threading
 import time
 from typing import Any
 
-#: How long a command of Slurm's may take, in seconds: a controller that is restarted answers after some time.
+#: Longest time that a Slurm command may take, in seconds: a restarting controller answers late.
 _COMMAND_S = 60.0
-#: How often a question that the controller does not answer is put to it.
+#: Number of attempts for a request that the controller does not answer.
 _TRIES = 3
-#: After so many seconds each it is asked when an allocation ends that Slurm has signalled: it may tell nodes first.
+#: Pauses before each request for the end of a signalled allocation, in seconds: Slurm may notify the nodes first.
 _END_PAUSES_S = (0.0, 0.1, 0.4)
-#: From one look at the queue to the next, in seconds: a job that starts at once is seen at once, and a controller with
-#: thousands of users not asked more often than people do.
+#: Seconds between two polls of the queue: first and longest delay, and its growth. A job that starts at once is seen at
+#: once, but a controller with thousands of users is not polled more often than by people.
 _FIRST_S, _LAST_S, _SLOWER = 0.05, 5.0, 1.3
-#: How long cancelling is tried again where Slurm does not answer, in seconds.
+#: Seconds for which cancelling is retried if Slurm does not answer.
 _CANCEL_S = 600.0
-#: States in which an allocation is not over.
+#: States of an allocation that waits to run.
 _WAITING = frozenset(
     {"PENDING", "CONFIGURING", "COMPLETING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
 )
-#: Where a configuration lies: Debian's place, its old one, an own build's, and where slurmd keeps what it was sent.
+#: Paths of Slurm's configuration: Debian's, its old one, a custom build's, and slurmd's copy.
 _CONFIGURATIONS = (
     "/etc/slurm/slurm.conf",
     "/etc/slurm-llnl/slurm.conf",
     "/usr/local/etc/slurm.conf",
     "/run/slurm/conf/slurm.conf",
 )
-#: States of a running allocation that pass by themselves, as while a signal is on its way to it.
+#: RUNNING, and temporary states of a running allocation, for example while a signal is delivered.
 _RUNNING = frozenset({"RUNNING", "SIGNALING", "RESIZING"})
 _FORMAT = "%A|%T|%r|%P"
-#: Variables that Slurm's commands take as options.
+#: Variables that Slurm's commands read as options.
 _OPTION = re.compile(r"(SLURM|SBATCH|SRUN|SALLOC|SCANCEL|SQUEUE|SCONTROL|SINFO)_")
 _MEANT = frozenset(
     {
@@ -67,10 +72,10 @@ _MEANT = frozenset(
 
 
 def main() -> int:
-    """Serve until the input ends, then cancel what is held.
+    """Handle requests until the standard input ends, then cancel the allocations that are held.
 
     Returns:
-        0, or 1 when something could not be cancelled.
+        The exit code: 0 on success; 1 if an allocation could not be cancelled.
     """
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -81,7 +86,7 @@ def main() -> int:
 
 
 class Keeper:
-    """What is held, and what is watched."""
+    """The allocations that are cancelled at the end (held) and the Slurm jobs whose states are reported (watched)."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -91,7 +96,7 @@ class Keeper:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def take(self, asked: dict[str, Any]) -> None:
-        """Do what is asked, without holding up what follows."""
+        """Handle a request without a delay for the next requests."""
         if asked["op"] == "hold":
             self._held.add(asked["job"])
         elif asked["op"] == "watch":
@@ -104,7 +109,11 @@ class Keeper:
                 self._submitting.append(thread)
 
     def close(self) -> int:
-        """Cancel everything; a submission that is under way is waited for."""
+        """Wait for submissions in progress, then cancel all allocations that are held.
+
+        Returns:
+            The exit code: 0 on success; 1 if an allocation could not be cancelled.
+        """
         for thread in self._submitting:
             thread.join()
         until = time.monotonic() + _CANCEL_S
@@ -123,7 +132,7 @@ class Keeper:
             try:
                 sys.stdout.buffer.write(line)
                 sys.stdout.buffer.flush()
-            except OSError:  # nobody hears it any more
+            except OSError:  # the supervisor has ended
                 pass
 
     # --- commands ---
@@ -165,7 +174,7 @@ class Keeper:
     # --- the queue ---
 
     def _watch(self) -> None:
-        watched: dict[str, dict[str, Any]] = {}  # job -> the question
+        watched: dict[str, dict[str, Any]] = {}  # job -> the request
         told: dict[str, tuple[str, int | None]] = {}
         pause = _FIRST_S
         while True:
@@ -192,7 +201,10 @@ class Keeper:
 
 
 def _states(jobs: Any) -> dict[str, tuple[str, str, str]]:
-    """Return state, reason and partition of those that Slurm has told of."""
+    """Return the state, reason and partition of each Slurm job in ``jobs`` that squeue reports.
+
+    A job that Slurm no longer knows has the state ``GONE``. If Slurm does not answer, the result is empty.
+    """
     if not jobs:
         return {}
     code, said, error = command(
@@ -204,18 +216,21 @@ def _states(jobs: Any) -> dict[str, tuple[str, str, str]]:
         if job in jobs:
             found[job] = (normalized(state), reason, partition)
     if code == 0 or "nvalid job id" in error:
-        for job in jobs:  # it is over for so long that Slurm has forgotten it
+        for job in jobs:  # Slurm has forgotten the job, which ended long ago
             found.setdefault(job, ("GONE", "", ""))
     return found
 
 
 def normalized(state: str) -> str:
-    """Return a state, RUNNING for those that a running allocation has for a moment."""
+    """Return a Slurm state, with ``RUNNING`` in place of the temporary states of a running allocation."""
     return "RUNNING" if state in _RUNNING else state
 
 
 def _position(job: str, partition: str) -> int | None:
-    """Return the place among those that wait for the partition, the next one to start being the first."""
+    """Return a job's position among the pending jobs of a partition. Position 1 starts next.
+
+    Return None if the job is not pending.
+    """
     argv = ["squeue", "--noheader", "--states=PENDING", "--sort=-p,i", "--format=%A"]
     _, said, _ = command([*argv, f"--partition={partition.partition(',')[0]}"])
     waiting = said.split()
@@ -223,9 +238,12 @@ def _position(job: str, partition: str) -> int | None:
 
 
 def nodes(job: str) -> list[dict[str, str]]:
-    """Return the nodes of an allocation: names and addresses ("": not known here), that of its batch script first."""
+    """Return the nodes of an allocation. The node of the allocation's batch script is the first one.
+
+    Each node has a ``name`` and an ``address``. The address is "" if this machine cannot resolve the name.
+    """
     fields = job_fields(job)
-    if not fields.get("NodeList"):  # without a name Slurm would show all nodes that it has
+    if not fields.get("NodeList"):  # without a name, Slurm would list all its nodes
         return []
     _, said, _ = command(["scontrol", "show", "node", "--oneliner", fields["NodeList"]])
     shown = [node for node in map(parse_fields, said.splitlines()) if "NodeName" in node]
@@ -243,45 +261,56 @@ def _resolved(name: str) -> str:
 
 
 def job_fields(job: str) -> dict[str, str]:
-    """Return what Slurm tells of a job, times in seconds since the epoch; nothing if it does not know it."""
+    """Return the fields that ``scontrol show job`` prints about a job, with times in seconds since the epoch.
+
+    The result is empty if Slurm does not know the job or does not answer.
+    """
     for _ in range(_TRIES):
         code, said, error = command(["scontrol", "show", "job", "--oneliner", job])
         if code == 0 or "nvalid job id" in error:
-            break  # and else a controller that is busy may answer the next time
+            break  # otherwise a busy controller may answer the next time
     return parse_fields(said)
 
 
 def kill_wait() -> float:
-    """Return how long Slurm waits from SIGTERM to SIGKILL, in seconds."""
+    """Return the seconds between SIGTERM and SIGKILL in Slurm's configuration (``KillWait``), or 30 if they are
+    unknown.
+    """
     _, said, _ = command(["scontrol", "show", "config"])
     found = re.search(r"^KillWait\s*=\s*(\d+)", said, re.MULTILINE)
     return float(found[1]) if found else 30.0
 
 
 def parse_fields(line: str) -> dict[str, str]:
-    """Read a line of ``Name=value`` pairs."""
+    """Parse a line of ``Name=value`` pairs."""
     return dict(word.split("=", 1) for word in line.split() if "=" in word)
 
 
 def configured() -> bool:
-    """Return whether this machine knows of a cluster, without asking it; one that only DNS knows of is not seen."""
+    """Return whether this machine has the configuration of a Slurm cluster.
+
+    The function contacts no other machine. A cluster that is configured only in DNS is therefore not found.
+    """
     named = any(os.environ.get(name) for name in ("SLURM_CONF", "SLURM_CONF_SERVER"))
     return shutil.which("sbatch") is not None and (named or any(os.path.exists(path) for path in _CONFIGURATIONS))
 
 
 def environment() -> dict[str, str]:
-    """Return the variables for Slurm's commands.
+    """Return the environment variables for Slurm's commands.
 
-    Of the caller's, those count that say which cluster is meant, and who pays in which queue. Others describe the
-    allocation that the caller is in, or are options that would change what a command does or prints (``SBATCH_WAIT``,
-    ``SCANCEL_INTERACTIVE``, ``SQUEUE_FORMAT``).
+    Of Slurm's variables, only those that name the cluster, the account or the queue are passed on. The other variables
+    describe the allocation that the caller runs in, or they are options. Such options would change a command's
+    behaviour or output (``SBATCH_WAIT``, ``SCANCEL_INTERACTIVE``, ``SQUEUE_FORMAT``).
     """
     own = {name: value for name, value in os.environ.items() if not _OPTION.match(name) or name in _MEANT}
     return {**own, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
 
 
 def command(argv: list[str], text: str = "", seconds: float = _COMMAND_S) -> tuple[int, str, str]:
-    """Run a command of Slurm's; return its exit status, output, and what was wrong as one line."""
+    """Run a Slurm command, and return its exit code, its standard output, and a one-line description of the error.
+
+    The exit code is 127 if the command cannot be started, and 124 if it does not end within ``seconds``.
+    """
     try:
         done = subprocess.run(
             argv, input=text, capture_output=True, text=True, env=environment(), timeout=seconds, check=False, cwd="/"

@@ -1,4 +1,4 @@
-"""What a job may ask of Slurm: ``RunOptions(backend_options={…})``."""
+"""Define the options of a job on Slurm: ``RunOptions(backend_options={…})``."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from container.contract import rules
 from estimators.backends.hosts.remote import SILENCE_S
 from estimators.job.errors import ConfigurationError
 
-#: Variables of the submitting process that the nodes get; all others are theirs.
+#: Variables of the submitting process that are passed to the nodes; all others are the nodes' own.
 EXPORTED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ")
 
-#: Options that are sbatch's of the same name, and take a text or a number.
+#: Options that are passed to sbatch under the same name, and take a string or a number.
 _PLAIN = (
     "partition", "account", "qos", "gres", "constraint", "reservation", "nodelist", "exclude", "licenses",
     "cpus_per_task", "gpus_per_node", "mem", "nice",
 )  # fmt: skip
-#: With one of these a job says what it needs of a node, and leaves the rest of it to others.
+#: A job with one of these options requests a part of a node, and leaves the rest to other jobs.
 _PARTS = ("gres", "cpus_per_task", "gpus_per_node", "mem")
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
 _SIGNALS = ("TERM", "USR1", "USR2", "INT", "HUP")
@@ -52,24 +52,26 @@ def _signal(where: str, value: Any) -> str:
 def _words(where: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
         raise rules.refuse(where, "a list of strings", value)
-    return tuple(value)  # one of them may stand there twice
+    return tuple(value)  # a word may occur twice
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SlurmOptions:
-    """Options of the backend.
+    """The options of the Slurm backend.
 
     Attributes:
-        plain: Options of sbatch by their names in Python.
-        time: The limit, as sbatch takes it; None: the partition's.
-        exclusive: Whether nodes are not shared with other jobs; default: unless ``gres``, ``cpus_per_task``,
-            ``gpus_per_node`` or ``mem`` says what of a node is needed.
-        requeue: Whether an allocation that Slurm took is waited for again, instead of another one that is submitted.
-        signal: ``TERM@120``: what Slurm sends so many seconds before the limit, which is a notice then.
-        python: The interpreter on the nodes.
-        export: The caller's variables that the nodes get.
-        sbatch: Further words for sbatch.
-        silence: After how many seconds without a sign of life a host is lost.
+        plain: The values of sbatch's options, by the option's name with underscores (``gpus_per_node``).
+        time: The time limit in sbatch's form. If None, the partition's time limit applies.
+        exclusive: Whether the job gets whole nodes. The default is True, unless ``gres``, ``cpus_per_task``,
+            ``gpus_per_node`` or ``mem`` requests a part of a node.
+        requeue: Whether Slurm should requeue an allocation that Slurm has taken away. If False, a new allocation is
+            submitted.
+        signal: The signal that Slurm sends before the time limit, and the number of seconds before the limit
+            (``TERM@120``). The signal counts as a notice that the nodes will be taken away.
+        python: The Python interpreter on the nodes.
+        export: The caller's environment variables that are passed to the nodes.
+        sbatch: Additional arguments for sbatch.
+        silence: The number of seconds without a message from a host after which the host counts as lost.
     """
 
     plain: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -84,10 +86,10 @@ class SlurmOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> SlurmOptions:
-        """Read the options.
+        """Read the options of the Slurm backend from ``backend_options``.
 
         Raises:
-            ConfigurationError: one of them is not known, or of another type.
+            ConfigurationError: an option is unknown or has the wrong type.
         """
         plain = {
             name: _plain(f"backend_options: {name!r}", value)
@@ -107,11 +109,11 @@ class SlurmOptions:
 
     @property
     def partition(self) -> str | None:
-        """The partition; None for the cluster's default."""
+        """Return the name of the partition. Return None for the cluster's default partition."""
         return self.plain.get("partition")
 
     def words(self, nodes: int) -> list[str]:
-        """Return sbatch's words for an allocation of so many nodes."""
+        """Return sbatch's arguments for an allocation of ``nodes`` nodes."""
         words = [f"--nodes={nodes}", "--ntasks-per-node=1", "--export=NIL", "--no-kill"]
         words += [f"--{name.replace('_', '-')}={value}" for name, value in self.plain.items()]
         if self.time is not None:
@@ -125,10 +127,10 @@ class SlurmOptions:
 
 
 def minutes(text: str) -> float | None:
-    """Return the minutes of a limit of Slurm's (``90``, ``90:00``, ``1:30:00``, ``2-0``); infinite for none.
+    """Convert a time limit of Slurm (``90``, ``90:00``, ``1:30:00``, ``2-0``) to minutes.
 
     Returns:
-        None for what is no such limit.
+        The number of minutes, infinity for ``UNLIMITED``, or None if the text is not a time limit.
     """
     if text.upper() in ("UNLIMITED", "INFINITE"):
         return float("inf")

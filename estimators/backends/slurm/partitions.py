@@ -1,4 +1,4 @@
-"""What a job asks of a partition that this would never give."""
+"""Find requests that no partition of the cluster can ever grant."""
 
 from __future__ import annotations
 
@@ -7,12 +7,21 @@ from collections.abc import Mapping
 from container.contract.names import unknown
 from estimators.backends.slurm.options import SlurmOptions, minutes
 
-#: What ``scontrol show partition`` says of each, by its name.
+#: The fields that ``scontrol show partition`` prints for each partition, by name.
 Partitions = Mapping[str, Mapping[str, str]]
 
 
 def refusal(given: SlurmOptions, hosts: int, partitions: Partitions) -> str | None:
-    """Return why none of the partitions that a job names (or the default one) can have it; None if one can."""
+    """Return why none of the job's partitions can grant the request. Return None if at least one partition can grant
+    it.
+
+    If the job names no partition, it uses the cluster's default partition.
+
+    Args:
+        given: The options of the Slurm backend.
+        hosts: The number of hosts, which is the number of nodes.
+        partitions: The fields of the cluster's partitions.
+    """
     names = given.partition.split(",") if given.partition is not None else _default(partitions)
     if not names:
         known = ", ".join(sorted(partitions)) or "none"

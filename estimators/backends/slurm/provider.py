@@ -1,4 +1,4 @@
-"""The provider: nodes of allocations, an agent on each by srun."""
+"""Provide hosts on the nodes of Slurm allocations. srun starts an agent on each node."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from estimators.job import fleets
 from estimators.job.errors import ConfigurationError
 from estimators.job.request import RunOptions, TrainingJobSpec
 
-#: The programs of Slurm's that are run here.
+#: The Slurm commands that are run on this machine.
 PROGRAMS = ("sbatch", "srun", "squeue", "scancel", "scontrol")
-#: How long the end of srun, and Slurm's word for why, is waited for when an agent's connection has ended, in seconds.
+#: Seconds to wait for srun's end, and for its reason, when an agent's connection has ended.
 _WHY_S = 2.0
-#: How many of srun's last lines are kept.
+#: Number of srun's last lines that are kept.
 _LINES = 20
 _INSTALL = (
     "Run fit() where sbatch works (a login node), or install Slurm's commands (Debian: apt-get install slurm-client)."
@@ -43,7 +43,10 @@ _INSTALL = (
 
 
 class SlurmProvider(HostProvider):
-    """Nodes of a Slurm cluster; see :class:`estimators.backends.hosts.provider.HostProvider`."""
+    """A provider of hosts on Slurm nodes.
+
+    See :class:`estimators.backends.hosts.provider.HostProvider` for the interface.
+    """
 
     name: ClassVar[str] = fleets.SLURM
     capabilities = fleets.FLEETS[fleets.SLURM].capabilities
@@ -52,14 +55,14 @@ class SlurmProvider(HostProvider):
         super().__init__(job)
         self._options = SlurmOptions.of(job.options.backend_options)
         self._queue = AllocationQueue(job.loop, job.protected)
-        self._forming: _Allocation | None = None  # for the hosts that are asked for in this turn
+        self._forming: _Allocation | None = None  # for the hosts that are requested in this iteration of the event loop
         self._allocations: list[_Allocation] = []
-        self._again: dict[str, int] = {}  # what Slurm has taken, to be waited for if the job needs it again -> its size
-        self._silent: set[str] = set()  # nodes that were lost without a word of Slurm's, which may give them again
+        self._again: dict[str, int] = {}  # allocations that Slurm took away and requeued -> number of nodes
+        self._silent: set[str] = set()  # nodes lost without a reason from Slurm, which may allocate them again
 
     @classmethod
     def validate(cls, spec: TrainingJobSpec, options: RunOptions) -> list[str]:
-        """Refuse what Slurm would refuse, or never start."""
+        """Return the reasons why Slurm would refuse the job or never start it."""
         try:
             given = SlurmOptions.of(options.backend_options)
         except ConfigurationError as error:
@@ -82,7 +85,7 @@ class SlurmProvider(HostProvider):
 
     @classmethod
     def describe(cls, spec: TrainingJobSpec, options: RunOptions) -> Placement:
-        """Say where the job would run."""
+        """Return the placement of the job's hosts on Slurm nodes."""
         given = SlurmOptions.of(options.backend_options)
         _, said, _ = keeper.command(
             ["sinfo", "--noheader", "--format=%c", *([f"--partition={given.partition}"] if given.partition else [])],
@@ -102,7 +105,14 @@ class SlurmProvider(HostProvider):
     # --- hosts ---
 
     async def acquire(self, name: str) -> Host:
-        """Ask for a node; those that are asked for at once come in one allocation, unless the job is elastic."""
+        """Acquire a node for a host.
+
+        Hosts that are requested at the same time share one allocation. In an elastic job, each host has its own
+        allocation.
+
+        Raises:
+            HostUnavailable: Slurm does not provide a node, or the agent cannot be started. The message has the reason.
+        """
         part = self._join(name)
         try:
             await asyncio.wait([part.allocation.running])
@@ -114,18 +124,18 @@ class SlurmProvider(HostProvider):
             raise
 
     def release(self, host: Host) -> None:
-        """Let Slurm have the node, with the last one of its allocation."""
+        """Remove a host from its allocation. The last host of an allocation also returns the nodes to Slurm."""
         for part in [part for allocation in self._allocations for part in allocation.parts if part.host is host]:
             self._leave(part)
 
     def close(self) -> None:
-        """Leave the queue."""
+        """Make the keeper cancel all allocations, without waiting for the keeper."""
         self._queue.close()
 
     # --- allocations ---
 
     def _join(self, name: str) -> _Part:
-        """Give a host a part of the allocation of this turn."""
+        """Add a host to the allocation that is being formed, and return the host's part of the allocation."""
         allocation = self._forming
         if allocation is None or not allocation.parts or _apart(self.spec):
             allocation = self._forming = _Allocation()
@@ -135,7 +145,11 @@ class SlurmProvider(HostProvider):
         return allocation.parts[-1]
 
     def _leave(self, part: _Part) -> None:
-        """Give up a host's part; with the last one the allocation leaves the queue, or gives its nodes back."""
+        """Remove a host's part from its allocation.
+
+        Cancel the allocation if no parts remain. An allocation that Slurm requeues is not cancelled but kept for later
+        hosts.
+        """
         allocation = part.allocation
         allocation.parts.remove(part)
         if allocation.parts:
@@ -148,12 +162,12 @@ class SlurmProvider(HostProvider):
             self._queue.cancel(allocation.job)
 
     async def _obtain(self, allocation: _Allocation) -> str:
-        """Wait in the queue until an allocation runs, and give each host its node.
+        """Wait in Slurm's queue until an allocation runs, and assign one of its nodes to each host.
 
         Returns:
-            Why there is none; "" if it runs.
+            The reason why no allocation runs, or "" if the allocation runs.
         """
-        await asyncio.sleep(0)  # until everybody has joined
+        await asyncio.sleep(0)  # lets the other hosts of this iteration join
         self._forming = None
         size = allocation.size = len(allocation.parts)
         back = next((job for job, nodes in self._again.items() if nodes == size), "")
@@ -164,7 +178,7 @@ class SlurmProvider(HostProvider):
                 nodes = await self._wait(allocation.job, size, again=bool(back))
                 if nodes and not self._taken() & {node.name for node in nodes}:
                     break
-                # It did not come back; or it is a part of a node, and the other part is ours as well.
+                # Slurm did not requeue it; or it has parts of nodes of which the job has other parts already.
                 self._queue.cancel(allocation.job)
                 back = ""
         except HostUnavailable as error:
@@ -175,7 +189,13 @@ class SlurmProvider(HostProvider):
         return ""
 
     async def _submit(self, size: int) -> str:
-        """Submit an allocation of so many nodes, other ones than the job has or has lost; return its number."""
+        """Submit an allocation of ``size`` nodes, and return the number of its Slurm job.
+
+        Nodes that the job already uses or has lost are excluded.
+
+        Raises:
+            HostUnavailable: sbatch refuses the allocation.
+        """
         while True:
             words = commands.sbatch(self._options, self.spec.name, size, self._taken() | self._silent)
             try:
@@ -183,10 +203,20 @@ class SlurmProvider(HostProvider):
             except Refused as error:
                 if not self._silent:
                     raise HostUnavailable(f"sbatch refused the allocation: {error}") from None
-                self._silent.clear()  # without them there are not enough, and Slurm believes that they are well
+                self._silent.clear()  # the other nodes do not suffice, and Slurm considers these healthy
 
     async def _wait(self, job: str, size: int, again: bool) -> list[_Node]:
-        """Wait until an allocation runs, and return its nodes; none if it should come back and does not."""
+        """Wait until an allocation runs, and return its nodes. Return an empty list if ``again`` is true and the
+        allocation has ended.
+
+        Args:
+            job: The number of the allocation's Slurm job.
+            size: The number of nodes that were requested.
+            again: Whether Slurm should first requeue the allocation.
+
+        Raises:
+            HostUnavailable: the allocation ended before it ran, or it has fewer than ``size`` nodes.
+        """
         with self._queue.watch(job, again=again) as answers:
             while (event := await answers.get())["event"] == "pending":
                 place = f", at place {event['position']} of its partition's queue" if event["position"] else ""
@@ -197,28 +227,28 @@ class SlurmProvider(HostProvider):
             why = reasons.why_over(event["state"], event["reason"])
             raise HostUnavailable(f"Slurm job {job} ended before it ran: {why}")
         nodes = [_Node(**node) for node in event["nodes"]]
-        if len(nodes) < size:  # scontrol did not answer, or words for sbatch asked for others
+        if len(nodes) < size:  # scontrol did not answer, or options of sbatch changed the number
             raise HostUnavailable(f"Slurm job {job} runs on {len(nodes)} nodes, but {size} were requested")
         return nodes
 
     def _taken(self) -> set[str]:
-        """Return the nodes that the job has."""
+        """Return the names of the nodes that the job uses."""
         return {part.node.name for allocation in self._allocations for part in allocation.parts if part.node}
 
     # --- agents ---
 
     async def _start_agent(self, part: _Part) -> RemoteHost:
-        """Start the agent on a host's node.
+        """Start the agent on a host's node, and return the host.
 
         Raises:
-            HostUnavailable: it cannot be started; with the reason.
+            HostUnavailable: the agent cannot be started. The message has the reason.
         """
         assert part.node is not None
         try:
             part.host = await self._connect(part, part.node)
         except HostUnavailable as error:
             raise HostUnavailable(f"{part.node.name} (Slurm job {part.allocation.job}): {error}") from None
-        if part.allocation.taken:  # it was announced while the agent started
+        if part.allocation.taken:  # the notice came while the agent started
             self.heed(part)
         return part.host
 
@@ -232,8 +262,8 @@ class SlurmProvider(HostProvider):
             raise HostUnavailable(f"there is no route to {node.address}: {error.strerror}") from None
         words = commands.srun(options, job, node.name, with_script=node is part.allocation.first)
         try:
-            # It ends when the agent does, and that does when we are gone. Killed, it would tell the node later, and
-            # would have Slurm kill the agent, which tidies up.
+            # srun exits when the agent does, and the agent exits when this process has ended. Killing srun would make
+            # Slurm kill the agent, which has to clean up.
             environment, protected = keeper.environment(), self.job.protected
             srun = part.srun = ChildProcess(self.loop, words, env=environment, cwd="/", protected=protected)
         except OSError as error:
@@ -264,7 +294,9 @@ class SlurmProvider(HostProvider):
         self.loop.start(self._heed(part))
 
     async def _heed(self, part: _Part) -> None:
-        """Ask Slurm what an agent's signal was for: it will take the node, or it ends what somebody has cancelled."""
+        """Handle a signal to an agent. Slurm's answer shows whether the node will be taken away or the host is lost
+        already.
+        """
         allocation = part.allocation
         event = await self._queue.look(allocation.job)
         meant = reasons.what_signalled(event["state"], event["left"], part.said)
@@ -278,7 +310,12 @@ class SlurmProvider(HostProvider):
             host.notice(meant)  # all at once, though their agents hear of it one after the other
 
     async def explain(self, part: _Part, reason: str) -> str:
-        """Return why an agent's connection has ended: srun says so as it ends."""
+        """Return why an agent's connection has ended. srun's last lines often contain the reason.
+
+        Args:
+            part: The host's part of an allocation.
+            reason: The reason that the connection itself gives for its end.
+        """
         assert part.node is not None and part.srun is not None
         with contextlib.suppress(asyncio.TimeoutError):
             await within(_WHY_S, part.srun.wait())
@@ -288,18 +325,18 @@ class SlurmProvider(HostProvider):
             self._silent.add(part.node.name)
         return loss.reason
 
-    # --- what there is of Slurm here ---
+    # --- diagnosis and leftovers ---
 
     @classmethod
     def diagnose(cls) -> list[Finding]:
-        """Say whether there is a Slurm."""
+        """Return a finding about Slurm for ``fleetfit doctor``."""
         from estimators.backends.slurm import diagnosis
 
         return diagnosis.findings()
 
     @classmethod
     def leftovers(cls, region: str = "") -> list[Leftover]:
-        """Return this user's allocations for jobs."""
+        """Return the current user's Slurm jobs that fleetfit has submitted."""
         if not keeper.configured():
             return []
         words = ["squeue", "--noheader", f"--user={os.getuid()}", "--format=%A %j"]
@@ -315,38 +352,38 @@ class SlurmProvider(HostProvider):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AllocationLeftover(Leftover):
-    """An allocation.
+    """An allocation that a job has left.
 
     Attributes:
-        number: Slurm's number of it.
+        number: Its Slurm job number.
     """
 
     number: str
 
     def remove(self) -> None:
-        """Cancel it."""
+        """Cancel the allocation."""
         code, _, reason = keeper.command(["scancel", "--quiet", self.number], seconds=30)
         if code != 0:
             raise OSError(f"scancel {self.number}: {reason}")
 
 
 class _Node(NamedTuple):
-    """A node; its address is "" where it is not known here."""
+    """A node of an allocation. The address is "" if this machine cannot resolve the node's name."""
 
     name: str
     address: str
 
 
 class _Allocation:
-    """An allocation for hosts that were asked for at once.
+    """An allocation for hosts that were requested at the same time.
 
     Attributes:
-        running: Waits until it runs.
-        parts: What its hosts have of it, as long as they need it.
-        size: How many nodes were asked for.
-        job: Its number in Slurm, when it has one.
-        first: The node on which its script runs, when it runs.
-        taken: Whether Slurm takes it, or has taken it.
+        running: The task that waits until the allocation runs.
+        parts: The parts of the hosts that still need the allocation.
+        size: The number of requested nodes.
+        job: The number of the allocation's Slurm job, or "" until the allocation was submitted.
+        first: The node of the allocation's batch script, or None until the allocation runs.
+        taken: Whether Slurm has taken the allocation away, or has announced that it will.
     """
 
     running: asyncio.Task[str]
@@ -360,14 +397,14 @@ class _Allocation:
 
 
 class _Part(HostSource):
-    """What a host has of an allocation.
+    """A host's part of an allocation.
 
     Attributes:
         name: The host's name.
         allocation: The allocation.
-        node: Its node, when the allocation runs.
-        srun: The srun of its agent, when that was started.
-        host: The host, when its agent has answered.
+        node: The host's node, or None until the allocation runs.
+        srun: The srun process that runs the host's agent, or None until the process was started.
+        host: The host, or None until its agent has answered.
     """
 
     hears_signals = True
@@ -381,7 +418,7 @@ class _Part(HostSource):
         self.host: RemoteHost | None = None
 
     async def explain(self, reason: str) -> str:
-        """Ask srun why the agent's connection has ended."""
+        """Return why the agent's connection has ended, from srun's last lines."""
         return await self._provider.explain(self, reason)
 
     def signalled(self, number: int) -> None:
@@ -390,18 +427,21 @@ class _Part(HostSource):
 
     @property
     def said(self) -> list[str]:
-        """Return the last lines that the srun of its agent has said itself."""
+        """Return the last lines that the agent's srun process has printed to standard error."""
         text = self.srun.errors.decode("utf-8", "replace") if self.srun is not None else ""
         return [line.strip() for line in text.splitlines() if line.strip()][-_LINES:]
 
 
 def _apart(spec: TrainingJobSpec) -> bool:
-    """Whether each host has an allocation of its own: Slurm ends a whole allocation with its first node."""
+    """Return whether each host of the job gets its own allocation, because the job is elastic.
+
+    A shared allocation would end for all hosts when the batch script on its first node exits.
+    """
     return isinstance(spec.strategy, Elastic)
 
 
 def _own_address(address: str) -> str:
-    """Return the address that a node sees of this machine."""
+    """Return the address of this machine that a node at ``address`` can connect to."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.connect((address, 9))
         return str(sock.getsockname()[0])

@@ -1,13 +1,13 @@
-"""What Slurm says, in words: why an allocation waits, why it has ended, and why a host is lost."""
+"""Explain Slurm's states: why an allocation is pending, why an allocation has ended, and why a host was lost."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-#: How long before Slurm takes a node its host is given up, in seconds.
+#: Seconds by which a host is given up before Slurm takes its node.
 _MARGIN_S = 1.0
-#: A notice whose length Slurm does not say, in seconds.
+#: Seconds of notice if Slurm does not tell when it takes the node.
 _NOTICE_S = 30.0
 
 _ENVIRONMENT = (
@@ -15,12 +15,12 @@ _ENVIRONMENT = (
     "interpreter of this environment with backend_options={'python': …}"
 )
 
-#: What srun says of an allocation that has ended, and the state.
+#: srun's text about an allocation that has ended -> the allocation's state.
 _SAID = {"TIME LIMIT": "TIMEOUT", "PREEMPTION": "PREEMPTED", "NODE FAILURE": "NODE_FAIL"}
-#: What our own words on the node say of an interpreter that will not do.
+#: Messages of our script on the node about an unusable interpreter.
 _UNUSABLE = ("has no fleetfit", "there is no /")
-#: Lines of srun's that say that it has ended, and not why; the last one says nothing on every cluster that cannot bind
-#: to CPUs.
+#: srun's lines that do not give the reason of its end. The last one is printed on every cluster that cannot bind to
+#: CPUs.
 _EMPTY = (
     *("Job step aborted", "Exited with exit code", ": Killed", ": Terminated", "Timed out waiting for job step"),
     "lacks support for cpu binding",
@@ -55,12 +55,12 @@ _WAITS = {
 
 
 class Loss(NamedTuple):
-    """Why a host is lost.
+    """The reason why a host was lost.
 
     Attributes:
-        reason: In words.
-        taken: Whether Slurm has taken the allocation, which may come back into the queue.
-        silent: Whether Slurm has not said a word of it.
+        reason: The reason as a text for the user.
+        taken: Whether Slurm has taken the allocation away. Slurm may requeue the allocation.
+        silent: Whether Slurm has given no reason for the loss.
     """
 
     reason: str
@@ -69,22 +69,27 @@ class Loss(NamedTuple):
 
 
 def why_pending(reason: str) -> str:
-    """Return Slurm's reason for which a job is pending in words."""
+    """Return a description of Slurm's reason why a job is pending."""
     return _WAITS.get(reason, reason)
 
 
 def why_over(state: str, reason: str) -> str:
-    """Return why a job has ended before it ran, from its state and Slurm's reason."""
+    """Return why a job ended before it ran.
+
+    Args:
+        state: The job's final state.
+        reason: Slurm's reason for the state.
+    """
     text = _ENDS.get(state, state.lower() or "the reason is unknown")
     return f"{text} ({reason})" if reason and reason != "None" else text
 
 
 def why_lost(said: Sequence[str], reason: str) -> Loss:
-    """Return why the host is lost of whose agent's srun these lines are.
+    """Return why a host was lost, from the last lines that the srun process of the host's agent has printed.
 
     Args:
-        said: The last lines of srun's.
-        reason: Why the connection has ended, as far as the connection knows.
+        said: The last lines that srun has printed.
+        reason: The reason that the connection itself gives for its end.
     """
     if (end := _end(said)) is not None:
         return Loss(_ENDS[end], taken=end != "CANCELLED")
@@ -95,20 +100,26 @@ def why_lost(said: Sequence[str], reason: str) -> Loss:
 
 
 def what_signalled(state: str, left: float | None, said: Sequence[str]) -> Loss | float:
-    """Return what a signal to an agent means: the loss of its host, or in how many seconds Slurm takes the node.
+    """Return what a signal to an agent means.
 
     Args:
-        state: The allocation's state; "" if Slurm has not answered.
-        left: In how many seconds Slurm kills what runs there; None if that is not known.
-        said: The last lines of the agent's srun.
+        state: The allocation's state, or "" if Slurm has not answered.
+        left: The seconds until Slurm kills the processes on the node, or None if the time is not known.
+        said: The last lines that the agent's srun process has printed.
+
+    Returns:
+        The loss of the host if the allocation was cancelled or its node has failed. Otherwise, the number of seconds
+        until Slurm takes the node away.
     """
-    # srun says "CANCELLED" of what is only announced, too, so without an answer it counts as an announcement.
+    # srun also prints "CANCELLED" for a mere announcement, so without Slurm's answer it counts as one.
     if state not in ("RUNNING", "") and _end(said) in ("CANCELLED", "NODE_FAIL"):
         return why_lost(said, "")
     return max(0.0, (left if left is not None else _NOTICE_S) - _MARGIN_S)
 
 
 def _end(said: Sequence[str]) -> str | None:
-    """Return the state in which srun has said that the allocation ended; None if it has not."""
+    """Return the allocation's final state according to srun's lines. Return None if the lines contain no final
+    state.
+    """
     line = next((line for line in said if "CANCELLED AT" in line), None)
     return None if line is None else next((state for words, state in _SAID.items() if words in line), "CANCELLED")

@@ -1,1 +1,1 @@
-"""Hosts that are executors of Spark: a barrier stage whose tasks hold our toolkit's places."""
+"""Run hosts on Spark's executors. Each task of a barrier stage occupies an executor for a host."""

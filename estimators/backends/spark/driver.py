@@ -1,15 +1,16 @@
-"""Talks to Spark for a job's supervisor: joins the caller's session, whose tasks hold the hosts' places.
+"""Run Spark jobs for a job's supervisor, in the session of the process that called ``fit()``.
 
     python -I driver.py
 
-It is a program of its own (:mod:`estimators.backends.hosts.cluster_program`), since Spark brings its own modules and
-threads. Its own arguments:
+The Spark tasks occupy executors for the hosts. This is a separate program
+(:mod:`estimators.backends.hosts.cluster_program`), because Spark has its own modules and threads. The program has these
+arguments in addition to those of every cluster program:
 
-* ``connect``: ``session`` (``path`` of the file with the session's secret, and ``application``);
-* ``acquire``: ``together`` (whether the hosts are one barrier stage).
+* ``connect`` with ``session``, which has ``path`` (the path of the file with the session's secret) and ``application``.
+* ``acquire`` with ``together``, which says whether the hosts are one barrier stage.
 
 Each host's agent connects to the supervisor from its executor's machine. The supervisor reads the host's address from
-that connection: the barrier stage's ``allGather`` would take a second.
+that connection, because the barrier stage's ``allGather`` would take a second.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
-if __name__ == "__main__":  # a program of its own
+if __name__ == "__main__":  # run as a separate program
     sys.path.append(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "hosts"))
     import cluster_program  # type: ignore[import-not-found]
     import joining  # type: ignore[import-not-found]
@@ -35,7 +36,7 @@ else:
 
 start_agent = joining.start_agent
 
-#: Seconds between two looks at executors and stages.
+#: Seconds between two checks of executors and stages.
 _LOOK_S = 0.25
 #: Seconds without a new executor after which there are too few: if no more are expected, and if some are.
 _ENOUGH_S, _EXPECTED_S = 10.0, 60.0
@@ -49,7 +50,13 @@ _SPARKS = ("SPARK_", "PYSPARK_", "_PYSPARK_", "PYTHON_", "OMP_NUM_THREADS", "PYT
 
 
 def holding(asked: dict[str, Any], code: bytes) -> Callable[[Iterable[int]], list[int]]:
-    """Return a task's function: it starts the host's agent; each ends with the other."""
+    """Return the function of a Spark task that starts a host's agent. The task ends when the agent ends, and the agent
+    ends when the task ends.
+
+    Args:
+        asked: The request for the hosts, with each host's identity and key.
+        code: The archive of our toolkit.
+    """
 
     def hold(_: Iterable[int]) -> list[int]:
         from pyspark import TaskContext
@@ -85,7 +92,7 @@ def is_sparks(path: str) -> bool:
 
 
 class SparkHost(cluster_program.ProgramHost):
-    """Hold what is known of a host and of its task."""
+    """A host with the state of its Spark task."""
 
     def __init__(self, wanted: dict[str, str]) -> None:
         super().__init__(wanted)
@@ -94,25 +101,25 @@ class SparkHost(cluster_program.ProgramHost):
 
 
 class SparkDriver(cluster_program.Program):
-    """Serve a supervisor's requests."""
+    """A program that executes a supervisor's requests to Spark."""
 
     host_type = SparkHost
 
     def __init__(self, output: int) -> None:
         super().__init__(output)
-        self._stages: set[str] = set()  # those that run
-        self._placing = threading.Lock()  # hosts of an elastic job are asked for one by one
+        self._stages: set[str] = set()  # the running stages, by job group
+        self._placing = threading.Lock()  # hosts of an elastic job are requested one by one
         self._context: Any = None
         self._local = False
 
     def connect(self, asked: dict[str, Any]) -> None:
-        """Join the session."""
+        """Join the caller's Spark session. Send the answer ``connected`` or ``refused``."""
         warnings.simplefilter("ignore")  # a warning must not be taken for the reason of a failure
         try:
             self._join(asked["session"])
             from pyspark import cloudpickle
 
-            cloudpickle.register_pickle_by_value(joining)  # executors have it not
+            cloudpickle.register_pickle_by_value(joining)  # the executors do not have this module
             master, driver = str(self._context.master), str(self._context.getConf().get("spark.driver.host"))
             address = "127.0.0.1" if master.startswith("local") else socket.gethostbyname(driver)
         except Exception as error:  # noqa: BLE001 - PySpark and Py4J raise a dozen kinds
@@ -122,7 +129,11 @@ class SparkDriver(cluster_program.Program):
         self.say("connected", address=address)
 
     def _join(self, session: dict[str, str]) -> None:
-        """Connect to the caller's Java virtual machine as a second client."""
+        """Connect to the caller's Java virtual machine as a second client.
+
+        Raises:
+            ValueError: the caller has ended, or its session has been stopped.
+        """
         try:
             with open(session["path"], encoding="utf-8") as file:
                 way = json.load(file)
@@ -148,7 +159,7 @@ class SparkDriver(cluster_program.Program):
     # --- hosts ---
 
     def acquire(self, asked: dict[str, Any], hosts: list[SparkHost]) -> None:
-        """Hold the hosts' places by a Spark job until they are released or lost."""
+        """Run a Spark job whose tasks occupy executors for the hosts. Return when the hosts are released or lost."""
         stage = f"fleetfit-{hosts[0].identity}"
         reason = ""
         over = threading.Event()
@@ -176,14 +187,14 @@ class SparkDriver(cluster_program.Program):
             self._tell(hosts, reason)
 
     def _tell(self, hosts: list[SparkHost], reason: str) -> None:
-        """Report the end of hosts' tasks, once each."""
+        """Report the end of each host's task. The end of a task is reported only once."""
         for host in hosts:
             if not host.told:
                 host.told = True
                 self.say("ended", host=host.identity, reason=reason)
 
     def _profile(self, cores: int) -> Any:
-        """Return the resource profile by which each task takes a whole executor."""
+        """Return the resource profile with which each task occupies a whole executor."""
         from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
 
         requests = TaskResourceRequests().cpus(cores)
@@ -193,18 +204,18 @@ class SparkDriver(cluster_program.Program):
         return ResourceProfileBuilder().require(requests).build
 
     def _await_room(self, stage: str, hosts: list[SparkHost], *, wait: bool) -> int | None:
-        """Wait until there is an executor for each host, and reserve them for a stage.
+        """Wait until there is an executor for each host, and reserve the executors for a stage.
 
         Args:
-            stage: The stage.
+            stage: The job group of the stage.
             hosts: The requested hosts.
             wait: Whether to wait without a limit.
 
         Returns:
-            The cores of each host; None if the hosts were released meanwhile.
+            The number of cores to request for each host, or None if all hosts were released during the wait.
 
         Raises:
-            ValueError: There are too few executors, and no more come.
+            ValueError: Spark has fewer executors than hosts, and no more executors are expected.
         """
         said, since = "", 0.0
         while not all(host.released.is_set() for host in hosts):
@@ -231,7 +242,11 @@ class SparkDriver(cluster_program.Program):
         return None
 
     def _patience(self, room: int) -> float:
-        """Return for how many seconds to wait for another executor."""
+        """Return for how many seconds to wait for another executor.
+
+        Args:
+            room: The number of executors, or of cores if Spark runs on this machine only.
+        """
         if self._local and room:
             return 0.0
         planned = self._context.getConf().get("spark.executor.instances")
@@ -242,13 +257,16 @@ class SparkDriver(cluster_program.Program):
         return _ENOUGH_S if room else _EXPECTED_S
 
     def _cores(self) -> list[int]:
-        """Return the number of cores of each live executor."""
+        """Return the number of cores of each live executor, as a list."""
         listed = self._context._jsc.sc().statusStore().executorList(True)
         found = [listed.apply(index) for index in range(listed.size())]
         return [int(one.totalCores()) for one in found if self._local or one.id() != "driver"]
 
     def _watch(self, stage: str, hosts: list[SparkHost], over: threading.Event) -> None:
-        """Report why a stage has failed, and cancel it before Spark retries it."""
+        """Watch a stage until it ends.
+
+        If the stage fails, report the reason and cancel the stage before Spark retries it.
+        """
         began, told = time.monotonic(), False
         while not over.wait(_LOOK_S):
             # A finished stage is not found; the end of the session is reported by collect().
@@ -269,14 +287,14 @@ class SparkDriver(cluster_program.Program):
         return [state for info in jobs for one in info.stageIds if (state := tracker.getStageInfo(one))]
 
     def _failure(self, stage: str) -> str | None:
-        """Return why a stage has failed; None if it has not."""
+        """Return why a stage has failed. Return None if the stage has not failed."""
         for state in self._states(stage):
             if state.currentAttemptId > 0 or state.numFailedTasks > 0:
                 return self._why(state.stageId)
         return None
 
     def _place(self, stage: str, hosts: list[SparkHost]) -> bool:
-        """Report each host's executor, once; return whether all have one."""
+        """Report the executor of each host once. Return whether the executors of all hosts are known."""
         for state in self._states(stage) if not all(host.placed for host in hosts) else ():
             tasks = self._context._jsc.sc().statusStore().taskList(state.stageId, 0, len(hosts))
             for task in map(tasks.apply, range(tasks.size())):
@@ -286,7 +304,7 @@ class SparkDriver(cluster_program.Program):
         return all(host.placed for host in hosts)
 
     def _why(self, stage: int) -> str:
-        """Return the reason for which the first attempt of a stage has failed."""
+        """Return the reason why the first attempt of a stage has failed."""
         store = self._context._jsc.sc().statusStore()
         gateway = self._context._gateway
         with contextlib.suppress(Exception):
@@ -302,7 +320,9 @@ class SparkDriver(cluster_program.Program):
         return "its task has failed"
 
     def release(self, host: SparkHost) -> None:
-        """Wait for the task to end with its agent; cancel the stage if it does not."""
+        """Wait until the host's task has ended with its agent. After a timeout, cancel the stage if all its hosts are
+        released.
+        """
         if not host.over.wait(cluster_program.RELEASE_S) and all(other.released.is_set() for other in host.shares):
             self._cancel(host.stage)
 
@@ -311,13 +331,16 @@ class SparkDriver(cluster_program.Program):
             self._context.cancelJobGroup(stage)
 
     def disconnect(self) -> None:
-        """Cancel the job's stages; the session is its owner's."""
+        """Cancel the Spark jobs of the hosts. The caller's session stays open."""
         for stage in list(self._stages):
             self._cancel(stage)
 
 
 def line_of(error: BaseException | str) -> str:
-    """Return an error as one line: the last line of a Python traceback, else Spark's first reason."""
+    """Convert an error to one line.
+
+    The line is the last line of a Python traceback. For other errors, the line is the first reason that Spark gives.
+    """
     lines = [line.strip().removeprefix(": ") for line in str(error).splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith(("at ", "SQLSTATE", ")"))]
     if not lines:

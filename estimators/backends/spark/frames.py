@@ -1,4 +1,4 @@
-"""Write DataFrames for training: Spark's executors write files and a manifest of them, once for each content."""
+"""Write DataFrames as files for training. Spark's executors write the files and a manifest once for each content."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from estimators.job.errors import BackendError, ConfigurationError, UnsupportedE
 from estimators.job.inputs import normalise_uri
 from estimators.records.record import jobs_folder
 
-#: What can be written, and its MIME type.
+#: Supported formats -> their MIME types.
 FORMATS = {"tfrecord": "application/x-tfrecord", "parquet": "application/x-parquet"}
-#: Spark's types, and what they are in an Example of TensorFlow's.
+#: Spark's types -> the lists of TensorFlow's Example that hold them.
 _LISTS = {
     "boolean": "int64",
     "tinyint": "int64",
@@ -30,7 +30,7 @@ _LISTS = {
     "string": "bytes",
     "binary": "bytes",
 }
-#: The setting of a session that says where frames go.
+#: The session's setting for the folder of written frames.
 STORE = "spark.fleetfit.store"
 
 
@@ -51,7 +51,7 @@ def write(frame: Any, file_format: str, shards: int | None, path: str | os.PathL
         digest, rows = _digest(frame, file_format, shards)
         manifest = folder / f"{digest}.manifest"
         if not manifest.exists():
-            # Each writer has a folder of its own; which of them counts the manifest says, and that is the first one's.
+            # Each writer has its own folder. The first writer creates the manifest, which names that writer's folder.
             files = folder / f"{digest}-{uuid.uuid4().hex[:8]}"
             _write_files(frame if shards is None else frame.repartition(shards), file_format, files, rows)
             _write_manifest(manifest, files)
@@ -66,12 +66,13 @@ def write(frame: Any, file_format: str, shards: int | None, path: str | os.PathL
 
 
 def check(frame: Any, file_format: str, shards: int | None) -> None:
-    """Refuse what cannot be written, with the column and the remedy.
+    """Refuse a frame that cannot be written. The error names the column and the remedy.
 
     Raises:
-        ConfigurationError: it is no frame, has no columns, two of one name, or one whose type the format does not
-            have; or there is no such format or number of shards.
-        UnsupportedError: a frame of Spark Connect, or one that streams.
+        ConfigurationError: the value is not a frame, the format or the number of shards is invalid, or the frame has
+            unsuitable columns. A frame needs at least one column, different column names, and column types that the
+            format supports.
+        UnsupportedError: the frame belongs to Spark Connect, or is streaming.
     """
     if not hasattr(frame, "sparkSession") or not hasattr(frame, "dtypes"):
         raise ConfigurationError(f"from_spark(): {shown(frame)} is not a DataFrame of Spark.")
@@ -91,7 +92,12 @@ def check(frame: Any, file_format: str, shards: int | None) -> None:
 
 
 def problems_of(columns: Iterable[tuple[str, str]], file_format: str) -> list[str]:
-    """Return what is wrong with a schema: each column's name, and its type in Spark's words."""
+    """Return the problems of a schema.
+
+    Args:
+        columns: The name and the type of each column. The types are in Spark's notation.
+        file_format: The format of the files: ``tfrecord`` or ``parquet``.
+    """
     columns = list(columns)
     names = [name for name, _ in columns]
     problems = ["it has no columns"] if not columns else []
@@ -113,10 +119,11 @@ def _list_of(kind: str) -> str | None:
 
 
 def _folder(frame: Any, path: Any) -> Path:
-    """Return where frames go.
+    """Return the folder that frames are written to.
 
     Raises:
-        ConfigurationError: it is no folder of this machine, or nobody says where.
+        ConfigurationError: the path is not a folder of this machine. Or no path is given, although the executors are on
+            other machines.
     """
     session, named = frame.sparkSession, "from_spark(path=…)"
     if path is None:
@@ -138,10 +145,10 @@ def _folder(frame: Any, path: Any) -> Path:
 
 
 def _write_files(frame: Any, file_format: str, folder: Path, rows: int) -> None:
-    """Have the executors write a folder.
+    """Make the executors write a frame's rows into files in a folder.
 
     Raises:
-        OSError: they have not written as many rows as the frame had.
+        OSError: the number of written rows differs from ``rows``, the number of counted rows.
     """
     try:
         if file_format == "parquet":
@@ -156,7 +163,7 @@ def _write_files(frame: Any, file_format: str, folder: Path, rows: int) -> None:
                     "computed"
                 )
         for file in folder.iterdir():
-            if file.name.startswith((".", "_")):  # Hadoop's checksums, and its sign of success
+            if file.name.startswith((".", "_")):  # Hadoop's checksums and its _SUCCESS file
                 file.unlink()
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
@@ -164,23 +171,27 @@ def _write_files(frame: Any, file_format: str, folder: Path, rows: int) -> None:
 
 
 def _write_manifest(manifest: Path, folder: Path) -> None:
-    """Have a folder counted, or removed where another writer was quicker."""
+    """Create the manifest of a folder. If another writer has created the manifest first, remove the folder."""
     entries = [{"prefix": f"{folder.as_uri()}/"}, *sorted(file.name for file in folder.iterdir())]
     part = manifest.with_name(f".{manifest.name}-{uuid.uuid4().hex}")
     part.write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
     try:
         os.link(part, manifest)
     except FileExistsError:
-        if not os.path.samefile(part, manifest):  # on NFS a link that was made may be reported as an error
+        if not os.path.samefile(part, manifest):  # on NFS, creating a link may succeed and report an error
             shutil.rmtree(folder)
-    except OSError:  # there are file systems without links, on which the last one counts
+    except OSError:  # on a file system without links, the last writer's manifest is used
         os.replace(part, manifest)
     finally:
         part.unlink(missing_ok=True)
 
 
 def _digest(frame: Any, file_format: str, shards: int | None) -> tuple[str, int]:
-    """Return what names a frame's content, and its rows: it is read once for that, by the executors."""
+    """Return a hash of a frame's content, and the frame's number of rows. The executors read the whole frame once.
+
+    Raises:
+        ConfigurationError: the frame has no rows.
+    """
     from pyspark.sql import functions
 
     hashed = functions.xxhash64(*(frame[f"`{name.replace('`', '``')}`"] for name, _ in frame.dtypes))
@@ -198,7 +209,15 @@ def _digest(frame: Any, file_format: str, shards: int | None) -> tuple[str, int]
 
 
 def _recording(folder: str, names: list[str], kinds: list[str]) -> Callable[[int, Iterable[Any]], Iterator[int]]:
-    """Return what an executor does with a partition: it writes its rows as Examples, and says how many there were."""
+    """Return a function that writes the rows of a partition as TensorFlow Examples and yields the number of rows.
+
+    The function runs on the executors.
+
+    Args:
+        folder: The folder for the files.
+        names: The names of the columns.
+        kinds: The kind of list in which an Example holds the values of each column: ``int64``, ``float`` or ``bytes``.
+    """
 
     def record(index: int, rows: Iterable[Any]) -> Iterator[int]:
         import os as system
@@ -210,7 +229,7 @@ def _recording(folder: str, names: list[str], kinds: list[str]) -> Callable[[int
         import tensorflow as tf
 
         count = 0
-        # Of a task that is tried again, or twice at once, one file counts.
+        # If a task is retried or runs twice at once, only one of its files is used.
         file, writer = f"{folder}/.part-{index:05d}-{TaskContext.get().taskAttemptId()}", None
         for row in rows:
             features = {}

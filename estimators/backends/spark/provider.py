@@ -1,4 +1,6 @@
-"""Hosts on Spark's executors: each task of a barrier stage of the caller's session holds a host's place."""
+"""Provide hosts on Spark's executors. Each task of a barrier stage in the caller's session occupies an executor for a
+host.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +18,18 @@ from estimators.job import fleets
 from estimators.job.errors import ConfigurationError, UnsupportedError
 from estimators.job.request import RunOptions, TrainingJobSpec
 
-#: Tasks may ask for whole executors on all cluster managers from 4.0 on.
+#: Version 4.0 is the first in which tasks can request whole executors on all cluster managers.
 _PYSPARK = EnginePackage("PySpark", "pyspark", (4, 0), extra="spark")
 
 
 class SparkOptions(ArrivingOptions):
-    """Hold the ``RunOptions(backend_options={…})``."""
+    """The ``RunOptions(backend_options={…})`` for jobs on Spark."""
 
     instance_type: ClassVar[str] = "spark"
 
 
 class SparkProvider(ArrivingProvider):
-    """Provide hosts on Spark's executors."""
+    """A provider of hosts on Spark's executors."""
 
     name: ClassVar[str] = fleets.SPARK
     capabilities = fleets.FLEETS[fleets.SPARK].capabilities
@@ -41,7 +43,7 @@ class SparkProvider(ArrivingProvider):
 
     @classmethod
     def validate(cls, spec: TrainingJobSpec, options: RunOptions) -> list[str]:
-        """Refuse wrong options, an environment without PySpark, and a process without a usable session."""
+        """Return errors if an option is invalid, or if this process has no PySpark or no usable Spark session."""
         try:
             SparkOptions.of(options.backend_options)
         except ConfigurationError as error:
@@ -53,43 +55,53 @@ class SparkProvider(ArrivingProvider):
 
     @classmethod
     def describe(cls, spec: TrainingJobSpec, options: RunOptions) -> Placement:
-        """Describe where the job would run."""
+        """Return the placement of the job's hosts on Spark's executors."""
         stage = "tasks" if isinstance(spec.strategy, Elastic) else "a barrier stage of tasks"
         note = f"Spark: {stage}, {spec.instance_count} executors of this process's session"
         return cls.placement(spec, SparkOptions.of(options.backend_options), note)
 
     @classmethod
     def portable(cls, spec: TrainingJobSpec, options: RunOptions) -> dict[str, Any]:
-        """Refuse dispatchers."""
+        """Refuse dispatchers, which cannot reach the caller's Spark session."""
         raise UnsupportedError("A dispatcher cannot reach this process's Spark session. Leave dispatcher out.")
 
     @classmethod
     def found(cls, spec: TrainingJobSpec) -> dict[str, Any] | None:
-        """Return where the supervisor finds the caller's session."""
+        """Return the values with which the supervisor can find the caller's Spark session. Return None without a
+        session.
+        """
         return session.found()
 
     def connecting(self) -> dict[str, Any]:
-        """Return Spark's own arguments of ``connect``: where the caller's session is."""
+        """Return those arguments of the request ``connect`` that only Spark's driver program has. These arguments
+        identify the caller's session.
+        """
         return {"session": dict(self.job.found)}
 
     def acquiring(self, group: Sequence[ExpectedHost]) -> dict[str, Any]:
-        """Return Spark's own arguments of ``acquire``."""
+        """Return those arguments of the request ``acquire`` that only Spark's driver program has."""
         return {"together": not self.elastic}
 
     async def started(self, host: ExpectedHost) -> str:
-        """Wait until all hosts of the stage have connected: their placement is known then."""
+        """Wait until all hosts of the stage have connected, and return the host's address.
+
+        The machines of all hosts are known only then.
+        """
         machines = [(await host.until(other.arrival)).address for other in host.group]
         remedy = "set spark.executor.cores so that each machine has one executor, or use as many hosts as machines"
         self.refuse_mixed(machines, remedy)
         return machines[host.group.index(host)]
 
     def lost(self, host: ExpectedHost, reason: str) -> None:
-        """End the stage's other hosts, as Spark does, so that the next attempt does not reuse them."""
+        """Report all other hosts of the lost host's stage as lost, too.
+
+        Spark ends all tasks of the stage, so the next attempt must not reuse these hosts.
+        """
         for other in host.group:
             if other.remote is not None and not other.lost:
                 other.remote.lose(f"Spark ended the barrier stage of all hosts because {host.name} was lost: {reason}")
 
     @classmethod
     def diagnose(cls) -> list[Finding]:
-        """Say whether PySpark is installed."""
+        """Return a finding about PySpark for ``fleetfit doctor``."""
         return [_PYSPARK.finding("spark", "jobs on Spark's executors")]

@@ -1,7 +1,8 @@
-"""Let the job's supervisor find the Spark session of the process that calls ``fit()``.
+"""Pass the Spark session of the process that calls ``fit()`` to the job's supervisor.
 
-The session's Java virtual machine accepts local clients that know its secret. The secret is in no record: it is in an
-unnamed file in this process's memory, which only the same user can open, while this process lives.
+The session's Java virtual machine accepts local clients that know the session's secret. The secret is not in the job's
+record, but in an unnamed file in this process's memory. Only the same user can open the file, and only while this
+process lives.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import os
 import sys
 from typing import Any
 
-#: The setting under which executors come and go by themselves.
+#: The setting with which Spark adds and removes executors by itself.
 _DYNAMIC = "spark.dynamicAllocation.enabled"
 
 
 def refusal() -> str | None:
-    """Return why this process has no session whose executors can be hosts; None if it has one."""
+    """Return why this process has no session whose executors can be hosts. Return None if it has a usable session."""
     context = _context()
     if context is not None:
         if str(context.getConf().get(_DYNAMIC, "false")).lower() != "true":
@@ -39,7 +40,11 @@ def refusal() -> str | None:
 
 
 def found() -> dict[str, Any] | None:
-    """Return where the supervisor finds this process's session; None if there is none."""
+    """Return the path of the file with the session's secret, and the application id. Return None if there is no
+    session.
+
+    The supervisor needs both values to join the session.
+    """
     context = _context()
     if context is None:
         return None
@@ -54,7 +59,7 @@ def found() -> dict[str, Any] | None:
 
 
 def _context() -> Any:
-    """Return this process's active SparkContext, without importing Spark; None if there is none."""
+    """Return this process's active SparkContext, without importing Spark. Return None if there is no active context."""
     spark = sys.modules.get("pyspark")
     context = getattr(getattr(spark, "SparkContext", None), "_active_spark_context", None)
     return context if context is not None and getattr(context, "_jsc", None) is not None else None
@@ -62,7 +67,7 @@ def _context() -> Any:
 
 @functools.lru_cache(maxsize=8)
 def _kept(way: str) -> int:
-    """Return the descriptor of an unnamed file with the given content."""
+    """Return the file descriptor of an unnamed file with the given content."""
     fd = os.memfd_create("fleetfit-spark", os.MFD_CLOEXEC)
     os.write(fd, way.encode())
     os.fchmod(fd, 0o600)

@@ -1,1 +1,1 @@
-"""``instance_type="ssh"``: machines that ssh reaches."""
+"""Run hosts on machines that are reached by ssh: ``instance_type="ssh"``."""

@@ -1,4 +1,4 @@
-"""Looks at the machines of a fleet: what they are, whether their clocks agree, and whether they reach each other."""
+"""Check the machines of a fleet: their software, hardware and clocks, and the connections between the machines."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from estimators.backends.openssh.command import SshSettings
 from estimators.backends.openssh.connection import Connections, NotStarted
 from estimators.backends.ssh.machines import SshMachine
 
-#: How long a machine may take to answer, and one to reach another, in seconds.
+#: Seconds within which a machine must answer, and a connection between machines must be made.
 _ANSWER_S, _REACH_S = 20.0, 3.0
-#: From this difference on clocks are told, in seconds: logs and certificates go by them.
+#: Smallest difference of clocks that is reported, in seconds: logs and certificates depend on clocks.
 CLOCK_S = 2.0
-#: With less free than this jobs are likely to fail, in bytes.
+#: Free disk space below which jobs are likely to fail, in bytes.
 LITTLE_DISK = 5 << 30
 #: The oldest Python that our code runs on.
 OLDEST = (3, 10)
 
-#: What runs on a machine: it says what that is, listens, tries to reach the machines that it is told of, and ends with
-#: its input. The standard library of any Python 3 will do.
+#: The program that runs on a machine: it reports facts about the machine, listens, tries to connect to the machines
+#: that it reads from its input, and exits when its input ends. It needs only the standard library of any Python 3.
 _PROBE = r"""
 import glob, json, os, shutil, socket, sys, tempfile, time
 address, seconds = sys.argv[1], float(sys.argv[2])
@@ -70,16 +70,18 @@ sys.stdin.read()
 
 @dataclasses.dataclass(kw_only=True)
 class MachineReport:
-    """What was found of one machine.
+    """The findings about one machine.
 
     Attributes:
         machine: The machine.
-        problem: Why nothing can be said of it; "" if something can.
-        address: Where the others reach it.
-        facts: What its probe said: ``hostname``, ``processor``, ``pythons``, ``cpus``, ``gpus``, ``disk``.
-        clock: How far its clock is before ours, in seconds.
-        unreachable: Machines that it does not reach, and why.
-        probe: The program that looks at it, while that runs.
+        problem: The reason why the machine could not be checked, or "" if it could be checked.
+        address: The address at which the other machines reach the machine.
+        facts: The facts that the probe on the machine has reported: ``hostname``, ``processor``, ``pythons``, ``cpus``,
+            ``gpus``, ``disk`` and others.
+        clock: The number of seconds by which the machine's clock is ahead of this machine's clock. None if it is not
+            known.
+        unreachable: The machines that the machine cannot reach, each with the reason.
+        probe: The program that checks the machine, while the program is running.
     """
 
     machine: SshMachine
@@ -91,7 +93,7 @@ class MachineReport:
     probe: ChildProcess | None = None
 
     def warnings(self) -> list[str]:
-        """Return what is likely to be in a job's way, each with its remedy."""
+        """Return the problems that jobs are likely to have with the machine. Each problem has its remedy."""
         said = [self.problem] if self.problem else []
         if not self.facts:
             return said
@@ -126,12 +128,12 @@ def _version(text: str) -> tuple[int, ...]:
 def check(
     settings: SshSettings, machines: Sequence[SshMachine], *, on_step: Say = lambda text: None
 ) -> list[MachineReport]:
-    """Look at machines, all at once; call it from the main thread.
+    """Check all machines at the same time, and return the findings. This function must be called from the main thread.
 
     Args:
-        settings: How they are reached.
-        machines: Which.
-        on_step: Told what is being waited for.
+        settings: The ssh settings of the fleet.
+        machines: The machines to check.
+        on_step: A function that is called with a description of the current step.
     """
     loop = AsyncioLoop()
     connections = Connections(loop, settings)
@@ -160,7 +162,13 @@ async def _check(connections: Connections, reports: Sequence[MachineReport], on_
 
 
 async def _attempt(report: MachineReport, seconds: float, step: Coroutine[Any, Any, None]) -> None:
-    """Take a step, after whose failure nothing more can be said of the machine."""
+    """Run a step of a check. If the step fails, store the reason as the machine's problem.
+
+    Args:
+        report: The findings about the machine.
+        seconds: The time limit of the step, in seconds.
+        step: The step.
+    """
     try:
         await within(seconds, step)
     except asyncio.TimeoutError:
@@ -174,7 +182,7 @@ async def _attempt(report: MachineReport, seconds: float, step: Coroutine[Any, A
 
 
 async def _look(connections: Connections, report: MachineReport) -> None:
-    """Connect to a machine, and ask what it is."""
+    """Connect to a machine, and collect facts about it."""
     connection = await connections.open(report.machine.destination)
     report.address = report.machine.address or connection.address
     words = ["python3", "-I", "-c", _PROBE, report.address, f"{_REACH_S:g}"]
@@ -184,7 +192,7 @@ async def _look(connections: Connections, report: MachineReport) -> None:
 
 
 async def _reach(report: MachineReport, there: Sequence[MachineReport]) -> None:
-    """Have a machine try to reach the others."""
+    """Make a machine try to connect to the other machines, and store which of them it cannot reach."""
     assert report.probe is not None
     others = [(other.machine.name, other.address, other.facts["port"]) for other in there if other is not report]
     os.write(report.probe.input, json.dumps(others).encode() + b"\n")

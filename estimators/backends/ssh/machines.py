@@ -1,4 +1,7 @@
-"""Which machines there are: a list, a host file, ``$FLEETFIT_HOSTS``, or those that the fleet has been given."""
+"""Read the machines of a fleet.
+
+The machines are named in a list, a host file, ``$FLEETFIT_HOSTS``, or the fleet's stored file.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from estimators.records.record import jobs_folder
 
 #: The variable that names machines, ``h1:4,h2:4``, or a host file.
 VARIABLE = "FLEETFIT_HOSTS"
-#: What a fleet is called that has no name.
+#: The name of the fleet if none is given.
 DEFAULT_FLEET = "default"
 
 _FORM = "a host is written as 'host', 'user@host', 'host:slots' or '[IPv6 address]:slots'"
@@ -32,10 +35,10 @@ class SshMachine:
     """A machine of a fleet.
 
     Attributes:
-        destination: What ssh connects to.
-        slots: How many processes of a job it takes; None for as many as a job wants there.
-        address: Where the other machines reach it; None: where ssh reached it.
-        label: Its name in messages, if not that of its host.
+        destination: The destination for ssh.
+        slots: The number of a job's processes that it can run; None: any number.
+        address: The address at which the other machines reach it; None: the address that ssh reached.
+        label: Its name in messages; default: its host's.
     """
 
     destination: Destination
@@ -45,12 +48,12 @@ class SshMachine:
 
     @property
     def name(self) -> str:
-        """Return its name in messages and files: its label, or its host, with the port if it has one of its own."""
+        """Return the machine's name in messages and files: its label, or its host, with the port if one is set."""
         host, port = self.destination.host, self.destination.port
         return self.label or (host if port is None else f"{host}:{port}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as ``backend_options={"hosts": […]}`` takes it."""
+        """Return the machine in the form of ``backend_options={"hosts": […]}``."""
         there = self.destination
         values = {"host": there.host, "user": there.user, "port": there.port}
         values |= {"slots": self.slots, "address": self.address}
@@ -58,14 +61,14 @@ class SshMachine:
 
 
 def parse(text: str, where: str) -> SshMachine:
-    """Read ``[user@]host[:slots]``.
+    """Parse ``[user@]host[:slots]``.
 
     Args:
-        text: The words.
-        where: Where they stand, for the error.
+        text: The text.
+        where: The name of the option or file that the text is from, for the error message.
 
     Raises:
-        ConfigurationError: they are of another form.
+        ConfigurationError: the text has another form.
     """
     found = _HOST.fullmatch(text)
     if found is None:
@@ -79,7 +82,7 @@ def parse(text: str, where: str) -> SshMachine:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Given:
-    """A host that is a dict; see :class:`SshMachine` and :class:`Destination`."""
+    """A host that is given as a dict; see :class:`SshMachine` and :class:`Destination`."""
 
     host: str = option(text(), "")
     user: str | None = option(text())
@@ -97,10 +100,14 @@ def _from_dict(given: Mapping[str, Any], where: str) -> SshMachine:
 
 
 def parse_list(given: Any, where: str) -> tuple[SshMachine, ...]:
-    """Read a list of hosts, each a text or a dict.
+    """Parse a list of hosts. Each host is a string or a dict.
+
+    Args:
+        given: The list, or a string with hosts that are separated by commas.
+        where: The name of the option that the list is from, for the error message.
 
     Raises:
-        ConfigurationError: it is no list, has a host twice, or one of no known form.
+        ConfigurationError: the value is not a list, names a host twice, or contains a host in another form.
     """
     if isinstance(given, str):
         given = [part.strip() for part in given.split(",") if part.strip()]
@@ -120,10 +127,16 @@ def parse_list(given: Any, where: str) -> tuple[SshMachine, ...]:
 
 
 def parse_file(text: str, where: str) -> tuple[SshMachine, ...]:
-    """Read a host file: OpenMPI's (``host slots=4``), Horovod's (``host:4``) or one host a line.
+    """Parse the text of a host file.
+
+    A host file has Open MPI's form (``host slots=4``), Horovod's form (``host:4``), or one host name per line.
+
+    Args:
+        text: The text.
+        where: The path of the file, for the error message.
 
     Raises:
-        ConfigurationError: a line is of none of these forms, or a host stands there twice.
+        ConfigurationError: a line has none of these forms, or a host is named twice.
     """
     machines = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -149,10 +162,10 @@ def parse_file(text: str, where: str) -> tuple[SshMachine, ...]:
 
 
 def read_file(path: Path, where: str) -> tuple[SshMachine, ...]:
-    """Read a host file by its path.
+    """Read a host file, and return its machines. See :func:`parse_file` for the form of the file.
 
     Raises:
-        ConfigurationError: it cannot be read, or see :func:`parse_file`.
+        ConfigurationError: the file cannot be read, or is invalid.
     """
     try:
         text = path.expanduser().read_text(encoding="utf-8")
@@ -183,19 +196,22 @@ def _fleet(where: str, value: Any) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SshOptions:
-    """``RunOptions(backend_options={…})`` of jobs on machines that ssh reaches.
+    """The ``RunOptions(backend_options={…})`` of jobs on machines that are reached by ssh.
 
     Attributes:
-        hosts: The machines; None: those of ``host_file``, of ``$FLEETFIT_HOSTS``, or of the fleet.
-        host_file: A file that names them.
-        python: The interpreter for toolkit and scripts, as an absolute path on the machines or a name in their PATH;
-            None: one that is made there.
-        requirements: What the environment that is made there holds; None: what is installed here.
-        ssh_config: A configuration in place of ``~/.ssh/config``.
-        fleet: The name under which host keys, and machines added by ``fleetfit hosts add``, are kept.
-        caller_address: Where the machines reach this one, if not where ssh comes from.
-        silence: After how many seconds without a sign of life a machine is lost.
-        wait: How long a job waits for machines that other jobs have, in seconds.
+        hosts: The machines. If None, the machines in ``host_file``, ``$FLEETFIT_HOSTS`` or the fleet's stored file are
+            used.
+        host_file: A file that names the machines.
+        python: The Python interpreter for toolkit and scripts: an absolute path on the machines or a name in their
+            PATH. If None, an environment is created on the machines, and its interpreter is used.
+        requirements: The packages of the environment that is created on the machines. The default is the packages that
+            are installed on this machine.
+        ssh_config: A configuration file to use instead of ``~/.ssh/config``.
+        fleet: The name of the fleet. Host keys, and machines added by ``fleetfit hosts add``, are stored under this
+            name.
+        caller_address: The address at which the machines reach this machine. The default is the source address of ssh.
+        silence: The number of seconds without a message from a machine after which the machine counts as lost.
+        wait: The number of seconds to wait for machines that other jobs use.
     """
 
     hosts: tuple[SshMachine, ...] | None = option(lambda where, value: parse_list(value, where))
@@ -210,10 +226,10 @@ class SshOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> SshOptions:
-        """Read ``backend_options``.
+        """Read the options from ``backend_options``.
 
         Raises:
-            ConfigurationError: an unknown option, or a value that makes no sense.
+            ConfigurationError: an option is unknown, or a value is invalid.
         """
         made: SshOptions = read(cls, options)
         if made.hosts is not None and made.host_file is not None:
@@ -226,10 +242,12 @@ class SshOptions:
         return made
 
     def machines(self) -> tuple[SshMachine, ...]:
-        """Return the machines, from the first place that names some.
+        """Return the machines from the first source that names machines.
+
+        The sources are ``hosts``, ``host_file``, ``$FLEETFIT_HOSTS`` and the fleet's stored file, in this order.
 
         Raises:
-            ConfigurationError: a file of them is not there, or is wrong.
+            ConfigurationError: a host file does not exist, or is invalid.
         """
         if self.hosts is not None:
             return self.hosts
@@ -241,25 +259,26 @@ class SshOptions:
         return read_file(path, f"fleet {self.fleet!r}") if path.exists() else ()
 
     def settings(self) -> SshSettings:
-        """Return how ssh reaches them."""
+        """Return the settings with which ssh connects to the machines."""
         return SshSettings(known_hosts=folder(self.fleet) / "known_hosts", config=self.ssh_config)
 
 
 def folder(fleet: str) -> Path:
-    """Return the folder of what is kept of a fleet."""
+    """Return the path of the folder with a fleet's stored data."""
     return jobs_folder().parent / "fleets" / fleet
 
 
 def hosts_file(fleet: str) -> Path:
-    """Return the file of the machines that ``fleetfit hosts add`` has added."""
+    """Return the path of the file with the machines that ``fleetfit hosts add`` has added."""
     return folder(fleet) / "hosts"
 
 
 def save(fleet: str, machines: Iterable[SshMachine]) -> None:
-    """Write a fleet's file of machines.
+    """Write the machines of a fleet into the fleet's stored file.
 
     Raises:
-        OSError: it cannot be written.
+        ConfigurationError: a machine has a port, which a host file cannot contain.
+        OSError: the file cannot be written.
     """
     lines = []
     for machine in machines:

@@ -1,4 +1,4 @@
-"""Which machines a job has: they are locked for it, and those that other jobs have are waited for."""
+"""Choose and lock machines for a job's hosts, and wait for machines that other jobs use."""
 
 from __future__ import annotations
 
@@ -13,56 +13,56 @@ from estimators.backends.ssh.machines import SshMachine, SshOptions, folder, par
 from estimators.job.errors import ConfigurationError
 from estimators.job.request import TrainingJobSpec
 
-#: How often it is looked whether machines are free that other jobs have, in seconds.
+#: Seconds between two checks whether machines of other jobs are free.
 LOOK_EVERY_S = 1.0
-#: How long a job that has some of its machines waits for the others.
+#: Seconds for which a job that has some of its machines waits for the others.
 _HELD_S = 600.0
 
 
 class OthersHaveThem(HostUnavailable):
-    """Tell that no machine will do now, but that other jobs have some."""
+    """Raised if no machine is free now, but other jobs use machines that would be suitable."""
 
 
 class MachinePool:
-    """Choose machines for a job's hosts.
+    """A chooser of machines for a job's hosts. The chosen machines are locked.
 
     Args:
-        job: The job.
-        options: What it asks of its machines.
+        job: The job, with the functions through which the provider reports to the supervisor.
+        options: The job's ssh options.
     """
 
     def __init__(self, job: ProvidedJob, options: SshOptions) -> None:
         self._job = job
         self._options = options
         self._machines = list(options.machines())
-        self._locks: dict[str, int] = {}  # machine -> the lock on one that a host has
-        self._reserved: dict[str, int] = {}  # machine -> the lock on one that no host has yet
-        self._losses: dict[str, int] = {}  # machine -> how often it was lost
-        self._waiting: set[str] = set()  # the hosts that wait until there are machines for all of them
+        self._locks: dict[str, int] = {}  # machine that a host has -> its lock
+        self._reserved: dict[str, int] = {}  # machine reserved for a waiting host -> its lock
+        self._losses: dict[str, int] = {}  # machine -> number of its losses
+        self._waiting: set[str] = set()  # hosts that wait until machines are reserved for all of them
         self._reserving: asyncio.Task[None] | None = None
         self._waits_until = self._held_since = 0.0
         self._said = ""
 
     def places(self) -> dict[str, int | None]:
-        """Read the list of machines again, and return those that will do, with their slots.
+        """Read the list of machines again, and return the machines with enough slots: name -> number of slots.
 
         Raises:
-            ConfigurationError: a file of them is not there, or is wrong.
+            ConfigurationError: a host file does not exist, or is invalid.
         """
         self._machines = list(self._options.machines())
         return {machine.name: machine.slots for machine in self._machines if fits(machine, self._job.spec)}
 
     def lost(self, machine: SshMachine) -> None:
-        """Note that a machine was lost: another one is taken first from now on."""
+        """Record that a machine was lost, so that machines with fewer losses are preferred from now on."""
         self._losses[machine.name] = self._losses.get(machine.name, 0) + 1
 
     def give_back(self, machine: SshMachine) -> None:
-        """Let others have a machine."""
+        """Unlock a machine."""
         if (lock := self._locks.pop(machine.name, None)) is not None:
             os.close(lock)
 
     def close(self) -> None:
-        """Let others have all machines."""
+        """Unlock all machines."""
         if self._reserving is not None:
             self._reserving.cancel()
         self._unreserve()
@@ -71,16 +71,17 @@ class MachinePool:
         self._locks.clear()
 
     def take(self, host: str, tried: Collection[str], place: str | None) -> SshMachine:
-        """Return a machine for a host, locked.
+        """Lock a machine for a host, and return the machine.
 
         Args:
-            host: The host.
-            tried: The machines that will not do.
-            place: The machine that discovery has named for it; None: whichever is free.
+            host: The name of the host.
+            tried: The names of the machines that were tried and cannot be used.
+            place: The name of the machine that discovery has assigned to the host. If None, any free machine is locked.
 
         Raises:
-            OthersHaveThem: other jobs have those that would do.
-            HostUnavailable: there is none; with the reason, unless that is those that were tried.
+            OthersHaveThem: other jobs use the machines that would be suitable.
+            HostUnavailable: no suitable machine exists. The message is the reason. If all machines were tried, the
+                message is empty.
         """
         self._waiting.discard(host)
         if place is not None:
@@ -110,28 +111,36 @@ class MachinePool:
         except OSError as error:
             raise HostUnavailable(f"a lock for a machine could not be taken here: {error}") from None
         finally:
-            if not self._waiting:  # all have chosen for whom machines are reserved
+            if not self._waiting:  # all waiting hosts have chosen a machine
                 self._unreserve()
         if busy:
             text = f"no machine is free: other jobs have {', '.join(busy)}. Wait for them, or add hosts"
             raise OthersHaveThem(text)
         raise HostUnavailable("" if tried else "no machine is free: this job has all of them. Add hosts")
 
-    # --- waiting for machines that other jobs have ---
+    # --- waiting for machines that other jobs use ---
 
     def begin_to_wait(self) -> None:
-        """Let the wait begin that the job asks for, unless it has begun."""
+        """Start the waiting time of the option ``wait``. Do nothing if the job is already waiting or has machines."""
         if not self._waiting and not self._locks:
             self._waits_until = _now() + self._options.wait
 
     @property
     def waits(self) -> bool:
-        """Return whether a host without a machine waits on: not for long where the job holds others from all jobs."""
+        """Return whether a host without a machine should continue to wait.
+
+        The waiting time is shorter if the job has already locked other machines.
+        """
         limit = min(self._waits_until, self._held_since + _HELD_S) if self._locks else self._waits_until
         return _now() < limit
 
     async def until_all_have_one(self, host: str, pause: float) -> None:
-        """Wait until a machine is reserved for each host that waits; after a pause, if this one is the first."""
+        """Wait until a machine is reserved for each waiting host.
+
+        Args:
+            host: The name of the host that waits.
+            pause: The number of seconds before the first attempt. Only the first host's value is used.
+        """
         self._waiting.add(host)
         if self._reserving is None:
             self._reserving = self._job.loop.start(self._reserve(pause))
@@ -144,7 +153,10 @@ class MachinePool:
             raise
 
     async def _reserve(self, pause: float) -> None:
-        """Lock as many machines as hosts wait; all or none, so that two jobs do not wait for each other."""
+        """Lock a machine for each waiting host.
+
+        Either all waiting hosts get a machine or none, so that two jobs do not wait for each other's machines.
+        """
         await asyncio.sleep(pause)
         while (busy := self._lock_for_all()) and self.waits:
             self._unreserve()
@@ -156,9 +168,13 @@ class MachinePool:
         self._reserving = None
 
     def _lock_for_all(self) -> list[str]:
-        """Lock machines for those that wait; return those that other jobs have, if there are too few."""
+        """Lock a machine for each waiting host.
+
+        Returns:
+            The machines that other jobs use if too few machines are free. Otherwise, an empty list.
+        """
         busy = []
-        with contextlib.suppress(OSError):  # why is said where each host tries
+        with contextlib.suppress(OSError):  # take() raises the error again for each host
             for machine in self._machines:
                 if len(self._reserved) < len(self._waiting) and fits(machine, self._job.spec):
                     lock, owner = self._lock(machine)
@@ -175,7 +191,11 @@ class MachinePool:
         self._reserved.clear()
 
     def _lock(self, machine: SshMachine) -> tuple[int | None, str]:
-        """Lock a machine for a job of this user here; or return whose it is."""
+        """Lock a machine against other jobs of this user on this machine.
+
+        Returns:
+            The lock and "". If another job uses the machine, None and the name of that job.
+        """
         path = folder(self._options.fleet) / "locks" / machine.name.replace("/", "_")
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = locks.take(path)
@@ -187,12 +207,12 @@ class MachinePool:
 
 
 def fits(machine: SshMachine, spec: TrainingJobSpec) -> bool:
-    """Return whether a machine takes a host of a job."""
+    """Return whether a machine has enough slots for a host of the job."""
     return machine.slots is None or machine.slots >= processes_of(spec)
 
 
 def processes_of(spec: TrainingJobSpec) -> int:
-    """Return how many processes of a job run on each host."""
+    """Return the number of processes that a job runs on each host."""
     return spec.strategy.ranks_per_host if spec.strategy is not None else 1
 
 

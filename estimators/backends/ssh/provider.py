@@ -1,4 +1,4 @@
-"""The provider: hosts on machines that ssh reaches."""
+"""Provide hosts on machines that are reached by ssh."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ from estimators.job.fleets import Capabilities
 from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.provision.errors import ProvisionError
 
-#: How often a file of machines is read while an elastic job runs, in seconds.
+#: Seconds between two reads of a host file while an elastic job runs.
 _LIST_EVERY_S = 2.0
-#: How long until a machine that did not come up is tried again, at the most.
+#: Longest delay until failed machines are tried again, in seconds.
 _LONGEST_PAUSE_S = 60.0
-#: How long a tuner's trial waits for them.
+#: Seconds for which a tuner's trial waits for machines.
 _TRIAL_WAITS_S = 7 * 86_400.0
 
 
 @dataclasses.dataclass(eq=False)
 class Reservation(HostSource):
-    """Hold the machine that a host is on.
+    """The machine of a host.
 
     Attributes:
         machine: The machine.
         pool: The machines of the job.
-        connection: The connection to it; None until there is one.
-        agent: The agent there; None until it was started.
-        identity: What the machine is known by; "" until its agent has said it.
+        connection: The connection to it; None until it is connected.
+        agent: Its agent; None until the agent was started.
+        identity: The machine's identifier; "" until its agent has reported it.
     """
 
     machine: SshMachine
@@ -64,10 +64,7 @@ class Reservation(HostSource):
     identity: str = ""
 
     async def explain(self, reason: str) -> str:
-        """Return why the machine is gone.
-
-        That is what ended the connection, if that was not the end of the agent; else what the agent complained of.
-        """
+        """Return why the machine was lost: the reason of the broken connection, or the agent's last error message."""
         assert self.connection is not None and self.agent is not None
         await asyncio.sleep(WHY_S)
         self.pool.lost(self.machine)
@@ -78,7 +75,7 @@ class Reservation(HostSource):
 
 
 class SshProvider(HostProvider):
-    """Hosts on machines that ssh reaches."""
+    """A provider of hosts on machines that are reached by ssh."""
 
     name: ClassVar[str] = fleets.SSH
     capabilities: ClassVar[Capabilities] = fleets.FLEETS[fleets.SSH].capabilities
@@ -88,13 +85,13 @@ class SshProvider(HostProvider):
         self._options = SshOptions.of(job.options.backend_options)
         self._pool = MachinePool(job, self._options)
         self._connections = Connections(job.loop, self._options.settings())
-        self._reservations: dict[str, Reservation] = {}  # host -> where it is
-        self._located = Located()  # the machines that discovery has named for hosts
+        self._reservations: dict[str, Reservation] = {}  # host -> its machine
+        self._located = Located()  # the hosts' machines that discovery has named
         self._bridges = 0
 
     @classmethod
     def validate(cls, spec: TrainingJobSpec, options: JobOptions) -> list[str]:
-        """Refuse a job of more hosts or processes than the machines take."""
+        """Return the reasons why the machines or their Python environment are not sufficient for the job."""
         try:
             given = SshOptions.of(options.backend_options)
             machines = given.machines()
@@ -133,13 +130,13 @@ class SshProvider(HostProvider):
 
     @classmethod
     def describe(cls, spec: TrainingJobSpec, options: JobOptions) -> Placement:
-        """Say where the job would run."""
+        """Return the placement of the job's hosts on the machines."""
         given = SshOptions.of(options.backend_options)
         fitting = [machine for machine in given.machines() if fits(machine, spec)]
         config = ("-F", str(given.ssh_config)) if given.ssh_config is not None else ()
         words = [[word for word in machine.destination.words() if word != "--"] for machine in fitting]
         places = zip(spec.hosts, itertools.chain(words, itertools.repeat(["HOST"])), strict=False)
-        cache = ".cache/fleetfit/hosts"  # below the home, where ssh begins
+        cache = ".cache/fleetfit/hosts"  # relative to the home folder, in which ssh starts commands
         return Placement(
             base_dir=f"/tmp/fleetfit-hosts/{spec.name}/hosts/{{host}}/ml",
             python=given.python or f"{cache}/env/bin/python",
@@ -149,7 +146,10 @@ class SshProvider(HostProvider):
 
     @classmethod
     def portable(cls, spec: TrainingJobSpec, options: JobOptions) -> dict[str, Any]:
-        """Name the machines themselves in place of a file, a variable or a fleet of this machine's."""
+        """Return the options with a list of the machines.
+
+        The list replaces a host file, an environment variable or a fleet of this machine.
+        """
         given = dict(options.backend_options)
         machines = SshOptions.of(given).machines()
         if machines:
@@ -159,17 +159,17 @@ class SshProvider(HostProvider):
 
     @classmethod
     def patient(cls, options: JobOptions) -> dict[str, Any]:
-        """Wait for machines that other jobs have."""
+        """Return the options with a long waiting time for machines that other jobs use."""
         return {"wait": _TRIAL_WAITS_S, **options.backend_options}
 
     @classmethod
     def diagnose(cls) -> list[Finding]:
-        """Say whether there is ssh, and which machines the default fleet has."""
+        """Return a finding about the ssh program and the machines of the default fleet."""
         try:
             machines = SshOptions.of({}).machines()
         except ConfigurationError as error:
             return [Finding(name="ssh", ok=False, text=str(error), remedy="Correct the file or the variable.")]
-        if shutil.which("ssh") is None:  # which is in nobody's way who has no hosts
+        if shutil.which("ssh") is None:  # no problem for users without hosts
             text = "the ssh program is not installed here (apt-get install openssh-client)"
             ok, remedy = (False, "Install it.") if machines else (None, "")
             return [Finding(name="ssh", ok=ok, text=text, remedy=remedy)]
@@ -183,16 +183,22 @@ class SshProvider(HostProvider):
     # --- hosts ---
 
     async def acquire(self, name: str) -> Host:
-        """Start an agent on a machine that nobody has; where discovery names machines, on the one that it names."""
+        """Start an agent on a free machine, and return the host.
+
+        If a discovery script or file assigns a machine to the host, the agent is started on that machine.
+
+        Raises:
+            HostUnavailable: no machine can be used. The message has the reasons.
+        """
         located = await self._located.wait(name) if _discovers(self.spec) else self._located.get(name)
-        pause: float | None = None  # before machines are looked for, for all hosts together
+        pause: float | None = None  # seconds before machines are reserved for all hosts together
         if self._options.wait and located is None:
             pause = 0.0
             self._pool.begin_to_wait()
         while True:
             if pause is not None:
                 await self._pool.until_all_have_one(name, pause)
-            tried: dict[str, str] = {}  # machine -> why it does not do
+            tried: dict[str, str] = {}  # machine -> why it cannot be used
             try:
                 return await self._try_machines(name, located, tried)
             except OthersHaveThem:
@@ -201,7 +207,17 @@ class SshProvider(HostProvider):
                 pause = min(2 * max(pause or 0.0, LOOK_EVERY_S), _LONGEST_PAUSE_S) if tried else LOOK_EVERY_S
 
     async def _try_machines(self, name: str, located: str | None, tried: dict[str, str]) -> Host:
-        """Start an agent on the first machine that will do, each tried once."""
+        """Start an agent on the first machine that can be used, and return the host. Each machine is tried once.
+
+        Args:
+            name: The name of the host.
+            located: The name of the machine that is assigned to the host, or None for any machine.
+            tried: The machines that cannot be used, each with the reason. This method adds the machines that it has
+                tried.
+
+        Raises:
+            HostUnavailable: no machine can be used. The message has the reasons.
+        """
         while True:
             try:
                 reservation = self._reservations[name] = Reservation(self._pool.take(name, tried, located), self._pool)
@@ -218,7 +234,11 @@ class SshProvider(HostProvider):
                 raise
 
     async def _start(self, name: str, reservation: Reservation) -> RemoteHost:
-        """Connect to a machine, and start an agent there."""
+        """Connect to a machine, start an agent on the machine, and return the host.
+
+        Raises:
+            HostError: the agent cannot be started. The message has the reason.
+        """
         machine, options = reservation.machine, self._options
         connection = reservation.connection = await self._connect(machine)
         try:
@@ -250,16 +270,20 @@ class SshProvider(HostProvider):
         return host
 
     async def _connect(self, machine: SshMachine) -> SshConnection:
-        """Connect to a machine."""
+        """Connect to a machine, and return the connection."""
         return await self._connections.open(
             machine.destination, on_late=lambda text: self.job.tell(f"{machine.name}: {text}")
         )
 
     def _address(self, machine: SshMachine, connection: SshConnection) -> str:
-        """Return where the other hosts reach a machine."""
+        """Return the address at which the other hosts reach a machine.
+
+        Raises:
+            HostError: the machine's IPv4 address is not known.
+        """
         address = machine.address or connection.address
         if ":" in address and len(self.spec.hosts) == 1 and not isinstance(self.spec.strategy, Elastic):
-            return "127.0.0.1"  # nobody else has to reach it
+            return "127.0.0.1"  # no other host has to reach it
         if not address or ":" in address:
             said = f"the host was reached by IPv6 ({address})" if address else "its sshd does not report its address"
             raise HostError(
@@ -269,7 +293,7 @@ class SshProvider(HostProvider):
 
     @functools.cached_property
     def _program(self) -> OurProgram:
-        """Return the agent, and the environment that it runs in."""
+        """Return the agent program, with the Python environment in which the agent runs."""
         python, others, environment = self._options.python, [], None
         if python is None:
             content = _content(self.spec, self.job.options)
@@ -285,7 +309,11 @@ class SshProvider(HostProvider):
         )
 
     async def bridge(self, host: Host, other: Host, port: int) -> int:
-        """Lead connections to a port of a host's loopback address to one of another host, through both ssh."""
+        """Forward a port of a host's loopback address to a port of another host. The two ssh connections carry the
+        data.
+
+        See :meth:`HostProvider.bridge`.
+        """
         near, far = (
             reservation.connection if (reservation := self._reservations.get(one.name)) else None
             for one in (host, other)
@@ -298,18 +326,20 @@ class SshProvider(HostProvider):
         return await near.forward_back(here)
 
     def _give_up(self, host: str, reservation: Reservation) -> None:
-        """Let others have a host's machine; the connection ends with the host's agent."""
-        if self._reservations.get(host) is reservation:  # it is not after close()
+        """Unlock a host's machine. The ssh connection is not closed here, because it ends when the host's agent
+        ends.
+        """
+        if self._reservations.get(host) is reservation:  # false after close()
             del self._reservations[host]
             self._pool.give_back(reservation.machine)
 
     def release(self, host: Host) -> None:
-        """Let others have the machine."""
+        """Unlock the host's machine."""
         self._give_up(host.name, self._reservations[host.name])
         self._located.forget(host.name)
 
     def close(self) -> None:
-        """Close all connections, at which everything ends on the machines."""
+        """Close all connections. All processes of the job on the machines then end."""
         self._reservations.clear()
         self._pool.close()
         self._connections.close()
@@ -317,12 +347,19 @@ class SshProvider(HostProvider):
     # --- hosts that come and go ---
 
     def membership(self) -> MembershipSource | None:
-        """Return what reads the list of machines: hosts may be added to a file of them while a job runs."""
+        """Return a source that reads the list of machines again and again, because a host file may change while a job
+        runs.
+        """
         every = _LIST_EVERY_S if self._options.hosts is None else None
         return Polled(self.loop, self._pool, title="the fleet", every=every)
 
     def locate(self, name: str, place: str) -> None:
-        """Say which machine is to be a host's; it is the name that discovery has for it."""
+        """Assign a machine to a host.
+
+        Args:
+            name: The name of the host.
+            place: The name of the machine in the result of discovery.
+        """
         self._located.locate(name, place)
 
 
@@ -331,24 +368,27 @@ def _discovers(spec: TrainingJobSpec) -> bool:
 
 
 def _needs_horovod(spec: TrainingJobSpec, options: JobOptions) -> bool:
-    """Return whether a host is to have Horovod; mpirun also starts ranks that meet by mpi4py."""
+    """Return whether the job's hosts need Horovod.
+
+    Not every job with mpirun needs Horovod, because its ranks may communicate through mpi4py.
+    """
     if isinstance(spec.strategy, MPI):
         return "tensorflow" in options.frameworks
     return isinstance(spec.strategy, ElasticHorovod)
 
 
 def _content(spec: TrainingJobSpec, options: JobOptions) -> dict[str, Any]:
-    """Return what the environment of a job's hosts has, besides its requirements."""
-    # A requirements.txt may bring the PyTorch that is not installed here.
+    """Return the frameworks for the environment of a job's hosts, and whether the environment needs Horovod."""
+    # A requirements.txt may install the PyTorch that is missing here.
     frameworks = [name for name in options.frameworks if name != "torch" or is_here(name)]
     return {"frameworks": frameworks, "horovod": _needs_horovod(spec, options)}
 
 
 def _larger_environments(frameworks: list[str], horovod: bool) -> list[str]:
-    """Return the names of environments with which a job runs as well: those that have more frameworks."""
+    """Return the names of environments with more frameworks in which the job can run, too."""
     found = []
     for larger in (*((name,) for name in FRAMEWORKS), tuple(FRAMEWORKS)):
         if set(frameworks) < set(larger):
-            with contextlib.suppress(ProvisionError):  # there can be none
+            with contextlib.suppress(ProvisionError):  # such an environment cannot be created
                 found.append(PythonEnvironment.of(None, frameworks=larger, horovod=horovod).name)
     return found

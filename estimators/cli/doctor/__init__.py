@@ -1,7 +1,7 @@
-"""``fleetfit doctor``: what is installed here, what each strategy and backend lacks, and the remedy.
+"""Reports installed software, missing parts of strategies and backends, and remedies (command ``fleetfit doctor``).
 
-Quick, because nothing is imported and hardly anything is started: versions come from the metadata of what is
-installed. Only ``deep`` runs TensorFlow, Horovod and mpirun, in processes of their own.
+The command is quick because it imports no packages and starts hardly any process. Versions are read from the metadata
+of the installed packages. Only with ``deep``, TensorFlow, Horovod and mpirun are run, each in a separate process.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ def diagnose(
     hosts: bool = False,
     environment: Mapping[str, str] = os.environ,
 ) -> DoctorReport:
-    """Look at this machine and this Python's packages.
+    """Check this machine and the packages of this Python.
 
     Args:
-        python: The interpreter beside which programs are looked for first.
-        deep: Also import TensorFlow and Horovod in a process of its own and start two ranks with mpirun; takes some
-            seconds.
-        hosts: Also log in to the machines that jobs reach by ssh, and have them try to reach each other.
-        environment: The variables, for PATH and what hides devices.
+        python: The interpreter. Programs are first searched in the interpreter's folder.
+        deep: Whether to also import TensorFlow and Horovod in separate processes, and to start two ranks with mpirun.
+            These checks take some seconds.
+        hosts: Whether to also log in to the machines that jobs reach by ssh, and to check whether these machines reach
+            each other.
+        environment: The environment variables. PATH and the variables for visible devices are used.
     """
     found = packages.versions((*packages.DISTRIBUTIONS, *(package for _, package, _, _ in installed.EXTRAS), "docker"))
     found_mpirun = openmpi.find_mpirun(python, environment.get("PATH"))

@@ -1,4 +1,4 @@
-"""What ``fleetfit doctor`` reports: findings, each with its remedy, and their text."""
+"""Contains the findings of ``fleetfit doctor`` with their remedies, and formats the findings as text."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 
 class Verdict(enum.Enum):
-    """How a finding is to be taken."""
+    """The severity of a finding."""
 
     OK = "ok"
-    INFO = "info"  # nothing to do, but good to know
-    WARNING = "warning"  # works, perhaps not as meant
-    MISSING = "missing"  # something that is wanted cannot be used
-    ABSENT = "absent"  # not there, and nothing asks for it
+    INFO = "info"  # needs no action
+    WARNING = "warning"  # works, but possibly not as intended
+    MISSING = "missing"  # needed, but cannot be used
+    ABSENT = "absent"  # not installed, and not needed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,10 +22,10 @@ class ReportLine:
     """One line of the report.
 
     Attributes:
-        name: What it is about.
-        state: How to take it.
-        text: Version, place, or what is the matter.
-        remedy: What to do about it, if anything.
+        name: The subject, such as a package.
+        state: The severity.
+        text: The version, the path, or the description of the problem.
+        remedy: The action that solves the problem, or None.
     """
 
     name: str
@@ -65,14 +65,14 @@ class ReportLine:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DoctorReport:
-    """Everything that was found.
+    """The complete report.
 
     Attributes:
-        software: What is installed.
-        machine: What the machine offers.
-        strategies: What each strategy lacks.
-        backends: What each backend lacks.
-        remarks: What to know about running trainings here.
+        software: The installed software.
+        machine: The resources of the machine.
+        strategies: A line for each strategy, which names missing software.
+        backends: A line for each backend, which names missing software.
+        remarks: General remarks about trainings on this machine.
     """
 
     software: tuple[ReportLine, ...]
@@ -83,11 +83,11 @@ class DoctorReport:
 
     @property
     def healthy(self) -> bool:
-        """Whether every strategy and backend of this version can be used."""
+        """Return whether every strategy and every backend of this version has the required software."""
         return not any(finding.state is Verdict.MISSING for finding in (*self.strategies, *self.backends))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable form."""
+        """Return the report as JSON-serialisable data."""
         sections = {name: [finding.to_dict() for finding in findings] for name, findings in self._sections()}
         return {"healthy": self.healthy, **sections, "remarks": list(self.remarks)}
 
@@ -100,7 +100,7 @@ class DoctorReport:
         ]
 
     def to_text(self, *, colour: bool = False) -> str:
-        """Return the report for people."""
+        """Return the report as text for display."""
         lines: list[str] = []
         width = max(len(finding.name) for _, findings in self._sections() for finding in findings)
         for title, findings in self._sections():

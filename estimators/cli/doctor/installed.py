@@ -1,4 +1,4 @@
-"""What is installed: versions from the packages' metadata, and whether they fit each other. Nothing is imported."""
+"""Reads the versions of installed packages from their metadata, and checks their compatibility. Imports no package."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from container.contract.pipes import library_file
 from container.launchers import horovod_builds
 from estimators.cli.doctor.findings import ReportLine, Verdict
 
-#: Pythons that the supported TensorFlow has wheels for.
+#: First and last Python version for which the supported TensorFlow has wheels.
 _PYTHONS = ((3, 10), (3, 13))
 _TENSORFLOW = "2.21"
 _PROVISION = "Run `fleetfit install`."
 
 
 def python() -> ReportLine:
-    """Return the interpreter, and whether TensorFlow has wheels for it."""
+    """Report the interpreter, and whether TensorFlow has wheels for this Python version."""
     version = ".".join(str(part) for part in sys.version_info[:3])
     text = f"{version} ({sys.executable})"
     low, high = _PYTHONS
@@ -39,7 +39,7 @@ def python() -> ReportLine:
 
 
 def fleetfit(found: Mapping[str, str]) -> ReportLine:
-    """This package, and where it is."""
+    """Report the version and the folder of fleetfit."""
     place = Path(estimators.__file__).resolve().parent.parent
     version = found.get("fleetfit")
     text = f"{version} ({place})" if version is not None else f"not installed; it runs from {place}"
@@ -47,7 +47,11 @@ def fleetfit(found: Mapping[str, str]) -> ReportLine:
 
 
 def tensorflow(found: Mapping[str, str]) -> ReportLine:
-    """TensorFlow: there, once, and of the version that is tested."""
+    """Report whether TensorFlow is installed, and whether the installed version is tested.
+
+    Two installed distributions of TensorFlow are reported as a problem, because both distributions write the same
+    files.
+    """
     names = [name for name in ("tensorflow", "tensorflow-cpu") if name in found]
     if not names:
         state = Verdict.ABSENT if "torch" in found else Verdict.MISSING
@@ -67,7 +71,7 @@ def tensorflow(found: Mapping[str, str]) -> ReportLine:
 
 
 def torch(found: Mapping[str, str]) -> ReportLine:
-    """PyTorch, which only its own scripts need."""
+    """Report whether PyTorch is installed. Only PyTorch scripts need PyTorch."""
     if "torch" not in found:
         return ReportLine.absent(
             "PyTorch",
@@ -78,7 +82,7 @@ def torch(found: Mapping[str, str]) -> ReportLine:
 
 
 def keras(found: Mapping[str, str], environment: Mapping[str, str]) -> ReportLine:
-    """tf_keras and Keras 3, and whether they fit TensorFlow."""
+    """Report tf_keras and Keras 3, and whether the version of tf_keras matches the version of TensorFlow."""
     tensorflow = found.get("tensorflow") or found.get("tensorflow-cpu")
     legacy, three = found.get("tf-keras"), found.get("keras")
     text = ", ".join(f"{name} {version}" for name, version in (("tf_keras", legacy), ("Keras", three)) if version)
@@ -102,7 +106,12 @@ def keras(found: Mapping[str, str], environment: Mapping[str, str]) -> ReportLin
 
 
 def openmpi(mpirun: Path | None, said: tuple[str, str] | None) -> ReportLine:
-    """Return the mpirun that would be used; ``said`` is its name and version."""
+    """Report the mpirun that jobs would use.
+
+    Args:
+        mpirun: The path of mpirun, or None if mpirun was not found.
+        said: The name and the version of the MPI library, or None if ``mpirun --version`` fails.
+    """
     if mpirun is None:
         remedy = f"{_PROVISION[:-1]}, or `fleetfit install mpi` for OpenMPI 4.1.8 and mpi4py alone (no root needed)."
         return ReportLine.missing("OpenMPI", "no mpirun found", remedy)
@@ -126,12 +135,12 @@ def openmpi(mpirun: Path | None, said: tuple[str, str] | None) -> ReportLine:
     return ReportLine.ok("OpenMPI", f"{version} ({mpirun})")
 
 
-#: Frameworks that Horovod is built for: how they are called, and their distributions.
+#: Frameworks that Horovod can be built for -> their names in texts, and their distributions.
 _BUILT_FOR = {"tensorflow": ("TensorFlow", ("tensorflow", "tensorflow-cpu")), "torch": ("PyTorch", ("torch",))}
 
 
 def horovod_frameworks(found: Mapping[str, str], folders: Iterable[str]) -> list[str]:
-    """Return the installed frameworks that Horovod was built for: ``tensorflow``, ``torch``."""
+    """Return the installed frameworks for which Horovod was built: ``tensorflow``, ``torch`` or both."""
     built = horovod_builds.built_for(folders)
     return [
         name for name, (_, packages) in _BUILT_FOR.items() if name in built and not found.keys().isdisjoint(packages)
@@ -139,7 +148,13 @@ def horovod_frameworks(found: Mapping[str, str], folders: Iterable[str]) -> list
 
 
 def horovod(found: Mapping[str, str], folders: Sequence[str], mpirun: Path | None) -> ReportLine:
-    """Whether Horovod is there, for which frameworks, and built against the MPI that mpirun belongs to."""
+    """Report Horovod's version and frameworks, and whether Horovod was built with the MPI library of this mpirun.
+
+    Args:
+        found: A mapping from installed packages to their versions.
+        folders: The site-packages folders.
+        mpirun: The path of the mpirun that jobs use, or None if no mpirun was found.
+    """
     version = found.get("horovod")
     if version is None:
         return ReportLine.missing("Horovod", "not installed", _PROVISION)
@@ -159,7 +174,7 @@ def horovod(found: Mapping[str, str], folders: Sequence[str], mpirun: Path | Non
 
 
 def _fits(version: str, library: Path, mpirun: Path | None, rebuild: str) -> ReportLine:
-    """Whether a library of Horovod's was built against the MPI that mpirun belongs to."""
+    """Report whether a library of Horovod was built with the MPI library of the given mpirun."""
     try:
         wanted, own = _mpi_of(library)
     except (OSError, subprocess.SubprocessError) as error:
@@ -181,10 +196,12 @@ def _fits(version: str, library: Path, mpirun: Path | None, rebuild: str) -> Rep
 
 
 def _mpi_of(library: Path) -> tuple[str | None, Path | None]:
-    """Return which ``libmpi`` a library asks for, and where the loader finds it.
+    """Return the name of the ``libmpi`` to which a library is linked, and the path that the loader finds for the name.
+
+    The name is None if the library is not linked to MPI. The path is None if the file does not exist.
 
     Raises:
-        OSError, subprocess.SubprocessError: the loader cannot read it.
+        OSError, subprocess.SubprocessError: the loader cannot read the library.
     """
     done = subprocess.run(
         ["ldd", str(library)], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=True
@@ -196,7 +213,7 @@ def _mpi_of(library: Path) -> tuple[str | None, Path | None]:
 
 
 def _library_of(program: Path, name: str) -> Path | None:
-    """Return the ``libmpi`` of the installation that a program belongs to."""
+    """Return the path of the ``libmpi`` in the installation of a program, or None if the file does not exist."""
     prefix = program.resolve().parent.parent
     for folder in ("lib", "lib64", f"lib/{os.uname().machine}-linux-gnu"):
         if (prefix / folder / name).exists():
@@ -205,7 +222,10 @@ def _library_of(program: Path, name: str) -> Path | None:
 
 
 def pipe_reader(prefix: Path) -> ReportLine:
-    """Return whether TensorFlow reads channels in Pipe mode by itself."""
+    """Report whether the Pipe mode reader is compiled.
+
+    With this reader, TensorFlow reads channels in Pipe mode directly.
+    """
     name = "Pipe reader"
     if library_file(prefix, Path(container.__file__).with_name("pipe_dataset") / "reader.cc").is_file():
         return ReportLine.ok(name, "compiled: TensorFlow reads channels in Pipe mode directly")
@@ -217,7 +237,7 @@ def pipe_reader(prefix: Path) -> ReportLine:
 
 
 def compiler(environment: Mapping[str, str]) -> ReportLine:
-    """Return the compiler, for what has to be built here."""
+    """Report whether g++ is installed. Horovod and the Pipe mode reader are built with g++."""
     compiler = shutil.which("g++", path=environment.get("PATH"))
     if compiler is None:
         return ReportLine.absent(
@@ -228,7 +248,7 @@ def compiler(environment: Mapping[str, str]) -> ReportLine:
     return ReportLine.ok("g++", compiler)
 
 
-#: What parts of fleetfit need that not everybody has: its name here, the package, the extra, and who needs it.
+#: Optional packages: name in the report, package, extra that installs the package, and feature that needs it.
 EXTRAS = (
     ("mpi4py", "mpi4py", "mpi", "scripts that import mpi4py need"),
     ("Plots", "matplotlib", "plots", "plots and `fleetfit report` need"),
@@ -242,7 +262,7 @@ EXTRAS = (
 
 
 def extras(found: Mapping[str, str], environment: Mapping[str, str]) -> list[ReportLine]:
-    """What only some commands need, each with the extra that has it."""
+    """Report the packages that only some commands need. Each line names the extra that installs the package."""
     findings = []
     for name, package, extra, needs in EXTRAS:
         version = found.get(package)

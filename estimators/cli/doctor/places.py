@@ -1,4 +1,4 @@
-"""What the machine offers, and what each strategy and backend lacks on it."""
+"""Reports the resources of the machine, and the missing software of each strategy and backend."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from estimators.cli.doctor.findings import ReportLine, Verdict
 from estimators.job import fleets
 from estimators.job.fleets import CONTAINERS, FAKE, GPU_CONTAINERS, PROCESSES, SAGEMAKER
 
-#: Backends that have a line of their own here, or need none.
+#: Backends that `backends()` reports separately, or that need no line.
 _KNOWN = (PROCESSES, CONTAINERS, GPU_CONTAINERS, FAKE, SAGEMAKER)
 
 
 def machine(environment: Mapping[str, str]) -> tuple[ReportLine, ...]:
-    """Cores, memory, GPUs and the disk of the job records."""
+    """Report cores, memory, GPUs, kept processes and the free disk space for job records."""
     from estimators.backends.hosts import kept
     from estimators.records.record import jobs_folder
 
@@ -58,7 +58,7 @@ def machine(environment: Mapping[str, str]) -> tuple[ReportLine, ...]:
 def strategies(
     tensorflow: ReportLine, torch: ReportLine, keras: ReportLine, openmpi: ReportLine, horovod: ReportLine
 ) -> tuple[ReportLine, ...]:
-    """Each strategy, with what it lacks."""
+    """Report whether each strategy can be used, and name the missing software."""
     from container.contract.strategies import STRATEGIES
     from container.launchers import runnable
 
@@ -85,7 +85,7 @@ def strategies(
             text += "; MPI programs that do not use Horovod work"
         remedies = dict.fromkeys(need.remedy for need in lacking if need.remedy is not None)
         remedy = " ".join(remedies) or None
-        # What only the other framework's users lack is in nobody's way.
+        # If all missing software belongs to a framework that is not in use, the strategy is not needed.
         unwanted = all(need.state is Verdict.ABSENT for need in lacking)
         state = Verdict.ABSENT if unwanted else Verdict.MISSING
         findings.append(ReportLine(strategy.name, state, text, remedy))
@@ -93,11 +93,11 @@ def strategies(
 
 
 def backends(environment: Mapping[str, str], found: Mapping[str, str]) -> tuple[ReportLine, ...]:
-    """Each backend, with what it lacks.
+    """Report whether each backend can be used, and name the missing software.
 
     Args:
-        environment: The variables.
-        found: The installed packages, and their versions.
+        environment: The environment variables.
+        found: A mapping from installed packages to their versions.
     """
     findings = _asked([PROCESSES])
     engine = _containers(environment, found)
@@ -112,7 +112,7 @@ def backends(environment: Mapping[str, str], found: Mapping[str, str]) -> tuple[
 
 
 def ssh_hosts() -> list[ReportLine]:
-    """The machines that jobs reach by ssh, each with what is in a job's way."""
+    """Report the machines that jobs reach by ssh, and the problems of each machine."""
     from estimators.backends.ssh import checking
     from estimators.backends.ssh.machines import SshOptions
     from estimators.cli.hosts import lines
@@ -134,7 +134,7 @@ def ssh_hosts() -> list[ReportLine]:
 
 
 def _asked(names: Iterable[str]) -> list[ReportLine]:
-    """What backends say of themselves."""
+    """Report the results of the checks that the backends themselves define."""
     from estimators.backends import load
 
     return [
@@ -150,7 +150,7 @@ def _asked(names: Iterable[str]) -> list[ReportLine]:
 
 
 def _containers(environment: Mapping[str, str], found: Mapping[str, str]) -> ReportLine:
-    """The engine, and what speaks to it."""
+    """Report whether a container engine answers and whether Docker's Python SDK is installed."""
     engine = docker_engine(environment)
     if "docker" in found:
         return engine
@@ -161,7 +161,7 @@ def _containers(environment: Mapping[str, str], found: Mapping[str, str]) -> Rep
 
 
 def _sagemaker(environment: Mapping[str, str]) -> ReportLine:
-    """What can be seen of AWS's configuration without asking AWS."""
+    """Report the region and the endpoint of the AWS configuration. No request is sent to AWS."""
     import boto3
     from botocore.exceptions import BotoCoreError
 

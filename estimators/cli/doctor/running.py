@@ -1,4 +1,7 @@
-"""What only running it shows: Horovod with each of its frameworks, and mpirun, in processes of their own."""
+"""Runs Horovod and mpirun in new processes, to find errors that the metadata of packages does not show.
+
+Horovod is run once with each framework.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _BUILT = """
 print(json.dumps({"framework": framework, "mpi": bool(hvd.mpi_built()), "gloo": bool(hvd.gloo_built()),
                   "nccl": bool(hvd.nccl_built()), "gpus": gpus}))
 """
-#: Imports what a training imports and says what Horovod was built with.
+#: Programs that import the modules of a training and print the features that Horovod was built with.
 _HOROVOD_CHECKS = {
     "tensorflow": """
 import json, os
@@ -42,12 +45,12 @@ framework, gpus = f"PyTorch {torch.__version__}", torch.cuda.device_count()
 
 
 def horovod(python: str, framework: str, frameworks: Sequence[str]) -> ReportLine:
-    """Import a framework and Horovod, and ask what Horovod was built with.
+    """Import a framework and Horovod in a new process, and report the features that Horovod was built with.
 
     Args:
         python: The interpreter.
-        framework: ``tensorflow`` or ``torch``.
-        frameworks: All that Horovod is to be for.
+        framework: The framework: ``tensorflow`` or ``torch``.
+        frameworks: All frameworks that Horovod should support, for the remedy.
     """
     begin = time.monotonic()
     done = _run([python, "-c", _HOROVOD_CHECKS[framework]])
@@ -67,13 +70,13 @@ def horovod(python: str, framework: str, frameworks: Sequence[str]) -> ReportLin
 
 
 def mpirun(program: Path, python: str) -> ReportLine:
-    """Start two ranks."""
+    """Start two ranks with mpirun, and report whether both ranks ran."""
     begin = time.monotonic()
     with folders.temporary("doctor", folders.root()) as folder:
-        # OpenMPI refuses to run for root unless it is told twice that this is meant. Its session files have a folder of
-        # their own, as those of jobs do: in the common one it meets what killed runs left there.
+        # OpenMPI refuses to run as root unless two variables allow it. Its session files get a folder of their own, as
+        # in jobs, because the shared folder may contain files of killed runs.
         root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        # Ranks leave a file each: what they print goes through mpirun, which may lose it.
+        # Each rank creates a file, because mpirun may lose the ranks' output.
         code = "import os, sys; open(os.path.join(sys.argv[1], os.environ['OMPI_COMM_WORLD_RANK']), 'x').close()"
         done = _run(
             [str(program), "-np", "2", "--oversubscribe", python, "-c", code, str(folder)],

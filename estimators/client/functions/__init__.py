@@ -1,1 +1,1 @@
-"""Functions as entry points: how one is packed, what runs it on a host, and how its value comes back."""
+"""Runs functions as entry points. Packs a function, runs the function on a host, and returns the return value."""

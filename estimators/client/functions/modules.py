@@ -1,7 +1,7 @@
-"""Which modules a function needs that the hosts do not have: the project's own.
+"""Finds the modules of the project that a function needs and that the hosts do not have.
 
-They are told apart by where they lie: the standard library's and those of ``site-packages`` are everywhere, all others
-are the project's.
+The folder of a module's file decides. Modules of the standard library and of ``site-packages`` are on all hosts. All
+other modules belong to the project.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-#: Fleetfit's own, which the hosts have.
+#: fleetfit's own packages, which the hosts have.
 _OURS = frozenset({"container", "estimators", "fleetfit"})
-#: Folders of packages that are installed.
+#: Names of folders with installed packages.
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
 def travels(function: types.FunctionType) -> bool:
-    """Return whether a function is packed as it is, since no module has it under its name."""
+    """Return whether a function is packed by value, because no module contains the function under its name."""
     module = sys.modules.get(function.__module__ or "")
     if function.__module__ in (None, "__main__") or module is None:
         return True
@@ -35,11 +35,13 @@ def travels(function: types.FunctionType) -> bool:
 
 
 def project_modules(packed: bytes, codes: Iterable[types.CodeType]) -> dict[str, Path]:
-    """Return the files and folders of the project that a function needs, by the names they have at the code's top.
+    """Return the files and folders of the project that a function needs.
+
+    The result maps names at the top of the job's code to paths on this machine.
 
     Args:
-        packed: What pickle made of it: it names the modules that are imported when it is loaded.
-        codes: The code that is packed with it, whose bodies may import further ones.
+        packed: The pickled function. The pickle names the modules that unpickling imports.
+        codes: The code objects that are packed with the function. The code may import more modules.
     """
     found: dict[str, Path] = {}
     waiting = sorted({*_named(packed), *(name for code in codes for name in _imports_of(code))})
@@ -57,7 +59,10 @@ def project_modules(packed: bytes, codes: Iterable[types.CodeType]) -> dict[str,
 
 
 def _named(packed: bytes) -> set[str]:
-    """Return the modules that a pickle may import: every text in it that names one."""
+    """Return the names of modules that a pickle may import.
+
+    Every text in the pickle that is a module's name is returned.
+    """
     texts = {argument for _, argument, _ in pickletools.genops(packed) if isinstance(argument, str)}
     return {text for text in texts if text in sys.modules}
 
@@ -74,19 +79,19 @@ def _imports_of(code: types.CodeType) -> Iterator[str]:
 def _imported_in(file: Path) -> frozenset[str]:
     try:
         about = file.stat()
-    except OSError:  # the host says it, should it import the file
+    except OSError:  # the host reports the error if it imports the file
         return frozenset()
     return _imported_by_file(file, about.st_mtime_ns, about.st_size)
 
 
 @functools.lru_cache(maxsize=10_000)
 def _imported_by_file(file: Path, _mtime_ns: int, _size: int) -> frozenset[str]:
-    """Return the modules that a file imports; read once as long as it stays as it is."""
+    """Return the modules that a file imports. The result is cached until the file changes."""
     if file.suffix != ".py":
         return frozenset()
     try:
         tree = ast.parse(file.read_bytes())
-    except (OSError, SyntaxError, ValueError):  # as above
+    except (OSError, SyntaxError, ValueError):  # the host reports the error if it imports the file
         return frozenset()
     found = set()
     for node in _statements(tree.body):
@@ -98,7 +103,10 @@ def _imported_by_file(file: Path, _mtime_ns: int, _size: int) -> frozenset[str]:
 
 
 def _statements(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """Yield statements and those within them; unlike :func:`ast.walk`, none of their many expressions."""
+    """Yield statements and their nested statements.
+
+    Unlike :func:`ast.walk`, this function skips expressions, because most nodes are expressions.
+    """
     for node in body:
         yield node
         for part in ("body", "handlers", "cases", "orelse", "finalbody"):
@@ -106,12 +114,12 @@ def _statements(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
 
 
 def _place(name: str) -> Path | None:
-    """Return the file or folder of a top-level module of the project; None for every other module."""
+    """Return the file or folder of a top-level module of the project, or None for any other module."""
     if name in sys.stdlib_module_names or name in _OURS or name == "__main__":
         return None
     try:
         spec = importlib.util.find_spec(name)
-    except (ImportError, ValueError):  # it is a module that was made by hand
+    except (ImportError, ValueError):  # a module that was created at run time
         return None
     if spec is None:
         return None

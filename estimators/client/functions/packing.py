@@ -1,8 +1,9 @@
-"""What a function needs to run on another host, as files: itself, the project's modules, its source text.
+"""Packs a function as files for another host.
 
-The function is packed by cloudpickle: what a notebook or a script defines is packed with it. Modules of the project,
-those beside the caller and editable installs, are copied into the job's code as they are on disk, so that an ``import``
-in the function's body finds them too. Everything else is imported on the host by its name.
+cloudpickle packs the function, together with definitions of the notebook or script. Modules of the project are modules
+in the caller's folders and in editable installs. These modules are copied into the job's code as they are on disk.
+Therefore an ``import`` in the function's body also finds these modules. The host imports all other modules by name. The
+source text is also packed, for tracebacks.
 """
 
 from __future__ import annotations
@@ -28,23 +29,23 @@ from container.contract.names import shown, unknown
 from estimators.client.functions import modules, runner
 from estimators.job.errors import ConfigurationError, UnsupportedError
 
-#: Values that are larger are named when there are too many of them together; in bytes.
+#: If a function captures too many bytes, the error names the values that are larger than this, in bytes.
 _NAMED = 100_000
-#: So deep is looked for the part of a value that cannot be packed.
+#: Maximum depth of the search for the part of a value that cannot be packed.
 _DEPTH = 4
-#: Source texts that are larger stay at home; in characters.
+#: Maximum length of a source text that is sent with the function, in characters.
 _LARGEST_SOURCE = 1_000_000
 
-#: What cloudpickle says instead of the name of a file.
+#: Text that cloudpickle uses instead of a file's name.
 _NO_FILE = "<dynamic-code>"
 
-#: How the name of the program begins that runs a function.
+#: Prefix of the name of the program that runs a function.
 _PROGRAM = "run_"
 
-#: The Python of AWS's images, in their tags.
+#: Matches the Python version in the tag of an image of AWS.
 _IMAGE_PYTHON = re.compile(r"\.amazonaws\.com(?:\.cn)?/[^:]+:[^/]*-py(\d)(\d+)\b")
 
-#: What a user gives to be run: a function, a method of an object, or a ``functools.partial`` of these.
+#: A user's function: a function, a method of an object, or a ``functools.partial`` of these.
 Function = Callable[..., Any]
 
 _SIMPLE = {"int": int, "float": float, "bool": bool, "str": str}
@@ -52,12 +53,12 @@ _SIMPLE = {"int": int, "float": float, "bool": bool, "str": str}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Packed:
-    """A function as a part of a job's code.
+    """A function in the form in which it becomes part of a job's code.
 
     Attributes:
-        program: The name of the program that runs it.
-        files: What it needs beside it: path -> content.
-        modules: Modules of the project: name at the top of the code -> file or folder.
+        program: The name of the program that runs the function.
+        files: The files that the program needs, as a mapping from paths to contents.
+        modules: The project's modules, as a mapping from names at the top of the job's code to files or folders.
     """
 
     program: str
@@ -66,17 +67,18 @@ class Packed:
 
 
 def name_of(function: Function) -> str:
-    """Return a function's name, for people."""
+    """Return a function's name for display."""
     while isinstance(function, functools.partial):
         function = function.func
     return getattr(function, "__qualname__", type(function).__qualname__).rpartition("<locals>.")[2]
 
 
 def check(function: Any) -> None:
-    """Refuse what is called, but is no function that trains.
+    """Check that a callable can be an entry point.
 
     Raises:
-        ConfigurationError: it is a class, a generator function or a coroutine function.
+        ConfigurationError: the callable is decorated with ``@remote``, or is a class, a generator function or a
+            coroutine function.
     """
     inner = function
     while isinstance(inner, functools.partial):
@@ -100,10 +102,10 @@ def check(function: Any) -> None:
 
 
 def check_call(function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Refuse arguments that a function does not take, or that do not suffice, as Python does when it is called.
+    """Check that arguments match a function's parameters, as Python does in a call.
 
     Raises:
-        TypeError: as Python says it.
+        TypeError: the arguments do not match the parameters. The message contains the text of Python's error.
     """
     try:
         signature = inspect.signature(function)
@@ -116,14 +118,14 @@ def check_call(function: Function, args: Sequence[Any], kwargs: Mapping[str, Any
 
 
 def check_image(function: Function, image: str | None) -> None:
-    """Refuse an image whose name says that it has another Python: functions are compiled code.
+    """Check that an image has the Python version of this process, because a packed function requires the same version.
 
     Args:
         function: The function.
-        image: The image; of AWS's own the tag names the Python, ``…-py310-…``.
+        image: The image. Only the tags of AWS's own images contain the Python version, such as ``…-py310-…``.
 
     Raises:
-        ConfigurationError: it has another minor version.
+        ConfigurationError: the image has another Python version.
     """
     found = _IMAGE_PYTHON.search(image or "")
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -146,15 +148,15 @@ def pack(
     """Pack a function.
 
     Args:
-        function: A function, a method of an object, or a ``functools.partial`` of these.
-        hyperparameters: The job's hyperparameters; each has to be a parameter of the function.
+        function: A function, a method of an object, or a ``functools.partial`` of a function or method.
+        hyperparameters: The job's hyperparameters. Each hyperparameter must be a parameter of the function.
         channels: The names of the job's channels.
-        later: Hyperparameters that the job will get besides: those that are tuned.
-        limit: The most bytes of values that the function may bring along.
+        later: The names of hyperparameters that are tuned. The values of these hyperparameters are not yet known.
+        limit: The maximum size of the packed function with the captured values, in bytes.
 
     Raises:
-        ConfigurationError: its parameters do not fit the hyperparameters and channels, something that it uses cannot be
-            packed, or it brings too much along; the message names it.
+        ConfigurationError: the parameters do not match the hyperparameters and channels, a captured value cannot be
+            pickled, or the captured values are too large. The message names the value.
         UnsupportedError: cloudpickle is not installed.
     """
     check(function)
@@ -169,7 +171,7 @@ def pack(
     codes: list[types.CodeType] = []
     try:
         packed = _dumps(function, codes)
-    except Exception as error:  # whatever the __reduce__ of a value raises
+    except Exception as error:  # the __reduce__ method of a value can raise any exception
         raise ConfigurationError(_unpackable(name, function, error)) from error
     if len(packed) > limit:
         raise ConfigurationError(_too_large(name, function, len(packed), limit))
@@ -192,18 +194,19 @@ def pack(
 
 
 def is_program(name: str) -> bool:
-    """Return whether a program of that name may be one that runs a function."""
+    """Return whether a program's name has the form of the names of programs that run functions."""
     return name.startswith(_PROGRAM) and name.endswith(".py")
 
 
 def _dumps(value: Any, codes: list[types.CodeType] | None = None) -> bytes:
-    """Pack a value, code with the name of the file that it is from.
+    """Pickle a value so that code objects keep the names of their files.
 
-    cloudpickle 3.1.3 forgets that file, so that tracebacks would have no lines of the source.
+    cloudpickle 3.1.3 removes these names, so that tracebacks show no source lines.
 
     Args:
         value: The value.
-        codes: Takes all code that is packed with it: the function's, its helpers', that of classes and decorators.
+        codes: A list to which all packed code objects are added: the code of the function, its helpers, classes and
+            decorators.
     """
     import cloudpickle
 
@@ -230,16 +233,16 @@ def describe(
     channels: Collection[str],
     later: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Return what a host has to know of a function before it loads it, as JSON.
+    """Return the description of a function as JSON-serialisable data. A host reads the description first.
 
     Args:
         function: The function.
-        hyperparameters: As for :func:`pack`.
-        channels: As for :func:`pack`.
-        later: As for :func:`pack`.
+        hyperparameters: The job's hyperparameters, as for :func:`pack`.
+        channels: The names of the job's channels, as for :func:`pack`.
+        later: The names of tuned hyperparameters, as for :func:`pack`.
 
     Raises:
-        ConfigurationError: as for :func:`pack`.
+        ConfigurationError: the parameters do not match the hyperparameters and channels.
     """
     name = name_of(function)
     parameters: list[dict[str, Any]] = []
@@ -302,7 +305,7 @@ def describe(
 
 def _parameters(function: Function, name: str) -> list[inspect.Parameter]:
     try:
-        if isinstance(function, functools.partial):  # whose own error does not say what is wrong
+        if isinstance(function, functools.partial):  # bind_partial's error names the cause; signature's does not
             inspect.signature(function.func).bind_partial(*function.args, **function.keywords)
         return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError) as error:
@@ -310,7 +313,10 @@ def _parameters(function: Function, name: str) -> list[inspect.Parameter]:
 
 
 def _type_name(annotation: Any) -> str:
-    """Return the name of an annotation, which may be a text, or one with None as the other choice."""
+    """Return the name of a simple annotation such as ``int``, or ``""`` for any other annotation.
+
+    The annotation may be a text. An alternative None, as in ``int | None``, is ignored.
+    """
     text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
     parts = [part.strip() for part in str(text).split("|")] if isinstance(annotation, str) else []
     if not parts:
@@ -325,7 +331,7 @@ def _inner(function: Function) -> Any:
     return getattr(function, "__func__", function)
 
 
-# --- what it brings along ---
+# --- captured values ---
 
 
 class Captured(NamedTuple):
@@ -402,10 +408,13 @@ def _unpackable(name: str, function: Any, error: Exception) -> str:
 
 
 def _culprit(path: str, value: Any, depth: int) -> str | None:
-    """Return which part of a value cannot be packed, with its type; None if all of it can."""
+    """Return the path, type and error of the part of a value that cannot be pickled.
+
+    Return None if the whole value can be pickled.
+    """
     try:
         _dumps(value)
-    except Exception as error:  # noqa: BLE001 - whatever the __reduce__ of a value raises
+    except Exception as error:  # noqa: BLE001 - the __reduce__ method of a value can raise any exception
         for part, inner in _parts(value) if depth else ():
             found = _culprit(f"{path}{part}", inner, depth - 1)
             if found is not None:
@@ -449,7 +458,10 @@ def _too_large(name: str, function: Any, size: int, limit: int) -> str:
 
 
 def _appearance(function: Function) -> str:
-    """Return a function, never called, that has the function's text: hosts read in it what it will import."""
+    """Return the source text of a function that is never called. The function contains the packed function's source.
+
+    Hosts search this text for the modules that the packed function will import.
+    """
     imported = {
         value.__name__
         for name, value in _globals(function)
@@ -462,14 +474,14 @@ def _appearance(function: Function) -> str:
         written = f"\n\ndef _never_called():\n{body}\n"
         try:
             compile(written, "<function>", "exec")
-        except (SyntaxError, ValueError):  # a lambda within a call, say
+        except (SyntaxError, ValueError):  # such as for a lambda within a call
             continue
         return written
     return ""
 
 
 def _globals(function: Function) -> Iterator[tuple[str, Any]]:
-    """Yield the global names that the code of functions which travel refers to."""
+    """Yield the global variables to which the functions that are packed by value refer."""
     for one in captured(function).functions:
         for key in sorted(_names(one.__code__)):
             if key in one.__globals__:
@@ -477,12 +489,12 @@ def _globals(function: Function) -> Iterator[tuple[str, Any]]:
 
 
 def _source_of(function: Function) -> dict[str, Any] | None:
-    """Return the text of a function and where it begins, if it has one."""
+    """Return a function's source text, file and first line, or None if the source is unknown."""
     inner = _inner(function)
     code = getattr(inner, "__code__", None)
     try:
         place = inspect.getsourcefile(inner)
-        if code is None or place != code.co_filename:  # what is executed as text has that of whoever executes it
+        if code is None or place != code.co_filename:  # for code run by exec(), the file is that of exec()'s caller
             return None
         lines, first = inspect.getsourcelines(inner)
         return {"text": "".join(lines), "file": place, "line": first}
@@ -491,7 +503,10 @@ def _source_of(function: Function) -> dict[str, Any] | None:
 
 
 def _sources(function: Function) -> Iterator[tuple[str, str]]:
-    """Yield the files whose lines tracebacks are to show: those of functions that travel by themselves."""
+    """Yield the path and text of each source file that a traceback may show.
+
+    These are the files of the functions that are packed by value.
+    """
     for one in captured(function).functions:
         place = one.__code__.co_filename
         text = "".join(linecache.getlines(place, one.__globals__))

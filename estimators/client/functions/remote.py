@@ -1,7 +1,8 @@
-"""Functions that run as training jobs when they are called: ``@remote`` and ``RemoteExecutor``.
+"""Runs functions as training jobs. :func:`remote` is a decorator, and :class:`RemoteExecutor` is an executor.
 
-Arguments are those of the SageMaker SDK's decorator of that name, and their defaults come from its file of defaults
-(``~/.config/sagemaker/config.yaml``); ``distribution``, ``run_options`` and ``capture_limit`` are the estimators' own.
+The arguments are the arguments of the SageMaker SDK's ``@remote``. The defaults are read from the SageMaker SDK's
+configuration file (``~/.config/sagemaker/config.yaml``). In addition, the estimators' arguments ``distribution``,
+``run_options`` and ``capture_limit`` are accepted.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from estimators.client.training_job import TrainingJob
 from estimators.job.errors import ConfigurationError, TrainingJobError, UnsupportedError
 from estimators.records.states import TrainingJobStatus
 
-#: Arguments that the estimators have, under their names.
+#: Arguments of ``@remote`` -> equivalent arguments of estimators.
 _NAMES = {
     "environment_variables": "environment",
     "job_name_prefix": "base_job_name",
@@ -47,7 +48,7 @@ _NAMES = {
     },
 }  # fmt: skip
 
-#: What the SDK's decorator has besides, and what to do instead.
+#: Arguments of the SDK's decorator that are not available -> the alternative.
 _NOT_OURS = {
     "pre_execution_commands": "run the commands when you build the image, or at the beginning of the function",
     "pre_execution_script": "run the script when you build the image, or at the beginning of the function",
@@ -56,13 +57,13 @@ _NOT_OURS = {
     "spark_config": "the function runs on Spark's executors, but is not a Spark application",
 }
 
-#: Those that are more than another name.
+#: Arguments that `_estimator_arguments` translates by other rules.
 _OTHERS = ("dependencies", "include_local_workdir", "nproc_per_node", "use_mpirun", "use_torchrun")
 
-#: Values that ask for nothing.
+#: Values that have no effect.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {"keep_alive_period_in_seconds": (0,), "max_retry_attempts": (1,)}
 
-#: One job is started after the other: Python 3.11 cannot parse in two threads at once (its issue 106905).
+#: Held while a job starts, because Python 3.11 cannot parse in two threads at once (its issue 106905).
 _starting = threading.Lock()
 
 
@@ -77,16 +78,16 @@ def remote(function: packing.Function | None = None, /, **arguments: Any) -> pac
 
         accuracy = train(0.1, epochs=4)
 
-    A call starts the job, shows its output, waits, and returns the return value of rank 0.
+    A call starts the job, shows the job's output, waits until the job ends, and returns the return value of rank 0.
 
     Args:
-        function: The function, if the decorator is written without parentheses.
+        function: The function if the decorator is written without parentheses, or None.
         **arguments: The arguments of the SageMaker SDK's ``@remote``, and ``distribution``, ``run_options`` and
             ``capture_limit``.
 
     Raises:
         ConfigurationError: an argument is wrong.
-        UnsupportedError: an argument of the SDK is not available; the message says what to do instead.
+        UnsupportedError: an argument of the SageMaker SDK is not available. The message names an alternative.
     """
     settings = _estimator_arguments(arguments)
 
@@ -98,14 +99,15 @@ def remote(function: packing.Function | None = None, /, **arguments: Any) -> pac
 
 
 class RemoteFunction:
-    """A function that runs as a training job when it is called: what :func:`remote` makes of one.
+    """A function that runs as a training job when it is called. :func:`remote` returns such a function.
 
     Args:
         function: The function.
         settings: The estimator's arguments.
 
     Attributes:
-        wrapped_func: The function itself, whose call runs it here. The SDK has it under this name.
+        wrapped_func: The original function, which runs in this process when it is called. The attribute has the same
+            name as in the SageMaker SDK.
     """
 
     def __init__(self, function: packing.Function, settings: Mapping[str, Any]) -> None:
@@ -114,13 +116,14 @@ class RemoteFunction:
         self._settings = settings
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Start the job, show its output, wait, and return what the function returned on rank 0.
+        """Start the job, show the job's output, wait until the job ends, and return the return value of rank 0.
 
         Raises:
-            TypeError: the function does not take these arguments.
-            ConfigurationError: the function, or an argument, cannot be sent to another process.
-            TrainingJobError: the job failed for something else than an exception of the function.
-            Exception: what the function raised, with the traceback on its host as its cause.
+            TypeError: the arguments do not match the function's parameters.
+            ConfigurationError: the function or an argument cannot be sent to another process.
+            TrainingJobError: the job failed, but the function raised no exception.
+            Exception: the exception that the function raised on a host. The exception's cause shows the traceback of
+                that host.
         """
         estimator = self.estimator(*args, **kwargs)
         try:
@@ -130,17 +133,22 @@ class RemoteFunction:
             raise raised from raised.__cause__
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """Bind it to an object, as functions of classes are."""
+        """Bind the function to an object, as Python binds methods to objects."""
         if instance is None:
             return self
         return RemoteFunction(types.MethodType(self.wrapped_func, instance), self._settings)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the function itself: a job that calls it runs it there, and starts no job of its own."""
-        return copy.copy, (self.wrapped_func,)  # which of a function is the function itself
+        """Pickle the original function instead of this object.
+
+        A job that calls the unpickled function therefore does not start another job.
+        """
+        return copy.copy, (self.wrapped_func,)  # the copy of a function is the same function
 
     def estimator(self, *args: Any, **kwargs: Any) -> Estimator:
-        """Return the estimator whose job a call with these arguments is: to ``plan()``, to ``fit(wait=False)``.
+        """Return the estimator that a call with the given arguments would use.
+
+        The estimator is useful for ``plan()`` or ``fit(wait=False)``.
 
         Raises:
             TypeError: the function does not take these arguments.
@@ -149,7 +157,7 @@ class RemoteFunction:
 
 
 class RemoteFuture(concurrent.futures.Future[Any]):
-    """The future return value of a submitted function: a ``concurrent.futures.Future`` with its training job.
+    """A ``concurrent.futures.Future`` for the return value of a function that runs as a training job.
 
     Args:
         estimator: The estimator that starts the job.
@@ -161,11 +169,11 @@ class RemoteFuture(concurrent.futures.Future[Any]):
 
     @property
     def job(self) -> TrainingJob | None:
-        """The training job; None if the job has not started yet."""
+        """Return the training job, or None if the job has not started yet."""
         return self._estimator.latest_training_job
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until the job has ended, in any status.
+        """Wait until the job has ended, with any status.
 
         Raises:
             TimeoutError: the job has not ended after ``timeout`` seconds.
@@ -174,7 +182,11 @@ class RemoteFuture(concurrent.futures.Future[Any]):
             raise TimeoutError(f"the job has not ended within {timeout} s")
 
     def cancel(self) -> bool:
-        """Remove the function from the queue, or stop its job; return False if the job has ended."""
+        """Remove the function from the queue, or stop the function's running job.
+
+        Returns:
+            True if the function was removed or its job was stopped. False if the job has ended or is just starting.
+        """
         if super().cancel():
             return True
         if self.job is None or self.done():
@@ -184,7 +196,7 @@ class RemoteFuture(concurrent.futures.Future[Any]):
 
 
 class RemoteExecutor(concurrent.futures.Executor):
-    """Runs functions as training jobs, several at the same time.
+    """An executor that runs functions as training jobs. Several jobs can run at the same time.
 
     ::
 
@@ -193,12 +205,12 @@ class RemoteExecutor(concurrent.futures.Executor):
             accuracies = [future.result() for future in futures]
 
     Args:
-        max_parallel_jobs: Maximum number of jobs that run at the same time; further jobs wait.
-        **arguments: As for :func:`remote`.
+        max_parallel_jobs: The maximum number of jobs that run at the same time. Additional jobs wait.
+        **arguments: The arguments of :func:`remote`.
 
     Raises:
         ConfigurationError: an argument is wrong.
-        UnsupportedError: an argument of the SDK is not available.
+        UnsupportedError: an argument of the SageMaker SDK is not available.
     """
 
     def __init__(self, *, max_parallel_jobs: int = 1, **arguments: Any) -> None:
@@ -212,7 +224,9 @@ class RemoteExecutor(concurrent.futures.Executor):
         self._closed = False
 
     def submit(self, function: packing.Function, /, *args: Any, **kwargs: Any) -> RemoteFuture:
-        """Start a job that calls a function with these arguments, as soon as fewer than ``max_parallel_jobs`` jobs run.
+        """Start a job that calls a function with the given arguments.
+
+        The job starts when fewer than ``max_parallel_jobs`` jobs are running.
 
         Raises:
             TypeError: the function does not take these arguments.
@@ -223,8 +237,8 @@ class RemoteExecutor(concurrent.futures.Executor):
         estimator = _estimator(self._settings, function, args, kwargs)
         with _starting:
             draft = estimator._draft(None, None)
-            draft.plan()  # what is wrong with it is said here
-            assert draft.source is not None  # as every function's
+            draft.plan()  # raises the errors in the job here
+            assert draft.source is not None  # a function always has a source
             with self._lock:
                 self._check_open()
                 source = self._keep(draft.source)
@@ -239,17 +253,19 @@ class RemoteExecutor(concurrent.futures.Executor):
     def map(  # type: ignore[override]
         self, function: packing.Function, *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
     ) -> list[Any]:
-        """Call a function for each item, each call as a job, and return the return values in the order of the items.
+        """Call a function once for each item, and return the return values in the order of the items.
+
+        Each call is a job.
 
         Args:
             function: The function.
             *iterables: The arguments of the calls, paired as by the built-in ``map``.
-            timeout: Seconds to wait for all jobs.
-            chunksize: No effect: each item is a job.
+            timeout: The maximum time to wait for all jobs, in seconds.
+            chunksize: An argument of the base class that has no effect here, because each item is a job.
 
         Raises:
-            TimeoutError: some jobs have not ended in time; the running jobs are stopped.
-            Exception: the first exception that a function raised; the other jobs are stopped.
+            TimeoutError: some jobs have not ended in time. The running jobs are stopped.
+            Exception: a function raised an exception. The other jobs are stopped.
         """
         futures = [self.submit(function, *items) for items in zip(*iterables, strict=False)]
         try:
@@ -265,11 +281,11 @@ class RemoteExecutor(concurrent.futures.Executor):
                 future.cancel()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Accept no more functions.
+        """Refuse new functions from now on.
 
         Args:
-            wait: Whether to wait for the submitted functions.
-            cancel_futures: Whether to stop the submitted functions first.
+            wait: Whether to wait until the submitted functions have ended.
+            cancel_futures: Whether to first stop the submitted functions.
         """
         with self._lock:
             self._closed = True
@@ -280,7 +296,7 @@ class RemoteExecutor(concurrent.futures.Executor):
         self._pool.shutdown(wait=wait)
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
-        # What failed or was interrupted needs the others no more.
+        # After a failure or an interrupt, the remaining jobs are not needed.
         self.shutdown(cancel_futures=kind is not None)
 
     def _check_open(self) -> None:
@@ -288,7 +304,11 @@ class RemoteExecutor(concurrent.futures.Executor):
             raise RuntimeError("the executor has been shut down, and accepts no more functions")
 
     def _keep(self, source: Source) -> Source:
-        """Return a function's code as it is now, whatever is edited before its job starts; one copy serves many."""
+        """Return a copy of a function's code in its current state.
+
+        The job uses the copy, so that later edits of the code do not change the job. Functions with the same code share
+        a copy.
+        """
         found = source.found()
         state = tuple(
             (entry.name, entry.link, entry.size, _time_of(entry.origin) if entry.origin else 0)
@@ -306,7 +326,7 @@ class RemoteExecutor(concurrent.futures.Executor):
             self._tidy()
 
     def _tidy(self) -> None:
-        """Remove the copies of code when no job needs them any more."""
+        """Remove the copies of code if the executor has been shut down and no job needs the copies."""
         if self._closed and not self._futures:
             self._folder.cleanup()
 
@@ -314,12 +334,12 @@ class RemoteExecutor(concurrent.futures.Executor):
 def _time_of(file: str) -> int:
     try:
         return os.stat(file).st_mtime_ns
-    except OSError:  # whoever copies it says so, or leaves it out
+    except OSError:  # the later copy reports the error or leaves the file out
         return 0
 
 
 def _run(estimator: Estimator, future: RemoteFuture, source: Source) -> None:
-    """Run a job to its end, with the process: in a thread of the executor's."""
+    """Run a job in a thread of the executor, wait until the job has ended, and set the future's result."""
     if not future.set_running_or_notify_cancel():
         return
     try:
@@ -331,7 +351,7 @@ def _run(estimator: Estimator, future: RemoteFuture, source: Source) -> None:
         future.set_result(job.value())
     except TrainingJobError as error:
         future.set_exception(values.of_function(error))
-    except BaseException as error:  # noqa: BLE001 - whatever it is, it is the future's
+    except BaseException as error:  # noqa: BLE001 - the future raises it
         future.set_exception(error)
 
 
@@ -349,10 +369,10 @@ def _estimator(
 
 
 def _estimator_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the estimator's arguments for the decorator's.
+    """Translate the decorator's arguments into the estimator's arguments.
 
     Raises:
-        ConfigurationError: there is no such argument, or two contradict each other.
+        ConfigurationError: an argument is unknown, or two arguments contradict each other.
         UnsupportedError: an argument is not available.
     """
     known = [*_NAMES, *_NOT_OURS, *_OTHERS]
@@ -372,12 +392,17 @@ def _estimator_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
         found["tags"] = _tags(given["tags"], defaults.get("tags") or ())
     found.update(_code(asked))
     found.update(_distribution(asked))
-    Estimator(entry_point="train.py", **found)  # what is wrong with them is said where they are given
+    Estimator(entry_point="train.py", **found)  # raises errors in the arguments here, not in the first call
     return found
 
 
 def _tags(given: Any, defaults: Iterable[Any]) -> list[Any]:
-    """Return tags, which the SDK's decorator also takes as a mapping and as pairs, and the defaults of other keys."""
+    """Return the given tags and the default tags with other keys.
+
+    Args:
+        given: The tags, as a mapping from keys to values, as pairs, or as SageMaker's dicts.
+        defaults: The default tags.
+    """
     listed = list(given.items()) if isinstance(given, Mapping) else list(given)
     found = [{"Key": tag[0], "Value": tag[1]} if isinstance(tag, tuple) and len(tag) == 2 else tag for tag in listed]
     keys = [tag["Key"] for tag in found if isinstance(tag, dict) and "Key" in tag]

@@ -1,7 +1,8 @@
-"""The SageMaker SDK's files of defaults, as far as they are about ``@remote``.
+"""Reads the defaults for ``@remote`` from the SageMaker SDK's configuration files.
 
-They are YAML, of this machine or on S3; the user's is merged into the administrator's. As in the SDK a file that a
-variable names has to be there, and what its ``RemoteFunction`` has besides the SDK's own members is refused.
+The files are YAML files on this machine or on S3. The user's file is merged into the administrator's file, and has
+priority. As in the SageMaker SDK, a file that an environment variable names must exist. Unknown members of
+``RemoteFunction`` are refused.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 from container.contract.names import unknown
 from estimators.job.errors import ConfigurationError, UnsupportedError
 
-#: Where the files are; the later wins. The variables name another file or folder, here or on S3.
+#: Variables that name another file or folder (here or on S3), and default paths. The last file has precedence.
 _PLACES = (
     ("SAGEMAKER_ADMIN_CONFIG_OVERRIDE", "/etc/xdg/sagemaker/config.yaml"),
     ("SAGEMAKER_USER_CONFIG_OVERRIDE", "~/.config/sagemaker/config.yaml"),
@@ -37,17 +38,17 @@ MEMBERS = {
     "Tags": "tags",
     "VolumeKmsKeyId": "volume_kms_key",
 }
-#: The member that is two arguments, and its own members.
+#: The member that contains two arguments, and its own members.
 _NETWORK, _NETWORK_MEMBERS = "VpcConfig", {"Subnets": "subnets", "SecurityGroupIds": "security_group_ids"}
 
 
 def read() -> dict[str, Any]:
-    """Return the arguments of ``@remote`` for which the SDK's files have defaults.
+    """Return the arguments of ``@remote`` for which the SageMaker SDK's configuration files contain defaults.
 
     Raises:
-        ConfigurationError: a file is missing where a variable names it, cannot be read, is not YAML, or has members of
-            ``RemoteFunction`` that the SDK does not know.
-        UnsupportedError: there is one, and PyYAML is not installed.
+        ConfigurationError: a file that a variable names is missing, or a file cannot be read, is not YAML, or has
+            unknown members of ``RemoteFunction``.
+        UnsupportedError: a file exists, but PyYAML is not installed.
     """
     merged: dict[str, Any] = {}
     for variable, usual in _PLACES:
@@ -63,7 +64,12 @@ def read() -> dict[str, Any]:
 
 
 def _text(place: str, variable: str | None) -> str | None:
-    """Return a file's text; None if it is not there, and nobody has named it."""
+    """Return a file's text. Return None if the file does not exist at its default path.
+
+    Args:
+        place: The path or S3 URI of the file or its folder.
+        variable: The environment variable that names the file, or None for the default path.
+    """
     if place.startswith("s3://"):
         return _text_on_s3(place)
     path = Path(place).expanduser()
@@ -94,7 +100,7 @@ def _text_on_s3(place: str) -> str:
 
 
 def _members(place: str, text: str) -> dict[str, Any]:
-    """Return what a file says of ``@remote``."""
+    """Return the members of ``RemoteFunction`` in a configuration file."""
     try:
         import yaml
     except ImportError:

@@ -1,8 +1,8 @@
-"""Run the function of a job: the program that every process of a job with a function starts.
+"""Runs the function of a job. Every process of the job starts this program.
 
-It lies at the top of the job's code, with a folder beside it that :mod:`estimators.client.functions.packing` has made.
-It needs the standard library only, so that it runs in any image: cloudpickle, by which the function was packed, lies in
-that folder as well.
+The program is at the top of the job's code. :mod:`estimators.client.functions.packing` creates a folder beside the
+program. The folder contains the packed function and cloudpickle, which packed the function. Therefore the program needs
+only the standard library, and runs in any image.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-#: The folder beside the program (as :mod:`container.contract.layout` has it), and what is in it.
+#: The folder beside the program (the same name as in :mod:`container.contract.layout`), and the names in the folder.
 FOLDER = "fleetfit_function"
 DESCRIPTION, FUNCTION, SOURCES = "function.json", "function.pkl", "sources"
 
-#: The folder of ``output.tar.gz`` in which values and exceptions come back, and their names there.
+#: The folder of ``output.tar.gz`` with the return value and the exceptions, and the names of these files.
 RETURNED = "fleetfit_function"
 VALUE, ERROR = "value.pkl", "error-{host}-{rank}.pkl"
 
-#: Texts that a parameter of type bool takes, as tuning jobs and SageMaker's console write them.
+#: Texts that are accepted for a parameter of type bool, as tuning jobs and SageMaker's console write them.
 _TRUTH = {"true": True, "false": False, "1": True, "0": False}
 
 
 def convert(kind: str, value: Any) -> Any:
-    """Return a hyperparameter as a parameter's annotation wants it.
+    """Convert a hyperparameter to the type of a parameter's annotation.
 
     Args:
-        kind: The annotation's name: ``int``, ``float``, ``bool``, ``str``; anything else takes the value as it is.
+        kind: The annotation's name: ``int``, ``float``, ``bool`` or ``str``. Any other name leaves the value unchanged.
         value: The value.
 
     Raises:
-        ValueError: it is not one of that type.
+        ValueError: the value cannot be converted to the type.
     """
     if kind == "bool":
         if isinstance(value, bool):
@@ -64,12 +64,12 @@ def arguments(description: Mapping[str, Any], hyperparameters: Mapping[str, Any]
     """Return the function's keyword arguments.
 
     Args:
-        description: Of the function, as it was packed.
-        hyperparameters: The job's, by name.
+        description: The description that was packed with the function.
+        hyperparameters: The job's hyperparameters by name.
 
     Raises:
         ValueError: a value is not of the parameter's type.
-        TypeError: a parameter has no value.
+        TypeError: a required parameter has no value.
     """
     found: dict[str, Any] = {}
     missing = []
@@ -99,8 +99,8 @@ def arguments(description: Mapping[str, Any], hyperparameters: Mapping[str, Any]
 
 
 def rank() -> int | None:
-    """Return this process's rank; None for one that only serves others, and has nothing to return."""
-    for name in ("horovod.tensorflow", "horovod.torch"):  # in an elastic job it changes, and only Horovod knows it
+    """Return this process's rank, or None if this process is not a worker, such as a parameter server."""
+    for name in ("horovod.tensorflow", "horovod.torch"):  # in an elastic job the rank changes; only Horovod knows it
         horovod = sys.modules.get(name)
         if horovod is not None and horovod.is_initialized():
             return int(horovod.rank())
@@ -122,7 +122,7 @@ def rank() -> int | None:
 
 
 def main() -> None:
-    """Call the function with this job's hyperparameters and channels, and keep what it returns or raises."""
+    """Call the function with this job's hyperparameters and channels, and store the return value or the exception."""
     folder = Path(__file__).resolve().parent / FOLDER
     description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -139,7 +139,7 @@ def main() -> None:
         _become_main(names_of(function))
         value = function(**arguments(description, json.loads(os.environ.get("SM_HPS") or "{}")))
     except Exception as error:
-        own = error.__traceback__  # this frame; what the function did is below
+        own = error.__traceback__  # this frame; the function's frames follow
         text = "".join(traceback.format_exception(type(error), error, (own and own.tb_next) or own))
         number = rank()
         name = ERROR.format(host=os.environ.get("SM_CURRENT_HOST", "host"), rank="server" if number is None else number)
@@ -162,7 +162,10 @@ def _cloudpickle(folder: Path) -> Any:
 
 
 def names_of(function: Any) -> dict[str, Any]:
-    """Return what came with the function from the caller's ``__main__``: itself, other functions, classes."""
+    """Return the functions and classes of the caller's ``__main__`` that were packed with a function.
+
+    The result maps names to functions and classes.
+    """
     found: dict[str, Any] = {}
     seen: set[int] = set()
     waiting: list[Any] = [function]
@@ -195,19 +198,20 @@ def _is_filled(cell: types.CellType) -> bool:
 
 
 def _become_main(names: Mapping[str, Any]) -> None:
-    """Have ``__main__`` be what it was for the caller: pickle looks there for the caller's classes and functions.
+    """Replace ``__main__`` by a module with the caller's functions and classes.
 
-    It is a module of its own, in which a name of the caller's cannot take the place of one of this program's.
+    The replacement is necessary because pickle looks up the caller's classes in ``__main__``. The module is new, so
+    that the caller's names cannot replace names of this program.
     """
     global _program
     _program = sys.modules["__main__"]
     main = types.ModuleType("__main__")
-    main.__file__, main.__spec__ = __file__, None  # what a spawned process begins with
+    main.__file__, main.__spec__ = __file__, None  # processes that multiprocessing spawns run this file
     vars(main).update(names)
     sys.modules["__main__"] = main
 
 
-#: This program's module, which goes on after another one has its name.
+#: A reference to this program's module, so that it stays loaded after `__main__` has been replaced.
 _program: types.ModuleType | None = None
 
 
@@ -223,8 +227,8 @@ def _channel(name: str) -> Any:
 
 
 def _show_sources(folder: Path, files: Mapping[str, str]) -> None:
-    """Have tracebacks show the lines of a notebook's cells, and of files that are not on this host."""
-    sys.path.append(str(folder))  # where the interpreter looks for a file of that name, too
+    """Register source texts, so that tracebacks show the code of notebook cells and of files that this host lacks."""
+    sys.path.append(str(folder))  # the interpreter also searches sys.path for source files
     for place, name in files.items():
         if not os.path.exists(place):
             text = (folder / name).read_text(encoding="utf-8")
@@ -232,7 +236,10 @@ def _show_sources(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def _portable(value: Any) -> Any:
-    """Return a path below the job's outputs as one that the caller can find."""
+    """Return a marker for a path in the job's outputs. Return any other value unchanged.
+
+    The caller replaces the marker by a local path.
+    """
     if isinstance(value, Path):
         for kind, variable in (("model", "SM_MODEL_DIR"), ("output", "SM_OUTPUT_DATA_DIR")):
             folder = os.environ.get(variable)
@@ -242,33 +249,39 @@ def _portable(value: Any) -> Any:
 
 
 def _portable_error(error: Exception, cloudpickle: Any) -> Any:
-    """Return an exception as one that can be unpacked: many of users' own are not, whose __init__ takes other arguments
-    than it passes on, and some carry what cannot be sent."""
+    """Return the exception if the caller can unpickle it. Otherwise, return a replacement for the exception.
+
+    Many user-defined exceptions cannot be unpickled, because the parameters of ``__init__`` differ from the exception's
+    ``args``. Other exceptions have attributes that cannot be pickled.
+    """
     try:
         if isinstance(cloudpickle.loads(cloudpickle.dumps(error)), Exception):
             return error
-    except Exception:  # noqa: BLE001 - whatever the class does
+    except Exception:  # noqa: BLE001 - the class can raise any exception
         pass
     try:
         remade = _Remade(error, cloudpickle)
         cloudpickle.loads(cloudpickle.dumps(remade))
         return remade
-    except Exception:  # noqa: BLE001 - a class that cannot be made of its arguments, a group of such
+    except Exception:  # noqa: BLE001 - a class, or a group of exceptions, that its arguments cannot restore
         return RuntimeError(f"{type(error).__name__}: {error}")
 
 
 class _Remade:
-    """Stands for an exception; unpickled as one of its class, without a call of its __init__."""
+    """A replacement for an exception that cannot be unpickled.
+
+    Unpickling the replacement creates an exception of the same class without calling ``__init__``.
+    """
 
     def __init__(self, error: Exception, cloudpickle: Any) -> None:
         def can_be_packed(value: Any) -> bool:
             try:
                 cloudpickle.dumps(value)
                 return True
-            except Exception:  # noqa: BLE001 - whatever its class does
+            except Exception:  # noqa: BLE001 - the class can raise any exception
                 return False
 
-        # As Python itself would: a class's own __reduce__ may raise, or give something else.
+        # Use the built-in base's __reduce__, because the class's own may raise or return something else.
         args = tuple(
             value if can_be_packed(value) else repr(value) for value in _builtin(type(error)).__reduce__(error)[1]
         )
@@ -284,15 +297,18 @@ def _builtin(kind: type[Exception]) -> Any:
 
 
 def _remake(kind: type[Exception], args: tuple[Any, ...], attributes: Mapping[str, Any]) -> Exception:
-    """Return an exception as it was; packed with it, since the caller does not have this program."""
+    """Create an exception again from its class, arguments and attributes.
+
+    This function is pickled by value, because the caller does not have this program.
+    """
     error = kind.__new__(kind, *args)
-    _builtin(kind).__init__(error, *args)  # errno and the like, which are no attributes of the class
+    _builtin(kind).__init__(error, *args)  # sets errno and similar attributes of built-in exceptions
     vars(error).update(attributes)
     return error
 
 
 class _Below:
-    """Stands for a path of the job's outputs; pickled as a tuple that says so."""
+    """A replacement for a path in the job's outputs. It is pickled as a tuple that begins with a marker."""
 
     def __init__(self, kind: str, path: str) -> None:
         self.marked = ("fleetfit:path", kind, path)
@@ -302,11 +318,14 @@ class _Below:
 
 
 def _keep(name: str, said: dict[str, Any], cloudpickle: Any) -> None:
-    """Write a value or an exception to where it comes back from; what cannot be packed is told of."""
+    """Write a value or an exception to the job's outputs.
+
+    If the value or exception cannot be pickled, the reason is written and printed instead.
+    """
     folder = Path(os.environ.get("SM_OUTPUT_DATA_DIR") or ".") / RETURNED
     try:
         packed = cloudpickle.dumps(said)
-    except Exception as error:  # noqa: BLE001 - of whatever the function has returned
+    except Exception as error:  # noqa: BLE001 - the returned object can raise any exception
         of = said.pop("value", said.pop("error", None))
         problem = f"{type(of).__name__} cannot be packed: {type(error).__name__}: {error}"
         packed = cloudpickle.dumps({**said, "problem": problem})
@@ -319,6 +338,6 @@ def _keep(name: str, said: dict[str, Any], cloudpickle: Any) -> None:
 
 if __name__ == "__main__":
     main()
-elif __name__ == "__mp_main__":  # a process that multiprocessing has spawned, which is sent the caller's by their names
+elif __name__ == "__mp_main__":  # a process that multiprocessing has spawned unpickles the caller's objects by name
     _folder = Path(__file__).resolve().parent / FOLDER
     globals().update(names_of(_cloudpickle(_folder).loads((_folder / FUNCTION).read_bytes())))

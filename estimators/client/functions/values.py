@@ -1,4 +1,4 @@
-"""What a job's function returned or raised: found in what the job has left, and unpacked in this process."""
+"""Reads the return value or the exception of a job's function from the job's outputs, and unpickles it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from estimators.job.errors import FleetfitError, RecordError, TrainingJobError
 from estimators.records import outputs
 from estimators.records.record import JobRecord
 
-#: So much of an exception's lines is looked for in a failure's reason, which may have been cut; in characters.
+#: Number of characters of an exception's lines that are compared with a failure's reason, which may have been cut.
 _TOLD = 300
 
 
 class RemoteTraceback(Exception):
-    """The traceback of an exception where it was raised; the ``__cause__`` of the exception here."""
+    """The traceback of an exception on a host, as the ``__cause__`` of the exception in this process."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -40,20 +40,20 @@ class RemoteTraceback(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class _Said:
-    """What one process has left."""
+    """A file that a process of the job wrote. The file contains a return value or an exception."""
 
     name: str
     packed: bytes
 
     def load(self) -> dict[str, Any]:
-        """Unpack it.
+        """Unpickle the file's content.
 
         Raises:
-            RecordError: it cannot be: a module is missing here, or has changed.
+            RecordError: unpickling failed, for example because a module has changed or is not installed here.
         """
         try:
             said: dict[str, Any] = pickle.loads(self.packed)
-        except Exception as error:  # whatever the classes in it raise
+        except Exception as error:  # the unpickled classes can raise any exception
             raise RecordError(
                 f"the function's return value cannot be unpickled here: {type(error).__name__}: {error}. Import the "
                 "modules of its types, then try again."
@@ -62,7 +62,10 @@ class _Said:
 
 
 def is_function(record: JobRecord) -> bool:
-    """Return whether a job's entry point was a function: by its program's name where the job was started elsewhere."""
+    """Return whether a job's entry point was a function.
+
+    If the record does not contain the job's code, the program's name decides.
+    """
     if record.source_dir.is_dir():
         return (record.source_dir / runner.FOLDER / runner.FUNCTION).is_file()
     program = codec.decode_value((record.read_request().get("HyperParameters") or {}).get(codec.PROGRAM))
@@ -70,7 +73,10 @@ def is_function(record: JobRecord) -> bool:
 
 
 def description_of(record: JobRecord) -> dict[str, Any] | None:
-    """Return what is on record of a job's function: its name, parameters and text; None of a script."""
+    """Return the recorded description of a job's function, or None if the entry point is a script.
+
+    The description contains the function's name, parameters and source.
+    """
     try:
         text = (record.source_dir / runner.FOLDER / runner.DESCRIPTION).read_text(encoding="utf-8")
         found: dict[str, Any] = json.loads(text)
@@ -84,10 +90,10 @@ def description_of(record: JobRecord) -> dict[str, Any] | None:
 
 
 def place_of(function: Mapping[str, Any]) -> str:
-    """Return a function's name and where it stood, for people.
+    """Return a function's name, file and line as text for display.
 
     Args:
-        function: As :func:`description_of` gives it.
+        function: The description that :func:`description_of` returned.
     """
     source = function.get("source") or {}
     where = f", {source['file']}:{source['line']}" if source.get("file") else ""
@@ -95,20 +101,20 @@ def place_of(function: Mapping[str, Any]) -> str:
 
 
 def text_of(function: Mapping[str, Any]) -> str:
-    """Return a function's text; empty where it is not known.
+    """Return a function's source text, or ``""`` if the source is unknown.
 
     Args:
-        function: As :func:`description_of` gives it.
+        function: The description that :func:`description_of` returned.
     """
     return textwrap.dedent((function.get("source") or {}).get("text") or "")
 
 
 def value_of(record: JobRecord) -> Any:
-    """Return what the function returned on rank 0 of a job that has completed.
+    """Return the function's return value on rank 0 of a completed job.
 
     Raises:
-        RecordError: there is nothing, or it cannot be unpacked here.
-        FleetfitError: the value could not be packed there.
+        RecordError: rank 0 returned no value, or the value cannot be unpickled here.
+        FleetfitError: the value could not be pickled on the host of rank 0.
     """
     found = [said for said in _left(record) if said.name == runner.VALUE]
     if not found:
@@ -131,13 +137,15 @@ def _is_path(value: Any) -> bool:
 
 
 def exception_of(record: JobRecord, failure: Failure | None) -> BaseException | None:
-    """Return the exception for which a job failed, with its traceback as its cause; None where it is not known.
+    """Return the exception that made a job fail, or None if the exception is unknown.
+
+    The exception's cause shows the traceback on the host.
 
     Args:
         record: The job's record.
-        failure: What the job failed for: the exception is that of its rank.
+        failure: The job's failure, which contains the rank and the message of the exception.
     """
-    # SageMaker gives the reason alone, without a traceback.
+    # SageMaker returns only the reason, without a traceback.
     if failure is None:
         return None
     told = failure.traceback or failure.message
@@ -146,7 +154,7 @@ def exception_of(record: JobRecord, failure: Failure | None) -> BaseException | 
         if said.name.startswith("error-"):
             with contextlib.suppress(RecordError):
                 loaded = said.load()
-                # What an earlier attempt of the job has left is not what this one failed for.
+                # Ignore exceptions of an earlier attempt of the job.
                 if "error" in loaded and any(line[:_TOLD] in told for line in _headlines(loaded["text"])):
                     found.append((not said.name.endswith(f"-{failure.rank}.pkl"), loaded["time"], loaded))
     if not found:
@@ -158,7 +166,10 @@ def exception_of(record: JobRecord, failure: Failure | None) -> BaseException | 
 
 
 def _headlines(text: str) -> tuple[str, str]:
-    """Return the line of a traceback that names the exception, of which its message may be many more, and the last."""
+    """Return the line of a traceback that names the exception, and the last line.
+
+    The lines differ if the exception's message has several lines.
+    """
     lines = text.rstrip().splitlines() or [""]
     last_frame = max((place for place, line in enumerate(lines) if line.startswith("  File ")), default=0)
     named = next((line for line in lines[last_frame:] if line and not line.startswith((" ", "Traceback"))), lines[-1])
@@ -166,11 +177,11 @@ def _headlines(text: str) -> tuple[str, str]:
 
 
 def debugged_value(record: JobRecord) -> Any:
-    """Return what the function returned that ran in the foreground, whose outputs were not packed.
+    """Return the return value of a function that ran in the foreground.
 
     Raises:
-        RecordError: it cannot be unpacked here.
-        FleetfitError: the value could not be packed there.
+        RecordError: the value cannot be unpickled here.
+        FleetfitError: the value could not be pickled.
     """
     said = next((said for said in _in_tree(record) if said.name == runner.VALUE), None)
     value: Any = _returned(record, said) if said is not None else None
@@ -181,7 +192,10 @@ def debugged_value(record: JobRecord) -> Any:
 
 
 def debugged_exception(record: JobRecord) -> BaseException | None:
-    """Return the exception of a function that ran in the foreground; its traceback is on the terminal."""
+    """Return the exception of a function that ran in the foreground, or None if the function raised no exception.
+
+    The traceback has already been printed in the terminal.
+    """
     for said in _in_tree(record):
         if said.name.startswith("error-"):
             with contextlib.suppress(RecordError):
@@ -191,20 +205,23 @@ def debugged_exception(record: JobRecord) -> BaseException | None:
 
 
 def _in_tree(record: JobRecord) -> list[_Said]:
-    """Return what a process in the foreground has left."""
+    """Return the files with return values and exceptions of a process that ran in the foreground."""
     folder = record.tree(record.hosts[0]).output_data / runner.RETURNED
     return [_Said(path.name, path.read_bytes()) for path in sorted(folder.glob("*.pkl"))]
 
 
 def _tried(record: JobRecord) -> list[_Said]:
-    """Return what the processes have left, as far as the outputs can be read: a failed job has a reason of its own."""
+    """Return the files with return values and exceptions of the job's processes.
+
+    Return an empty list if the outputs of the failed job cannot be read.
+    """
     with contextlib.suppress(RecordError):
         return list(_left(record))
     return []
 
 
 def of_function(error: TrainingJobError) -> BaseException:
-    """Return the function's own exception for which a job failed; the job's error where it failed for something else.
+    """Return the exception of the function that made a job fail. Without such an exception, return the job's error.
 
     Args:
         error: The job's error.
@@ -213,7 +230,7 @@ def of_function(error: TrainingJobError) -> BaseException:
 
 
 def _left(record: JobRecord) -> Iterator[_Said]:
-    """Yield what the job's processes have left for us."""
+    """Yield the files with return values and exceptions in the job's outputs."""
     archive = _archive(record, outputs.output_data(record))
     if archive is None:
         return
@@ -229,7 +246,7 @@ def _left(record: JobRecord) -> Iterator[_Said]:
 
 
 def _bring(record: JobRecord, kind: str, path: str) -> Path:
-    """Unpack the job's outputs into its record; returns where a path of theirs is then."""
+    """Unpack the job's outputs into the job's record, and return the local path of a file or folder of the outputs."""
     target = record.path / "returned" / kind
     place = outputs.model_data(record) if kind == "model" else outputs.output_data(record)
     if not (target / path).exists():
@@ -247,7 +264,7 @@ def _bring(record: JobRecord, kind: str, path: str) -> Path:
 
 
 def _archive(record: JobRecord, place: str | None) -> Path | None:
-    """Return an archive of the job's as a file of this machine."""
+    """Return the local path of a job's archive. Download the archive first if it is on S3."""
     if place is None or not is_s3(place):
         return Path(place) if place is not None else None
     import boto3

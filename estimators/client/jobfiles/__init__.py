@@ -1,1 +1,3 @@
-"""Job files: a job as YAML that is reviewed and committed (docs/job-files.md)."""
+"""Reads and writes job files. A job file describes a job as YAML that can be reviewed and committed
+(docs/job-files.md).
+"""

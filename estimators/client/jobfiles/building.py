@@ -1,4 +1,4 @@
-"""Makes an estimator and its inputs of a job file's values; errors name the line."""
+"""Builds an estimator and its inputs from the values of a job file. Error messages name the line."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from estimators.job.request import RunOptions
 if TYPE_CHECKING:
     from estimators.client.estimator import Estimator
 
-#: What a file has beside the estimator's arguments.
+#: Keys of a file besides the estimator's arguments.
 OWN_KEYS = ("framework", "inputs")
-#: Arguments that only a program can give.
+#: Arguments that only a program can set -> the alternative.
 _NOT_IN_FILES = {
     "sagemaker_session": "set the region and the profile with AWS_REGION and AWS_PROFILE",
     "capture_limit": "the entry point of a job file is a script, not a function",
@@ -31,21 +31,21 @@ PATHS = ("source_dir", "output_path", "checkpoint_s3_uri", "model_uri")
 
 
 def argument_names() -> list[str]:
-    """Return the arguments that a job file may have, in the order of their documentation."""
+    """Return the names of the arguments that a job file may contain, in the order of the documentation."""
     taken = [item.name for item in ARGUMENTS if item.treatment is not Treatment.REFUSED]
     return [name for name in taken if name not in _NOT_IN_FILES]
 
 
 def option_names() -> list[str]:
-    """Return the run options that a job file may have."""
+    """Return the names of the run options that a job file may contain."""
     return [field.name for field in dataclasses.fields(RunOptions)]
 
 
 def check_names(document: Document) -> None:
-    """Refuse what no job file has.
+    """Check that every argument and run option of a job file is allowed in job files.
 
     Raises:
-        ConfigurationError: a name is unknown, or of what files cannot have.
+        ConfigurationError: a name is unknown, or the argument is not available in job files.
     """
     by_name = {item.name: item for item in ARGUMENTS}
     known = [*OWN_KEYS, *argument_names()]
@@ -78,7 +78,7 @@ def _options_given(document: Document) -> Mapping[str, Any]:
 
 
 def make_paths_absolute(document: Document) -> None:
-    """Make what a file says of paths independent of the working directory: they are relative to the file's folder."""
+    """Convert the paths in a job file to absolute paths. Relative paths are relative to the file's folder."""
     values, folder = document.values, document.folder
     for holder, key in places_of_paths(values):
         holder[key] = _below(folder, holder[key])
@@ -105,10 +105,10 @@ def _below(folder: Any, location: Any) -> Any:
 
 
 def build(document: Document) -> tuple[Estimator, Any]:
-    """Return the estimator that a document describes, and the ``inputs`` of its ``fit()``.
+    """Return the estimator that a document describes, and the value of ``inputs`` for the estimator's ``fit()``.
 
     Raises:
-        ConfigurationError: something in it is wrong; where it comes from a file, with the line.
+        ConfigurationError: a value is wrong. If the value is in a file, the message names the line.
     """
     check_names(document)
     values = dict(document.values)
@@ -118,8 +118,8 @@ def build(document: Document) -> tuple[Estimator, Any]:
         framework = values.pop("framework", None)
         if framework is not None and framework not in FRAMEWORKS:
             raise ConfigurationError(unknown("framework", framework, FRAMEWORKS))
-        # Unlike the SDK's class, neither the shell nor a file passes a --model_dir that nobody asked for: any script
-        # must run.
+        # Unlike the SDK's class, the command line and job files pass --model_dir only if the user sets it, so that any
+        # script runs.
         model_dir = values.pop("model_dir", False)
         given = {name: value for name, value in values.items() if value is not None}
         if options:
@@ -135,12 +135,14 @@ def estimator_for(framework: str | None, given: dict[str, Any], *, model_dir: st
     """Return an estimator for a framework's scripts.
 
     Args:
-        framework: One of :data:`~container.contract.strategies.FRAMEWORKS`; None: the first that the strategy is for.
-        given: Its arguments.
-        model_dir: What the script is passed as ``--model_dir``; False passes none, None the TensorFlow class's default.
+        framework: One of :data:`~container.contract.strategies.FRAMEWORKS`. With None, the first framework of the
+            strategy.
+        given: The estimator's arguments.
+        model_dir: The script's ``--model_dir``. With False, the script receives no ``--model_dir``. With None, the
+            default of :class:`estimators.TensorFlow` is used.
 
     Raises:
-        ConfigurationError: one is wrong.
+        ConfigurationError: an argument is wrong.
     """
     from estimators.client import estimator
 
@@ -156,7 +158,10 @@ def estimator_for(framework: str | None, given: dict[str, Any], *, model_dir: st
 
 
 def _blamed(given: Mapping[str, Any], message: str) -> tuple[str, ...]:
-    """Return the argument that is refused with the same words when it is given alone, if there is one."""
+    """Return the argument that causes an error message, or an empty tuple if the argument is unknown.
+
+    The argument raises the same message if no other argument is given.
+    """
     for name, value in given.items():
         try:
             estimator_for(None, {name: value}, model_dir=False)

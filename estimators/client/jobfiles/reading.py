@@ -1,7 +1,8 @@
-"""Reads a job file: YAML 1.2's plain values, the line of each, and ``${env:NAME}``.
+"""Reads a job file's values and the line of each value, and replaces ``${env:NAME}`` by environment variables.
 
-The values are those of YAML 1.2, which JSON is a part of: ``1e-3`` is a number and ``no`` a text. PyYAML composes the
-nodes; what they mean is decided here, so that nothing but texts, numbers, booleans, lists and mappings comes of a file.
+The values follow YAML 1.2, which includes JSON. For example, ``1e-3`` is a number, and ``no`` is a text. PyYAML parses
+the file to nodes. This module converts the nodes to values. The values are only texts, numbers, booleans, None, lists
+and mappings.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from estimators.job.errors import ConfigurationError
 
 Keys = tuple[str | int, ...]
 
-_MOST_NODES = 50_000  # aliases of aliases become very many
+_MOST_NODES = 50_000  # nested aliases can expand to very many nodes
 _MOST_DEPTH = 40
 _MOST_DIGITS = 400
 
@@ -34,7 +35,7 @@ _CONSTANTS = {
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
-#: ``${env:NAME}``; one ``$`` more stands for the text itself.
+#: Matches ``${env:NAME}``. A second ``$`` in front means the literal text ``${env:NAME}``.
 VARIABLE = re.compile(r"\$(?P<escaped>\$*)\{env:(?P<name>[^}]*)\}")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TEXT_TAG = "tag:yaml.org,2002:str"
@@ -42,13 +43,14 @@ _TEXT_TAG = "tag:yaml.org,2002:str"
 
 @dataclasses.dataclass
 class Document:
-    """What describes a job: a file, what a command line says, or both.
+    """A description of a job. The values are from a file, the command line, or both.
 
     Attributes:
         values: The arguments by their names.
-        path: The file's name, for errors; None for none.
-        folder: What relative paths in the file are relative to.
-        lines: Where each value stands in the file: the keys and positions that lead to it -> its line, from 1.
+        path: The file's name for error messages, or None without a file.
+        folder: The folder to which relative paths in the file refer.
+        lines: The line of each value in the file, from 1. The keys are the mapping keys and list positions that lead to
+            the value.
     """
 
     values: dict[str, Any]
@@ -57,18 +59,24 @@ class Document:
     lines: dict[Keys, int] = dataclasses.field(default_factory=dict)
 
     def place(self, path: Keys) -> str:
-        """Return ``job.yaml:7: ``, the beginning of an error; empty for what does not come from the file."""
+        """Return the beginning of an error message, such as ``job.yaml:7: ``.
+
+        Return ``""`` if the value is not from the file.
+
+        Args:
+            path: The mapping keys and list positions that lead to the value.
+        """
         if self.path is None or path not in self.lines:
             return ""
         return f"{self.path}:{self.lines[path]}: "
 
     def override(self, name: str, value: Any, *, merged: bool) -> None:
-        """Put a command line's value in the place of the file's.
+        """Replace a value of the file by a value of the command line.
 
         Args:
-            name: The argument.
-            value: Its value.
-            merged: Whether only the keys that both have are replaced.
+            name: The argument's name.
+            value: The argument's value.
+            merged: Whether to merge the new keys into the file's mapping, instead of replacing the whole value.
         """
         before = self.values.get(name)
         if merged and isinstance(before, dict) and isinstance(value, Mapping):
@@ -85,7 +93,7 @@ class Document:
 
     @contextlib.contextmanager
     def located(self) -> Iterator[None]:
-        """Have errors of arguments begin with the file's line."""
+        """Return a context in which the message of a ConfigurationError is prefixed with the file's line."""
         try:
             yield
         except ConfigurationError as error:
@@ -94,14 +102,16 @@ class Document:
             raise
 
     def locate(self, error: ConfigurationError, within: Keys = ()) -> None:
-        """Put the line before an error's message: that of the innermost value that the message speaks of.
+        """Prepend the file's line to an error's message.
+
+        This is the line of the innermost value that the message mentions.
 
         Args:
             error: The error.
-            within: The value in which the cause is known to be.
+            within: The path of the value that contains the cause.
         """
         text = str(error)
-        said = re.split(r" Did you mean | Allowed: ", text)[0]  # what comes then is not in the file
+        said = re.split(r" Did you mean | Allowed: ", text)[0]  # the suggestions are not in the file
         best = max(
             (path for path in self.lines if path[: len(within)] == within),
             key=lambda path: _mentions(said, path, self._at(path)),
@@ -123,7 +133,12 @@ class Document:
 
 
 def _mentions(text: str, path: Keys, value: Any) -> tuple[bool, bool, int, int]:
-    """Return whether a message has the value's name, whether it has the value, how deep that is, and how early."""
+    """Return a sort key that is greater if the value more probably caused an error message.
+
+    Returns:
+        Whether the message has the value's name, whether the message has the value, the value's depth in the file, and
+        the negative position of the name in the message.
+    """
     name = next((part for part in reversed(path) if isinstance(part, str)), "")
     found = re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) if name else None
     if found is None:
@@ -136,10 +151,12 @@ def read(path: str) -> Document:
     """Read a job file.
 
     Args:
-        path: The file; ``-`` is standard input, whose relative paths are those of the working directory.
+        path: The file's path. ``-`` means standard input. Paths in standard input are relative to the working
+            directory.
 
     Raises:
-        ConfigurationError: it cannot be read, is not YAML, or has what a job file cannot have; with the line.
+        ConfigurationError: the file cannot be read, is not YAML, or contains something that job files cannot contain.
+            The message names the line.
     """
     try:
         import yaml
@@ -185,7 +202,7 @@ def _loader() -> Any:
     import yaml
 
     class UntaggedLoader(yaml.SafeLoader):
-        """Tags nothing by its looks: that is done here, by YAML 1.2's rules."""
+        """A YAML loader that assigns no types to values. This module assigns the types by the rules of YAML 1.2."""
 
         yaml_implicit_resolvers: Any = {}  # noqa: RUF012 - PyYAML's name and form
 
@@ -193,7 +210,7 @@ def _loader() -> Any:
 
 
 class _YamlReader:
-    """Turns YAML nodes into values, and keeps their lines."""
+    """A converter that turns YAML nodes into values, and records the lines of the values."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -201,7 +218,15 @@ class _YamlReader:
         self.lines: dict[Keys, int] = {}
 
     def value(self, node: Any, path: Keys) -> Any:
-        """Return what a node means."""
+        """Convert a node to a value.
+
+        Args:
+            node: The YAML node.
+            path: The mapping keys and list positions that lead to the node.
+
+        Raises:
+            ConfigurationError: the node has a form that job files cannot have, or the file is too large.
+        """
         self._nodes += 1
         if self._nodes > _MOST_NODES or len(path) > _MOST_DEPTH:
             raise self._error(node, "the job file is too large or nested too deeply, or a value contains itself")
@@ -251,7 +276,7 @@ class _YamlReader:
 
 
 def plain(text: str) -> Any:
-    """Return what a text without quotes means, by the core schema of YAML 1.2."""
+    """Convert an unquoted text to a value by the core schema of YAML 1.2."""
     if text in _CONSTANTS:
         return _CONSTANTS[text]
     if len(text) > _MOST_DIGITS:

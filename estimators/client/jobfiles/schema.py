@@ -1,7 +1,7 @@
-"""The JSON schema of job files, for editors that complete and check YAML by one.
+"""Builds the JSON schema of job files, with which editors complete and check YAML.
 
-It is made of the same types and tables as the checks themselves, and is looser than they are: what passes them passes
-it too.
+The schema is built from the same types and tables as the checks. The schema is less strict than the checks. Every file
+that passes the checks also matches the schema.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from estimators.job.request import RunOptions
 from estimators.job.settings import Settings
 from estimators.job.spot_market import SpotMarket
 
-#: A value that is the environment's.
+#: A reference to an environment variable.
 _VARIABLE = {"type": "string", "pattern": r"\$\{env:[A-Za-z_][A-Za-z0-9_]*\}"}
 _PLAIN: Mapping[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
 _ANY_OBJECT = {"type": "object"}
@@ -29,7 +29,7 @@ _INPUT_MODES = ("File", "Pipe", "FastFile")
 
 
 def schema() -> dict[str, Any]:
-    """Return the schema, of JSON Schema's draft 7, which editors' YAML servers read."""
+    """Return the schema of job files, in draft 7 of JSON Schema. The YAML servers of editors support this draft."""
     properties = {name: _described(name, _argument(name)) for name in argument_names()}
     properties["framework"] = {"enum": list(FRAMEWORKS), "description": "the framework of the script"}
     properties["inputs"] = {
@@ -74,7 +74,7 @@ def _hints(cls: type[Any]) -> dict[str, Any]:
 
 
 def _of_type(hint: Any) -> dict[str, Any]:
-    """Return what values of a type annotation are."""
+    """Return the schema for the values that a type annotation allows."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         plain = [_PLAIN[part] for part in parts if part in _PLAIN]
@@ -121,7 +121,7 @@ def _distribution() -> dict[str, Any]:
         options = _object_of(strategy)
         options["properties"]["enabled"] = {"type": "boolean"}
         options["required"] = ["enabled"]
-        # Options that AWS's images have had before are taken too.
+        # Options of earlier images of AWS are accepted, too.
         options["properties"].update({name: {} for name in strategy.former})
         for key in (strategy.key, *strategy.aliases):
             strategies[key] = options

@@ -1,4 +1,4 @@
-"""Writes a job file: of what a command line says, or of a job's record."""
+"""Writes a job file from the values of a command line, or from a job's record."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from estimators.job.secrets import MASK, looks_secret, mask_argv, mask_value
 from estimators.job.settings import Settings
 from estimators.records.record import JobRecord
 
-#: In this order they are read most easily; the others come after them.
+#: Arguments that are written first, in the order that is easiest to read.
 _ORDER = (
     "framework", "entry_point", "source_dir", "dependencies", "image_uri", "hyperparameters", "arguments",
     "environment", "distribution", "instance_type", "instance_count", "inputs", "input_mode", "output_path",
@@ -30,14 +30,14 @@ _LINE = 120
 
 
 def save(path: str, values: Mapping[str, Any]) -> list[str]:
-    """Write a job file that is new.
+    """Write a new job file.
 
     Args:
-        path: The file.
-        values: The arguments by their names; relative paths are those of the working directory.
+        path: The path of the new file.
+        values: The arguments by their names. Relative paths are relative to the working directory.
 
     Returns:
-        The environment variables that stand for values that looked secret.
+        The names of the environment variables that replace values which look like secrets.
 
     Raises:
         ConfigurationError: the file exists, or cannot be written.
@@ -51,7 +51,7 @@ def save(path: str, values: Mapping[str, Any]) -> list[str]:
                 file.write(text)
                 file.flush()
             except OSError:
-                os.unlink(path)  # a disk that is full leaves no half of a file
+                os.unlink(path)  # leave no partial file when the disk is full
                 raise
     except FileExistsError:
         raise ConfigurationError(f"--save {path}: the file exists already. Use another name, or remove it.") from None
@@ -62,14 +62,14 @@ def save(path: str, values: Mapping[str, Any]) -> list[str]:
 
 
 def render(values: Mapping[str, Any], comments: Sequence[str] = ()) -> str:
-    """Return arguments as a job file.
+    """Return arguments as the text of a job file.
 
     Args:
         values: The arguments by their names.
-        comments: Lines before them.
+        comments: The comment lines before the arguments.
 
     Raises:
-        ConfigurationError: PyYAML is missing.
+        ConfigurationError: PyYAML is not installed.
     """
     try:
         import yaml
@@ -77,13 +77,16 @@ def render(values: Mapping[str, Any], comments: Sequence[str] = ()) -> str:
         raise ConfigurationError("job files need PyYAML: `fleetfit install jobfiles`.") from None
 
     class Dumper(yaml.SafeDumper):
-        """Quotes texts that would be read as something else, by YAML 1.1 or 1.2; writes nothing by reference."""
+        """A YAML writer that writes no aliases.
+
+        Texts are quoted if YAML 1.1 or YAML 1.2 would otherwise read another type.
+        """
 
         def ignore_aliases(self, data: Any) -> bool:
             return True
 
     def text(dumper: Any, value: str) -> Any:
-        # Rare line breaks would come back as blanks.
+        # YAML reads some rare line break characters as blanks.
         quoted = not isinstance(reading.plain(value), str) or not value.replace("\n", "").isprintable()
         return dumper.represent_scalar("tag:yaml.org,2002:str", value, style='"' if quoted else None)
 
@@ -96,11 +99,12 @@ def render(values: Mapping[str, Any], comments: Sequence[str] = ()) -> str:
 
 
 def without_secrets(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the arguments with ``${env:NAME}`` for what looks secret, and the variables' names.
+    """Return the arguments without values that look like secrets, and the names of environment variables.
 
-    Text that looks like such a reference by chance is escaped.
+    ``${env:NAME}`` replaces each value that looks like a secret. A text that already has the form of such a reference
+    is escaped.
     """
-    variables: dict[str, Any] = {}  # what each stands for
+    variables: dict[str, Any] = {}  # name -> the value that it replaces
 
     def stand_in(name: str, value: Any) -> str:
         number = 1
@@ -115,14 +119,14 @@ def without_secrets(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
             continue
         kept[name] = {}
         for key, value in given.items():
-            # What only has a secret in it is left out whole: its other part would be no use without it.
+            # Replace the whole value, even if only a part is secret, because the rest is useless without this part.
             secret = looks_secret(key) or mask_value(key, value) != value
             if not secret or value in (None, ""):
                 kept[name][key] = _escaped(value)
                 continue
             variable = stand_in(key if name == "environment" else _variable(key), value)
             kept[name][key] = f"${{env:{variable}}}"
-    option = ""  # whose values the words are
+    option = ""  # the last option, to which the following words belong
     words = values.get("arguments") or ()
     for place, (word, shown) in enumerate(zip(words, mask_argv(words), strict=True)):
         name, _, _ = word.partition("=")
@@ -136,7 +140,7 @@ def without_secrets(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
 
 
 def _variable(name: str) -> str:
-    """Return the environment variable that stands for a value of this name."""
+    """Return the name of the environment variable that replaces the value of a hyperparameter or option."""
     variable = re.sub(r"\W", "_", name, flags=re.ASCII).upper()
     return variable if not variable[:1].isdigit() else f"_{variable}"
 
@@ -160,7 +164,7 @@ def _relative_to(folder: Path, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _moved(folder: Path, location: Any) -> Any:
-    """Return a path relative to the file's folder, but an absolute one that lies elsewhere as it is."""
+    """Return a path relative to the file's folder. An absolute path outside this folder is returned unchanged."""
     if not isinstance(location, str) or "://" in location or location.startswith("~"):
         return location
     if os.path.isabs(location) and folder not in (Path(location), *Path(location).parents):
@@ -169,13 +173,13 @@ def _moved(folder: Path, location: Any) -> Any:
 
 
 def of_record(record: JobRecord) -> tuple[dict[str, Any], list[str]]:
-    """Return what a job's record says as a job file's arguments, and what a reader should know.
+    """Return the arguments and the comment lines of a job file that starts a recorded job again.
 
     Args:
         record: The job's record.
 
     Raises:
-        ConfigurationError: its entry point was a function, which a file cannot hold.
+        ConfigurationError: the entry point was a function, which a job file cannot contain.
     """
     from estimators.client.attaching import settings_of
     from estimators.client.functions import values as functions
@@ -188,11 +192,11 @@ def of_record(record: JobRecord) -> tuple[dict[str, Any], list[str]]:
         )
     spec = TrainingJobSpec.from_request(record.read_request())
     values = of_settings(settings_of(record, passes_model_dir=True))
-    values.pop("role", None)  # a placeholder, or what is found again
+    values.pop("role", None)  # a placeholder, or a role that is found again
     comments = [f"The job {record.name}."]
     code = read(record.path).get("code")
     if code and values.get("source_dir") == str(record.source_dir):
-        # `code` is the folder, or the one file where no folder was given.
+        # `code` is the folder, or the script if no folder was given.
         if os.path.isfile(code):
             del values["source_dir"]
             values["entry_point"] = code
@@ -212,7 +216,7 @@ def of_record(record: JobRecord) -> tuple[dict[str, Any], list[str]]:
 
 
 def of_settings(settings: Settings) -> dict[str, Any]:
-    """Return an estimator's arguments that are not at their defaults, in the types of a file."""
+    """Return an estimator's arguments that differ from their defaults, as data that YAML can represent."""
     names = argument_names()
     values: dict[str, Any] = {}
     for field in dataclasses.fields(settings):
@@ -220,7 +224,7 @@ def of_settings(settings: Settings) -> dict[str, Any]:
         default = field.default_factory() if callable(field.default_factory) else field.default
         if field.name in names and value != default and field.name != "model_dir":
             values[field.name] = _plain(value)
-    # In a file no --model_dir is passed unless it says so.
+    # The default of job files is to pass no --model_dir.
     if settings.model_dir is not False:
         values["model_dir"] = settings.model_dir
     return values
@@ -240,7 +244,7 @@ def _plain(value: Any) -> Any:
 
 
 def _channel(channel: Channel) -> Any:
-    """Return a channel as a path, where that says everything."""
+    """Return a channel as a path if the channel has no other options, and as a mapping otherwise."""
     said: dict[str, Any]
     if channel.source.file_system is not None:
         system = channel.source.file_system

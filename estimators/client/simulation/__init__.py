@@ -1,1 +1,1 @@
-"""What a job will do on a fleet that comes and goes: simulated, by the deciders of the real supervisor."""
+"""Simulates a job on interruptible hosts. The simulation uses the decision functions of the real supervisor."""

@@ -1,6 +1,7 @@
-"""One run of an elastic job: the real roster, limits and decider; only clock and hosts are simulated (SimPy).
+"""Simulates one run of an elastic job with the real roster, limits and decisions.
 
-The workers of a host come, train and go together. So each host has one worker here, and limits count hosts.
+The package SimPy simulates the clock and the hosts. In a real job, the workers of a host start, train and stop
+together. Therefore each simulated host has one worker, and limits count hosts.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from estimators.supervisor.elastic.deciding import decide
 from estimators.supervisor.elastic.members import ElasticHost, HostState, Roster, WorkerState
 from estimators.supervisor.elastic.policy import Limits
 
-#: What SimPy's processes are.
+#: The type of SimPy's processes.
 Steps = Iterator[Any]
-#: As the controller's: how soon it decides again at the earliest.
+#: Minimum time between two decisions, in seconds, as in the real controller.
 _AGAIN_S = 0.1
-#: A run is given up after so many interruptions, and so many for each host.
+#: A run is aborted after this many interruptions: a fixed number, plus a number for each host.
 _HOPELESS, _HOPELESS_FOR_A_HOST = 1000, 100
 
 
@@ -29,9 +30,9 @@ def run(job: SimulatedJob, market: SpotMarket, limits: Limits, limit_s: float) -
 
     Args:
         job: The job.
-        market: Whose seed makes the run.
-        limits: How much the membership may change at once, in hosts.
-        limit_s: After how many seconds it is given up.
+        market: The spot market. The market's seed determines the run.
+        limits: The limits for changes of the membership, as numbers of hosts.
+        limit_s: The simulated time after which the run is aborted, in seconds.
 
     Raises:
         ConfigurationError: SimPy is not installed.
@@ -53,9 +54,10 @@ class _ElasticRun:
         self._stretch: Stretch | None = None  # while the members train
         self._left = job.records
         self._began: dict[str, float] = dict.fromkeys(job.hosts, 0.0)
-        # A host that comes back has another name, and the place, of which the market knows, of the one that was taken.
+        # A replacement host has a new name, but the place of the interrupted host. The market knows hosts by their
+        # places.
         self._coming = {name: spot_interruptions(market, job, [name]) for name in job.hosts}
-        self._meetings = 0  # only what was arranged last comes about
+        self._meetings = 0  # number of the last arranged rendezvous; earlier ones are cancelled
         self._met = 0
         self._stopped_at = 0.0
         self._outcome = RunOutcome()
@@ -78,7 +80,13 @@ class _ElasticRun:
     # --- hosts ---
 
     def _live(self, name: str, place: str) -> Steps:
-        """A host comes to a place, and may be taken away."""
+        """Simulate the start of a host and the imports of its workers.
+
+        Args:
+            name: The host's name.
+            place: The name that the market's interruptions use for this host. A host that replaces an interrupted host
+                has a new ``name`` and the same ``place``.
+        """
         host, timings = self._roster.hosts[name], self._job.timings
         self._env.process(self._threaten(name, place))
         yield self._env.timeout(timings.start_s)
@@ -95,7 +103,10 @@ class _ElasticRun:
         self._decide()
 
     def _next_interruption(self, place: str) -> Interruption | None:
-        """What comes while nobody has the place takes nobody."""
+        """Return the next interruption at a place, or None if no interruption follows.
+
+        An interruption has no effect while no host is at the place.
+        """
         now = self._env.now
         return next((item for item in self._coming[place] if item.host == place and item.at_s >= now), None)
 
@@ -139,7 +150,7 @@ class _ElasticRun:
         self._outcome.bill(until - self._began[name], spot=not kept, on_demand=kept)
 
     def _take(self, host: ElasticHost) -> None:
-        """It is killed, whatever it does."""
+        """Remove a host whose interruption notice has expired. If its workers were training, handle the loss."""
         members = set(self._roster.members)
         trained = any(worker.name in members for worker in host.workers.values())
         self._gone(host)
@@ -152,12 +163,18 @@ class _ElasticRun:
         self._env.process(self._settle(self._meetings))
 
     def _settle(self, number: int) -> Steps:
-        """The others of a loss meet anew by themselves."""
+        """Continue with the remaining workers after a loss.
+
+        If too few workers remain, wait for more hosts.
+
+        Args:
+            number: The number of this change of the membership. Nothing is done if another change has started since.
+        """
         yield self._env.timeout(self._job.timings.loss_s)
         if number != self._meetings:
             return
         left = self._alive(self._roster.members)
-        if not left:  # the job's next attempt begins with whom there is
+        if not left:  # the job's next attempt begins with the hosts that exist then
             self._state, self._offered = State.GATHERING, ()
             self._roster.members = ()
         elif len(left) >= self._limits.least:
@@ -203,7 +220,12 @@ class _ElasticRun:
         self._decide()
 
     def _meet(self, workers: tuple[str, ...], number: int) -> Steps:
-        """They stop once they notice, and go on as others with what they have."""
+        """Stop the workers at their next check, and continue with the new members. No completed work is lost.
+
+        Args:
+            workers: The names of the new members.
+            number: The number of this change of the membership. Nothing is done if another change has started since.
+        """
         timings, now = self._job.timings, self._env.now
         if self._stretch is not None:
             look_s = timings.look_s
@@ -242,7 +264,11 @@ class _ElasticRun:
         self._env.process(self._finish(self._stretch))
 
     def _stop(self, *, keeps: bool) -> None:
-        """Nobody trains; what was not committed is lost, unless all were told."""
+        """Stop the training, and count the remaining work.
+
+        Args:
+            keeps: Whether all workers keep their state. If False, the work since the last commit is lost.
+        """
         stretch, self._stretch = self._stretch, None
         now = self._env.now
         if stretch is None:

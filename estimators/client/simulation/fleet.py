@@ -1,4 +1,4 @@
-"""``recommend(spot=True)``: how many hosts, how many of them on demand, and how the job goes on when one is taken."""
+"""Recommends a fleet for ``recommend(spot=True)``: the numbers of hosts, and how to continue after interruptions."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from estimators.results.advice.recommending import STRATEGIES, Recommendation, R
 from estimators.results.result import Result
 from estimators.results.summary import dollars_text, percent_text, time_text
 
-#: Fleets whose mean costs differ by less are alike: then the fastest.
+#: Fleets whose mean costs differ by less than this share count as equal; the fastest of them is preferred.
 _ALIKE = 0.05
-#: A fleet meets a limit if so many of its runs do.
+#: A fleet meets a limit if this share of its runs does.
 _MOST_RUNS = 0.95
-#: What the market is taken to be if it is worse than was thought.
+#: Factor for the rate of interruptions in the pessimistic forecast.
 _WORSE = 3.0
-#: Runs of each fleet that is compared; the chosen one has as many as were asked for.
+#: Maximum number of runs of each compared fleet. The recommended fleet has the requested number of runs.
 _FEW_RUNS = 40
 
 
@@ -36,9 +36,9 @@ class FleetRecommendation(Recommended):
     """The recommended fleet on a spot market, and the other fleets that were considered.
 
     Attributes:
-        options: A forecast for each fleet, the best first.
-        worse: A forecast for the best fleet, if hosts are interrupted three times as often.
-        reasons: Why the first fleet is the best, in sentences.
+        options: A forecast for each fleet. The recommended fleet is first.
+        worse: A forecast for the recommended fleet if hosts are interrupted three times as often.
+        reasons: The reasons for the recommendation, in sentences.
         instance_type: The instance type of the hosts, or None.
     """
 
@@ -49,7 +49,7 @@ class FleetRecommendation(Recommended):
 
     @property
     def choice(self) -> Forecast:
-        """The forecast for the recommended fleet."""
+        """Return the forecast for the recommended fleet."""
         return self.options[0]
 
     @property
@@ -65,26 +65,26 @@ class FleetRecommendation(Recommended):
 
     @property
     def strategy(self) -> str:
-        """The recommended strategy: ``elastic_horovod``, or ``mpi`` for a job that restarts from checkpoints."""
+        """Return the recommended strategy: ``elastic_horovod``, or ``mpi`` with restarts from checkpoints."""
         return _strategy(self.choice)
 
     @property
     def hosts(self) -> tuple[int, int]:
-        """The minimum and the maximum number of hosts."""
+        """Return the recommended minimum and maximum numbers of hosts."""
         return self.choice.job.least, self.choice.job.most
 
     @property
     def on_demand_base(self) -> int:
-        """Number of hosts to buy on demand."""
+        """Return the recommended number of hosts to buy on demand."""
         return self.choice.job.on_demand
 
     @property
     def commit_every(self) -> float:
-        """Seconds between two commits or checkpoints."""
+        """Return the time between two commits or checkpoints, in seconds."""
         return self.choice.job.every_s
 
     def rows(self) -> list[list[str]]:
-        """Return the comparison as rows of texts; the first row is the heading."""
+        """Return the comparison of the fleets as rows of texts. The first row is the heading."""
         found = [["strategy", "hosts", "on demand", "time (90 % range)", "cost (90 % range)", "goodput"]]
         for one in self.options:
             cost = one.cost
@@ -155,7 +155,7 @@ def recommend(  # type: ignore[misc] # the overloads say what is returned for wh
             returned.
         deadline: Maximum duration in seconds, which 95 % of the runs must keep.
         budget: Maximum cost in US dollars, which 95 % of the runs must keep.
-        market: When hosts are interrupted.
+        market: The spot market, which determines when hosts are interrupted.
         prices: ``(spot, on demand)`` in dollars per host and hour; the second may be None if the price of the instance
             type is known.
         records: Number of records to train on, over all epochs; see :func:`~estimators.planning.simulate`.
@@ -225,7 +225,12 @@ def _prices(prices: Any, on_demand: float | None) -> Any:
 
 
 def _fleets(most: int) -> list[tuple[int | tuple[int, int], int]]:
-    """Return the fleets that are compared: hosts as :func:`simulate` takes them, and how many are on demand. Pure."""
+    """Return the fleets to compare.
+
+    Returns:
+        Pairs that describe the fleets. The first value is the hosts, in the form of the argument ``hosts`` of
+        :func:`simulate`. The second value is the number of on-demand hosts.
+    """
     found: list[tuple[int | tuple[int, int], int]] = []
     for size in sorted({most, max(1, most // 2), max(1, most // 4)}, reverse=True):
         for base in sorted({0, 1, size // 4, size}):
@@ -236,7 +241,7 @@ def _fleets(most: int) -> list[tuple[int | tuple[int, int], int]]:
 
 
 def meets(one: Forecast, deadline: float | None, budget: float | None) -> bool:
-    """Return whether nearly all runs keep within the limits. Pure."""
+    """Return whether at least 95 % of the runs complete, keep the deadline and keep the budget."""
     cost = one.cost
     return (
         one.completed >= _MOST_RUNS
@@ -246,9 +251,11 @@ def meets(one: Forecast, deadline: float | None, budget: float | None) -> bool:
 
 
 def ranked(found: Sequence[Forecast], deadline: float | None, budget: float | None) -> list[Forecast]:
-    """Return the fleets that meet the limits first, the cheapest first, of those alike the fastest. Pure.
+    """Return the fleets in the order of preference.
 
-    If none meets them, the nearest is the first.
+    Fleets that meet the limits are first, and are sorted by cost. Of fleets with about the same cost, the fastest fleet
+    is first. The other fleets are sorted by how far they exceed the limits. The fleet with the smallest excess is
+    first.
     """
 
     def dollars(one: Forecast) -> float:

@@ -1,4 +1,4 @@
-"""``simulate()``: what a job will take and cost on hosts that are taken away, as a distribution over many runs."""
+"""Predicts a job's duration and cost on interruptible hosts. The prediction is a distribution over simulated runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from estimators.results.summary import dollars_text, percent_text, time_text
 from estimators.supervisor.elastic.policy import Limits
 
 _HOUR = 3600.0
-#: The bounds of ``commit_every="auto"``, in seconds, and what it is where nobody is taken away.
+#: Bounds of ``commit_every="auto"``, in seconds, and its value if no host is ever interrupted.
 _AUTO_S = (1.0, 3600.0)
 _QUIET_S = 600.0
 #: A run is given up after as many times its uninterrupted training, and a day.
@@ -35,13 +35,13 @@ _MAX_RUNS = 100_000
 
 @dataclasses.dataclass(frozen=True)
 class Quantiles:
-    """A quantity over all runs.
+    """The distribution of a quantity over all runs.
 
     Attributes:
-        mean: Its mean.
-        low: What 5 % of the runs are below.
-        median: What half of them are below.
-        high: What 5 % are above.
+        mean: The mean.
+        low: The 5 % quantile.
+        median: The median.
+        high: The 95 % quantile.
     """
 
     mean: float
@@ -51,7 +51,7 @@ class Quantiles:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Quantiles:
-        """Return those of values, of which there is one at least."""
+        """Return the mean and the quantiles of at least one value."""
         if len(values) == 1:
             return cls(values[0], values[0], values[0], values[0])
         cuts = statistics.quantiles(values, n=20, method="inclusive")
@@ -78,17 +78,17 @@ class Forecast:
 
     @property
     def completed(self) -> float:
-        """The share of runs that trained on all records."""
+        """Return the fraction of runs that trained on all records, from 0 to 1."""
         return sum(run.completed for run in self.runs) / len(self.runs)
 
     @property
     def seconds(self) -> Quantiles:
-        """Seconds from the first request for a host to the end of the run."""
+        """Return the duration of a run from the first request for a host to the end, in seconds."""
         return Quantiles.of([run.seconds for run in self.runs])
 
     @property
     def cost(self) -> Quantiles | None:
-        """Cost of all hosts in US dollars; None if prices are unknown."""
+        """Return the cost of all hosts in US dollars, or None if a price is unknown."""
         spot, on_demand = self.spot_price, self.on_demand_price
         if spot is None or on_demand is None:
             return None
@@ -96,7 +96,7 @@ class Forecast:
 
     @property
     def on_demand_cost(self) -> float | None:
-        """Cost of the same training, without interruptions, on on-demand hosts; None if the price is unknown."""
+        """Return the cost of the same training on on-demand hosts in US dollars, or None if the price is unknown."""
         if self.on_demand_price is None:
             return None
         timings = self.job.timings
@@ -105,22 +105,32 @@ class Forecast:
 
     @property
     def goodput(self) -> Quantiles:
-        """The speed of a run, relative to a training without interruptions on all hosts."""
+        """Return the speed of a run as a fraction of the speed on all hosts without interruptions.
+
+        The value of a run that did not complete is 0.
+        """
         uninterrupted = self.job.uninterrupted_s()
         return Quantiles.of([uninterrupted / run.seconds if run.completed else 0.0 for run in self.runs])
 
     @property
     def resizes(self) -> Quantiles:
-        """Number of times that the membership changed, or that the job was started again."""
+        """Return the number of changes of the membership.
+
+        For a job that is not elastic, return the number of restarts.
+        """
         return Quantiles.of([float(run.resizes) for run in self.runs])
 
     @property
     def lost_to(self) -> dict[str, float]:
-        """Shares of the time of an average run; they add up to 1.
+        """Return the fractions of the time of an average run. The fractions add up to 1.
 
-        ``training``: the time that all hosts would need; ``fewer hosts``: additional time because hosts were missing;
-        ``done again``: work that was repeated after a loss; ``commits``: saving; ``nobody trains``: starts, resizes,
-        losses, waiting for hosts.
+        The keys are:
+
+        - ``training``: the time that the training takes on all hosts without interruptions
+        - ``fewer hosts``: the additional time because hosts were missing
+        - ``done again``: the time of work that was repeated after a loss
+        - ``commits``: the time of commits or checkpoints
+        - ``nobody trains``: the time of starts, resizes and losses, and of waiting for hosts
         """
         completed = [run for run in self.runs if run.completed] or list(self.runs)
         total = sum(run.seconds for run in completed)
@@ -153,7 +163,7 @@ class Forecast:
         }
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return the rows of the table: a name, and its value."""
+        """Return the rows of the table. Each row has a name and a value."""
         job = self.job
         kind = f"elastic, {job.least} to {job.most} hosts" if self.elastic else f"restarts, {job.most} hosts"
         what = "commit" if self.elastic else "checkpoint"
@@ -324,7 +334,10 @@ def _records(job: Result | Workload, records: Any, epochs: Any) -> float:
 def _rates(
     job: Result | Workload, most: int, per_host: int, constants: Constants, gbps: float | None
 ) -> tuple[float, ...]:
-    """Records in a second of 1, 2, … hosts: by the cost model, through what was measured if anything was."""
+    """Return the training speeds with 1, 2, … hosts, in records per second.
+
+    The cost model predicts the speeds. If the job is a result, the predictions are scaled to the measured speed.
+    """
     counts = range(per_host, most * per_host + 1, per_host)
     if gbps is not None:
         rules.above_0("a number above 0")("simulate(bandwidth_gbps=…)", gbps)

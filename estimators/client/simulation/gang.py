@@ -1,4 +1,7 @@
-"""One run of a job whose attempts restart from a checkpoint: by the deciders of the real one, on simulated time."""
+"""Simulates one run of a job whose attempts restart from checkpoints.
+
+The simulation uses the decision functions of the real job.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,9 @@ def run(job: SimulatedJob, market: SpotMarket, policy: FailurePolicy, limit_s: f
 
     Args:
         job: The job.
-        market: Whose seed makes the run.
-        policy: What follows an attempt.
-        limit_s: After how many seconds it is given up.
+        market: The spot market. The market's seed determines the run.
+        policy: The failure policy, which decides whether the job is restarted after an attempt.
+        limit_s: The simulated time after which the run is aborted, in seconds.
     """
     outcome = RunOutcome()
     timings, left = job.timings, job.records
@@ -27,7 +30,7 @@ def run(job: SimulatedJob, market: SpotMarket, policy: FailurePolicy, limit_s: f
     now, ready_at = 0.0, timings.start_s + timings.import_s + (timings.rendezvous_s or 0.0)
     while True:
         begin = fleet.enough_at(job.least, now)
-        # While it waits, others may be taken as well.
+        # While the job waits for hosts, more hosts may be interrupted.
         while ahead is not None and ahead.at_s < begin <= limit_s:
             if ahead.host in fleet.present(ahead.at_s):
                 outcome.interruptions += 1
@@ -40,7 +43,8 @@ def run(job: SimulatedJob, market: SpotMarket, policy: FailurePolicy, limit_s: f
         start = begin + ready_at
         outcome.idle_s += start - now
         stretch = Stretch(start, job.rate(len(hosts)), job.every_s, timings.checkpoint_s)
-        # Whom the attempt does not run on is gone already; a notice before its first step ends it with that.
+        # Skip interruptions of hosts that the attempt does not use. A notice before the first step ends the attempt
+        # there.
         while ahead is not None and ahead.host not in hosts:
             ahead = next(coming, None)
         end = stretch.ends_at(left)
@@ -52,7 +56,7 @@ def run(job: SimulatedJob, market: SpotMarket, policy: FailurePolicy, limit_s: f
         at, host = max(ahead.at_s, start), ahead.host
         outcome.interruptions += 1
         outcome.resizes += 1
-        # SIGTERM: the scripts save, if the notice is long enough for that.
+        # After SIGTERM, the script saves a checkpoint if the notice is long enough.
         saves = timings.checkpoint_s <= market.notice_s
         trained_s = stretch.trained_s(at)
         kept_s = trained_s if saves else stretch.kept_s(at)

@@ -1,4 +1,4 @@
-"""A job as its simulation sees it, and what came of one run. Pure."""
+"""Contains the model of a simulated job, and the outcome of one run."""
 
 from __future__ import annotations
 
@@ -17,19 +17,22 @@ _SECONDS = rules.seconds(0, MAX_SECONDS)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Timings:
-    """Durations of a job's phases, in seconds. Defaults: measured by ``python -m benchmarks elastic`` with processes.
+    """The durations of a job's phases, in seconds.
+
+    The defaults were measured by ``python -m benchmarks elastic`` with processes of one machine.
 
     Attributes:
-        start_s: From the request for a host to the start of its toolkit; on EC2, this takes minutes.
-        import_s: The imports of a worker.
-        rendezvous_s: From the imports of the first workers to the training of all; None: as ``resize_s``.
-        look_s: Until workers notice that hosts join or leave. None: until the next commit, as in scripts that use
-            Horovod's own ``state.commit()``.
-        resize_s: From this moment to the training of the new membership.
-        loss_s: From the loss of a worker to the next step of the others.
-        commit_s: A commit.
-        checkpoint_s: A checkpoint of a job that is not elastic, also after an interruption notice.
-        restart_s: From the end of an attempt to the first step of the next attempt.
+        start_s: The time from the request for a host to the start of its toolkit. On EC2, this time is several minutes.
+        import_s: The duration of a worker's imports.
+        rendezvous_s: The time from the imports of the first workers until all workers train. With None, ``resize_s``.
+        look_s: The time until workers notice that hosts join or leave. With None, workers notice at the next commit, as
+            in scripts that use Horovod's ``state.commit()``.
+        resize_s: The time from when workers notice a change until the new members train.
+        loss_s: The time from the loss of a worker to the next step of the other workers.
+        commit_s: The duration of a commit.
+        checkpoint_s: The duration of a checkpoint of a job that is not elastic. An interruption notice also causes a
+            checkpoint.
+        restart_s: The time from the end of an attempt to the first step of the next attempt.
     """
 
     start_s: float = option(_SECONDS, 1.0)
@@ -47,23 +50,23 @@ class Timings:
 
     @property
     def first_s(self) -> float:
-        """From the imports of the first workers to the training of all."""
+        """Return the time from the imports of the first workers until all workers train, in seconds."""
         return self.resize_s if self.rendezvous_s is None else self.rendezvous_s
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SimulatedJob:
-    """A job, as far as time goes.
+    """The properties of a job that determine its duration.
 
     Attributes:
-        records: How many it trains on, all epochs together.
-        rates: Records in a second of one host, of two, and so on.
-        workers_per_host: Its workers on each host.
-        least: Hosts below which it waits.
-        most: Hosts above which it does not grow, with as many of which it begins.
-        every_s: Seconds between two commits, or checkpoints of a job that is not elastic.
-        on_demand: Of its hosts, how many nobody takes away.
-        timings: How long things take.
+        records: The number of records to train on, over all epochs.
+        rates: The training speeds with 1, 2, … hosts, in records per second.
+        workers_per_host: The number of workers on each host.
+        least: The minimum number of hosts. With fewer hosts, the job waits.
+        most: The maximum number of hosts. The job starts with this number.
+        every_s: The time between two commits, or between two checkpoints of a job that is not elastic, in seconds.
+        on_demand: The number of hosts that are never interrupted.
+        timings: The durations of the job's phases.
     """
 
     records: float
@@ -77,20 +80,20 @@ class SimulatedJob:
 
     @functools.cached_property
     def hosts(self) -> tuple[str, ...]:
-        """The names of those that it begins with."""
+        """Return the names of the hosts with which the job starts."""
         return tuple(f"algo-{number}" for number in range(1, self.most + 1))
 
     @functools.cached_property
     def kept(self) -> frozenset[str]:
-        """Those of them that nobody takes away."""
+        """Return the names of the hosts that are never interrupted. These are the first of :attr:`hosts`."""
         return frozenset(self.hosts[: self.on_demand])
 
     def rate(self, hosts: int) -> float:
-        """Records in a second of all workers of so many hosts."""
+        """Return the total speed of the workers of the given number of hosts, in records per second."""
         return self.rates[hosts - 1]
 
     def uninterrupted_s(self) -> float:
-        """Seconds of training on all hosts, without commits and interruptions."""
+        """Return the duration of the training on all hosts, without commits and interruptions, in seconds."""
         return self.records / self.rate(self.most)
 
 
@@ -128,13 +131,13 @@ class RunOutcome:
 
 @dataclasses.dataclass(frozen=True)
 class Stretch:
-    """A time in which the same workers train, commit by commit.
+    """A period in which the same workers train and commit at regular intervals.
 
     Attributes:
-        since: When it began, in seconds.
-        rate: Records in a second.
-        every_s: Seconds of training between two commits.
-        commit_s: Seconds of one.
+        since: The start time, in seconds.
+        rate: The training speed, in records per second.
+        every_s: The duration of the training between two commits, in seconds.
+        commit_s: The duration of a commit, in seconds.
     """
 
     since: float
@@ -143,32 +146,38 @@ class Stretch:
     commit_s: float
 
     def committed(self, now: float) -> int:
-        """How many commits are complete."""
+        """Return the number of commits that are complete at a given time."""
         return math.floor((now - self.since) / (self.every_s + self.commit_s) + 1e-9)
 
     def trained_s(self, now: float) -> float:
-        """Seconds of training, without commits."""
+        """Return the duration of the training from the start to a given time, in seconds.
+
+        The duration of commits is not included.
+        """
         count = self.committed(now)
         rest = now - self.since - count * (self.every_s + self.commit_s)
         return count * self.every_s + min(max(0.0, rest), self.every_s)
 
     def kept_s(self, now: float) -> float:
-        """Seconds of training that a loss leaves."""
+        """Return the duration of the training before the last commit, in seconds.
+
+        The work of this training is kept if a worker is lost at the given time.
+        """
         return self.committed(now) * self.every_s
 
     def next_commit(self, now: float) -> float:
-        """When the next commit is complete; now, if one is in this moment."""
+        """Return the time at which the next commit is complete. If a commit is complete at ``now``, return ``now``."""
         period = self.every_s + self.commit_s
         return max(now, self.since + math.ceil((now - self.since) / period - 1e-9) * period)
 
     def ends_at(self, records: float) -> float:
-        """When as many records are trained on."""
+        """Return the time at which the given number of records has been trained on."""
         work_s = records / self.rate
         commits = max(0, math.ceil(work_s / self.every_s - 1e-9) - 1)
         return self.since + work_s + commits * self.commit_s
 
 
 def spot_interruptions(market: SpotMarket, job: SimulatedJob, hosts: Sequence[str]) -> Iterator[Interruption]:
-    """The market's interruptions of these hosts, less those that nobody takes away."""
+    """Return the market's interruptions of the given hosts, except the hosts that are never interrupted."""
     threatened = [host for host in hosts if host not in job.kept]
     return (item for item in interruptions(market, threatened) if item.host not in job.kept)

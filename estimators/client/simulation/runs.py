@@ -1,7 +1,8 @@
-"""The runs of a simulation, each with a seed of its own; many of them on all cores of this machine.
+"""Simulates many runs on all cores of this machine. Each run has a different seed.
 
-Run as a module, it is one of the processes that help: it reads a pickled question from its standard input, and writes
-the pickled outcomes to its standard output. Nothing is forked: a notebook has threads.
+When this file is run as a module, it is a helper process. The helper reads a pickled question from standard input, and
+writes the pickled outcomes to standard output. Helpers are not forked from this process, because a notebook has
+threads.
 """
 
 from __future__ import annotations
@@ -25,24 +26,25 @@ from estimators.job.failure_policy import FailurePolicy
 from estimators.job.spot_market import SpotMarket
 from estimators.supervisor.elastic.policy import Limits
 
-#: Other processes help where the rest would take one so many seconds: they take half of one to start.
+#: Start helper processes only if the remaining runs would take one process longer than this, in seconds. A helper takes
+#: half a second to start.
 _WORTH_S = 5.0
-#: Where this package is imported from: ``-m`` looks in the current folder first, which may hold anything.
+#: The folder of this package, in which helpers run: ``-m`` searches the working directory first.
 _ROOT = Path(__file__).parents[3]
-#: After so many runs it is known how long one takes.
+#: Number of runs after which the duration of a run is estimated.
 _FIRST = 10
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Question:
-    """What is simulated.
+    """A simulation to run.
 
     Attributes:
         job: The job.
-        market: Its seed is that of run 0; each further run has the next one.
-        rules: How much the membership of an elastic job may change at once, in hosts; or what follows an attempt of
-            a job that restarts.
-        limit_s: After how many seconds a run is given up.
+        market: The spot market. Run 0 uses the market's seed, and each later run uses the next seed.
+        rules: The limits for changes of an elastic job's membership, as numbers of hosts. For a job that restarts, the
+            failure policy.
+        limit_s: The simulated time after which a run is aborted, in seconds.
     """
 
     job: SimulatedJob
@@ -51,11 +53,11 @@ class Question:
     limit_s: float
 
     def runs(self, numbers: range) -> list[RunOutcome]:
-        """Simulate runs, one after the other."""
+        """Simulate the runs with the given numbers, one after another."""
         return [self.run(number) for number in numbers]
 
     def run(self, number: int) -> RunOutcome:
-        """Simulate one run."""
+        """Simulate the run with the given number."""
         market = dataclasses.replace(self.market, seed=self.market.seed + number)
         if isinstance(self.rules, Limits):
             return elastic.run(self.job, market, self.rules, self.limit_s)
@@ -63,12 +65,16 @@ class Question:
 
 
 def outcomes(question: Question, count: int, *, processes: int | None = None) -> tuple[RunOutcome, ...]:
-    """Simulate so many runs; which process does which changes nothing.
+    """Simulate runs. The number of processes does not affect the outcomes.
 
     Args:
-        question: What is simulated.
-        count: How many runs.
-        processes: How many processes share them, this one included. None: one for each core, if it takes long.
+        question: The simulation.
+        count: The number of runs.
+        processes: The number of processes that divide the runs among themselves, including this process. With None, one
+            process for each core if the runs are expected to take more than 5 seconds, and otherwise only this process.
+
+    Raises:
+        RuntimeError: a helper process failed.
     """
     begin = time.perf_counter()
     found = dict(enumerate(question.runs(range(min(count, _FIRST)))))

@@ -1,4 +1,4 @@
-"""Callbacks that tell experiment trackers of jobs: MLflow, Weights & Biases, TensorBoard (docs/trackers.md)."""
+"""Provides callbacks that send jobs to the trackers MLflow, Weights & Biases and TensorBoard (docs/trackers.md)."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from estimators.client.trackers.base import Tracker
 
-#: What may be written for a tracker.
+#: Names of trackers.
 _CALLBACKS = {"mlflow": "MLflowCallback", "wandb": "WandbCallback", "tensorboard": "TensorBoardCallback"}
 NAMES = tuple(_CALLBACKS)
 
 
 def parse(text: str) -> Tracker:
-    """Return the tracker of ``mlflow``, ``mlflow=URI``, ``wandb=PROJECT`` or ``tensorboard=FOLDER``.
+    """Return the tracker for a text such as ``mlflow``, ``mlflow=URI``, ``wandb=PROJECT`` or ``tensorboard=FOLDER``.
 
     Raises:
-        ConfigurationError: there is no such tracker, or its library is missing.
+        ConfigurationError: the tracker is unknown, or the tracker's library is not installed.
     """
     from container.contract.names import unknown
     from estimators.job.errors import ConfigurationError

@@ -1,7 +1,8 @@
-"""What every tracker's callback shares: a thread that sends what is on a job's record, and remembers how far it is.
+"""Contains the base class of the trackers' callbacks.
 
-The record is the queue. A tracker that does not answer holds up nothing: its thread tries again, and what it has not
-taken by the end is sent by the next who tracks the job: ``resume()``, or ``fleetfit track``.
+A thread reads a job's record, sends the data, and stores how much data has been sent. If a tracker does not answer, the
+thread tries again, and the job is not delayed. Data that has not been sent at the end is sent by the next process that
+tracks the job, such as ``resume()`` or ``fleetfit track``.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from estimators.job.secrets import mask_mapping
 if TYPE_CHECKING:
     from estimators.client.training_job import TrainingJob
 
-#: How often what is new is sent, in seconds.
+#: Interval at which new data is sent, in seconds.
 _EVERY_S = 1.0
-#: After a failure it is tried again after so many seconds at first, and at most.
+#: First and longest pause before the next try after a failure, in seconds.
 _RETRY_S = (1.0, 30.0)
-#: How much of a parameter's value is sent, in characters.
+#: Maximum length of a parameter's value, in characters.
 _VALUE_LIMIT = 500
 
 _RANKS = ("first", "all")
@@ -46,13 +47,13 @@ _RANKS = ("first", "all")
 
 @dataclasses.dataclass(frozen=True)
 class TrackedValue:
-    """A metric's value, as trackers take it.
+    """A value of a metric.
 
     Attributes:
-        name: The metric; of another rank than 0, with ``rank_<N>/`` before it.
+        name: The metric's name. For ranks other than 0, the name has the prefix ``rank_<N>/``.
         value: The value.
-        step: Which value of the metric it is, from 0; in a job that was resumed, counting goes on.
-        time: Seconds since the epoch.
+        step: The number of values that the metric had before this value. In a resumed job, the numbers continue.
+        time: The time of the value, in seconds since the epoch.
     """
 
     name: str
@@ -62,38 +63,39 @@ class TrackedValue:
 
 
 class TrackedRun(abc.ABC):
-    """A job's run at a tracker, which is open."""
+    """A job's run at a tracker, to which data can be sent."""
 
-    #: What the tracker calls it.
+    #: The run's id at the tracker.
     id: str
 
     @abc.abstractmethod
     def log(self, points: Sequence[TrackedValue]) -> None:
-        """Send values."""
+        """Send values of metrics."""
 
     @abc.abstractmethod
     def finish(self, status: str, model: Path | None) -> None:
         """Close the run.
 
         Args:
-            status: ``Completed``, ``Failed`` or ``Stopped``.
-            model: The job's ``model.tar.gz``, where it is on this machine, and the run does not have it.
+            status: The job's final status: ``Completed``, ``Failed`` or ``Stopped``.
+            model: The path of the job's ``model.tar.gz``. None if the archive is not on this machine, or if the run
+                already has the model.
         """
 
 
 class Tracker(Callback, abc.ABC):
-    """Sends a job's parameters, metrics, end and model to an experiment tracker.
+    """A callback that sends a job's parameters, metrics, final status and model to an experiment tracker.
 
     Args:
-        ranks: Whose metrics to send. ``"first"``: those of rank 0, and of processes that are not ranks; ``"all"``: also
-            those of the other ranks.
-        patience: How many seconds ``fit()`` may wait at its end for a slow tracker.
+        ranks: The ranks whose metrics are sent. ``"first"`` sends the metrics of rank 0 and of processes that are not
+            ranks. ``"all"`` also sends the metrics of the other ranks.
+        patience: The maximum time that ``fit()`` waits for a slow tracker after the job has ended, in seconds.
 
     Raises:
-        ConfigurationError: an argument is wrong, or the tracker's library is missing.
+        ConfigurationError: an argument is wrong, or the tracker's library is not installed.
     """
 
-    #: What the tracker is called, and its library, and the extra that brings it.
+    #: The tracker's name, its library, and the extra that installs the library.
     title: ClassVar[str]
     library: ClassVar[str]
     extra: ClassVar[str]
@@ -110,31 +112,48 @@ class Tracker(Callback, abc.ABC):
 
     @abc.abstractmethod
     def place(self) -> str:
-        """Return where runs go; each place has a run of its own of a job."""
+        """Return a text that identifies the destination of runs, such as a server.
+
+        A job has one run at each destination.
+        """
 
     @abc.abstractmethod
     def open(self, job: TrainingJob, run: str | None, parent: str | None) -> TrackedRun:
-        """Begin a job's run, or go on with it.
+        """Create a job's run, or open an existing run to continue it.
 
         Args:
             job: The job.
-            run: The run's id, if there is one.
-            parent: The id of the run that this one is part of, as a trial is of its study.
+            run: The run's id if the run exists, or None.
+            parent: The id of the run that contains the job's run, such as the run of a tuning job. None without such a
+                run.
         """
 
     def open_study(self, name: str, run: str | None) -> str | None:
-        """Begin the run that a tuning job's trials belong to; returns its id, or None where there is no such thing."""
+        """Create a run that contains the runs of a tuning job's trials, or open an existing run.
+
+        Args:
+            name: The tuning job's name.
+            run: The run's id if the run exists, or None.
+
+        Returns:
+            The run's id, or None if the tracker has no runs that contain other runs.
+        """
         return None
 
     def close_study(self, run: str | None, status: str) -> None:
-        """Close the run that a tuning job's trials belong to; its status is SageMaker's."""
+        """Close the run that contains the runs of a tuning job's trials.
+
+        Args:
+            run: The run's id.
+            status: The tuning job's status, in SageMaker's terms.
+        """
 
     def on_event(self, job: TrainingJob, event: Event) -> None:
-        """Have what is new sent."""
+        """Start the thread that sends the job's record, if the thread is not running yet."""
         self._feed(job)
 
     def on_end(self, job: TrainingJob) -> None:
-        """Send the rest, as far as the tracker takes it in its time."""
+        """Send the remaining data. If data remains after ``patience`` seconds, print a message and stop waiting."""
         feed = self._feed(job)
         if feed.finish(self._patience):
             del self._feeds[job.record.path]
@@ -152,17 +171,17 @@ class Tracker(Callback, abc.ABC):
         return self._feeds[path]
 
     def sync(self, job: TrainingJob, parent: str | None = None) -> bool:
-        """Send what a tracker does not have yet of a job, and return.
+        """Send the data of a job that the tracker does not have yet.
 
         Args:
-            job: The job; it may run.
-            parent: The id of the run that its run is part of.
+            job: The job, which may be running.
+            parent: The id of the run that contains the job's run, or None.
 
         Returns:
-            Whether it was done; False where another process is sending it.
+            True if the data was sent. False if another process is sending the data.
 
         Raises:
-            BackendError: the tracker does not take it.
+            BackendError: the tracker does not accept the data.
         """
         given_up = self._feeds.pop(job.record.path, None)
         if given_up is not None:
@@ -180,12 +199,12 @@ class Tracker(Callback, abc.ABC):
 
 
 class Sending:
-    """Sends a job's record on from where the last one ended.
+    """A sender of a job's record that continues where the previous sender stopped.
 
     Args:
         tracker: The tracker.
         job: The job.
-        parent: The id of the run that its run is part of.
+        parent: The id of the run that contains the job's run, or None.
     """
 
     def __init__(self, tracker: Tracker, job: TrainingJob, parent: str | None = None) -> None:
@@ -198,10 +217,10 @@ class Sending:
         self._run: TrackedRun | None = None
 
     def send(self, *, over: bool) -> None:
-        """Send what is new.
+        """Send new data.
 
         Args:
-            over: Whether the job is over: then the run is closed.
+            over: Whether the job has ended. If so, the run is closed.
         """
         self._open()
         while events := self._tail.read():
@@ -210,7 +229,7 @@ class Sending:
                 if points:
                     self._opened().log(points)
             except BaseException:
-                self._tail.offset = int(self._state["offset"])  # they are sent again
+                self._tail.offset = int(self._state["offset"])  # the next call sends these events again
                 raise
             steps = dict(self._state["steps"])
             for point in points:
@@ -225,7 +244,10 @@ class Sending:
 
     @property
     def is_done(self) -> bool:
-        """Whether the tracker knows of the end, and there is nothing after it: a resumed job goes on."""
+        """Return whether the tracker has the job's final status and all events.
+
+        The result can become False again, because a resumed job adds more events.
+        """
         try:
             size = self._job.record.events_file.stat().st_size
         except FileNotFoundError:
@@ -262,7 +284,7 @@ class Sending:
 
 
 class _Feed:
-    """The thread that sends a job while its caller waits."""
+    """A thread that sends a job's record while the caller waits."""
 
     def __init__(self, tracker: Tracker, job: TrainingJob) -> None:
         self._tracker = tracker
@@ -274,13 +296,13 @@ class _Feed:
         self._thread.start()
 
     def finish(self, patience: float | None) -> bool:
-        """Send the rest, as the job is over.
+        """Send the remaining data after the job's end.
 
         Args:
-            patience: How long that may take, in seconds; None: until what is being done is done.
+            patience: The maximum time to wait, in seconds. With None, wait until the current transfer is complete.
 
         Returns:
-            Whether all is sent.
+            Whether all data was sent.
         """
         self._over.set()
         if patience is not None:
@@ -313,19 +335,19 @@ class _Feed:
                 if over:
                     return
                 self._over.wait(_EVERY_S)
-            except Exception as error:  # noqa: BLE001 - whatever a library raises harms no job
+            except Exception as error:  # noqa: BLE001 - no exception of a tracker's library may harm the job
                 sending = None
                 self.problem = _cause(error)
                 if not told:
                     told = True
                     _say(f"{self._tracker.title}: {self.problem}. The job goes on, and fleetfit tries again.")
-                # At the end it is tried once more at once, and then again.
+                # At the job's end, try again at once, and then after pauses.
                 (self._over if not over else self._given_up).wait(pause)
                 pause = min(2 * pause, _RETRY_S[1])
 
 
 def state_file(tracker: Tracker, record: Path) -> Path:
-    """Return where it is kept how far a tracker has been told of a job, or of a tuning job.
+    """Return the path of the file that stores how much of a job or tuning job has been sent to a tracker.
 
     Args:
         tracker: The tracker.
@@ -337,7 +359,10 @@ def state_file(tracker: Tracker, record: Path) -> Path:
 
 @contextlib.contextmanager
 def _locked(file: Path) -> Iterator[bool]:
-    """Have no other process send the same; yields whether none does."""
+    """Acquire the lock for sending, and yield whether the lock was acquired.
+
+    The lock cannot be acquired while another process holds it.
+    """
     file.parent.mkdir(mode=0o700, exist_ok=True)
     lock: IO[str]
     with open(file.with_suffix(".lock"), "a") as lock:
@@ -350,14 +375,17 @@ def _locked(file: Path) -> Iterator[bool]:
 
 
 def parameters_of(job: TrainingJob) -> dict[str, str]:
-    """Return a job's hyperparameters as texts, secrets masked."""
+    """Return a job's hyperparameters as texts, with secrets masked."""
     spec = TrainingJobSpec.from_request(job.record.read_request())
     masked = mask_mapping(spec.user_hyperparameters)
     return {name: cut(value if isinstance(value, str) else repr(value), _VALUE_LIMIT) for name, value in masked.items()}
 
 
 def facts_of(job: TrainingJob) -> dict[str, str]:
-    """Return what a tracker should know of a job beside its parameters."""
+    """Return facts about a job for a tracker, such as the strategy and the git commit.
+
+    The hyperparameters are not included.
+    """
     from estimators.records.provenance import read
 
     spec = TrainingJobSpec.from_request(job.record.read_request())
@@ -376,7 +404,7 @@ def facts_of(job: TrainingJob) -> dict[str, str]:
 
 
 def _model_of(job: TrainingJob) -> Path | None:
-    """Return the job's model where it is a file of this machine."""
+    """Return the path of the job's model, or None if the model is not a file on this machine."""
     data = job.model_data
     path = path_here(data) if data is not None else None
     return path if path is not None and path.is_file() else None
@@ -393,5 +421,5 @@ def _say(text: str) -> None:
 
 
 def user_folder(text: str | os.PathLike[str]) -> str:
-    """Return a folder's absolute path."""
+    """Return a folder's absolute path. ``~`` is replaced by the user's home folder."""
     return os.path.abspath(os.path.expanduser(os.fspath(text)))

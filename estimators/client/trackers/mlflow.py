@@ -1,4 +1,4 @@
-"""Tells MLflow of jobs."""
+"""Sends jobs to MLflow."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ from estimators.client.trackers.base import TrackedRun, TrackedValue, Tracker, f
 if TYPE_CHECKING:
     from estimators.client.training_job import TrainingJob
 
-#: What MLflow calls the ends of a job.
+#: Statuses of jobs -> statuses of MLflow.
 _STATES = {"Completed": "FINISHED", "Failed": "FAILED", "Stopped": "KILLED"}
-#: The most values of one request.
+#: Maximum numbers of values and of parameters in one request.
 _BATCH = 1000
 _PARAMETERS = 100
 _NOT_IN_NAMES = re.compile(r"[^\w\-. :/]")
-#: The tag by which a run is found again.
+#: The tag that identifies a job's run.
 _TAG = "fleetfit.job"
 
 
 class MLflowCallback(Tracker):
-    """Logs each job as an MLflow run: parameters, metrics, status, and the model as an artifact.
+    """A callback that logs each job as an MLflow run with parameters, metrics, status, and the model as an artifact.
 
-    fleetfit uses MLflow's client: nothing is logged automatically, and your own active run is not changed. A resumed
-    job continues its run. A tracker that does not answer delays nothing.
+    fleetfit uses MLflow's client. Nothing is logged automatically, and the active run of your process is not changed. A
+    resumed job continues its run. A tracker that does not answer does not delay the job.
 
     Args:
-        tracking_uri: The tracking server or store; default: MLflow's own setting (MLFLOW_TRACKING_URI).
-        experiment: The experiment, which is created if necessary; default: MLFLOW_EXPERIMENT_NAME, or ``fleetfit``.
+        tracking_uri: The URI of the tracking server or store. The default is MLflow's setting (MLFLOW_TRACKING_URI).
+        experiment: The name of the experiment, which is created if necessary. The default is MLFLOW_EXPERIMENT_NAME, or
+            ``fleetfit`` if this variable is not set.
         tags: More tags of the run.
-        model: Whether to log the model; a model is logged only if it is on this machine.
+        model: Whether to log the model. A model is logged only if it is on this machine.
         **options: Options of :class:`~estimators.client.trackers.base.Tracker`.
     """
 
@@ -57,11 +58,11 @@ class MLflowCallback(Tracker):
         self.logs_model = model
 
     def place(self) -> str:
-        """Return the store and the experiment."""
+        """Return a text of the store's URI and the experiment's name."""
         return f"{self._uri} {self._experiment}"
 
     def open(self, job: TrainingJob, run: str | None, parent: str | None) -> _MLflowRun:
-        """Begin a run, or continue the job's run."""
+        """Create a run for the job, or continue the job's existing run."""
         client = self._client()
         facts = {f"fleetfit.{name}": value for name, value in facts_of(job).items()}
         tags = {**facts, **self._tags, **({"mlflow.parentRunId": parent} if parent else {})}
@@ -75,7 +76,7 @@ class MLflowCallback(Tracker):
         return _MLflowRun(client, found, self.logs_model)
 
     def open_study(self, name: str, run: str | None) -> str | None:
-        """Begin the run of a tuning job, which is the parent of the trials' runs."""
+        """Create or continue the run of a tuning job. This run is the parent of the trials' runs."""
         return self._run(self._client(), name, run, {_TAG: name, **self._tags})
 
     def close_study(self, run: str | None, status: str) -> None:
@@ -91,7 +92,7 @@ class MLflowCallback(Tracker):
         if run is None:
             experiment = client.get_experiment_by_name(self._experiment)
             number = experiment.experiment_id if experiment is not None else client.create_experiment(self._experiment)
-            # One that was made, and then its id was not written down.
+            # A run that was created before its id could be stored.
             known = client.search_runs([number], f"tags.`{_TAG}` = '{name}'", max_results=1)
             if not known:
                 start = int(started * 1000) if started else None
@@ -111,7 +112,7 @@ class _MLflowRun(TrackedRun):
         self.id = run
 
     def log(self, points: Sequence[TrackedValue]) -> None:
-        """Send values, a thousand at a time."""
+        """Send values of metrics. One request contains at most 1000 values."""
         from mlflow.entities import Metric
 
         for place in range(0, len(points), _BATCH):
@@ -122,7 +123,7 @@ class _MLflowRun(TrackedRun):
             self._client.log_batch(self.id, metrics=batch)
 
     def finish(self, status: str, model: Path | None) -> None:
-        """Log the model and close the run."""
+        """Log the model if the callback logs models, and close the run."""
         if model is not None and self._logs_model:
             self._client.log_artifact(self.id, str(model), "model")
         self._client.set_terminated(self.id, _STATES.get(status, "FINISHED"))

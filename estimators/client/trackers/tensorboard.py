@@ -1,4 +1,4 @@
-"""Writes jobs' metrics as TensorBoard's event files."""
+"""Writes the metrics of jobs to TensorBoard's event files."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 
 class TensorBoardCallback(Tracker):
-    """Writes the metrics and hyperparameters of each job for TensorBoard, into one folder per job.
+    """A callback that writes the metrics and hyperparameters of each job for TensorBoard. Each job has its own folder.
 
-    Use it for scripts that write no event files, and for metrics that ``metric_definitions`` find in the logs.
+    Use this callback for scripts that write no event files, and for metrics that ``metric_definitions`` find in the
+    logs.
 
     Args:
         folder: The folder that contains the jobs' folders.
@@ -33,11 +34,11 @@ class TensorBoardCallback(Tracker):
         self._folder = user_folder(folder)
 
     def place(self) -> str:
-        """Return the folder."""
+        """Return the folder that contains the jobs' folders."""
         return self._folder
 
     def open(self, job: TrainingJob, run: str | None, parent: str | None) -> _EventFileRun:
-        """Begin another event file for the job."""
+        """Create an event file for the job. A resumed job has several event files."""
         folder = os.path.join(self._folder, *([parent] if parent else []), job.name)
         os.makedirs(folder, exist_ok=True)
         opened = _EventFileRun(folder)
@@ -46,14 +47,15 @@ class TensorBoardCallback(Tracker):
         return opened
 
     def open_study(self, name: str, run: str | None) -> str | None:
-        """Return the name of the folder for the trials."""
+        """Return the name of the folder that contains the folders of the trials."""
         return name
 
 
 class _EventFileRun(TrackedRun):
-    """An event file.
+    """An open event file.
 
-    It is written by TensorBoard's own record writer: its EventFileWriter would import TensorFlow where that is there.
+    TensorBoard's record writer writes the file. TensorBoard's EventFileWriter is not used, because it imports
+    TensorFlow if TensorFlow is installed.
     """
 
     def __init__(self, folder: str) -> None:
@@ -62,7 +64,7 @@ class _EventFileRun(TrackedRun):
 
         now = time.time()
         name = f"events.out.tfevents.{int(now)}.{os.uname().nodename}.{os.getpid()}.{time.monotonic_ns()}"
-        self._file = open(os.path.join(folder, name), "xb")  # noqa: SIM115 - closed with the run
+        self._file = open(os.path.join(folder, name), "xb")  # noqa: SIM115 - finish() closes the file
         self._writer = RecordWriter(self._file)
         self.id = folder
         self._write(Event(wall_time=now, file_version="brain.Event:2"))
@@ -72,7 +74,7 @@ class _EventFileRun(TrackedRun):
         self._writer.write(event.SerializeToString())
 
     def describe(self, parameters: dict[str, str]) -> None:
-        """Write the hyperparameters as a text."""
+        """Write the hyperparameters as a text in the form of a table."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
         from tensorboard.compat.proto.tensor_pb2 import TensorProto
@@ -86,7 +88,7 @@ class _EventFileRun(TrackedRun):
         self._write(Event(summary=Summary(value=[value]), wall_time=time.time()))
 
     def log(self, points: Sequence[TrackedValue]) -> None:
-        """Write values."""
+        """Write values of metrics."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -96,5 +98,5 @@ class _EventFileRun(TrackedRun):
         self._file.flush()
 
     def finish(self, status: str, model: Path | None) -> None:
-        """Close the file."""
+        """Close the event file."""
         self._file.close()

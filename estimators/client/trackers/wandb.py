@@ -1,4 +1,4 @@
-"""Tells Weights & Biases of jobs."""
+"""Sends jobs to Weights & Biases."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ _MODES = ("offline", "online")
 
 
 class WandbCallback(Tracker):
-    """Logs each job as a run of Weights & Biases: configuration, metrics, state, and the model as an artifact.
+    """A callback that logs each job as a run of Weights & Biases, with configuration, metrics, state and model.
 
-    A resumed job continues its run. A tracker that does not answer delays nothing.
+    A resumed job continues its run. A tracker that does not answer does not delay the job.
 
     Args:
         project: The project.
-        mode: ``"online"``; or ``"offline"``: the run is written to ``folder``, and ``wandb sync`` sends it later.
-        folder: Where files are written; default: ``wandb`` in the working directory, as in wandb.
+        mode: ``"online"`` sends the run at once. ``"offline"`` writes the run to ``folder``, and ``wandb sync`` sends
+            the run later.
+        folder: The folder in which the folder ``wandb`` is created. The default is the working directory.
         entity: The user or team.
-        model: Whether to log the model; a model is logged only if it is on this machine.
+        model: Whether to log the model. A model is logged only if it is on this machine.
         **options: Options of :class:`~estimators.client.trackers.base.Tracker`.
 
     Raises:
@@ -59,18 +60,18 @@ class WandbCallback(Tracker):
         self.logs_model = model
 
     def place(self) -> str:
-        """Return the project."""
+        """Return a text of the mode, the entity and the project. In offline mode, the text also has the folder."""
         return f"{self._mode} {self._entity} {self._project} {self._folder if self._mode == 'offline' else ''}"
 
     def open(self, job: TrainingJob, run: str | None, parent: str | None) -> _WandbRun:
-        """Begin a run, or continue the job's run."""
+        """Create a run for the job, or continue the job's existing run."""
         import wandb
 
         Path(self._folder).mkdir(parents=True, exist_ok=True)
         begun = wandb.init(
             project=self._project,
             entity=self._entity,
-            id=run or job.name,  # of which there is one, so that a run is found again though its id was not kept
+            id=run or job.name,  # job names are unique, so that the run is found again even if its id was not stored
             name=job.name,
             group=parent,
             resume="allow",
@@ -78,7 +79,7 @@ class WandbCallback(Tracker):
             dir=self._folder,
             config={**parameters_of(job), "fleetfit": facts_of(job)},
             reinit="create_new",
-            # What wandb would gather is of this process, which only waits for the job.
+            # wandb would collect data about this process, which only waits for the job.
             settings=wandb.Settings(
                 console="off", disable_git=True, disable_code=True, disable_job_creation=True, silent=True,
                 x_disable_stats=True, x_disable_meta=True,
@@ -88,7 +89,7 @@ class WandbCallback(Tracker):
         return _WandbRun(begun, self.logs_model)
 
     def open_study(self, name: str, run: str | None) -> str | None:
-        """Return the name of the group; groups need not be created."""
+        """Return the name of the group of the trials' runs. Weights & Biases creates groups automatically."""
         return name
 
 
@@ -101,7 +102,7 @@ class _WandbRun(TrackedRun):
         self.id = str(run.id)
 
     def log(self, points: Sequence[TrackedValue]) -> None:
-        """Send values, those of one step together."""
+        """Send values of metrics. The values of one step are sent together."""
         for step, together in itertools.groupby(points, key=lambda point: point.step):
             values: dict[str, float] = {}
             last = 0.0
@@ -110,7 +111,7 @@ class _WandbRun(TrackedRun):
             self._run.log({**values, "step": step, "_timestamp": last})
 
     def finish(self, status: str, model: Path | None) -> None:
-        """Log the model and close the run."""
+        """Log the model if the callback logs models, and close the run."""
         if model is not None and self._logs_model:
             import wandb
 
@@ -121,6 +122,6 @@ class _WandbRun(TrackedRun):
         self._run.finish(exit_code=0 if status == "Completed" else 1)
 
     def __del__(self) -> None:
-        # A run that is let go before its end: what has been logged is written.
+        # Write the logged values of a run that is deleted before it is finished.
         with contextlib.suppress(Exception):
             self._run.finish(exit_code=0, quiet=True)

@@ -1,5 +1,7 @@
-"""``python …/estimators/records/provenance/__main__.py RECORD``: collects a job's provenance, out of the training's
-way."""
+"""Collects a job's provenance with low priority.
+
+The command is ``python …/estimators/records/provenance/__main__.py RECORD``.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,11 @@ _LIMIT_S = 60
 
 
 def main(arguments: list[str]) -> int:
-    """Collect for the record that is the only argument."""
+    """Collect provenance for the record that is the only argument, and return the exit code."""
     if len(arguments) != 1:
         print("usage: python -m estimators.records.provenance RECORD", file=sys.stderr)
         return 2
-    signal.alarm(_LIMIT_S)  # SIGALRM's default is to end the process
+    signal.alarm(_LIMIT_S)  # by default SIGALRM terminates the process
     lower_priority()
     from estimators.records.provenance.collecting import collect
 
@@ -30,7 +32,7 @@ def main(arguments: list[str]) -> int:
 
 
 def lower_priority() -> None:
-    """Let the training have the processor and the disk first."""
+    """Lower this process's priority for the processor and the disk, in favour of the training."""
     import psutil
 
     own = psutil.Process()
@@ -39,6 +41,6 @@ def lower_priority() -> None:
 
 
 if __name__ == "__main__":
-    if __package__ in (None, ""):  # run as a file: its own folder comes first on the path and hides other modules
+    if __package__ in (None, ""):  # run as a file: its own folder is first on the path and hides other modules
         sys.path[0] = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
     sys.exit(main(sys.argv[1:]))

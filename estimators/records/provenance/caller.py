@@ -1,6 +1,6 @@
-"""What only the caller knows: how it was started, and from which notebook cell.
+"""Collects the facts that only the caller knows: its command line and notebook cell.
 
-This runs inside ``fit()``: no subprocess, no heavy import, a millisecond.
+The code runs inside ``fit()``: no subprocess, no heavy import, about a millisecond.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from estimators.job.redaction import MASK, looks_secret, mask_argv, mask_text
 from estimators.records.provenance import repository
 
-#: The shares that :func:`estimators.records.provenance.collecting.collect` adds, in the order in which it does.
+#: #: The shares that :func:`estimators.records.provenance.collecting.collect` adds, in that order.
 SHARES = ("git", "software", "machine", "packages", "data")
 
 _SEED = re.compile(r"(?:^|[^a-z])(?:[a-z]+_)*(?:seeds?|random_?state)(?:$|[^a-z])", re.IGNORECASE)
@@ -28,9 +28,9 @@ _VARIABLE_PREFIXES = (
     "MKL_", "NCCL_", "NVIDIA_VISIBLE_DEVICES", "OMPI_MCA_", "OMP_", "OPENBLAS_", "PMIX_MCA_", "PRTE_MCA_", "PYTHONPATH",
     "SLURM_JOB_ID", "TF_", "TZ", "VIRTUAL_ENV", "XLA_",
 )  # fmt: skip
-#: Handed from process to process, of no meaning for a rerun.
+#: #: Passed from process to process; meaningless for a rerun.
 _NOT_VARIABLES = frozenset({"FLEETFIT_JOB_TOKEN", "FLEETFIT_CONTROL_FD", "FLEETFIT_LIFELINE_FD", "FLEETFIT_EVENTS"})
-#: Terraform's share TensorFlow's prefix.
+#: #: Variables of Terraform, which have TensorFlow's prefix.
 _NOT_PREFIXES = ("TF_CLI_", "TF_VAR_")
 _VALUE_LIMIT = 4096
 _CELL_LIMIT = 256 << 10
@@ -43,11 +43,10 @@ def caller_facts(
     """Return the first share of ``provenance.json``, as the caller's process knows it.
 
     Args:
-        source: The user's code (a folder, or the entry point): its repository is the job's. Default: the working
+        source: The user's code (a folder, or the entry point); its repository counts as the job's. Default: the working
             directory.
         hyperparameters: The user's own, decoded, to find seeds among them;
-        :func:`~estimators.records.provenance.collect`
-            finds those of the request by itself.
+            :func:`~estimators.records.provenance.collecting.collect` finds those of the request by itself.
 
     Returns:
         A JSON-serialisable dict; :mod:`estimators.records.provenance` describes it.
@@ -69,20 +68,20 @@ def caller_facts(
         "seeds": seeds(hyperparameters or {}),
         "environment": visible_environment(os.environ),
         "code": os.path.abspath(source) if source is not None else None,
-        # The commit as of now: by the time that the rest is collected, the user may have switched branches.
+        # # The current commit: before the rest is collected, the user may switch branches.
         "git": repository.head(Path(os.path.abspath(source)) if source is not None else Path(cwd) if cwd else None),
     }
 
 
 def seeds(hyperparameters: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Return the hyperparameters that are called a seed, and the variables that make runs repeatable."""
+    """Return the hyperparameters whose names mention a seed, and the variables that make runs repeatable."""
     found = {name: value for name, value in hyperparameters.items() if _SEED.search(name.replace("-", "_"))}
     found.update({name: environment[name] for name in _SEED_VARIABLES if name in environment})
     return found
 
 
 def visible_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that change how a training behaves, sorted; secrets masked, long values cut."""
+    """Return the variables that affect a training, sorted; secrets are masked, long values cut."""
     kept: dict[str, str] = {}
     for name in sorted(environment):
         if name.startswith(_VARIABLE_PREFIXES) and not name.startswith(_NOT_PREFIXES) and name not in _NOT_VARIABLES:
@@ -110,14 +109,14 @@ def _invocation(cwd: str | None) -> dict[str, Any]:
 
 
 def _ipython() -> Any:
-    """Return IPython's shell if this process runs in one, without importing IPython."""
+    """Return IPython's shell if this process runs in one, without importing IPython; else None."""
     module = sys.modules.get("IPython")
     get = getattr(module, "get_ipython", None)
     return get() if get is not None else None
 
 
 def _cells(shell: Any) -> dict[str, Any]:
-    """Return the executed cell and those before it, from IPython's history (``HistoryManager.input_hist_raw``)."""
+    """Return the executed cell and the previous ones, from IPython's history (``HistoryManager.input_hist_raw``)."""
     manager = getattr(shell, "history_manager", None)
     raw = [str(cell) for cell in getattr(manager, "input_hist_raw", None) or []]
     if not raw:
@@ -133,14 +132,14 @@ def _cells(shell: Any) -> dict[str, Any]:
 
 
 def _notebook(shell: Any, cwd: str | None) -> str | None:
-    """Return the notebook's path: VS Code sets a variable in the kernel, jupyter_server an environment variable."""
+    """Return the notebook's path, from VS Code's variable in the kernel or jupyter_server's environment variable."""
     named = getattr(shell, "user_ns", {}).get("__vsc_ipynb_file__") or os.environ.get("JPY_SESSION_NAME")
     if not isinstance(named, str) or not named:
         return None
     if os.path.isabs(named) and os.path.exists(named):
         return named
-    # jupyter_server gives the path below its own root, which a kernel does not know; kernels start in the notebook's
-    # folder.
+    # # jupyter_server sets the path relative to its own root, which a kernel does not know; kernels start in the
+    # notebook's folder.
     parts = Path(named.lstrip("/")).parts
     for start in range(len(parts)):
         candidate = os.path.join(cwd or "", *parts[start:])
@@ -153,8 +152,8 @@ def _script(path: Path) -> dict[str, Any] | None:
     try:
         stat = path.stat()
     except OSError:
-        return None  # ``python - < file``, or a script that is gone already
-    # hashlib alone would double the cost of all this: the digest is added later, if the file is still the same.
+        return None  # ``python - < file``, or a script that has been removed
+    # # Importing hashlib would double the time of this function; the digest is added later if the file is unchanged.
     return {"path": str(path), "bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns}
 
 
@@ -162,9 +161,9 @@ def _cwd() -> str | None:
     try:
         return os.getcwd()
     except FileNotFoundError:
-        return None  # it was removed under the process
+        return None  # the folder was removed while the process was in it
 
 
 def _user() -> str:
-    # `pwd` may ask a directory service over the network.
+    # # `pwd` may query a directory service over the network.
     return os.environ.get("LOGNAME") or os.environ.get("USER") or str(os.getuid())

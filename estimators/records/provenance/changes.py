@@ -1,4 +1,4 @@
-"""What git itself must be asked: remotes, and the changes since the commit; bounded in time and size."""
+"""Runs git for remotes and the changes since the commit, with limits of time and size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from estimators.job.redaction import mask_text
 
 #: A patch larger than this many bytes is left out: it would be data, not code.
 DIFF_LIMIT = 2 << 20
-#: Untracked files up to this many bytes each, and this many in all, go into the patch.
+#: #: Untracked files of up to this many bytes each, and this many in all, are added to the patch.
 UNTRACKED_FILE_LIMIT = 256 << 10
 UNTRACKED_TOTAL_LIMIT = 1 << 20
 _UNTRACKED_SHOWN = 100
@@ -21,20 +21,20 @@ _TIMEOUT_S = 20.0
 
 
 class GitError(Exception):
-    """git is missing, too slow, or refuses."""
+    """git is missing, too slow, or returns an error."""
 
 
 def inspect(known: Mapping[str, Any]) -> dict[str, Any]:
-    """Add what takes git itself to the known commit: the remote, and the patch from it to the working tree.
+    """Add the facts that require git itself to the known commit: the remote, and the patch to the working tree.
 
-    Nothing in the repository changes: untracked files are named in an index of their own.
+    The repository is not changed: a separate index lists the untracked files.
 
     Args:
-        known: What :func:`estimators.records.provenance.repository.head` said when the job was started; the patch
-            starts from its commit.
+        known: The result of :func:`estimators.records.provenance.repository.head` at the job's start; the patch starts
+            from its commit.
 
     Raises:
-        GitError: git is missing, too slow, or refuses (for example a repository of another user).
+        GitError: git is missing, too slow, or returns an error (for example for a repository of another user).
     """
     root = str(known["root"])
     facts: dict[str, Any] = {**known, "remote": mask_text(remote_of(root) or "") or None, "dirty": None, "diff": ""}
@@ -42,7 +42,7 @@ def inspect(known: Mapping[str, Any]) -> dict[str, Any]:
     if not known.get("commit"):
         facts["diff_truncated"] = "the repository has no commit yet"
         return facts
-    # Plumbing options first: a user's own settings (external diff, colours, prefixes) must not shape the patch.
+    # # Plumbing options: a user's settings (external diff, colours, prefixes) must not change the patch.
     diff = ["diff", "--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--full-index"]
     diff += ["--src-prefix=a/", "--dst-prefix=b/"]
     patch = _git(root, [*diff, str(known["commit"]), "--"], limit=DIFF_LIMIT)
@@ -66,19 +66,19 @@ def inspect(known: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def remote_of(root: str) -> str | None:
-    """Return the address of ``origin``, or else of the first remote, as ``pip freeze`` does.
+    """Return the URL of ``origin``, or else of the first remote, as ``pip freeze`` does; None without a remote.
 
     Raises:
         GitError: see :func:`inspect`.
     """
-    # Exit status 1: there is none.
+    # # Exit status 1: no remote exists.
     listing = _git(root, ["config", "--get-regexp", r"remote\..*\.url"], allowed=(0, 1)).decode("utf-8", "replace")
     remotes = dict(line.split(" ", 1) for line in listing.splitlines() if " " in line)
     return remotes.get("remote.origin.url", next(iter(remotes.values()), None))
 
 
 def _untracked(root: str) -> tuple[list[str], list[str]]:
-    """Return the untracked files that are not ignored: those small enough for the patch, and the others."""
+    """Return the untracked files that are not ignored: those that fit into the patch, and the others."""
     listing = _git(root, ["ls-files", "--others", "--exclude-standard", "-z"])
     taken: list[str] = []
     left_out: list[str] = []
@@ -87,7 +87,7 @@ def _untracked(root: str) -> tuple[list[str], list[str]]:
         try:
             size = os.lstat(os.path.join(root, name)).st_size
         except OSError:
-            continue  # gone in the meantime
+            continue  # removed in the meantime
         if name.endswith("/") or size > min(UNTRACKED_FILE_LIMIT, room):
             left_out.append(name)
         else:
@@ -104,8 +104,8 @@ def _git(
     allowed: tuple[int, ...] = (0,),
     limit: int | None = None,
 ) -> bytes:
-    """Run git and return its output, or one byte more than ``limit`` of it."""
-    # GIT_DIR and the like may be set when we run below a git hook; they would point at another repository.
+    """Run git and return its output; at most one byte more than ``limit``, which shows that it was exceeded."""
+    # # Below a git hook, GIT_DIR and similar variables would point to another repository.
     variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     variables |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", **(environment or {})}
     command = ["git", "-C", root, "-c", "core.fsmonitor=false", *arguments]

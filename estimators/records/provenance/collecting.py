@@ -1,7 +1,7 @@
-"""The shares of ``provenance.json`` that take time, gathered beside the training.
+"""Collects the shares of ``provenance.json`` that take time, during the training.
 
-Each share is written as soon as it is there, the quick ones first, so that a job that ends early, or a machine that
-dies, leaves what was known by then.
+Each share is written as soon as it is complete, the quick ones first. Thus a job that ends early, or a machine that
+fails, leaves the shares collected until then.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _SCRIPT_LIMIT = 16 << 20
 
 
 def collect(folder: Path) -> dict[str, Any]:
-    """Add to a job's ``provenance.json`` what the caller's share leaves open; a second call does nothing.
+    """Add to a job's ``provenance.json`` the shares that the caller could not collect; a second call does nothing.
 
-    Takes a second or more: it is meant for a child process (:func:`estimators.records.provenance.command`) or a
-    thread. It reads ``request.json`` and ``options.json`` and replaces ``provenance.json``, nothing else.
+    The function takes a second or more, so it runs in a child process (:func:`estimators.records.provenance.command`)
+    or a thread. It reads ``request.json`` and ``options.json``, and writes only ``provenance.json``.
 
     Args:
         folder: The job's record.
 
     Returns:
-        The whole provenance. A share that could not be collected is null, and ``errors`` says why.
+        The whole provenance. A share that could not be collected is null, and ``errors`` has the reason.
 
     Raises:
         OSError: ``provenance.json`` cannot be written.
@@ -52,8 +52,8 @@ def collect(folder: Path) -> dict[str, Any]:
     for share in list(pending):
         try:
             facts[share] = _share(share, request, python, known)
-        # What a foreign file system or a broken installation can raise here has no end, and provenance must never
-        # be the reason why the shares after this one are missing.
+        # # Unusual file systems and broken installations can raise many errors here; an error in one share must not
+        # prevent the following shares.
         except (OSError, ValueError, KeyError, TypeError, subprocess.SubprocessError, changes.GitError) as error:
             facts[share] = known if share == "git" else None
             facts["errors"][share] = f"{type(error).__name__}: {error}"
@@ -84,7 +84,7 @@ def _seeds(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _digest_script(caller: Any) -> None:
-    """Add the digest of the caller's script, unless it has been changed since."""
+    """Add the digest of the caller's script, unless the script has been changed since."""
     script = caller.get("script") if isinstance(caller, dict) else None
     if not isinstance(script, dict) or "blake2b" in script:
         return

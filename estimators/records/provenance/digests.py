@@ -1,7 +1,7 @@
-"""Digests of local channels: which data a job was trained on.
+"""Digests of local channels, which identify the data that a job was trained on.
 
-Every file's name, size and time of change are noted. Contents are read up to a bound, because data sets may be larger
-than a disk can read while a training runs.
+Every file's name, size and modification time are recorded. Contents are read up to a limit, because a data set may be
+larger than a disk can read during a training.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import Any
 
 #: Contents are hashed up to this many bytes per job, over all channels.
 HASH_LIMIT = 512 << 20
-#: So many files of a channel are listed one by one; the digest covers all of them up to :data:`FILES_LIMIT`.
+#: #: The number of files of a channel that are listed one by one; the digest covers up to :data:`FILES_LIMIT` files.
 ENTRIES_LIMIT = 2_000
 FILES_LIMIT = 200_000
 _BLOCK = 1 << 20
 
 
 class Digester:
-    """Digests folders, reading at most ``limit`` bytes in all."""
+    """Computes digests of folders, reading at most ``limit`` bytes in all."""
 
     def __init__(self, *, limit: int = HASH_LIMIT) -> None:
         self._room = limit
 
     def digest(self, path: Path) -> dict[str, Any]:
-        """Return the facts of one channel, a folder or a single file.
+        """Return the facts about one channel, a folder or a single file.
 
         Returns:
-            What :mod:`estimators.records.provenance` describes under ``data``. ``complete`` is False when there were
-            more files than are looked at, or the contents of some were not read.
+            The dict that :mod:`estimators.records.provenance` describes under ``data``. ``complete`` is False if the
+            channel has more than :data:`FILES_LIMIT` files, or the contents of some were not read.
 
         Raises:
             OSError: ``path`` does not exist or cannot be read.
@@ -48,7 +48,7 @@ class Digester:
             try:
                 stat = file.stat()
             except OSError:
-                complete = False  # removed while we look, or a dangling link
+                complete = False  # removed meanwhile, or a dangling link
                 continue
             content: str | None = None
             if stat.st_size <= self._room:
@@ -60,7 +60,7 @@ class Digester:
             size += stat.st_size
             if len(entries) < ENTRIES_LIMIT:
                 entries.append([name, stat.st_size, stat.st_mtime_ns, content])
-            # Without the content, the time of change stands for it.
+            # # Without the content, the modification time represents it.
             total.update(f"{name}\0{stat.st_size}\0{content or stat.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
         return {
             "path": str(root),
@@ -82,7 +82,7 @@ def _files(root: Path) -> Iterator[tuple[str, Path]]:
         folders.sort()
         for name in sorted(names):
             file = Path(folder, name)
-            if file.is_file():  # not FIFOs or sockets: reading those would hang
+            if file.is_file():  # not FIFOs or sockets: reading them would block
                 yield os.path.relpath(file, root), file
 
 

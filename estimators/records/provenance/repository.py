@@ -1,4 +1,4 @@
-"""The commit that a folder is at, read from git's own files: quick enough for the caller's share."""
+"""Reads the commit of a folder from git's own files: fast enough for the caller's share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def head(folder: Path | None) -> dict[str, Any] | None:
     """Return the repository, commit and branch of a folder or file, from git's files alone (under a millisecond).
 
     Returns:
-        ``root``, ``commit`` (None before the first one), ``branch`` (None when detached); None outside a repository.
+        ``root``, ``commit`` (None before the first one), ``branch`` (None when detached). None outside a repository.
     """
     try:
         for root in (folder, *folder.parents) if folder is not None else ():

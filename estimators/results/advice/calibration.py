@@ -1,10 +1,10 @@
-"""What this machine or fleet is like, from measured steps: fits the cost model's constants, and says how well it fits.
+"""Fits the constants of the cost model to measured steps of a machine or fleet, and reports how well they fit.
 
-A step takes a process's own computing and the exchange of gradients. Over models of different sizes the exchange is a
-line: fixed costs, and seconds per byte on a link. It is fitted at two or more numbers of processes, and lies between
-two of them for a number between. Where the hosts share one machine, its processors slow both parts down; that is
-measured with each number of processes, in the computing by itself and in the exchange by itself, and not assumed once
-more. Pure.
+A step consists of a process's own computing and the exchange of gradients. For a number of processes, the time of the
+exchange is a linear function of the model's size: fixed costs, plus seconds per byte on a link. The function is fitted
+for two or more numbers of processes, and interpolated between them. If the hosts share one machine, contention for its
+processors slows both parts down. This slowdown is measured for each number of processes, separately for computing and
+exchange, so nothing is added for it. Pure.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from estimators.results.result import Result
 STRATEGIES = ("mpi", "collective_all_reduce", "parameter_server")
 _SERVERS = "parameter_server"
 _FILE = "calibration.json"
-#: Without a difference in sizes there is no slope; then this many bytes per second are assumed.
+#: #: The bandwidth that is assumed if the sizes of the models do not differ, in bytes per second.
 _FAST = 1e11
-#: Processes that compute this much longer than one alone contend for processors.
+#: #: Processes contend for processors if they compute more slowly than a single one by this factor.
 _CONTENDS = 1.1
 
 
@@ -39,11 +39,11 @@ class Observation:
     """A measured step.
 
     Attributes:
-        strategy: Its name. It does not matter with one process, which exchanges nothing.
+        strategy: The strategy's name; ignored for a single process, which exchanges nothing.
         processes: How many processes compute (workers, with parameter servers).
-        gradient_bytes: All gradients.
-        step_s: One step, in seconds; with parameter servers, of a worker.
-        own_s: Of it, what a process does not wait for gradients; None where that is not known.
+        gradient_bytes: The size of all gradients.
+        step_s: The time of a step, in seconds; with parameter servers, of a worker's step.
+        own_s: The part of ``step_s`` in which a process does not wait for gradients; None if unknown.
     """
 
     strategy: str
@@ -54,18 +54,19 @@ class Observation:
 
     @property
     def is_alone(self) -> bool:
-        """Whether it tells what one process computes, and nothing else."""
+        """Return whether the step is of a single process without parameter servers, so that it shows only computing."""
         return self.processes == 1 and self.strategy != _SERVERS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StepCost:
-    """What a step costs under one strategy beside a process's own computing: ``fixed_s + bytes ÷ bandwidth``.
+    """The cost of a step under one strategy, beyond a process's own computing: ``fixed_s + bytes ÷ bandwidth``.
 
     Attributes:
-        fixed_s: Seconds per step, however small the model is.
+        fixed_s: Seconds per step, independent of the model's size.
         bandwidth: Bytes per second on a process's link.
-        contention: By how much computing takes longer than in one process alone; 1 where each has its own machine.
+        contention: The factor by which computing takes longer than in a single process; 1 if each process has its own
+            machine.
     """
 
     fixed_s: float
@@ -73,17 +74,17 @@ class StepCost:
     contention: float = 1.0
 
     def seconds(self, count: float) -> float:
-        """Seconds for so many bytes."""
+        """Return the seconds for ``count`` bytes."""
         return self.fixed_s + count / self.bandwidth
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeasuredSize:
-    """What was measured with one number of processes.
+    """The measurements with one number of processes.
 
     Attributes:
-        processes: How many.
-        lines: Strategy -> what a step costs.
+        processes: The number of processes.
+        lines: Strategy -> cost of a step.
     """
 
     processes: int
@@ -92,13 +93,13 @@ class MeasuredSize:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """What was measured.
+    """The measured constants of an instance type.
 
     Attributes:
-        instance_type: Where.
-        points: With each number of processes, ascending.
-        cores: The processors that all processes share, where hosts are on one machine; None where each has its own.
-        error: How far off it was, as a factor less 1, for runs that it was not fitted to; None if there were none.
+        instance_type: The instance type of the measurements.
+        points: The measurements for each number of processes, ascending.
+        cores: The number of processors that all processes share if the hosts are on one machine; else None.
+        error: The mean error for runs that were not used for the fit, as a factor minus 1; None without such runs.
     """
 
     instance_type: str
@@ -108,16 +109,17 @@ class Calibration:
 
     @property
     def strategies(self) -> tuple[str, ...]:
-        """Those that were calibrated."""
+        """Return the calibrated strategies."""
         return tuple(name for name in STRATEGIES if any(name in point.lines for point in self.points))
 
     def compute_s(self, strategy: str, alone_s: float, processes: int) -> float:
-        """Return what a process's own part takes when so many share the machine.
+        """Return the seconds of a process's own part of a step when ``processes`` processes share the machine.
 
         Args:
-            strategy: Which: a process that waits may spin, and take the time of those that compute.
-            alone_s: What it takes alone.
-            processes: How many processes.
+            strategy: The strategy's name. It matters because a waiting process may spin and take processor time from
+                the others.
+            alone_s: The seconds of the part in a single process.
+            processes: The number of processes.
 
         Raises:
             ConfigurationError: the strategy was not calibrated.
@@ -128,23 +130,23 @@ class Calibration:
         count, last = known[-1]
         if processes <= count:
             return alone_s * _between(known, processes)
-        # Processors that were not all taken may have been enough for more.
+        # # If some processors were idle, they may be enough for more processes.
         return alone_s * max(last, last * processes / count if last > _CONTENDS else processes / self.cores)
 
     def _lines(self, strategy: str) -> list[tuple[int, StepCost]]:
-        """Numbers of processes, ascending, and what was measured with each."""
+        """Return the numbers of processes, ascending, each with the measurement of a strategy."""
         found = [(point.processes, point.lines[strategy]) for point in self.points if strategy in point.lines]
         if not found:
             raise ConfigurationError(unknown("calibrated strategy", strategy, self.strategies))
         return found
 
     def exchange_s(self, strategy: str, *, gradient_bytes: float, processes: int) -> float:
-        """Return what exchanging gradients adds to a step.
+        """Return the seconds that the exchange of gradients adds to a step.
 
         Args:
-            strategy: Which.
-            gradient_bytes: All gradients.
-            processes: How many processes (workers, with parameter servers).
+            strategy: The strategy's name.
+            gradient_bytes: The size of all gradients.
+            processes: The number of processes (of workers, with parameter servers).
 
         Raises:
             ConfigurationError: the strategy was not calibrated.
@@ -158,13 +160,13 @@ class Calibration:
         return fixed_s + seconds * _moved(strategy, gradient_bytes, processes)
 
     def _at(self, known: Sequence[tuple[int, float]], processes: int, *, grows: bool) -> float:
-        """Return a cost with a number of processes, from those with others.
+        """Return the cost for a number of processes, from the costs for other numbers.
 
         Args:
-            known: Numbers of processes, ascending, and the cost with each.
-            processes: The number.
-            grows: Whether it grows with the processes also where each has a machine of its own, as a ring's messages
-                do and the time of a byte does not.
+            known: Numbers of processes, ascending, and the cost for each.
+            processes: The number of processes.
+            grows: Whether the cost grows with the number of processes even if each has its own machine. The number of a
+                ring's messages does; the time of a byte does not.
         """
         (first, first_cost), (last, last_cost) = known[0], known[-1]
         if processes <= first:
@@ -174,19 +176,19 @@ class Calibration:
         if self.cores is None and not grows:
             return last_cost
         if len(known) == 1:
-            # All work shares the processors, once they are all taken.
+            # # Once all processors are busy, more processes share them.
             return last_cost if self.cores is None else last_cost * max(1.0, processes / max(last, self.cores))
         before, cost = known[-2]
         return last_cost + max(0.0, last_cost - cost) * (processes - last) / (last - before)
 
     def step_s(self, strategy: str, *, alone_s: float, gradient_bytes: float, processes: int) -> float:
-        """Return the step that is to be expected.
+        """Return the predicted seconds of a step.
 
         Args:
-            strategy: Which.
-            alone_s: A process's own part of a step when it is alone.
-            gradient_bytes: All gradients.
-            processes: How many processes (workers, with parameter servers).
+            strategy: The strategy's name.
+            alone_s: The seconds of a process's own part of a step, in a single process.
+            gradient_bytes: The size of all gradients.
+            processes: The number of processes (of workers, with parameter servers).
 
         Raises:
             ConfigurationError: the strategy was not calibrated.
@@ -201,10 +203,10 @@ class Calibration:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Calibration:
-        """Read what :meth:`to_dict` gave.
+        """Read the result of :meth:`to_dict`.
 
         Raises:
-            RecordError: it is something else, or an older version's.
+            RecordError: ``values`` is of another version, or no calibration.
         """
         try:
             points = tuple(
@@ -220,7 +222,7 @@ class Calibration:
             ) from error
 
     def save(self, home: str | Path | None = None) -> Path:
-        """Keep it, for :func:`load`."""
+        """Save the calibration for :func:`load`, and return the file."""
         file = jobs_folder(home).parent / _FILE
         known = _read(file)
         known[self.instance_type] = self.to_dict()
@@ -230,7 +232,7 @@ class Calibration:
 
 
 def _between(known: Sequence[tuple[int, float]], processes: int) -> float:
-    """The value for a number of processes within those that are known, on the straight line between its neighbours."""
+    """Return the value for a number of processes, interpolated linearly between its neighbours."""
     for (low, low_value), (high, high_value) in itertools.pairwise(known):
         if low <= processes <= high:
             return low_value + (high_value - low_value) * (processes - low) / (high - low)
@@ -238,7 +240,7 @@ def _between(known: Sequence[tuple[int, float]], processes: int) -> float:
 
 
 def load(instance_type: str, home: str | Path | None = None) -> Calibration | None:
-    """Return the calibration of an instance type; None where there has been none.
+    """Return the calibration of an instance type; None without one.
 
     Raises:
         RecordError: the file cannot be read.
@@ -258,7 +260,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _moved(strategy: str, gradient_bytes: float, processes: int) -> float:
-    """Return the bytes that a process's link carries for a step.
+    """Return the bytes that a process's link carries in a step.
 
     A ring sends 2(N−1)/N of the gradients; a worker of parameter servers reads all weights and sends all gradients.
     """
@@ -269,12 +271,12 @@ def fit(observations: Iterable[Observation], *, instance_type: str, cores: int |
     """Fit a calibration to measured steps.
 
     Args:
-        observations: Steps of models of at least two sizes, of each also with one process.
-        instance_type: Where they were measured.
-        cores: The processors that the hosts share; None where each has its own.
+        observations: Steps of models of at least two sizes; for each size, also with one process.
+        instance_type: The instance type of the measurements.
+        cores: The number of processors that the hosts share; None if each host has its own.
 
     Raises:
-        ConfigurationError: they do not tell enough.
+        ConfigurationError: the steps are not sufficient for a fit.
     """
     steps = list(observations)
     alone = _alone(steps)
@@ -307,7 +309,7 @@ def fit(observations: Iterable[Observation], *, instance_type: str, cores: int |
 
 
 def _alone(observations: Iterable[Observation]) -> dict[float, float]:
-    """Bytes of gradients -> the step of one process alone: the median, where there are several."""
+    """Return the median step of a single process for each size of gradients: bytes -> seconds."""
     found: dict[float, list[float]] = {}
     for one in observations:
         if one.is_alone:
@@ -316,12 +318,12 @@ def _alone(observations: Iterable[Observation]) -> dict[float, float]:
 
 
 def _contentions(here: Sequence[Observation], alone: Mapping[float, float], cores: int | None) -> dict[str, float]:
-    """Strategy -> by how much computing takes longer with so many processes as in ``here`` than in one alone.
+    """Return by which factor computing takes longer in the processes of ``here`` than in a single one, by strategy.
 
-    It is what they did themselves ÷ what one does alone, in sums, so that large models weigh most: what a step of a
-    small one does is mostly not computing. Where a strategy does not tell that, as parameter servers do not, it is the
-    least of the others'; where nothing does, each process is taken to keep one processor busy. It is never so much that
-    computing alone would take longer than a step.
+    The factor is the ratio of sums of computing times, so that large models weigh most: a step of a small model is
+    mostly not computing. For a strategy without known computing times, such as parameter servers, the factor is the
+    smallest of the other strategies'. If no strategy has known times, each process is assumed to keep one processor
+    busy. The factor is limited so that computing alone never takes longer than a step.
     """
     found: dict[str, float] = {}
     strategies = [name for name in STRATEGIES if any(one.strategy == name for one in here)]
@@ -339,7 +341,7 @@ def _contentions(here: Sequence[Observation], alone: Mapping[float, float], core
 
 
 def own_s(run: Result) -> float | None:
-    """A process's own part of a step of a run: the median over its ranks. One process alone has no other part."""
+    """Return the seconds of a process's own part of a step: the median over the ranks; alone, the whole step."""
     if run.processes == 1:
         return run.step_times.quantile(0.5)
     known = [rank.own_s if rank.own_s is not None else rank.steps.quantile(0.5) for rank in run.ranks]
@@ -348,11 +350,11 @@ def own_s(run: Result) -> float | None:
 
 
 def line_through(points: Sequence[tuple[float, float]], weights: Sequence[float] | None = None) -> StepCost:
-    """Return the line ``fixed_s + bytes ÷ bandwidth`` nearest to points, with no negative part.
+    """Return the line ``fixed_s + bytes ÷ bandwidth`` nearest to points, with no negative coefficient.
 
     Args:
         points: Bytes and seconds.
-        weights: Of the points' squared distances; default: such that relative distances count.
+        weights: The weights of the points' squared distances; default: weights for relative distances.
     """
     if weights is None:
         weights = [1.0 / max(seconds, 1e-4) ** 2 for _, seconds in points]
@@ -363,10 +365,10 @@ def line_through(points: Sequence[tuple[float, float]], weights: Sequence[float]
     if spread <= 1e-12 * max(1.0, mean_x**2) * total:
         return StepCost(fixed_s=mean_y, bandwidth=_FAST)
     slope = sum(w * (x - mean_x) * (y - mean_y) for w, (x, y) in zip(weights, points, strict=True)) / spread
-    if slope <= 1.0 / _FAST:  # all of it is fixed
+    if slope <= 1.0 / _FAST:  # the cost is entirely fixed
         return StepCost(fixed_s=mean_y, bandwidth=_FAST)
     fixed_s = mean_y - slope * mean_x
-    if fixed_s < 0:  # all of it is per byte
+    if fixed_s < 0:  # the cost is entirely per byte
         fixed_s = 0.0
         square = sum(weight * x * x for weight, (x, _) in zip(weights, points, strict=True))
         slope = sum(weight * x * y for weight, (x, y) in zip(weights, points, strict=True)) / square
@@ -375,12 +377,12 @@ def line_through(points: Sequence[tuple[float, float]], weights: Sequence[float]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Check:
-    """A measured step held against the calibration.
+    """A measured step compared with its prediction.
 
     Attributes:
-        name: What was measured.
-        measured_s: Its step.
-        predicted_s: The step that was to be expected.
+        name: The measured configuration.
+        measured_s: The seconds of its step.
+        predicted_s: The predicted seconds.
     """
 
     name: str
@@ -389,7 +391,7 @@ class Check:
 
     @property
     def error(self) -> float:
-        """How far off, relative to what was measured."""
+        """Return the relative error: predicted ÷ measured − 1."""
         return self.predicted_s / self.measured_s - 1.0
 
     def __str__(self) -> str:
@@ -400,11 +402,11 @@ class Check:
 
 
 def check(calibration: Calibration, observations: Iterable[Observation]) -> list[Check]:
-    """Hold measured steps against a calibration.
+    """Compare measured steps with a calibration.
 
     Args:
         calibration: The calibration.
-        observations: The steps; those of one process tell the computing of the others.
+        observations: The steps; those of one process provide the computing times of the others.
     """
     steps = list(observations)
     alone = _alone(steps)
@@ -421,7 +423,7 @@ def check(calibration: Calibration, observations: Iterable[Observation]) -> list
 
 
 def mean_error(checks: Sequence[Check]) -> float | None:
-    """Return the mean of the errors' magnitudes, as factors: 0.2 is a factor of 1.2, one way or the other."""
+    """Return the mean magnitude of the errors as factors: 0.2 means a factor of 1.2 in either direction."""
     if not checks:
         return None
     return math.exp(statistics.mean(abs(math.log(one.predicted_s / one.measured_s)) for one in checks)) - 1.0

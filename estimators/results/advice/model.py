@@ -1,19 +1,19 @@
-"""What the time of a step is made of, under each strategy: a cost model. Pure.
+"""A cost model of a training step under each strategy. Pure.
 
-Words: N processes on H hosts, P on each, train a model whose gradients are S bytes; each needs ``compute_s`` for its
-own part of a step, of which the backward pass is a share that transfers can hide behind. A link carries B bytes/s in
-each direction.
+Terms: N processes on H hosts, P on each, train a model whose gradients are S bytes. Each process needs ``compute_s``
+for its own part of a step; transfers can overlap with the backward pass, which is a share of it. A link carries B
+bytes/s in each direction.
 
-*Synchronous strategies* wait for the slowest process: of N whose times vary by a factor σ around their mean, the
-slowest takes about σ·√(2 ln N) longer. *Horovod* reduces what is ready in cycles, in buffers of at most the fusion
-threshold; a ring moves 2(N−1)/N · S through every link and needs 2(N−1) messages for each buffer.
-*CollectiveAllReduce* packs gradients into packs of ``bytes_per_pack``; with 0, which is its default, into one, which
-is complete only after the backward pass.
+*Synchronous strategies* wait for the slowest process: of N processes whose times vary by a factor σ around their mean,
+the slowest takes about σ·√(2 ln N) longer. *Horovod* reduces ready gradients in cycles, in buffers of at most the
+fusion threshold. A ring moves 2(N−1)/N · S through every link and needs 2(N−1) messages for each buffer.
+*CollectiveAllReduce* packs gradients into packs of ``bytes_per_pack``. With 0, the default, it makes a single pack,
+which is complete only after the backward pass.
 
-*Parameter servers*, one beside each host's workers, wait for nobody. A worker reads all variables before its step,
-and the workers of a host share its link; what it sends hides behind the backward pass. Variables are not divided: the
-server with the largest one sends and receives at least that for every worker of the other hosts, so with many hosts
-its link is what limits all. The chief schedules the workers' steps one after another.
+With *parameter servers*, one on each host, no worker waits for others. A worker reads all variables before its step,
+and the workers of a host share its link; sending overlaps with the backward pass. Variables are not divided: the server
+with the largest variable sends and receives at least that variable for every worker of the other hosts. With many
+hosts, the link of that server therefore limits the speed. The chief schedules the workers' steps one after another.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Workload:
     """A model, and the work of one process in a step.
 
     Attributes:
-        compute_s: Seconds that one process needs to compute its part of a step, if nothing else runs.
+        compute_s: Seconds that one process needs to compute its part of a step if no other process runs.
         gradient_bytes: Size of all gradients of a step.
         largest_bytes: Size of the largest gradient.
         tensors: Number of gradients.
@@ -46,13 +46,13 @@ class Workload:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """Where it runs.
+    """The hosts, and their bandwidths.
 
     Attributes:
-        hosts: How many.
+        hosts: The number of hosts.
         processes_per_host: Processes (devices) on each.
-        bandwidth: Of a host's link, in bytes per second and direction.
-        local_bandwidth: Between the processes of a host, in bytes per second.
+        bandwidth: The bandwidth of a host's link, in bytes per second and direction.
+        local_bandwidth: The bandwidth between the processes of a host, in bytes per second.
     """
 
     hosts: int
@@ -62,26 +62,26 @@ class Hardware:
 
     @property
     def size(self) -> int:
-        """All processes."""
+        """Return the number of all processes."""
         return self.hosts * self.processes_per_host
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Constants:
-    """What the machines and libraries are like; :mod:`estimators.results.advice.calibration` measures some of it.
+    """Constants of machines and libraries; :mod:`estimators.results.advice.calibration` measures some of them.
 
     Attributes:
-        ring_share: The share of a link's bandwidth that Horovod's ring gets out of it.
+        ring_share: The share of a link's bandwidth that Horovod's ring reaches.
         collective_share: The same for CollectiveAllReduce (gRPC, unless it has NCCL).
         server_share: The same for parameter servers (gRPC).
-        latency_s: Of a message between hosts.
-        local_latency_s: Of a message within a host.
-        cycle_s: Until Horovod has agreed on what to reduce next.
-        step_s: Fixed costs of a step of a synchronous strategy.
-        server_step_s: Those of a worker's step with parameter servers.
-        dispatch_s: The chief's own time to schedule one worker's step.
+        latency_s: Seconds of latency of a message between hosts.
+        local_latency_s: Seconds of latency of a message within a host.
+        cycle_s: Seconds until Horovod has agreed on what to reduce next.
+        step_s: Seconds of fixed costs of a step of a synchronous strategy.
+        server_step_s: Seconds of fixed costs of a worker's step with parameter servers.
+        dispatch_s: Seconds that the chief needs to schedule one worker's step.
         apply_bandwidth: Bytes of gradients per second that a server applies.
-        jitter: How much a process's step varies from step to step, relative to its mean (one standard deviation).
+        jitter: The standard deviation of a process's step time, relative to its mean.
         backward_share: The share of computing that is the backward pass.
     """
 
@@ -106,17 +106,17 @@ CPU = Constants(jitter=0.1, latency_s=25e-6)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """A step, and what it is made of, in seconds.
+    """A predicted step and its parts, in seconds.
 
     Attributes:
         strategy: The strategy's name.
-        step_s: One step of all processes; with parameter servers, of a worker.
-        compute_s: Of it, a process's own computing.
-        waiting_s: Waiting for the slowest process.
-        exchange_s: Transfers that nothing hides.
-        limit: What bounds the step: ``computing``, ``links``, ``a server's link``, ``the chief`` …
-        samples_per_second: Of all processes.
-        efficiency: Speed per process, ÷ that of one alone.
+        step_s: The time of a step of all processes; with parameter servers, of a worker's step.
+        compute_s: The part of the step in which a process computes.
+        waiting_s: The part in which a process waits for the slowest one.
+        exchange_s: The part of the transfers that does not overlap with computing.
+        limit: What limits the step: ``computing``, ``links``, ``a server's link``, ``the chief`` …
+        samples_per_second: The samples per second of all processes.
+        efficiency: The speed per process, relative to a single process.
     """
 
     strategy: str
@@ -139,19 +139,19 @@ def predict(
     bytes_per_pack: float = 0.0,
     compression: bool = False,
 ) -> Prediction:
-    """Return what a step will take.
+    """Predict the time of a step.
 
     Args:
         strategy: ``mpi``, ``collective_all_reduce`` or ``parameter_server``; ``none`` for one process.
-        workload: What is trained.
-        fleet: Where.
-        constants: What the machines are like.
+        workload: The model, and the work of a process in a step.
+        fleet: The hosts.
+        constants: The constants of machines and libraries.
         fusion_bytes: Horovod's fusion threshold; 0 sends each gradient by itself.
-        bytes_per_pack: CollectiveAllReduce's; 0 for one pack.
-        compression: Whether gradients travel as 16-bit floats (synchronous strategies).
+        bytes_per_pack: CollectiveAllReduce's size of a pack; 0 for one pack.
+        compression: Whether gradients are sent as 16-bit floats (synchronous strategies).
 
     Raises:
-        ValueError: there is no such strategy.
+        ValueError: the strategy is unknown.
     """
     if fleet.size == 1:
         return _prediction(strategy, workload, fleet, waiting_s=0.0, exchange_s=0.0, limit="computing")
@@ -179,7 +179,7 @@ def predict(
 
 
 def ring_seconds(total: float, fleet: Hardware, constants: Constants, share: float) -> float:
-    """Seconds of moving the data of a ring all-reduce: 2(N−1)/N · S ÷ B, at the slowest of its links."""
+    """Return the seconds of a ring all-reduce's transfers: 2(N−1)/N · S ÷ B, on the slowest of its links."""
     slowest = fleet.local_bandwidth
     if fleet.hosts > 1:
         slowest = min(slowest, fleet.bandwidth * share)
@@ -187,7 +187,7 @@ def ring_seconds(total: float, fleet: Hardware, constants: Constants, share: flo
 
 
 def ring_latency(fleet: Hardware, constants: Constants) -> float:
-    """Seconds of latency of one ring all-reduce: 2(H−1) messages between hosts, and 2(P−1) within one."""
+    """Return the seconds of latency of a ring all-reduce: 2(H−1) messages between hosts, and 2(P−1) within one."""
     return (
         2.0 * (fleet.hosts - 1) * constants.latency_s + 2.0 * (fleet.processes_per_host - 1) * constants.local_latency_s
     )
@@ -196,19 +196,19 @@ def ring_latency(fleet: Hardware, constants: Constants) -> float:
 def _exposed(
     total: float, *, tensors: int, window_s: float, buffer_bytes: float, fixed_s: float, per_byte_s: float, whole: bool
 ) -> float:
-    """Seconds after the backward pass until everything is reduced.
+    """Return the seconds after the backward pass until all gradients are reduced.
 
-    Gradients become ready evenly over the backward pass. Whatever is ready goes next, up to a buffer's size, while
+    Gradients become ready evenly over the backward pass. Ready gradients are sent next, up to a buffer's size, while
     the following ones are still being computed.
 
     Args:
-        total: Bytes of all gradients.
-        tensors: How many there are.
-        window_s: Seconds of the backward pass.
-        buffer_bytes: The most that goes at once; 0 for one gradient.
-        fixed_s: Seconds of each act, however little it moves.
-        per_byte_s: Seconds of each byte of gradients.
-        whole: Whether only full buffers go (packs are cut beforehand).
+        total: The bytes of all gradients.
+        tensors: The number of gradients.
+        window_s: The seconds of the backward pass.
+        buffer_bytes: The most bytes that are sent at once; 0 for one gradient.
+        fixed_s: The seconds of each transfer, independent of its size.
+        per_byte_s: The seconds of each byte of gradients.
+        whole: Whether only full buffers are sent (packs are made beforehand).
     """
     smallest = total / max(1, tensors)
     limit = max(buffer_bytes, smallest)
@@ -225,11 +225,11 @@ def _exposed(
 
 
 def _servers(workload: Workload, fleet: Hardware, constants: Constants) -> Prediction:
-    """Return a worker's step, with one server on each host; the largest variable stays on one of them."""
+    """Predict a worker's step, with one server on each host; the largest variable is not divided."""
     hosts, workers, per_host = fleet.hosts, fleet.size, fleet.processes_per_host
     rate = fleet.bandwidth * constants.server_share if hosts > 1 else fleet.local_bandwidth
     elsewhere = (hosts - 1) / hosts if hosts > 1 else 1.0
-    # What the fullest server holds, and what its host's link carries for all workers that are not beside it.
+    # # The size of the fullest server, and the number of workers whose traffic its host's link carries.
     fullest = max(workload.largest_bytes, workload.gradient_bytes / hosts)
     away = workers - per_host if hosts > 1 else workers
     read_s = per_host * workload.gradient_bytes * elsewhere / rate

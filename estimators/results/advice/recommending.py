@@ -1,4 +1,4 @@
-"""``recommend()``: which strategy, on which hosts, and why. Pure, but for reading a calibration."""
+"""``recommend()``: the best strategy and hosts, with reasons. Pure, but for reading a calibration."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ if TYPE_CHECKING:
     from estimators.results.plots import Plot
 
 STRATEGIES = ("mpi", "collective_all_reduce", "parameter_server")
-#: Speeds that differ by less than this are alike: then one host before several, then the order of :data:`STRATEGIES`.
+#: #: Speeds that differ by less than this count as equal: then one host comes before several, then the order of
+#: :data:`STRATEGIES`.
 _ALIKE = 0.01
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A strategy on hosts, and what to expect of it.
+    """A strategy on hosts, with its prediction.
 
     Attributes:
-        strategy: Its name; ``none`` for a single process.
-        hosts: How many hosts.
-        processes_per_host: Processes on each.
-        instance_type: Their type, or None.
-        prediction: What to expect.
+        strategy: The strategy's name; ``none`` for a single process.
+        hosts: The number of hosts.
+        processes_per_host: The number of processes on each host.
+        instance_type: The hosts' type, or None.
+        prediction: The predicted step.
         dollars_per_million: Price of a million records, in US dollars; None without a price.
     """
 
@@ -48,7 +49,7 @@ class Candidate:
 
     @property
     def title(self) -> str:
-        """``mpi on 2 × 4 processes, ml.p3.8xlarge``."""
+        """Return a title such as ``mpi on 2 × 4 processes, ml.p3.8xlarge``."""
         where = f", {self.instance_type}" if self.instance_type else ""
         return f"{self.strategy} on {self.hosts} × {self.processes_per_host} processes{where}"
 
@@ -93,7 +94,7 @@ class Recommendation(Recommended):
 
     @property
     def choice(self) -> Candidate:
-        """The recommended configuration."""
+        """Return the recommended configuration."""
         return self.options[0]
 
     @property
@@ -103,12 +104,12 @@ class Recommendation(Recommended):
 
     @property
     def strategy(self) -> str:
-        """The name of the recommended strategy."""
+        """Return the name of the recommended strategy."""
         return self.choice.strategy
 
     @property
     def distribution(self) -> Any:
-        """The value for an estimator's ``distribution``; None for a single process."""
+        """Return the value for an estimator's ``distribution``; None for a single process."""
         from container.contract.strategies import MPI, CollectiveAllReduce, ParameterServer
 
         if self.choice.hosts * self.choice.processes_per_host == 1:
@@ -171,8 +172,8 @@ def recommend(
         instance_type: SageMaker's instance type, which sets devices, network and prices.
         bandwidth_gbps: Bandwidth of a host's link in Gbit/s; default: the instance type's.
         device: ``"cpu"`` or ``"gpu"``; default: the device of the instance type, else ``"cpu"``.
-        compute_s: Seconds that one process needs to compute its part of a step, if nothing else runs. Default: from the
-            result.
+        compute_s: Seconds that one process needs to compute its part of a step if no other process runs. Default: from
+            the result.
         batch_size: Number of records in one process's part of a step. Default: from the result, else 1.
         strategies: The strategies to choose from.
         constants: Constants of machines and libraries, instead of the assumptions for the device.
@@ -229,11 +230,11 @@ def recommend(
 
 
 def bigger_hosts(instance_type: str | None, processes: int, device: str) -> list[instances.InstanceType]:
-    """Types of which one host does what several of the given one do: the smallest such one. Pure.
+    """Return the smallest type of which one host can replace several hosts of the given type; none or one. Pure.
 
     Args:
-        instance_type: The type of the several.
-        processes: How many devices, or hosts without, they have in all.
+        instance_type: The type of the hosts to replace.
+        processes: The number of their devices in all; without devices, the number of hosts.
         device: ``cpu`` or ``gpu``.
     """
     mine = instances.describe(instance_type) if instance_type is not None else None
@@ -252,10 +253,10 @@ def bigger_hosts(instance_type: str | None, processes: int, device: str) -> list
 
 
 def workload_of(model: Any, compute_s: float | None = None, batch_size: int | None = None) -> Workload:
-    """Return what a model that :func:`recommend` takes computes; see there.
+    """Return the workload of a model, in any of the forms that :func:`recommend` accepts.
 
     Raises:
-        ConfigurationError: something is missing, unknown or out of range.
+        ConfigurationError: a value is missing, unknown or out of range.
     """
     if compute_s is not None and not (isinstance(compute_s, int | float) and 0 < compute_s < math.inf):
         raise ConfigurationError(f"recommend(compute_s=…) must be a number of seconds over 0, got {compute_s!r}.")
@@ -354,7 +355,7 @@ def _calibrated(
 
 
 def _ranked(options: Sequence[Candidate]) -> list[Candidate]:
-    """The fastest first; of those that are alike, one host before several, then the cheaper, then the given order."""
+    """Sort options, the fastest first; among equal ones, fewer hosts first, then the cheaper, then the given order."""
     best = max(option.prediction.samples_per_second for option in options)
     alike = [option for option in options if option.prediction.samples_per_second >= best * (1 - _ALIKE)]
     alike.sort(key=lambda option: (option.hosts, option.dollars_per_million or 0.0))

@@ -1,1 +1,1 @@
-"""Runs side by side: :func:`estimators.compare` and what it gives."""
+"""Compares runs: :func:`estimators.compare` and the value that it returns."""

@@ -1,7 +1,7 @@
-"""Several runs side by side, as a value: groups of results, what differs between them, and a table. Pure.
+"""A comparison of runs as a value: groups of results, their differences, and a table. Pure.
 
-Runs that failed are in it with their cause. A number of a group is the median of its completed runs, with the lowest
-and the highest beside it.
+Failed runs are included, with their cause. A number of a group is the median of its completed runs, shown with the
+lowest and the highest value.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from estimators.results.plots import Plot
 
-#: Marks of a group, and what each says.
+#: #: Marks of a group, and their meanings.
 OTHER_DATA = "†"
 OTHER_BATCH = "‡"
 MARKS = {
@@ -36,13 +36,13 @@ MARKS = {
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
-    """A number of several runs.
+    """A number over several runs.
 
     Attributes:
         median: The median.
-        low: The lowest.
-        high: The highest.
-        count: Of how many.
+        low: The lowest value.
+        high: The highest value.
+        count: The number of values.
     """
 
     median: float
@@ -52,7 +52,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Spread | None:
-        """Of those that are known; None if none is."""
+        """Compute the spread of the known values; None if none is known."""
         known = [float(value) for value in values if value is not None]
         return cls(statistics.median(known), min(known), max(known), len(known)) if known else None
 
@@ -67,8 +67,8 @@ class Group:
     """Runs of one configuration.
 
     Attributes:
-        name: What the table calls it.
-        results: Its runs, in the order in which they ran; failed ones too.
+        name: The group's name in the table.
+        results: The group's runs, in chronological order, including failed ones.
     """
 
     name: str
@@ -76,22 +76,22 @@ class Group:
 
     @property
     def completed(self) -> tuple[Result, ...]:
-        """The runs that completed."""
+        """Return the runs that completed."""
         return tuple(result for result in self.results if result.status == "Completed")
 
     @property
     def failed(self) -> tuple[Result, ...]:
-        """The runs that ended without completing."""
+        """Return the runs that ended without completing."""
         return tuple(result for result in self.results if result.status in ("Failed", "Stopped"))
 
     @property
     def first(self) -> Result:
-        """A run that stands for them: one that completed, if there is one."""
+        """Return a representative run: a completed one, if possible."""
         return (self.completed or self.results)[0]
 
     @property
     def strategy(self) -> str | None:
-        """The name of the strategy that made it; None for none."""
+        """Return the name of the group's strategy; None without one."""
         return self.first.strategy
 
     @functools.cached_property
@@ -170,7 +170,7 @@ class Comparison:
 
     @property
     def results(self) -> tuple[Result, ...]:
-        """All runs."""
+        """Return all runs."""
         return tuple(result for group in self.groups for result in group.results)
 
     def marks(self, group: Group) -> str:
@@ -178,12 +178,12 @@ class Comparison:
         return self._marks[group.name]
 
     def cost(self, result: Result) -> float | None:
-        """Return what a run cost, in US dollars; None if unknown."""
+        """Return the cost of a run, in US dollars; None if unknown."""
         found = result.cost(per_hour=self.prices.get(result.instance_type or ""))
         return found.total if found is not None else None
 
     def baseline(self, group: Group) -> Group | None:
-        """Return the group of one process with which a group's scaling is compared; None if there is none.
+        """Return the group of one process with which a group's scaling is compared; None without one.
 
         Both groups have the same instance type and the same model.
         """
@@ -203,7 +203,7 @@ class Comparison:
     def efficiency(self, group: Group) -> Spread | None:
         """Return a group's scaling efficiency against one process, by medians; None without a run of one process.
 
-        Also None for several hosts without a strategy: each host trains separately, so nothing scales.
+        The result is also None for several hosts without a strategy, where each host trains separately.
         """
         if group.first.strategy is None and group.first.hosts > 1:
             return None
@@ -225,7 +225,7 @@ class Comparison:
 
     @functools.cached_property
     def columns(self) -> tuple[Column, ...]:
-        """The columns that have at least one value."""
+        """Return the columns that have at least one value."""
         names = dict.fromkeys(name for result in self.results for name in result.final_metrics)
         metrics = [name for name in names if name not in ("epoch", "samples_per_second")][:4]
         columns = (_COLUMNS[0], *(Column(name, f"metric_{name}") for name in metrics), *_COLUMNS[1:])
@@ -256,7 +256,7 @@ class Comparison:
         return head, rows
 
     def notes(self) -> list[str]:
-        """Return what the marks in the table mean, which ranks slow others down, and why runs failed."""
+        """Return the meaning of the table's marks, the ranks that slow others down, and the causes of failed runs."""
         used = "".join(self._marks.values())
         lines = [f"{mark} {text}" for mark, text in MARKS.items() if mark in used]
         for group in self.groups:
@@ -354,7 +354,7 @@ class Comparison:
                 (``"time"``, ``"samples"``; default: both).
 
         Raises:
-            ValueError: there is no such plot; the message has the nearest name.
+            ValueError: the plot is unknown; the message suggests the nearest name.
             UnsupportedError: matplotlib is not installed.
         """
         from estimators.results.plots import KINDS
@@ -378,23 +378,23 @@ class Comparison:
 
 
 def cause(result: Result) -> str:
-    """Return why a run did not complete, in one line."""
+    """Return in one line why a run did not complete."""
     if result.status == "Stopped":
         detail = f" ({result.secondary_status})" if result.secondary_status != "Stopped" else ""
         return f"was stopped{detail}"
     lines = [line.strip() for line in (result.failure_reason or "").splitlines() if line.strip()]
     if not lines:
         return "failed: the record does not say why"
-    # A script's own last words, where the first line only says that it ended.
+    # # The script's own last line, in case the first line only reports the end of a process.
     last = f" ({lines[-1][:150]})" if len(lines) > 1 and lines[-1] not in lines[0] else ""
     return f"failed: {lines[0][:300]}{last}"
 
 
-# --- what differs ---
+# # --- differences ---
 
 
 def same_data(one: Result, other: Result) -> bool:
-    """Return whether two runs had the same data, as far as is known: by their digests, else by where it was."""
+    """Return whether two runs had the same data: by their digests, or by their locations if digests are unknown."""
     if set(one.data) != set(other.data):
         return False
     for name, mine in one.data.items():

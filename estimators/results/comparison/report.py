@@ -1,4 +1,4 @@
-"""A comparison, or one job, as a single HTML file without anything from elsewhere."""
+"""Renders a comparison, or one job, as a single HTML file without external resources."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _PLOTS = {
 
 
 def report_html(comparison: Comparison, *, title: str | None = None) -> str:
-    """Return the page.
+    """Return the page as HTML.
 
     Args:
         comparison: The runs; one is enough.
-        title: Its heading; default: what is compared.
+        title: The heading; default: the job's name, or the number of configurations.
     """
     if title is None:
         alone = len(comparison.results) == 1
@@ -37,7 +37,7 @@ def report_html(comparison: Comparison, *, title: str | None = None) -> str:
         title=title,
         when=datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
         table=comparison._repr_html_(),
-        # Those that say that they have nothing, last.
+        # # Empty plots come last.
         plots=[(_PLOTS[kind], plot) for kind, plot in sorted(drawn, key=lambda pair: pair[1].empty)],
         jobs=[(group.name, result) for group in comparison.groups for result in group.results],
     )

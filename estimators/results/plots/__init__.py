@@ -1,8 +1,8 @@
-"""Plots of comparisons, with matplotlib, which is imported when one is drawn.
+"""Plots of comparisons, with matplotlib, which is imported with the first plot.
 
-They are made to be read at the width of a notebook (7 inches), by people who see colours differently (the palette is
-Okabe and Ito's, and lines also differ in dashes and markers), and on light and dark grounds alike: the ground is
-transparent, and text and axes are a grey that stands out on both.
+The plots are readable at the width of a notebook (7 inches). They suit colour-blind readers: the palette is Okabe and
+Ito's, and lines also differ in dashes and markers. They suit light and dark backgrounds: the background is transparent,
+and text and axes are grey.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: Text and axes: contrast 4.5:1 on white and 4.6:1 on black.
+#: #: The colour of text and axes: contrast 4.5:1 on white and 4.6:1 on black.
 INK = "#767676"
 
 
 class Plot:
-    """A figure that shows itself in a notebook.
+    """A figure that a notebook displays.
 
     Args:
-        figure: matplotlib's figure, for changes.
-        title: What it shows.
-        empty: Whether it only says that there is nothing to show.
+        figure: The matplotlib figure, which may be changed.
+        title: The title of the plot.
+        empty: Whether the plot only has a text that explains why it is empty.
     """
 
     def __init__(self, figure: Figure, title: str, *, empty: bool = False) -> None:
@@ -40,16 +40,16 @@ class Plot:
         return self._render("png", dpi=110)
 
     def save(self, path: str | Path) -> Path:
-        """Write it to a file, whose ending says in which format: png, svg, pdf."""
+        """Write the plot to a file; the file's ending sets the format: png, svg, pdf."""
         file = Path(path)
         file.write_bytes(self._render(file.suffix.lstrip(".") or "png", dpi=160))
         return file
 
     def svg(self) -> str:
-        """As an SVG element to put into HTML; text and axes take the page's colour."""
+        """Return the plot as an SVG element for HTML; text and axes take the page's colour."""
         text = self._render("svg").decode("utf-8")
         text = text[text.index("<svg") :]
-        # Several of them in one page must not share names.
+        # # Several plots in one page need distinct ids.
         prefix = f"p{id(self):x}-"
         text = re.sub(r'\bid="', f'id="{prefix}', text)
         text = re.sub(r'(href="|url\()#', rf"\1#{prefix}", text)

@@ -1,4 +1,4 @@
-"""What a step is predicted to be made of, option by option."""
+"""Draws the predicted parts of a step for each option."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PARTS = {"computing": ("#009E73", None), "waiting for the slowest": ("#E69F00",
 
 
 def draw(recommendation: Recommendation) -> Plot:
-    """A bar for each option, the best on top: computing, waiting for the slowest, exchange that nothing hides."""
+    """Draw a bar for each option, the best on top: computing, waiting for the slowest process, exposed exchange."""
     options = recommendation.options
     made, [axes] = style.figure(height=1.4 + 0.42 * max(2, len(options)))
     longest = max(option.prediction.step_s for option in options) * 1e3

@@ -11,9 +11,9 @@ from estimators.results.comparison.comparison import Comparison
 from estimators.results.plots import INK, Plot, style
 from estimators.results.result import Point, Result
 
-#: What the curves can be drawn against: title of the axis, and a point's place on it.
+#: #: The possible x axes: the attribute of a point, and the title of the axis.
 AGAINST = {"time": "time since the job's start (s)", "samples": "samples trained on"}
-#: What happened to an elastic job -> its sign, and its height in the picture, from 0 to 1.
+#: #: A change of an elastic job -> its marker, and its height in the plot, from 0 to 1.
 MARKS = {
     "joined": ("^", 0.97),
     "left": ("v", 0.89),
@@ -22,7 +22,7 @@ MARKS = {
     "restarted": ("<", 0.73),
     "committed": ("|", 0.02),
 }
-#: What is drawn if nothing is asked for, as far as it is there.
+#: #: The metrics that are drawn by default, as far as they exist.
 _USUAL = ("loss", "val_loss", "accuracy", "val_accuracy")
 _MOST = 4
 
@@ -34,18 +34,18 @@ def draw(
 
     Args:
         comparison: The runs.
-        metrics: Names; default: losses and accuracies, else whatever there is.
+        metrics: Names; default: losses and accuracies, else the first others.
         against: ``"time"``, ``"samples"`` or both, which is the default.
 
     Raises:
-        ConfigurationError: there is no such axis.
+        ConfigurationError: the axis is unknown.
     """
     chosen = [against] if isinstance(against, str) else list(against or AGAINST)
     for name in chosen:
         if name not in AGAINST:
             raise ConfigurationError(f"against={name!r}: curves can be drawn against {' or '.join(AGAINST)}.")
     asked = list(metrics) if metrics is not None else usual_metrics(comparison)
-    # What has no points takes no room.
+    # # Metrics without points get no axes.
     names = [name for name in asked if any(_has(comparison, name, kind) for kind in chosen)]
     chosen = [kind for kind in chosen if any(_has(comparison, name, kind) for name in names)]
     if not names:
@@ -86,7 +86,7 @@ def _has(comparison: Comparison, metric: str, against: str) -> bool:
 
 
 def _mark(axes: Any, comparison: Comparison) -> None:
-    """Mark what happened to elastic jobs: a line for each resize, signs for the rest."""
+    """Mark the changes of elastic jobs: a line for each resize, markers for the others."""
     where = axes.get_xaxis_transform()
     named: set[str] = set()
     looks = style.looks([group.strategy for group in comparison.groups])
@@ -107,7 +107,7 @@ def _mark(axes: Any, comparison: Comparison) -> None:
 
 
 def _align(axes: Sequence[Any]) -> None:
-    """Have axes below each other begin at the job's start, and end at the same place."""
+    """Set the same range for the axes in a column; it begins at the job's start."""
     if not axes:
         return
     begin = min([0.0, *(place for one in axes for line in one.get_lines() for place in line.get_xdata())])
@@ -117,7 +117,7 @@ def _align(axes: Sequence[Any]) -> None:
 
 
 def usual_metrics(comparison: Comparison) -> list[str]:
-    """Return the metrics to draw if none is named: losses and accuracies, else the first others."""
+    """Return the default metrics: losses and accuracies, else the first others."""
     found: dict[str, None] = {point.name: None for result in comparison.results for point in result.series}
     usual = [name for name in _USUAL if name in found]
     others = [name for name in found if name not in ("epoch", "samples_per_second")]
@@ -125,7 +125,7 @@ def usual_metrics(comparison: Comparison) -> list[str]:
 
 
 def curve(result: Result, metric: str, against: str) -> tuple[list[float], list[float]]:
-    """One run's values of a metric by the rank that reported it first, of all attempts. Pure."""
+    """Return the curve of a metric in one run: all attempts, from the lowest rank that reported it. Pure."""
     points = [point for point in result.series if point.name == metric and math.isfinite(point.value)]
     if not points:
         return [], []

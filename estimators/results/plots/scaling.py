@@ -1,4 +1,4 @@
-"""Speed against the number of processes."""
+"""Draws the speed against the number of processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from estimators.results.summary import count_text
 
 
 def draw(comparison: Comparison) -> Plot:
-    """Return a curve for each strategy (and model, and kind of host), beside what linear scaling would be."""
+    """Draw a curve for each strategy (and model, and kind of host), with linear scaling for comparison."""
     made, axes = style.figure(1, 2, height=3.3)
     series: dict[str, dict[int, Spread]] = {}
     strategies: dict[str, str | None] = {}
@@ -55,7 +55,7 @@ def draw(comparison: Comparison) -> Plot:
 
 
 def _line_of(comparison: Comparison, group: Group) -> str:
-    """Return what the points of one curve share."""
+    """Return the name of the curve that a group belongs to: its strategy, and the model and type if they differ."""
     first = group.first
     name = first.strategy or "none"
     kinds = {other.first.instance_type for other in comparison.groups}

@@ -1,4 +1,4 @@
-"""The distribution of the steps' times."""
+"""Draws the distribution of the step times."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from estimators.results.plots import Plot, style
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Times of steps that differ by more than this are drawn on a logarithmic axis.
+#: #: The ratio of longest to shortest step from which the axis is logarithmic.
 _WIDE = 10.0
 
 
 def draw(comparison: Comparison) -> Plot:
-    """Return a curve for each configuration: which share of its steps took at most how long."""
-    made, [axes] = style.figure(height=3.2 + 0.06 * len(comparison.groups))  # the legend takes its part of it
+    """Draw a cumulative distribution of step times for each configuration."""
+    made, [axes] = style.figure(height=3.2 + 0.06 * len(comparison.groups))  # the legend takes part of the height
     drawn: list[float] = []
     looks = style.looks([group.strategy for group in comparison.groups])
     for place, group in enumerate(comparison.groups):
@@ -46,7 +46,7 @@ def draw(comparison: Comparison) -> Plot:
 
 
 def _scale(axes: Axes, times: Sequence[float]) -> None:
-    """Have the axis of times show numbers, however near to each other or far from each other they are."""
+    """Choose the scale of the time axis so that it has readable numbers for narrow and for wide ranges."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     if max(times) > _WIDE * min(times) > 0:

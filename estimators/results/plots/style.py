@@ -1,4 +1,4 @@
-"""What all plots look like."""
+"""The common style of all plots."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Okabe and Ito's, without black, white and the yellow that is lost on white.
+#: #: Okabe and Ito's palette, without black, white, and the yellow that is hardly visible on white.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
-#: A strategy has the same colour in every picture; whatever has none of these is grey.
+#: #: The colour of each strategy, the same in every plot; other things are grey.
 STRATEGIES = dict(
     zip(
         (
@@ -51,7 +51,7 @@ def figure(rows: int = 1, columns: int = 1, *, height: float = 3.2) -> tuple[Fig
 
 
 def dress(axes: Axes) -> None:
-    """Give axes the common look."""
+    """Apply the common style to axes."""
     axes.tick_params(colors=INK, labelsize=8)
     for side, spine in axes.spines.items():
         spine.set_color(INK)
@@ -62,14 +62,14 @@ def dress(axes: Axes) -> None:
 
 
 def whole_numbers(axes: Axes) -> None:
-    """Have only whole numbers below the axes, which count something."""
+    """Allow only whole numbers on the x axis, which counts something."""
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def label(axes: Axes, *, x: str = "", y: str = "", title: str = "") -> None:
-    """Name what the axes show, with units."""
+    """Set the labels of the axes, with units, and the title."""
     axes.set_xlabel(x, color=INK, fontsize=9)
     axes.set_ylabel(y, color=INK, fontsize=9)
     if title:
@@ -77,16 +77,16 @@ def label(axes: Axes, *, x: str = "", y: str = "", title: str = "") -> None:
 
 
 def legend(made: Figure, axes: Axes) -> None:
-    """One legend for all of a figure's axes, beside them; the figure becomes wider by it."""
+    """Add one legend for all axes of a figure, beside them; this makes the figure wider."""
     handles, names = axes.get_legend_handles_labels()
     if len(names) < 2:
-        return  # one thing needs no name
+        return  # a single curve needs no legend
     made.set_figwidth(made.get_figwidth() + 0.5 + 0.065 * max(map(len, names)))
     made.legend(handles, names, loc="outside right upper", frameon=False, fontsize=8, labelcolor=INK)
 
 
 def nothing(title: str, text: str) -> Plot:
-    """In place of a plot without anything to see: one line that says why."""
+    """Return an empty plot with one line that explains why it is empty."""
     made, [axes] = figure(height=0.5)
     axes.set_axis_off()
     axes.text(0.0, 0.5, text, transform=axes.transAxes, ha="left", va="center", color=INK, fontsize=9)
@@ -109,7 +109,7 @@ def name_rows(axes: Axes, names: Sequence[str], x: str) -> None:
 
 
 def say(axes: Axes, text: str) -> None:
-    """Say why there is nothing to see."""
+    """Show a text in axes without data, which explains why they are empty."""
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=INK, fontsize=9, wrap=True)
     axes.set_xticks([])
     axes.set_yticks([])
@@ -117,23 +117,23 @@ def say(axes: Axes, text: str) -> None:
 
 
 def colour(place: int) -> str:
-    """Return the colour of the n-th thing."""
+    """Return the colour of the n-th item."""
     return PALETTE[place % len(PALETTE)]
 
 
 class Look(NamedTuple):
-    """How one of several things is drawn.
+    """The style of one of several items.
 
     Attributes:
-        colour: Its colour.
-        number: What tells it from others of that colour: which dashes and markers it has.
+        colour: The item's colour.
+        number: The number among the items of that colour, which selects dashes and markers.
     """
 
     colour: str
     number: int
 
     def line(self, points: int) -> dict[str, Any]:
-        """Return how a curve of so many points is drawn."""
+        """Return the arguments for drawing a curve of ``points`` points."""
         found: dict[str, Any] = {
             "color": self.colour, "linestyle": DASHES[self.number % len(DASHES)], "linewidth": 1.7,
         }  # fmt: skip
@@ -143,14 +143,14 @@ class Look(NamedTuple):
 
 
 def look(place: int) -> Look:
-    """Return how the n-th thing is drawn."""
+    """Return the style of the n-th item."""
     return Look(colour(place), place + place // len(PALETTE))
 
 
 def looks(strategies: Sequence[str | None]) -> list[Look]:
-    """Return how things are drawn that were made by strategies: a strategy has the same colour in every picture.
+    """Return the styles of items by their strategies: a strategy has the same colour in every plot.
 
-    Where one strategy made them all, each has a colour of its own.
+    If all items have the same strategy, each has its own colour.
     """
     if len(set(strategies)) == 1:
         return [look(place) for place in range(len(strategies))]
@@ -160,11 +160,11 @@ def looks(strategies: Sequence[str | None]) -> list[Look]:
         own = STRATEGIES.get(strategy or "", OTHER)
         found.append(Look(own, numbers[own]))
         numbers[own] += 1
-    if max(numbers.values(), default=0) > len(DASHES):  # those of one strategy would look alike
+    if max(numbers.values(), default=0) > len(DASHES):  # the items of one strategy would not be distinguishable
         return [look(place) for place in range(len(strategies))]
     return found
 
 
 def short(name: str, limit: int = 40) -> str:
-    """Return a name that leaves room for the picture."""
+    """Return a name, shortened if it would take too much room in a plot."""
     return name if len(name) <= limit else name[: limit - 1] + "…"

@@ -1,4 +1,4 @@
-"""``python -m estimators.service.s3``: the server as a process, its keys in the environment."""
+"""The S3 server as a process: ``python -m estimators.service.s3``, with its keys in the environment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from estimators.service.settings import Keys
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Serve until SIGTERM."""
+    """Serve until SIGTERM, and return the exit code."""
     parser = argparse.ArgumentParser(prog="estimators.service.s3")
     parser.add_argument("--folder", required=True)
     parser.add_argument("--port", type=int, required=True)

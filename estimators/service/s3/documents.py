@@ -1,4 +1,4 @@
-"""The XML of requests and answers."""
+"""Reads and writes the XML of requests and answers."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from collections.abc import Sequence
 
 from estimators.service.errors import ServiceError
 
-#: A name and what is in it: text or further ones.
+#: #: A name and its content: a text or child nodes.
 Node = tuple[str, "str | Sequence[Node]"]
 
 _NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
-#: The end of 9999, in seconds.
+#: #: The end of the year 9999, in seconds since the epoch.
 _LATEST = 253402300799
-#: What XML 1.0 cannot hold.
+#: #: Characters that are not allowed in XML 1.0.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def write(root: Node, namespace: bool = True) -> bytes:
-    """Return a document. Letters that XML cannot hold are replaced: clients ask for coded names where they matter."""
+    """Return a document as XML; characters that XML forbids are replaced, unless the client requests URL encoding."""
     element = _element(root)
     if namespace:
         element.set("xmlns", _NAMESPACE)
@@ -30,10 +30,10 @@ def write(root: Node, namespace: bool = True) -> bytes:
 
 
 def read(data: bytes) -> ET.Element:
-    """Return a document's root, with names without namespace.
+    """Return a document's root, with tag names without namespace.
 
     Raises:
-        ServiceError: it is none.
+        ServiceError: the data is not an XML document.
     """
     try:
         root = ET.fromstring(data)
@@ -45,31 +45,31 @@ def read(data: bytes) -> ET.Element:
 
 
 def text_of(element: ET.Element, name: str) -> str | None:
-    """Return the text of a child; None if there is no such child."""
+    """Return the text of a child; None without such a child."""
     child = element.find(name)
     return None if child is None else child.text or ""
 
 
 def malformed() -> ServiceError:
-    """Return the error for a document that cannot be read."""
+    """Return the error for a document that cannot be parsed."""
     return ServiceError(
         "MalformedXML", "The XML you provided was not well-formed or did not validate against our schema."
     )
 
 
 def seconds(nanoseconds: int) -> float:
-    """Return a file's time in seconds, in the years that dates have: files may have any."""
+    """Return a file's time in seconds, limited to the years 1970 to 9999, because files may have any time."""
     return min(max(nanoseconds // 1_000_000 / 1000, 0), _LATEST)
 
 
 def time(nanoseconds: int) -> str:
-    """Return a time as S3's documents have it."""
+    """Return a time in the form of S3's documents."""
     moment = datetime.datetime.fromtimestamp(seconds(nanoseconds), tz=datetime.timezone.utc)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
 
 
 def coded(text: str, coding: str) -> str:
-    """Return a key as a list has it: coded like a part of an address if that was asked for."""
+    """Return a key for a list, URL-encoded if ``coding`` is ``url``."""
     return urllib.parse.quote(text, safe="/-_.~*") if coding == "url" else text
 
 

@@ -1,10 +1,10 @@
-"""Where an object lies, and which objects there are.
+"""Maps objects to files, and lists the objects of a bucket.
 
-An object is the file of its key's name in its bucket's folder. Not all keys can be such files: ``a`` and ``a/b`` not
-beside each other, ``in/``, ``a//b``, ``../x`` and names of more than 255 bytes never. These lie apart: in a folder of
-our own in the bucket, each in a folder named by the hash of its key, with the key as a file beside it. A file of the
-key's name always comes first: whoever puts one there by hand has put another object, and whoever takes it away has the
-one that lies apart again.
+An object is normally the file with its key's name in its bucket's folder. Some keys cannot be file names: ``a`` and
+``a/b`` at the same time, and ``in/``, ``a//b``, ``../x`` and names of more than 255 bytes. These objects are stored
+apart: in an own folder in the bucket, each in a folder named by the hash of its key, with the key in a separate file. A
+file with the key's name takes precedence: if a user adds one, it replaces the object; if the user removes it, the
+object that is stored apart is visible again.
 """
 
 from __future__ import annotations
@@ -27,27 +27,28 @@ from typing import BinaryIO, TypeVar
 
 from estimators.service.errors import ServiceError, denied
 
-#: Our own folder in a bucket: objects that cannot be files, and what is being written. No key leads there.
+#: #: The server's own folder in a bucket, for objects that cannot be files and for incomplete files. No key refers to
+#: it.
 OWN = ".fleetfit-s3"
 
 #: The longest name of a file, in bytes.
 _NAME_LIMIT = 255
-#: Sorts behind every key that begins with what stands before it.
+#: #: A character that sorts after all continuations of a prefix.
 _LAST = "\U0010ffff"
-#: How often a folder is made again that a deletion beside us takes away since it is empty.
+#: #: How often a folder is created again that a concurrent deletion removes because it is empty.
 _TRIES = 100
-#: What is half written for so long is a dead server's, in seconds.
+#: #: Incomplete objects that are older than this, in seconds, are from a server that was killed.
 _ABANDONED = 60.0
 _STAGED = re.compile(r"new-[0-9a-f]{32}")
 
 _T = TypeVar("_T")
 
-#: One thread of this process at a time places or deletes objects.
+#: #: Only one thread of this process at a time places or deletes objects.
 _placing = threading.Lock()
 
 
 def bucket_of(folder: Path, name: str) -> Bucket | None:
-    """Return a bucket by its name; None if there is none. A link is none."""
+    """Return a bucket by its name; None if it does not exist, or is a link."""
     if not name or name.startswith(".") or "/" in name or "\0" in name or len(os.fsencode(name)) > _NAME_LIMIT:
         return None
     place = folder / name
@@ -60,18 +61,18 @@ def no_such_bucket() -> ServiceError:
 
 
 def behind(prefix: str) -> str:
-    """Return what sorts behind all keys with a prefix."""
+    """Return a text that sorts after all keys with a prefix."""
     return prefix + _LAST
 
 
 class Bucket:
-    """A bucket's objects as files.
+    """The objects of a bucket as files.
 
     Args:
-        folder: The bucket's folder, which is no link.
+        folder: The bucket's folder, which must not be a link.
 
     Raises:
-        ServiceError: a folder of our own in it is a link.
+        ServiceError: one of the server's own folders in it is a link.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -84,7 +85,7 @@ class Bucket:
                 raise denied(f"{own} is a symbolic link; links are not followed. Remove it.")
 
     def find(self, key: str) -> Path | None:
-        """Return the file that an object is; None if there is no such object. Links are no objects."""
+        """Return the file of an object; None if it does not exist. Links are not objects."""
         path = self._file(key)
         if path is not None and _is_file(path) and self._is_inside(path.parent):
             return path
@@ -93,13 +94,13 @@ class Bucket:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Let nobody else place or delete an object here meanwhile, in whichever server."""
+        """Lock the bucket, so that no other thread or server places or deletes objects meanwhile."""
         try:
             descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
             raise no_such_bucket() from None
         try:
-            with _placing:  # file systems without locks have it within this process at least
+            with _placing:  # on file systems without locks, only this process is locked out
                 with contextlib.suppress(OSError):
                     fcntl.flock(descriptor, fcntl.LOCK_EX)
                 yield
@@ -107,7 +108,7 @@ class Bucket:
             os.close(descriptor)
 
     def stage(self) -> tuple[Path, BinaryIO]:
-        """Begin a new file, which :meth:`place` or :meth:`discard` takes; it is locked while it is being written."""
+        """Create a new file for :meth:`place` or :meth:`discard`; it is locked while it is being written."""
         path = self.own / f"new-{uuid.uuid4().hex}"
 
         def begin() -> BinaryIO:
@@ -119,7 +120,7 @@ class Bucket:
         return path, self.within(self.own, begin)
 
     def within(self, folder: Path, write: Callable[[], _T]) -> _T:
-        """Write something into a folder, which is made; again if it was empty and somebody who deletes took it away.
+        """Create a folder and write into it; repeat this if a concurrent deletion removes the empty folder.
 
         Raises:
             ServiceError: a link leads out of the bucket.
@@ -136,7 +137,7 @@ class Bucket:
             except FileNotFoundError:
                 continue
             except FileExistsError:
-                # Also where it was there, and is not any more.
+                # # The file in the way may have been removed meanwhile.
                 if any(os.path.lexists(each) and not each.is_dir() for each in (folder, *folder.parents)):
                     raise
         raise ServiceError(
@@ -147,11 +148,11 @@ class Bucket:
         )
 
     def place(self, staged: Path, key: str) -> None:
-        """Make a staged file the object of a key, at once. To be called while the bucket is :meth:`locked`.
+        """Make a staged file the object of a key, atomically. Call this while the bucket is :meth:`locked`.
 
         Raises:
             ServiceError: a link leads out of the bucket.
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         path = self._file(key)
         if path is None or not self._place_file(staged, path):
@@ -160,13 +161,13 @@ class Bucket:
             self._remove_apart(key)
 
     def discard(self, staged: Path) -> None:
-        """Remove what was staged, if it is still there."""
+        """Remove a staged file, if it still exists."""
         with contextlib.suppress(FileNotFoundError):
             staged.unlink()
         self.tidy()
 
     def delete(self, key: str) -> None:
-        """Remove an object, if there is one, and folders that are empty then. To be called while :meth:`locked`."""
+        """Remove an object, if it exists, and folders that are empty then. Call this while :meth:`locked`."""
         path = self._file(key)
         if path is not None and _is_file(path) and self._is_inside(path.parent):
             with contextlib.suppress(FileNotFoundError):
@@ -178,16 +179,17 @@ class Bucket:
         self.tidy()
 
     def tidy(self) -> None:
-        """Remove our own folders if there is nothing in them."""
+        """Remove the server's own folders if they are empty."""
         for own in (self._apart, self.uploads, self.own):
             _remove_empty(own)
 
     def sweep(self) -> None:
-        """Remove what was left half written or half removed by servers that were killed."""
+        """Remove incomplete files of servers that were killed."""
         for path in self.own.glob("new-*"):
             if _STAGED.fullmatch(path.name):
                 with contextlib.suppress(OSError), open(path, "r+b") as file:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # whoever writes it has the lock
+                    # a server that still writes the file holds its lock
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     path.unlink()
         for path in self._apart.glob("*"):
             if not _is_file(path / "object") and _age(path) > _ABANDONED:
@@ -198,16 +200,16 @@ class Bucket:
         self.tidy()
 
     def walk(self, prefix: str = "", after: str = "", delimiter: str = "") -> Iterator[tuple[str, bool]]:
-        """Return the keys with a prefix behind another, in S3's order, which is that of their UTF-8.
+        """Yield the keys with a prefix that sort after a given key, in S3's order, which is that of UTF-8.
 
         Args:
-            prefix: How they begin.
-            after: They and what they are rolled up to sort behind this.
-            delimiter: Where they go on with it behind the prefix, all are rolled up to what stands before and the
-                delimiter.
+            prefix: The prefix of the keys.
+            after: Only keys, and common prefixes, that sort after this text.
+            delimiter: Keys that contain the delimiter after the prefix are combined to a common prefix that ends with
+                the delimiter.
 
-        Returns:
-            Pairs: a key or what keys are rolled up to, and whether it is the latter.
+        Yields:
+            Pairs: a key or a common prefix, and whether it is a common prefix.
         """
         files = self._files_below(self.folder, "", prefix, after, delimiter)
         last = None
@@ -220,7 +222,7 @@ class Bucket:
                 yield rolled, True
 
     def _file(self, key: str) -> Path | None:
-        """The file of the key's name; None if there can be none."""
+        """Return the file with the key's name; None if the key cannot be a file name."""
         parts = key.split("/")
         if any(part in ("", ".", "..") or "\0" in part or part.startswith(OWN) for part in parts):
             return None
@@ -229,15 +231,15 @@ class Bucket:
         return self.folder.joinpath(*parts)
 
     def _place_apart(self, key: str) -> Path:
-        """The folder of an object that cannot be a file of its key's name."""
+        """Return the folder of an object whose key cannot be a file name."""
         return self._apart / hashlib.sha256(key.encode("utf-8")).hexdigest()
 
     def _is_inside(self, folder: Path) -> bool:
-        """Whether no link stands between the bucket and a folder, as far as that is there."""
+        """Return whether no link is on the path from the bucket to a folder, as far as it exists."""
         return os.path.realpath(folder) == os.fspath(folder)
 
     def _place_file(self, staged: Path, path: Path) -> bool:
-        """Move it there; return False if there can be no such file beside others, or on this file system."""
+        """Move a staged file to its place; return False if other files or the file system make that impossible."""
         try:
             self.within(path.parent, lambda: _move(staged, path))
         except (FileExistsError, NotADirectoryError, IsADirectoryError):
@@ -264,11 +266,11 @@ class Bucket:
     def _remove_apart(self, key: str) -> None:
         place = self._place_apart(key)
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            (place / "object").unlink()  # the first: without it nothing is there
+            (place / "object").unlink()  # first, because the object does not exist without this file
         shutil.rmtree(place, ignore_errors=True)
 
     def _files_below(self, folder: Path, base: str, prefix: str, after: str, delimiter: str) -> Iterator[str]:
-        """The keys of a folder's files, sorted; one for each folder that is rolled up."""
+        """Yield the keys of a folder's files, sorted; only one key for each folder that becomes a common prefix."""
         found = []
         with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
             for entry in entries:
@@ -302,7 +304,7 @@ class Bucket:
 
 
 def _move(staged: Path, path: Path) -> None:
-    """Move a file there at once, with what is noted of it; also to another file system that is mounted there."""
+    """Move a file atomically, with its attributes; also to another mounted file system."""
     try:
         os.replace(staged, path)
     except OSError as error:
@@ -317,7 +319,7 @@ def _move(staged: Path, path: Path) -> None:
 
 
 def _age(path: Path) -> float:
-    """How long something has not changed, in seconds; 0 if it is gone."""
+    """Return for how many seconds a file has not changed; 0 if it does not exist."""
     try:
         return time.time() - path.stat().st_mtime
     except OSError:

@@ -1,9 +1,9 @@
-"""Objects' content and what S3 says of them: ETag, type and the user's own metadata.
+"""The content and metadata of objects: ETag, type and the user's own metadata.
 
-These are noted with the file, in an extended attribute, and hold as long as its size and time do: a file that changed,
-or came without us, is another object. The MD5 of a small one is computed when somebody asks; a large one's ETag is no
-MD5, like that of what was uploaded in parts: it is made from its size and time. Where the file system has no such
-attributes, they are noted in memory.
+The metadata is stored in an extended attribute of the file, and is valid as long as the file's size and time are
+unchanged: a file that was changed, or not written by the server, is another object. The MD5 of such a file is computed
+on request if it is small. The ETag of a large one is not an MD5, like that of a multipart upload: it is computed from
+size and time. On file systems without extended attributes, the metadata is kept in memory.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from estimators.service.s3.keys import Bucket
 CHUNK = 1 << 20
 
 _ATTRIBUTE = "user.fleetfit.s3"
-#: How many objects' descriptions are kept in memory where files cannot hold them.
+#: #: For how many objects the metadata is kept in memory if files cannot store it.
 _REMEMBERED = 100_000
-#: Headers of a request that are the object's own, and come back with it.
+#: #: Headers of a request that belong to the object, and are returned with it.
 _OWN_HEADERS = (
     "content-type",
     "cache-control",
@@ -42,26 +42,27 @@ _OWN_HEADERS = (
     "expires",
 )
 _MINE = "x-amz-meta-"
-#: A larger file that came without us has an ETag that is no MD5: lists would take for ever.
+#: #: The size, in bytes, above which a file that the server did not write gets an ETag that is not an MD5: computing
+#: MD5s would make lists too slow.
 _COMPUTED = 1 << 20
-#: A file may change again within a tick of the file system's clock, in nanoseconds: its MD5 is noted only later.
+#: #: A file may change again within a tick of the file system's clock, in nanoseconds: its MD5 is stored only later.
 _TICK_NS = 100_000_000
-#: The most that a file can hold of what is said of it, on ext4, in bytes.
+#: #: The most bytes of metadata that a file can store on ext4.
 _NOTE_LIMIT = 3500
-#: Why a file cannot hold it for good.
+#: #: Errors that mean that a file cannot store metadata.
 _NO_ATTRIBUTES = (errno.ENOTSUP, errno.EPERM, errno.EACCES, errno.EROFS)
-#: The most of the user's metadata that S3 takes, in bytes.
+#: #: The most bytes of user metadata that S3 accepts.
 _METADATA_LIMIT = 2048
 
 
 @dataclasses.dataclass(frozen=True)
 class Described:
-    """What is said of an object.
+    """The metadata of an object.
 
     Attributes:
-        size: Its size, in bytes.
-        modified: When it was written, in nanoseconds since 1970.
-        etag: Its ETag, without quotes.
+        size: The size, in bytes.
+        modified: The time of the last write, in nanoseconds since 1970.
+        etag: The ETag, without quotes.
         headers: Type, metadata and the like, by lower-case names.
     """
 
@@ -89,28 +90,29 @@ class _Memory:
 
 _memory = _Memory()
 
-#: What takes the content, what gives the checksum, the one that it has to be, and its header.
+#: #: A function that takes the content, one that returns the checksum, the expected checksum, and the name of its
+#: header.
 _Check = tuple[Callable[[bytes], None], Callable[[], bytes], "str | None", str]
 
 
 def own_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers of a request that are its object's own.
+    """Return the headers of a request that belong to its object.
 
     Raises:
-        ServiceError: they are more than S3 takes.
+        ServiceError: the user metadata exceeds S3's limit.
     """
     mine = {name: value for name, value in headers.items() if name.startswith(_MINE)}
     if sum(len(name) - len(_MINE) + len(value) for name, value in mine.items()) > _METADATA_LIMIT:
         raise _too_large()
     kept = {"content-type": "binary/octet-stream", **{name: headers[name] for name in _OWN_HEADERS if name in headers}}
     coding = [part.strip() for part in kept.pop("content-encoding", "").split(",") if part.strip()]
-    if coding := [part for part in coding if part != "aws-chunked"]:  # which is of the way here only
+    if coding := [part for part in coding if part != "aws-chunked"]:  # aws-chunked applies only to the transfer
         kept["content-encoding"] = ",".join(coding)
     return {**kept, **mine}
 
 
 def describe(file: BinaryIO, key: str) -> Described:
-    """Return what is said of an open object."""
+    """Return the metadata of an open object."""
     number = file.fileno()
     state = os.fstat(number)
     known = _read(number, state)
@@ -124,7 +126,7 @@ def describe(file: BinaryIO, key: str) -> Described:
 
 
 def glance(path: Path, key: str) -> Described | None:
-    """Return what a list says of an object, also if it cannot be read; None if it is gone."""
+    """Return the metadata of an object for a list, even if the object cannot be read; None if it is gone."""
     try:
         with _open(path) as file:
             return describe(file, key)
@@ -148,19 +150,19 @@ def _with_type(described: Described, key: str) -> Described:
 
 
 def receive(body: BinaryIO, file: BinaryIO, headers: Mapping[str, str], digest: str) -> str:
-    """Write a request's content into a file.
+    """Write a request's content into a file, and verify its checksums.
 
     Args:
         body: The content.
         file: The file.
-        headers: The request's headers, whose checksums it has to have.
-        digest: Its SHA-256 as it was signed; what is none is not compared.
+        headers: The request's headers, which may contain checksums.
+        digest: The signed SHA-256 of the content; another text is not compared.
 
     Returns:
-        Its MD5, in hex.
+        The MD5 of the content, in hex.
 
     Raises:
-        ServiceError: it is not what the checksums say.
+        ServiceError: a checksum does not match.
     """
     md5 = hashlib.md5(usedforsecurity=False)
     checks: list[_Check] = [(md5.update, md5.digest, headers.get("content-md5"), "Content-MD5")]
@@ -190,15 +192,15 @@ def receive(body: BinaryIO, file: BinaryIO, headers: Mapping[str, str], digest: 
 def staged(
     bucket: Bucket, key: str, write: Callable[[BinaryIO], tuple[str, Mapping[str, str]]]
 ) -> Iterator[tuple[Path, Described]]:
-    """Write something that becomes an object or a part; what the body does not move to its place is removed.
+    """Write a file that becomes an object or a part; it is removed afterwards unless the caller moves it.
 
     Args:
-        bucket: Its bucket.
-        key: Its key.
+        bucket: The object's bucket.
+        key: The object's key.
         write: Writes the content; returns its ETag and its headers.
 
     Returns:
-        Where it is, and what is said of it.
+        The path of the file, and its metadata.
     """
     path, file = bucket.stage()
     try:
@@ -212,12 +214,12 @@ def staged(
 
 
 def copy(source: BinaryIO, target: BinaryIO, start: int, count: int) -> None:
-    """Append a part of a file to another, without its passing through us where the system can."""
+    """Append a part of a file to another, within the kernel if possible."""
     target.flush()
     while count:
         try:
             done = os.copy_file_range(source.fileno(), target.fileno(), min(count, 1 << 30), start)
-        except OSError:  # not between these file systems
+        except OSError:  # not supported between these file systems
             piece = os.pread(source.fileno(), min(count, CHUNK), start)
             done = os.write(target.fileno(), piece)
         if not done:
@@ -230,7 +232,7 @@ def open_object(bucket: Bucket, key: str) -> BinaryIO:
     """Open an object.
 
     Raises:
-        ServiceError: there is none.
+        ServiceError: the object does not exist.
     """
     path = bucket.find(key)
     if path is None:
@@ -242,7 +244,7 @@ def _open(path: Path) -> BinaryIO:
     try:
         return open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb")
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):  # since it was found
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):  # removed since it was found
             raise _no_such_key() from None
         raise
 
@@ -263,7 +265,7 @@ def digest_of(file: BinaryIO) -> str:
 
 
 def other_content() -> ServiceError:
-    """Return the error for content that is not what was signed."""
+    """Return the error for content that differs from the signed content."""
     return ServiceError(
         "XAmzContentSHA256Mismatch", "The provided 'x-amz-content-sha256' header does not match what was computed."
     )
@@ -288,7 +290,7 @@ def _decoded(text: str, name: str) -> bytes:
 
 
 def _read(number: int, state: os.stat_result) -> Described | None:
-    """What was noted of a file, if that holds still."""
+    """Return the stored metadata of a file, if it is still valid; else None."""
     try:
         noted = os.getxattr(number, _ATTRIBUTE)
     except OSError:
@@ -296,7 +298,7 @@ def _read(number: int, state: os.stat_result) -> Described | None:
     try:
         found = json.loads(noted)
         described = Described(found["size"], found["modified"], found["etag"], found["headers"])
-    except (ValueError, TypeError, KeyError):  # nothing, or not ours
+    except (ValueError, TypeError, KeyError):  # none, or not written by this server
         return None
     return described if (described.size, described.modified) == (state.st_size, state.st_mtime_ns) else None
 
@@ -304,11 +306,11 @@ def _read(number: int, state: os.stat_result) -> Described | None:
 def _note(
     number: int, state: os.stat_result, etag: str, headers: Mapping[str, str], *, ours: bool = False
 ) -> Described:
-    """Note what is said of a file; one of our own has to hold it, if the file system can.
+    """Store the metadata of a file. For ``ours``, the file itself must store it if the file system can.
 
     Raises:
-        ServiceError: it is too much.
-        OSError: there is no room for it.
+        ServiceError: the metadata is too large.
+        OSError: the disk has no space for the metadata.
     """
     described = Described(state.st_size, state.st_mtime_ns, etag, headers)
     noted = json.dumps(dataclasses.asdict(described), ensure_ascii=False).encode("utf-8", "surrogatepass")

@@ -1,4 +1,4 @@
-"""S3's operations: which one a request is, and what is answered."""
+"""Selects the S3 operation for a request, and carries it out."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from estimators.service.s3.keys import Bucket, behind, bucket_of, no_such_bucket
 from estimators.service.s3.objects import Described
 from estimators.service.s3.requests import Reply, Request
 
-#: Parameters that choose no operation.
+#: #: Parameters that do not select an operation.
 _HARMLESS = {
     *("x-id", "list-type", "prefix", "delimiter", "marker", "max-keys", "encoding-type", "continuation-token"),
     *("start-after", "fetch-owner", "key-marker", "upload-id-marker", "max-uploads", "part-number-marker", "max-parts"),
     *("AWSAccessKeyId", "Signature", "Expires", "content-type", "content-md5", "partNumber", "max-buckets"),
 }
-#: Parameters that are headers of the answer.
+#: #: Parameters that set headers of the answer.
 _OVERRIDES = {
     f"response-{name}": name
     for name in ("content-type", "content-language", "expires", "cache-control", "content-disposition",
                  "content-encoding")
 }  # fmt: skip
-#: How headers begin that this server does not support: ignoring them would do something else than was asked.
+#: #: Prefixes of headers that this server does not support: ignoring them would have another effect than requested.
 _REFUSED = (
     "x-amz-write-offset-bytes", "x-amz-if-match-", "x-amz-object-lock-",
     "x-amz-server-side-encryption-customer-", "x-amz-copy-source-server-side-encryption-customer-",
@@ -41,12 +41,12 @@ _REFUSED = (
 _OWNER: documents.Node = ("Owner", [("ID", "fleetfit"), ("DisplayName", "fleetfit")])
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _MOST = 1000
-#: So many completed uploads are remembered.
+#: #: How many completed uploads are remembered.
 _REMEMBERED = 10_000
 
 
 class Operations:
-    """S3 on a folder.
+    """The S3 operations on a folder.
 
     Args:
         folder: The folder of the buckets.
@@ -55,7 +55,7 @@ class Operations:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._lock = threading.Lock()
-        #: Uploads that were completed: their answers may have been lost, and are asked for again.
+        #: #: Completed uploads: clients whose answer was lost repeat the request.
         self._completed: collections.OrderedDict[tuple[str, str, str], str] = collections.OrderedDict()
         self._operations: dict[tuple[str, str, str], Callable[[Request], Reply]] = {
             ("GET", "service", ""): self._list_buckets,
@@ -82,10 +82,10 @@ class Operations:
         }
 
     def respond(self, request: Request) -> Reply:
-        """Do what a request asks for.
+        """Carry out the operation of a request.
 
         Raises:
-            ServiceError: it cannot be done.
+            ServiceError: the request fails; the error has the reason.
             OSError: a file cannot be read or written.
         """
         level = "object" if request.key else "bucket" if request.bucket else "service"
@@ -95,7 +95,7 @@ class Operations:
             if name not in _HARMLESS and not name.lower().startswith("x-amz-") and name not in _OVERRIDES
         )
         chooser = chosen[0] if chosen else ""
-        if chooser == "versionId" and request.query["versionId"] in ("", "null"):  # the only version that there is
+        if chooser == "versionId" and request.query["versionId"] in ("", "null"):  # the only version of an object
             chooser = ""
         found = self._operations.get((request.method, level, chooser))
         if found is None or len(chosen) > 1:
@@ -109,11 +109,11 @@ class Operations:
         return found(request)
 
     def sweep(self) -> None:
-        """Remove what servers that were killed have left half written."""
+        """Remove incomplete files of servers that were killed."""
         with os.scandir(self.folder) as entries:
             names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
         for name in names:
-            with contextlib.suppress(OSError, ServiceError):  # whoever asks for the bucket is told
+            with contextlib.suppress(OSError, ServiceError):  # a request for the bucket reports the error
                 Bucket(self.folder / name).sweep()
 
     # --- buckets ---
@@ -151,7 +151,7 @@ class Operations:
         try:
             (self.folder / request.bucket).mkdir()
         except FileExistsError:
-            # As in us-east-1, where it is no error to make one's own bucket again.
+            # # As in us-east-1, creating one's own bucket again is not an error.
             if asked.strip() and documents.text_of(documents.read(asked), "LocationConstraint"):
                 raise ServiceError(
                     "BucketAlreadyOwnedByYou",
@@ -287,7 +287,7 @@ class Operations:
             def write(file: BinaryIO) -> tuple[str, Mapping[str, str]]:
                 objects.copy(source, file, 0, described.size)
                 headers = described.headers if directive == "COPY" else objects.own_headers(request.headers)
-                # A copy is one piece, whatever its source came in.
+                # # A copy is a single object, even if its source was uploaded in parts.
                 return objects.digest_of(file) if "-" in described.etag else described.etag, headers
 
             stored = self._store(request, write)
@@ -324,7 +324,7 @@ class Operations:
         return requests.document(("DeleteResult", answers))
 
     def _delete_one(self, bucket: Bucket, key: str, asked: ET.Element) -> None:
-        """Delete one of several objects, as far as it is the one that is meant."""
+        """Delete one of several objects, if it matches the given ETag and version."""
         requests.check_key(key)
         for name in ("LastModifiedTime", "Size"):
             if documents.text_of(asked, name) is not None:
@@ -344,7 +344,7 @@ class Operations:
         return requests.document(("Tagging", [("TagSet", [])]))
 
     def _store(self, request: Request, write: Callable[[BinaryIO], tuple[str, Mapping[str, str]]]) -> Described:
-        """Write the object of a request, if its conditions hold when it takes its place."""
+        """Write the object of a request, if its conditions hold at that time."""
         bucket = self._bucket(request.bucket)
         conditional = any(name in request.headers for name in ("if-match", "if-none-match"))
         with objects.staged(bucket, request.key, write) as (staged, described):
@@ -355,7 +355,7 @@ class Operations:
         return described
 
     def _source(self, request: Request) -> BinaryIO:
-        """Open what is copied."""
+        """Open the source of a copy."""
         place, _, version = request.headers["x-amz-copy-source"].partition("?")
         name, key = requests.split(place)
         if not name or not key or version not in ("", "versionId=null"):
@@ -408,7 +408,7 @@ class Operations:
         upload = uploads.find(self._bucket(request.bucket), request.query["uploadId"], request.key)
         after = request.number("part-number-marker", 0, 0, 10_000)
         most = request.number("max-parts", _MOST, 1, _MOST)
-        last = {part.number: part for part in upload.parts()}  # of those that came again
+        last = {part.number: part for part in upload.parts()}  # the latest part of each number
         rest = [part for part in last.values() if part.number > after]
         parts = rest[:most]
         nodes: list[documents.Node] = [
@@ -453,7 +453,7 @@ class Operations:
         except (ServiceError, FileNotFoundError):
             if (etag := self._completed.get(asked)) is None:
                 raise
-            return _completed(request, etag)  # another request has just done it
+            return _completed(request, etag)  # another request has just completed the upload
 
     def _complete_once(
         self, request: Request, bucket: Bucket, asked: tuple[str, str, str], wanted: list[tuple[int, str]]
@@ -485,7 +485,7 @@ def _described(bucket: Bucket, key: str) -> Described | None:
 
 
 def _listed(bucket: Bucket, name: str, is_prefix: bool, coding: str) -> documents.Node | None:
-    """What a list has of a key; None if it is gone."""
+    """Return the entry of a key in a list; None if the object is gone."""
     if is_prefix:
         return "CommonPrefixes", [("Prefix", documents.coded(name, coding))]
     path = bucket.find(name)
@@ -512,7 +512,7 @@ def _copied(stored: Described) -> list[documents.Node]:
 
 
 def _only_newer(headers: Mapping[str, str]) -> bool:
-    """Whether what was not met is that the object be another one than the client has."""
+    """Return whether the failed condition only means that the client already has the object."""
     return "if-match" not in headers and ("if-none-match" in headers or "if-modified-since" in headers)
 
 
@@ -525,7 +525,7 @@ def _as_header(name: str, value: str) -> str:
 
 
 def _only_part(request: Request, described: Described) -> tuple[int, int] | None:
-    """Where the first part of an object is that has only one; None for an empty one."""
+    """Return start and length of the first part of an object with a single part; None for an empty object."""
     if "-" in described.etag and not described.etag.endswith("-1"):
         raise ServiceError("NotImplemented", "fleetfit's S3 server does not send single parts of objects.", 501)
     if request.query["partNumber"] != "1":

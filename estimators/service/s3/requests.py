@@ -1,4 +1,4 @@
-"""A request of S3's and its answer, whatever carries them."""
+"""An S3 request and its answer, independent of HTTP."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from estimators.service.errors import ServiceError
 from estimators.service.s3 import documents, objects
 from estimators.service.s3.objects import Described
 
-#: The largest document that comes with a request, in bytes: 10,000 parts, 1,000 keys.
+#: #: The largest XML document in a request, in bytes: 10,000 parts, 1,000 keys.
 _DOCUMENT_LIMIT = 4 << 20
 #: The longest key, in bytes.
 _KEY_LIMIT = 1024
@@ -24,17 +24,17 @@ _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What a client asks for.
+    """A request of a client.
 
     Attributes:
         method: The HTTP method.
-        bucket: The bucket's name; empty for the list of them.
+        bucket: The bucket's name; empty for the list of buckets.
         key: The key; empty for the bucket itself.
         query: The parameters.
         headers: The headers, by lower-case names.
         body: The content.
-        digest: What was signed of the content.
-        region: The region that it was signed for.
+        digest: The signed digest of the content, or how the content is signed.
+        region: The region in the signature.
     """
 
     method: str
@@ -47,10 +47,10 @@ class Request:
     region: str
 
     def document(self) -> bytes:
-        """Read the content as a whole.
+        """Read the whole content.
 
         Raises:
-            ServiceError: it is too long.
+            ServiceError: the content is too long.
         """
         data = bytearray()
         while chunk := self.body.read(1 << 16):
@@ -62,10 +62,10 @@ class Request:
         return bytes(data)
 
     def number(self, name: str, default: int, least: int, most: int) -> int:
-        """Return a parameter that is a number.
+        """Return a numeric parameter, limited to ``most``.
 
         Raises:
-            ServiceError: it is none, or too small or large.
+            ServiceError: the parameter is not a number, or too small.
         """
         text = self.query.get(name) or str(default)
         if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or not least <= int(text):
@@ -75,15 +75,15 @@ class Request:
 
 @dataclasses.dataclass
 class Reply:
-    """What is answered.
+    """The answer to a request.
 
     Attributes:
         status: The HTTP status.
         headers: Headers, by lower-case names, without the content's length.
-        content: The content, or what is sent of ``file``.
-        file: The file that is sent; whoever sends it closes it.
-        start: Where in it that begins.
-        count: How many bytes of it are sent.
+        content: The content, if ``file`` is None.
+        file: The file to send; the sender closes it.
+        start: The offset in the file of the first byte to send.
+        count: How many bytes of the file to send.
     """
 
     status: int = 200
@@ -98,7 +98,7 @@ def split(path: str) -> tuple[str, str]:
     """Return the bucket and the key of a path.
 
     Raises:
-        ServiceError: they are not UTF-8, or too long.
+        ServiceError: the path is not UTF-8, or the key is too long.
     """
     try:
         text = urllib.parse.unquote_to_bytes(path).decode("utf-8")
@@ -110,7 +110,7 @@ def split(path: str) -> tuple[str, str]:
 
 
 def parameters(query: str) -> dict[str, str]:
-    """Return the parameters of a query; the first of a name counts."""
+    """Return the parameters of a query; of several with the same name, the first counts."""
     found: dict[str, str] = {}
     for name, value in urllib.parse.parse_qsl(query, keep_blank_values=True):
         found.setdefault(name, value)
@@ -118,22 +118,22 @@ def parameters(query: str) -> dict[str, str]:
 
 
 def check_key(key: str) -> None:
-    """Refuse a key that no object can have.
+    """Raise an error if a key is too long.
 
     Raises:
-        ServiceError: it is too long.
+        ServiceError: the key is too long.
     """
     if len(key.encode("utf-8")) > _KEY_LIMIT:
         raise ServiceError("KeyTooLongError", "Your key is too long")
 
 
 def document(root: documents.Node) -> Reply:
-    """Return an answer that is a document."""
+    """Return an answer with an XML document."""
     return Reply(headers={"content-type": "application/xml"}, content=documents.write(root))
 
 
 def object_headers(described: Described) -> dict[str, str]:
-    """Return the headers that an object's answers have."""
+    """Return the headers for answers about an object."""
     return {
         **described.headers,
         "etag": f'"{described.etag}"',
@@ -143,12 +143,12 @@ def object_headers(described: Described) -> dict[str, str]:
 
 
 def check_conditions(headers: Mapping[str, str], described: Described | None, prefix: str = "") -> None:
-    """Refuse what a request does not want of the object as it is.
+    """Check the conditions of a request against the current object.
 
     Args:
-        headers: The request's.
-        described: The object; None if there is none.
-        prefix: What stands before the headers' names, for the source of a copy.
+        headers: The headers of the request.
+        described: The metadata of the object; None if it does not exist.
+        prefix: The prefix of the headers' names, for the source of a copy.
 
     Raises:
         ServiceError: a condition does not hold.
@@ -171,13 +171,13 @@ def check_conditions(headers: Mapping[str, str], described: Described | None, pr
 
 
 def part_of(text: str | None, size: int) -> tuple[int, int] | None:
-    """Return where a range begins and how long it is; None for the whole.
+    """Return start and length of a range; None for the whole object.
 
     Raises:
-        ServiceError: there is no such part.
+        ServiceError: the range is beyond the object.
     """
     match = _RANGE.fullmatch((text or "").strip())
-    if match is None or match.group() == "bytes=-":  # of another kind, which is ignored as on S3
+    if match is None or match.group() == "bytes=-":  # another kind of range is ignored, as on S3
         return None
     first, last = match.groups()
     if first:

@@ -1,4 +1,4 @@
-"""The S3 server as a child process: what ``fleetfit s3`` starts, and what tests and benchmarks read from."""
+"""The S3 server as a child process: for ``fleetfit s3``, tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from estimators.job.errors import BackendError, ConfigurationError
 
 #: The variables of the keys, which every user could read in argv.
 KEY, SECRET = "FLEETFIT_S3_KEY", "FLEETFIT_S3_SECRET"
-#: Requests must be signed for some region; this server takes any.
+#: #: The region for signatures; the server accepts any region.
 REGION = "us-east-1"
 
 _ROOT = str(Path(__file__).resolve().parents[3])
@@ -28,17 +28,17 @@ _STARTED = re.compile(rb"serving at (http://\S+)\n")
 
 
 class S3Server:
-    """A running server; a context manager that ends it.
+    """A running S3 server; a context manager that stops it.
 
     Args:
-        folder: What it serves; made if it does not exist.
-        port: Its port; 0 chooses a free one.
+        folder: The folder to serve; created if it does not exist.
+        port: The port; 0 chooses a free one.
         key: The access key. Default: a new one.
         secret: The secret key. Default: a new one.
-        dies_with_us: Whether it ends when this process is killed.
+        dies_with_us: Whether the server exits when this process is killed.
 
     Raises:
-        ConfigurationError: the folder is none.
+        ConfigurationError: the folder cannot be created, or a key is not valid.
         BackendError: the server does not start.
     """
 
@@ -61,13 +61,13 @@ class S3Server:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigurationError(f"{str(self.folder)!r} cannot be served: {error.strerror}.") from error
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the server
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the server runs
         self._pid = processes.spawn(
             [
                 *(sys.executable, "-m", "estimators.service.s3"),
                 *("--folder", os.fspath(self.folder), "--port", str(port)),
             ],
-            # In the environment and not in argv, which every user of the machine can read.
+            # # The keys are not in argv, which every user of the machine can read.
             env={**os.environ, "PYTHONPATH": _ROOT, KEY: self.key, SECRET: self.secret},
             cwd="/",
             stdout=self._log.fileno(),
@@ -82,12 +82,12 @@ class S3Server:
 
     @property
     def pid(self) -> int:
-        """The server's process."""
+        """Return the pid of the server; 0 after it has ended."""
         return self._pid
 
     @property
     def environment(self) -> dict[str, str]:
-        """What to set so that boto3, fleetfit and the AWS command line use it."""
+        """Return the variables that make boto3, fleetfit and the AWS command line use the server."""
         return {
             "AWS_ENDPOINT_URL_S3": self.endpoint,
             "AWS_ACCESS_KEY_ID": self.key,
@@ -96,18 +96,18 @@ class S3Server:
         }
 
     def said(self) -> str:
-        """What the server has printed."""
+        """Return the output of the server, with the secret key masked."""
         size = os.fstat(self._log.fileno()).st_size
         return os.pread(self._log.fileno(), size, 0).decode("utf-8", "replace").replace(self.secret, "***")
 
     def wait(self) -> int:
-        """Wait until the server ends by itself, and return its wait status."""
+        """Wait until the server exits by itself, and return its wait status."""
         _, status = os.waitpid(self._pid, 0)
         self._pid = 0
         return status
 
     def stop(self) -> None:
-        """End the server; may be called again."""
+        """Stop the server; further calls have no effect."""
         if self._pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGTERM)

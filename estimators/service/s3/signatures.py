@@ -1,8 +1,8 @@
-"""Verifies S3's signatures: Version 4 in headers or in the address, and Version 2 in the address.
+"""Verifies S3's signatures: Version 4 in headers or in the URL, and Version 2 in the URL.
 
-Clients that sign addresses for a server of their own (`generate_presigned_url()` of boto3) use Version 2 unless they
-are told otherwise. A request's signature says which content it comes with; the single chunks' signatures of content
-that is signed while it is sent are not verified, since nobody stands between a client and loopback.
+Clients that sign URLs for a custom server (`generate_presigned_url()` of boto3) use Version 2 by default. The signature
+of a request covers its content. Signatures of single chunks, for content that is signed during the transfer, are not
+verified, because no third party can change data on the loopback interface.
 
 Sources: "Authenticating Requests (AWS Signature Version 4)" and "Signing and authenticating REST requests (AWS
 signature version 2)" (Amazon S3's documentation).
@@ -26,7 +26,7 @@ from estimators.service.settings import Keys
 from estimators.service.signing import AUTHORIZATION, CLOCK_SKEW, TIME
 
 UNSIGNED = "UNSIGNED-PAYLOAD"
-#: Parameters of an address that are its signature's, and no headers in another place.
+#: #: Parameters of a URL that belong to its signature, and do not replace headers.
 _OF_SIGNATURES = frozenset(
     f"x-amz-{name}"
     for name in ("algorithm", "credential", "date", "expires", "signedheaders", "signature", "security-token",
@@ -36,12 +36,12 @@ _OF_SIGNATURES = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Signed:
-    """What a signature says of a request.
+    """The data that a signature covers.
 
     Attributes:
-        digest: What was signed of its content: a SHA-256, or how it is sent.
-        region: The region that it was signed for; empty if for none.
-        headers: Its headers, by lower-case names, and those that stand in a signed address in their place.
+        digest: The signed digest of the content: a SHA-256, or a keyword for how the content is sent.
+        region: The region in the signature; empty without one.
+        headers: The headers, by lower-case names, including those that are parameters of a signed URL.
     """
 
     digest: str
@@ -52,20 +52,20 @@ class Signed:
 _TOKEN = re.compile(r"[a-z0-9!#$&'*+.^_`|~-]+")
 _VALUE = re.compile("[\t -~\xa0-\xff]*")
 _CREDENTIAL = re.compile(r"([^/\s]{1,128})/(\d{8})/([A-Za-z0-9-]{1,64})/s3/aws4_request")
-#: The longest time that a signed address of Version 4 is good for, in seconds.
+#: #: The longest validity of a signed URL of Version 4, in seconds.
 _LONGEST = 7 * 24 * 3600
 
 
 @dataclasses.dataclass(frozen=True)
 class _Asked:
-    """A request whose signature is checked.
+    """A request whose signature is to be verified.
 
     Attributes:
         method: The HTTP method.
-        path: The path, as it came.
+        path: The path, as received.
         query: The parameters, in their order.
-        headers: Its headers, by lower-case names.
-        keys: The keys that it must be signed with.
+        headers: The headers, by lower-case names.
+        keys: The keys for the signature.
         now: This machine's time, in UTC.
     """
 
@@ -78,7 +78,7 @@ class _Asked:
 
 
 class _Signer(S3SigV4Auth):
-    """Signs every header that it is given, and what the request says of its content."""
+    """Signs all given headers, and the digest that the request states."""
 
     def payload(self, request: AWSRequest) -> str:
         digest: str = request.context["digest"]
@@ -89,7 +89,7 @@ class _Signer(S3SigV4Auth):
 
 
 class _AddressSigner(HmacV1QueryAuth):
-    """Signs for a time that is given."""
+    """Signs with a given expiry time."""
 
     def _get_date(self) -> str:
         return str(self._expires)
@@ -98,18 +98,18 @@ class _AddressSigner(HmacV1QueryAuth):
 def verify(
     method: str, path: str, query: str, headers: Mapping[str, str], keys: Keys, now: datetime.datetime
 ) -> Signed:
-    """Check a request's signature.
+    """Verify a request's signature.
 
     Args:
         method: The HTTP method.
-        path: The path, as it came.
-        query: The query, as it came.
-        headers: Its headers, by lower-case names.
-        keys: The keys that it must be signed with.
+        path: The path, as received.
+        query: The query, as received.
+        headers: The headers, by lower-case names.
+        keys: The keys for the signature.
         now: This machine's time, in UTC.
 
     Raises:
-        ServiceError: it is not signed, by somebody else, for something else, or at another time.
+        ServiceError: the request is not signed, or its key, signature or time is not valid.
     """
     if not path.startswith("/"):
         raise ServiceError("InvalidURI", "The request has to name a path, which begins with a slash.")
@@ -132,10 +132,10 @@ def verify(
 
 
 def _moved(given: list[tuple[str, str]]) -> dict[str, str]:
-    """Return the headers that stand in a signed address as parameters.
+    """Return the headers that are parameters of a signed URL.
 
     Raises:
-        ServiceError: no header can be so.
+        ServiceError: a parameter is not a valid header.
     """
     found = {}
     for name, value in given:
@@ -197,7 +197,7 @@ def _verify_address(asked: _Asked) -> tuple[str, str]:
 def _verify_old_address(asked: _Asked, query: str) -> None:
     given = dict(asked.query)
     if any(name != name.lower() for name in given if name.lower().startswith("x-amz-")):
-        raise _mismatch()  # Version 2 signs those in small letters only
+        raise _mismatch()  # Version 2 signs only lower-case names of these parameters
     _check_key(given.get("AWSAccessKeyId", ""), asked.keys)
     expires = given.get("Expires", "")
     if not re.fullmatch(r"\d{1,12}", expires):
@@ -205,7 +205,7 @@ def _verify_old_address(asked: _Asked, query: str) -> None:
     if asked.now.timestamp() > int(expires):
         raise denied("Request has expired")
     signed = HTTPHeaders()
-    # Such an address may have them as parameters, and then whoever uses it sends the same.
+    # # Such a URL may contain headers as parameters; its user then sends the same values.
     for name, value in {**given, **asked.headers}.items():
         if name.startswith("x-amz-") or name in ("content-md5", "content-type"):
             signed[name] = value
@@ -225,10 +225,10 @@ def _check(asked: _Asked, names: list[str], time: str, digest: str, region: str,
             "There were headers present in the request which were not signed, or signed headers are missing: "
             f"{', '.join(sorted([*unsigned, *absent]))}"
         )
-    # As AWS does: however a client wrote the address, its letters are what is signed.
+    # # As AWS does: the decoded path is signed, however the client encoded it.
     canonical = urllib.parse.quote(urllib.parse.unquote_to_bytes(asked.path), safe="/-_.~")
     parameters = urllib.parse.urlencode(asked.query, safe="-_.~", quote_via=urllib.parse.quote)
-    assert canonical.startswith("/")  # else a part of it were read as the host, and not signed
+    assert canonical.startswith("/")  # otherwise a part of the path would be read as the host, and not be signed
     request = AWSRequest(method=asked.method, url=f"http://host{canonical}?{parameters}")
     for name in names:
         request.headers[name] = headers[name]
@@ -255,7 +255,7 @@ def _moment(text: str, date: str) -> datetime.datetime:
         moment = datetime.datetime.strptime(text, TIME).replace(tzinfo=datetime.timezone.utc)
     except ValueError:
         raise denied("AWS authentication requires a valid Date or x-amz-date header") from None
-    if not 1970 < moment.year < 9000:  # nor can it be reckoned with
+    if not 1970 < moment.year < 9000:  # other years would overflow in calculations
         raise denied("AWS authentication requires a valid Date or x-amz-date header")
     if text[:8] != date:
         raise _malformed("The credential's date differs from X-Amz-Date.")

@@ -1,4 +1,4 @@
-"""Uploads in parts: each is a folder of the bucket's own with what it will be and the parts that have come."""
+"""Multipart uploads: each is an own folder in the bucket with its description and the received parts."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from estimators.service.errors import ServiceError
 from estimators.service.s3 import objects
 from estimators.service.s3.keys import Bucket
 
-#: The smallest part but the last, in bytes.
+#: #: The smallest size of a part except the last, in bytes.
 _LEAST = 5 << 20
 _PART = re.compile(r"(\d{5})-([0-9a-f]{32})")
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A part that has come.
+    """A received part.
 
     Attributes:
-        number: Its number, from 1 on.
-        etag: Its MD5.
-        path: Its file.
+        number: The number of the part, from 1.
+        etag: The MD5 of the part.
+        path: The file of the part.
     """
 
     number: int
@@ -42,14 +42,14 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Upload:
-    """An upload in parts.
+    """A multipart upload.
 
     Attributes:
-        name: Its id.
-        key: The key of what it becomes.
-        headers: The headers of that.
-        begun: When it was begun, in nanoseconds since 1970.
-        folder: Its folder.
+        name: The id of the upload.
+        key: The key of the object.
+        headers: The headers of the object.
+        begun: The time of its beginning, in nanoseconds since 1970.
+        folder: The folder of the upload.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Upload:
     folder: Path
 
     def parts(self) -> list[Part]:
-        """The parts that have come, by number; those that came again with other content, in the order of coming."""
+        """Return the received parts by number; parts of the same number in the order of their arrival."""
         found = []
         with os.scandir(self.folder) as entries:
             for entry in entries:
@@ -71,10 +71,10 @@ class Upload:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Let nobody else complete it meanwhile: a client that waits for long asks again."""
+        """Lock the upload against concurrent completion: a client that waits too long repeats its request."""
         descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            with contextlib.suppress(OSError):  # not on every file system
+            with contextlib.suppress(OSError):  # some file systems have no locks
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
@@ -100,7 +100,7 @@ def find(bucket: Bucket, name: str, key: str | None = None) -> Upload:
     """Return an upload.
 
     Raises:
-        ServiceError: there is none, or it is one of another key.
+        ServiceError: the upload does not exist, or is for another key.
     """
     folder = bucket.uploads / name
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
@@ -118,7 +118,7 @@ def find(bucket: Bucket, name: str, key: str | None = None) -> Upload:
 
 
 def uploads(bucket: Bucket) -> Iterator[Upload]:
-    """Return the uploads of a bucket, by key and beginning."""
+    """Yield the uploads of a bucket, by key and time."""
     found = []
     with contextlib.suppress(FileNotFoundError):
         for name in os.listdir(bucket.uploads):
@@ -128,27 +128,27 @@ def uploads(bucket: Bucket) -> Iterator[Upload]:
 
 
 def add(bucket: Bucket, upload: Upload, number: int, staged: Path, etag: str) -> None:
-    """Make a staged file a part. One of the same number stays until the end: which one counts is said there."""
+    """Make a staged file a part. Parts of the same number are all kept: the client selects one at the end."""
     try:
         os.replace(staged, upload.folder / f"{number:05d}-{etag}")
-    except FileNotFoundError:  # ended meanwhile
+    except FileNotFoundError:  # the upload has ended meanwhile
         find(bucket, upload.name)
         raise
 
 
 def complete(upload: Upload, wanted: Sequence[tuple[int, str]], target: BinaryIO) -> str:
-    """Write an upload's content into a file.
+    """Write the content of an upload into a file.
 
     Args:
         upload: The upload.
-        wanted: The numbers and ETags of its parts.
+        wanted: The numbers and ETags of the parts, in ascending order.
         target: The file.
 
     Returns:
-        The ETag: the MD5 of the parts' MD5s, and how many there are.
+        The ETag: the MD5 of the parts' MD5s, and the number of parts.
 
     Raises:
-        ServiceError: these are no parts of it.
+        ServiceError: a part is missing or too small, or the order is wrong.
     """
     there = {(part.number, part.etag): part for part in upload.parts()}
     if not wanted or [number for number, _ in wanted] != sorted({number for number, _ in wanted}):
@@ -177,6 +177,6 @@ def complete(upload: Upload, wanted: Sequence[tuple[int, str]], target: BinaryIO
 def end(bucket: Bucket, upload: Upload) -> None:
     """Remove an upload and its parts."""
     with contextlib.suppress(FileNotFoundError):
-        (upload.folder / "upload.json").unlink()  # the first: without it nothing is there
+        (upload.folder / "upload.json").unlink()  # first, because the upload does not exist without this file
     shutil.rmtree(upload.folder, ignore_errors=True)
     bucket.tidy()

@@ -38,7 +38,7 @@ _GRACE_S = 1
 #: What no header may have.
 _NOT_HEADER = re.compile("[\0\n-\r]")
 
-#: What the client is told where a file cannot be read or written.
+#: #: The answer for each error of reading or writing a file.
 _FAULTS = {
     errno.ENOSPC: ("InsufficientStorage", 507),
     errno.EDQUOT: ("InsufficientStorage", 507),
@@ -114,7 +114,7 @@ class Application:
             code, status = _FAULTS.get(error.errno or 0, ("InternalError", 500))
             name = error.filename if isinstance(error.filename, str) else "the object's file"
             failed = ServiceError(code, f"{name}: {error.strerror or error}", status)
-        except Exception as error:  # noqa: BLE001 - the client gets an answer, and the log what was wrong
+        except Exception as error:  # noqa: BLE001 - the client gets an answer, and the log the traceback
             traceback.print_exc(file=sys.stderr)
             failed = ServiceError("InternalError", f"{type(error).__name__}: {error}", 500)
         node: documents.Node = ("Error", [("Code", failed.code), ("Message", failed.message), ("Resource", path)])

@@ -1,1 +1,1 @@
-"""The page: jobs in a browser, read from their records."""
+"""The web interface: jobs in a browser, read from their records."""

@@ -1,9 +1,8 @@
-"""Who may see the page: whoever opened its link, which works once, in the browser that did.
+"""Access control of the web interface: a link that works once gives access to one browser.
 
-Every answer carries a content policy that allows this server's own files only. Requests that name another host (a web
-site whose name was made to mean this machine) are refused before anything is read. What changes something is a POST
-that comes from one of this server's own pages: the browser says so (``Origin``), and the form holds a token that only
-those pages have.
+Every answer has a content policy that allows only this server's own files. Requests that name another host (DNS
+rebinding) are refused before any data is read. Changes need a POST from one of this server's own pages: the browser
+states the origin (``Origin``), and the form contains a token that only those pages have.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-#: Where the link leads; the token is behind it.
+#: #: The path of the link, before the token.
 ENTRANCE = "/enter/"
 
 _HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
-    "referrer-policy": "same-origin",  # without one, a browser would not say from which origin a form comes
+    "referrer-policy": "same-origin",  # otherwise a browser would not send the origin of a form
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
@@ -32,7 +31,7 @@ _HEADERS = {
 
 
 class Access:
-    """The link's token, the cookie that it becomes, and the token of the pages' forms; all are of this process only."""
+    """The link's token, the cookie that replaces it, and the token of the pages' forms, all for this process only."""
 
     def __init__(self) -> None:
         self.token = secrets.token_urlsafe(32)
@@ -42,7 +41,7 @@ class Access:
         self._guard = threading.Lock()
 
     def redeem(self, token: str) -> str | None:
-        """Return the cookie's value for the link's token; None if it is another one, or was used."""
+        """Return the cookie's value for the link's token; None if the token is wrong or was used before."""
         with self._guard:
             if not self._unused or not _same(token, self.token):
                 return None
@@ -50,11 +49,11 @@ class Access:
             return self._cookie
 
     def admits(self, cookie: str | None) -> bool:
-        """Return whether a cookie is the one that the link became."""
+        """Return whether a cookie is the valid one."""
         return cookie is not None and _same(cookie, self._cookie)
 
     def admits_form(self, token: str) -> bool:
-        """Return whether a form is one of this server's own pages."""
+        """Return whether a form's token is from one of this server's own pages."""
         return _same(token, self.form_token)
 
 
@@ -63,7 +62,7 @@ def _same(given: str, ours: str) -> bool:
 
 
 def cookie_name(port: int) -> str:
-    """Return the cookie's name: browsers share cookies among the ports of a machine."""
+    """Return the cookie's name, which contains the port because browsers share cookies among the ports of a machine."""
     return f"fleetfit-{port}"
 
 

@@ -1,4 +1,4 @@
-"""What a page's buttons do to a job. Each is asked once, in a form that only the page has."""
+"""The actions of a job's buttons. Each needs a form with a token that only the job's page has."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from estimators.service import web
 from estimators.service.ui import files
 from estimators.tuning import trials
 
-#: Bytes of a form.
+#: #: The most bytes of a form.
 _LARGEST = 65536
-#: The longest notice and grace, in seconds, and the most hosts, that a form may ask for.
+#: #: The longest notice in seconds, and the most hosts, that a form may request.
 _MOST = 1_000_000
 #: How long verifying checkpoints may take, in seconds.
 _VERIFYING_S = 600.0
@@ -39,7 +39,7 @@ async def read_form(request: Request) -> Form:
     """Return the fields of a form, each once.
 
     Raises:
-        ConfigurationError: it is too long, or no form.
+        ConfigurationError: the request is too long, or not a form.
     """
     body = await web.read_body(request, _LARGEST)
     if body is None:
@@ -52,19 +52,19 @@ async def read_form(request: Request) -> Form:
 
 
 def stop(record: JobRecord, form: Form) -> str:
-    """Ask a job to end."""
+    """Stop a job."""
     TrainingJob(record).stop(grace=0.0 if form.get("now") else None)
     return record.name
 
 
 def resume(record: JobRecord, form: Form) -> str:
-    """Start another attempt of a job that is over; the job does not end with the page."""
+    """Start another attempt of a job that is over; the job does not depend on this server."""
     TrainingJob(record).resume(wait=False)
     return record.name
 
 
 def rerun(record: JobRecord, form: Form) -> str:
-    """Start a job like this one, with the code as it was then, and none of its checkpoints.
+    """Start a copy of a job, with the code of that time, and without its checkpoints.
 
     Returns:
         The new job's name.
@@ -84,18 +84,18 @@ def rerun(record: JobRecord, form: Form) -> str:
 
 
 def resize_to(record: JobRecord, form: Form) -> str:
-    """Have an elastic job run on so many hosts."""
+    """Resize an elastic job to the requested number of hosts."""
     resize(TrainingJob(record), _number(form, "hosts", least=1))
     return record.name
 
 
 def interrupt(record: JobRecord, form: Form) -> str:
-    """Interrupt a host of an elastic job as the spot market does."""
+    """Interrupt a host of an elastic job, as the spot market does."""
     TrainingJob(record).interrupt(form.get("host", ""), float(_number(form, "notice")))
     return record.name
 
 
-#: By the last part of their address.
+#: #: The actions, by the last part of their path.
 ACTIONS: Mapping[str, Callable[[JobRecord, Form], str]] = {
     "stop": stop,
     "resume": resume,
@@ -106,11 +106,11 @@ ACTIONS: Mapping[str, Callable[[JobRecord, Form], str]] = {
 
 
 def verify(record: JobRecord) -> dict[str, str | None]:
-    """Read every checkpoint of a job, and return what is wrong with each; None for nothing.
+    """Verify every checkpoint of a job, and return the damage of each; None for an intact one.
 
     Raises:
-        UnsupportedError: they are not on this machine.
-        BackendError: they cannot be read, or it takes too long.
+        UnsupportedError: the checkpoints are not on this machine.
+        BackendError: the checkpoints cannot be read, or not in time.
     """
     folder = files.checkpoint_folder(record)
     if folder is None:
@@ -118,7 +118,7 @@ def verify(record: JobRecord) -> dict[str, str | None]:
     command = [*launch.boot("container.checkpoint.verifying"), str(folder)]
     nice = shutil.which("nice")
     try:
-        # Gigabytes, perhaps, and beside trainings: in a process of its own, which gives way to them.
+        # # Reading may take gigabytes beside trainings, so a separate process of low priority does it.
         done = subprocess.run(
             [nice, "-n", "10", *command] if nice else command,
             capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd="/", timeout=_VERIFYING_S, check=False,

@@ -1,4 +1,4 @@
-"""The pages' addresses, and what is behind each."""
+"""The routes of the web interface and their handlers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from estimators.service.ui.access import ENTRANCE, Access, Gate, cookie_name
 from estimators.service.ui.following import LEVELS, Wanted, follow, whole_log
 from estimators.tuning.record import TuningRecord
 
-#: The longest text that a log is searched for.
+#: #: The longest search text for a log.
 _LONGEST = 500
 
 
@@ -49,13 +49,13 @@ class Console:
         self._ending = ending
         self._home = home
         self._jobs = jobs_page.JobList(home)
-        #: Job -> checkpoint -> what is wrong with it, for jobs whose checkpoints somebody had verified.
+        #: #: Job -> checkpoint -> its damage, for jobs whose checkpoints were verified.
         self._verified: dict[str, dict[str, str | None]] = {}
-        # So that the first click need not wait for the records of thousands of jobs.
+        # # Read in advance, so that the first request need not wait for the records of thousands of jobs.
         threading.Thread(target=self._jobs.summaries, name="jobs", daemon=True).start()
 
     def routes(self) -> list[Route | Mount]:
-        """Return the addresses."""
+        """Return the routes."""
         return [
             Route(ENTRANCE + "{token}", self.enter),
             Route("/", self.jobs),
@@ -76,10 +76,10 @@ class Console:
             Mount("/assets", StaticFiles(directory=Path(__file__).parent / "assets")),
         ]
 
-    # --- coming in ---
+    # # --- access ---
 
     def enter(self, request: Request) -> Response:
-        """Redeem the link."""
+        """Redeem the link's token for the cookie."""
         cookie = self._access.redeem(request.path_params["token"])
         if cookie is None:
             raise HTTPException(403, "This link was used already. Start `fleetfit ui` again for a new link.")
@@ -90,15 +90,15 @@ class Console:
     # --- many jobs ---
 
     def jobs(self, request: Request) -> Response:
-        """Show the list."""
+        """Show the list of jobs."""
         return HTMLResponse(jobs_page.html(self._jobs, self._home, request.query_params))
 
     def compare(self, request: Request) -> Response:
-        """Show jobs side by side."""
+        """Show a comparison of jobs."""
         return HTMLResponse(comparing.html(_chosen(request), self._home))
 
     def compare_series(self, request: Request) -> Response:
-        """Answer with their curves."""
+        """Return the curves of compared jobs."""
         return JSONResponse(comparing.series(_chosen(request), self._home))
 
     def hosts(self, request: Request) -> Response:
@@ -112,11 +112,11 @@ class Console:
         return HTMLResponse(fleet.studies_html(self._home))
 
     def study(self, request: Request) -> Response:
-        """Show one."""
+        """Show one study."""
         return HTMLResponse(fleet.study_html(self._study(request)))
 
     def study_series(self, request: Request) -> Response:
-        """Answer with its curve."""
+        """Return the curve of a study."""
         return JSONResponse(fleet.study_series(self._study(request)))
 
     def _study(self, request: Request) -> TuningRecord:
@@ -131,22 +131,22 @@ class Console:
         return HTMLResponse(job_page.html(record, token=self._access.form_token, verified=verified))
 
     def series(self, request: Request) -> Response:
-        """Answer with its curves."""
+        """Return the curves of a job."""
         kind = request.query_params.get("kind", "script")
         if kind not in ("script", "system"):
             raise HTTPException(400, "kind must be script or system.")
         return JSONResponse(job_page.series(self._record(request), kind))
 
     def plan(self, request: Request) -> Response:
-        """Show its plan."""
+        """Show the plan of a job."""
         return HTMLResponse(job_page.plan_html(self._record(request)))
 
     def provenance(self, request: Request) -> Response:
-        """Show where it came from."""
+        """Show the provenance of a job."""
         return HTMLResponse(job_page.provenance_html(self._record(request)))
 
     async def stream(self, request: Request) -> Response:
-        """Send its log, and word of changes, as they come."""
+        """Stream a job's log, and notices of other changes."""
         rank = request.query_params.get("rank", "")
         if rank and not (rank.isascii() and rank.isdecimal() and len(rank) < 8):
             raise HTTPException(400, "rank must be a whole number.")
@@ -161,7 +161,7 @@ class Console:
         return StreamingResponse(follow(record, wanted, self._ending), media_type="text/event-stream")
 
     def log(self, request: Request) -> Response:
-        """Send all of its log."""
+        """Send the whole log of a job."""
         record = self._record(request)
         return StreamingResponse(
             whole_log(record),
@@ -170,14 +170,14 @@ class Console:
         )
 
     def file(self, request: Request) -> Response:
-        """Send one of its files, to be kept and never shown."""
+        """Send a file of a job as a download, never for display."""
         found = files.locate(self._record(request), request.path_params["path"])
         if found is None:
             raise HTTPException(404, "The job has no such file.")
         return FileResponse(found, media_type="application/octet-stream", filename=found.name)
 
     async def act(self, request: Request) -> Response:
-        """Do what a form asks for, and show the job that it was done to."""
+        """Carry out the action of a form, and redirect to the affected job."""
         form = await actions.read_form(request)
         if not self._access.admits_form(form.get("token", "")):
             raise HTTPException(403, "This form comes from an earlier `fleetfit ui`: reload the page.")
@@ -207,7 +207,7 @@ def _chosen(request: Request) -> list[str]:
 
 
 def _refused(request: Request, error: Exception) -> Response:
-    """Say on a page why something cannot be shown or done."""
+    """Show an error page with the reason."""
     if isinstance(error, HTTPException):
         status, text = error.status_code, error.detail
     else:

@@ -1,4 +1,4 @@
-"""The page that holds jobs side by side."""
+"""The page that compares jobs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from estimators.results.html import render
 from estimators.results.result import Result
 from estimators.service.ui.curves import Curves, of_result
 
-#: Jobs that are compared at once.
+#: #: The most jobs in a comparison.
 MOST = 20
-#: Lines of a difference between two lists of packages that are shown.
+#: #: The most differences between lists of packages; the table shows four times as many rows.
 _PACKAGES = 100
 
 
@@ -26,8 +26,8 @@ def results(names: Sequence[str], home: Path | None) -> dict[str, tuple[JobRecor
     """Return the results of jobs, each once.
 
     Raises:
-        JobNotFoundError: there is no job of a name.
-        ConfigurationError: there are too many.
+        JobNotFoundError: a job does not exist.
+        ConfigurationError: there are too many jobs.
     """
     chosen = list(dict.fromkeys(names))
     if len(chosen) > MOST:
@@ -37,7 +37,7 @@ def results(names: Sequence[str], home: Path | None) -> dict[str, tuple[JobRecor
 
 
 def html(names: Sequence[str], home: Path | None) -> str:
-    """Return the page of some jobs."""
+    """Return the page that compares some jobs."""
     found = results(names, home)
     comparison = Comparison([Group(name, (result,)) for name, (_, result) in found.items()])
     head, rows = comparison.rows() if found else ([], [])
@@ -53,7 +53,7 @@ def html(names: Sequence[str], home: Path | None) -> str:
 
 
 def series(names: Sequence[str], home: Path | None) -> Curves:
-    """Return the curves of some jobs, each line named for its job."""
+    """Return the curves of some jobs, with the job's name in the label of each line."""
     together: Curves = {}
     for name, (_, result) in results(names, home).items():
         for metric, lines in of_result(result, name).items():
@@ -62,10 +62,10 @@ def series(names: Sequence[str], home: Path | None) -> Curves:
 
 
 def differences(facts: Mapping[str, Mapping[str, str]]) -> list[tuple[str, list[str]]]:
-    """Return what is not the same for all: its name, and what each has.
+    """Return the facts that differ between jobs: the name, and the value of each job.
 
     Args:
-        facts: Job -> what it was made of, by name.
+        facts: Job -> name of a fact -> value.
     """
     names = dict.fromkeys(name for one in facts.values() for name in one)
     rows = [(name, [one.get(name, "–") for one in facts.values()]) for name in names]
@@ -73,7 +73,7 @@ def differences(facts: Mapping[str, Mapping[str, str]]) -> list[tuple[str, list[
 
 
 def _facts(record: JobRecord, result: Result) -> dict[str, str]:
-    """Return what a job was made of: what it was told, its data, its code and what was installed."""
+    """Return the facts about a job that affect its result: settings, data, code and installed packages."""
     provenance = read(record.path)
     git: Mapping[str, Any] = provenance.get("git") or {}
     found = {
@@ -84,7 +84,7 @@ def _facts(record: JobRecord, result: Result) -> dict[str, str]:
         **{
             f"hyperparameter {name}": _text(value)
             for name, value in result.hyperparameters.items()
-            if name != "model_dir"  # has the job's name in it
+            if name != "model_dir"  # contains the job's name, so it always differs
         },
         **{f"channel {name}": str(one.get("digest") or one.get("uri")) for name, one in result.data.items()},
         "commit": str(git.get("commit") or "–"),

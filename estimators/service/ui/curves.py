@@ -1,4 +1,4 @@
-"""Curves as a page draws them: metric -> line -> seconds and values. Pure."""
+"""Curves in the form that pages draw: metric -> line -> seconds and values. Pure."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from estimators.job.metrics import system_metrics
 from estimators.results.result import Result
 from estimators.results.thinning import thin
 
-#: Of each line: seconds since the job's creation, and values; None for what is not a finite number.
+#: #: Metric -> label of a line -> seconds since the job's creation, and values (None if not a finite number).
 Curves = dict[str, dict[str, list[list[float | None]]]]
 
 
 def of_result(result: Result, job: str = "") -> Curves:
-    """Return the curves of what a script reported.
+    """Return the curves of the metrics that a script reported.
 
     Args:
-        result: The job's.
-        job: Begins the lines' labels, where there are several jobs.
+        result: The result of the job.
+        job: The prefix of the lines' labels, to distinguish several jobs.
     """
     found: Curves = {}
     for point in result.series:
@@ -29,10 +29,10 @@ def of_result(result: Result, job: str = "") -> Curves:
 
 
 def of_resources(events: Iterable[Event], created: float) -> Curves:
-    """Return the curves of what ranks and hosts used.
+    """Return the curves of the resources that ranks and hosts used.
 
     Args:
-        events: The job's ``resources``.
+        events: The job's events of kind ``resources``.
         created: When the job was created, in seconds since the epoch.
     """
     found: Curves = {}

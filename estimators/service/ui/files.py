@@ -1,4 +1,4 @@
-"""The files of a job that can be taken from its page: outputs, checkpoints, the result, and what hosts left behind."""
+"""The files of a job that its page offers for download: outputs, checkpoints, the result, and hosts' outputs."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from estimators.records.record import JobRecord
 from estimators.results import saving
 from estimators.results.summary import bytes_text
 
-#: Files of one job that are listed.
+#: #: The most files of one job that are listed.
 MOST = 500
 
 
 @dataclasses.dataclass(frozen=True)
 class ListedFile:
-    """A file.
+    """A file for download.
 
     Attributes:
-        path: Its path, below the job's page.
-        size: Its size, in words.
+        path: The path, relative to the job's page.
+        size: The size, as a text.
     """
 
     path: str
@@ -32,14 +32,15 @@ class ListedFile:
 
 
 def listed(record: JobRecord) -> tuple[list[ListedFile], bool]:
-    """Return the files that can be taken, and whether there are more."""
+    """Return the files for download, and whether there are more."""
     found: list[ListedFile] = []
     for name, root in _roots(record).items():
         for path in _below(root):
             if len(found) == MOST:
                 return found, True
             below = path.relative_to(root).as_posix() if path != root else ""
-            with contextlib.suppress(OSError, UnicodeEncodeError):  # removed meanwhile; a name that no address can have
+            # removed meanwhile, or a name that a URL cannot contain
+            with contextlib.suppress(OSError, UnicodeEncodeError):
                 size = path.lstat().st_size
                 below.encode()
                 found.append(ListedFile(f"{name}/{below}" if below else name, bytes_text(size)))
@@ -47,7 +48,7 @@ def listed(record: JobRecord) -> tuple[list[ListedFile], bool]:
 
 
 def locate(record: JobRecord, path: str) -> Path | None:
-    """Return the file of a path of :func:`listed`; None for what is none of them, or leads out of the job's folders."""
+    """Return the file for a path from :func:`listed`; None if it is not one, or leads out of the job's folders."""
     for name, root in _roots(record).items():
         if path != name and not path.startswith(f"{name}/"):
             continue
@@ -59,7 +60,7 @@ def locate(record: JobRecord, path: str) -> Path | None:
 
 
 def _roots(record: JobRecord) -> dict[str, Path]:
-    """Return what may be taken: name on the page -> file or folder. The request, with its secrets, is not among it."""
+    """Return the files and folders for download, by name; the request, which contains secrets, is not included."""
     roots = {saving.FILE: record.path / saving.FILE, "output": record.output_dir}
     checkpoints = checkpoint_folder(record)
     if checkpoints is not None:
@@ -74,7 +75,7 @@ def _roots(record: JobRecord) -> dict[str, Path]:
 
 
 def checkpoint_folder(record: JobRecord) -> Path | None:
-    """Return the folder of the job's checkpoints; None where they are not on this machine."""
+    """Return the folder of the job's checkpoints; None if they are not on this machine."""
     return path_here(outputs.checkpoints(record))
 
 

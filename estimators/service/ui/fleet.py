@@ -1,4 +1,4 @@
-"""The pages of studies, and of hosts: what runs where, what it costs by the hour, what is kept for the next job."""
+"""The pages of studies and of hosts: hosts in use, their price per hour, hosts kept for the next job."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def study_html(record: TuningRecord) -> str:
 
 
 def study_series(record: TuningRecord) -> dict[str, Any]:
-    """Return the curve of a study's values by trial, and of the best one until then."""
+    """Return the curves of a study: the value of each trial, and the best value until then."""
     spec: TuningSpec = record.spec
     numbers: list[float] = []
     values: list[float] = []
@@ -71,11 +71,11 @@ def study_series(record: TuningRecord) -> dict[str, Any]:
 
 
 def hosts_html(running: Sequence[str], home: Path | None) -> str:
-    """Return the page of the hosts of running jobs, and of what is kept for the next one.
+    """Return the page of the hosts of running jobs, and of the hosts kept for the next job.
 
     Args:
-        running: The names of the jobs that run.
-        home: Instead of ``$FLEETFIT_HOME``.
+        running: The names of the running jobs.
+        home: The folder to use instead of ``$FLEETFIT_HOME``.
     """
     rows: list[tuple[str, str, str, str, str, str]] = []
     total, priced = 0.0, False
@@ -104,7 +104,7 @@ def hosts_html(running: Sequence[str], home: Path | None) -> str:
 
 
 def _queued(home: Path | None) -> list[tuple[str, str, str, str, str]]:
-    """Return the jobs in queues: those that run, and those that wait, in their order."""
+    """Return the jobs in queues: the running ones, then the waiting ones in their order."""
     rows = []
     for name in queue_names(home):
         entries = Queue(name, home).entries()
@@ -115,7 +115,7 @@ def _queued(home: Path | None) -> list[tuple[str, str, str, str, str]]:
 
 
 def _hosts(record: JobRecord, status: dict[str, Any], count: int) -> list[tuple[str, str, str]]:
-    """Return a running job's hosts: name, state, and the ranks of an elastic one."""
+    """Return a running job's hosts: name, state, and for an elastic job the ranks."""
     noted = status.get(statuses.OWN, {}).get("hosts")
     if isinstance(noted, list) and noted:
         return [

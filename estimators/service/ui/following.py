@@ -1,4 +1,4 @@
-"""What a job's page is sent while it is open: log lines, and word that something else changed."""
+"""The live updates of a job's page: log lines, and notices of other changes."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from estimators.records.logs import LogLine, LogReader, size_of
 from estimators.records.record import JobRecord
 from estimators.records.status import is_terminal
 
-#: Lines that are sent of what was printed before the page was opened; the record has all.
+#: #: How many of the lines that were printed before the page was opened are sent; the record has all.
 LAST_LINES = 1000
-#: Characters of a line that are sent.
+#: #: The most characters of a line that are sent.
 LINE_LIMIT = 2000
 
-#: Levels that can be asked for: those lines, and the more severe ones.
+#: #: The levels of a filter: lines of the level, and of more severe ones.
 LEVELS = ("warning", "error")
 
-#: Between two looks at a record, in seconds; longer where a look is dear, so that an open page costs one core's
-#: hundredth at most.
+#: #: The time between two polls of a record, in seconds; longer if a poll is expensive, so that an open page uses at
+#: most one percent of a core.
 _PACE_S = 0.1
 _COST = 100
 _SELDOM_S = 2.0
-#: Every so many looks a comment is sent, so that a connection whose other end is gone is noticed.
+#: #: After this many polls a comment is sent, so that a closed connection is noticed.
 _LOOKS_PER_COMMENT = 100
 
-#: As Python's logging, Abseil (``E1121 …``), TensorFlow (``2026-11-21 … E tensorflow/…``) and tracebacks say it.
+#: #: The forms of Python's logging, Abseil (``E1121 …``), TensorFlow (``2026-11-21 … E tensorflow/…``) and tracebacks.
 _ERROR = re.compile(
     r"\b(?:ERROR|CRITICAL|FATAL)\b|^[EF]\d{4} |\d: [EF] \w|^Traceback \(|^[\w.]*(?:Error|Exception|Interrupt)(?::|$)"
 )
-#: What every line of a level has, before anything dearer is asked of it.
+#: #: A fast first check that every line with a level passes.
 _MAYBE = re.compile(rb"ERROR|CRITICAL|FATAL|WARN|Warning|Traceback|Error|Exception|Interrupt|^[EFW]\d{4} |\d: [EFW] ")
 _WARNING = re.compile(r"\bWARN(?:ING)?\b|^W\d{4} |\d: W \w|\b\w*Warning:")
 
 
 def level_of(text: str) -> str:
-    """Return how severe a line is, as far as it says so: ``error``, ``warning`` or nothing."""
+    """Return the severity of a line, as far as its text contains one: ``error``, ``warning`` or an empty text."""
     if _ERROR.search(text):
         return "error"
     return "warning" if _WARNING.search(text) else ""
@@ -55,12 +55,12 @@ def level_of(text: str) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """Which lines a page asks for.
+    """The filter of the lines that a page requests.
 
     Attributes:
-        rank: Only this rank's.
-        text: Only those that have this text, in capitals or small letters.
-        level: Only those of this level and above; empty for all.
+        rank: Only lines of this rank.
+        text: Only lines that contain this text, ignoring case.
+        level: Only lines of this level and above; empty for all.
     """
 
     rank: int | None = None
@@ -69,22 +69,22 @@ class Wanted:
 
     @property
     def everything(self) -> bool:
-        """Whether no line is left out for what it says."""
+        """Return whether the filter accepts every line, apart from the rank."""
         return not self.text and not self.level
 
     def fits(self, text: str, level: str) -> bool:
-        """Return whether a line is asked for."""
+        """Return whether the filter accepts a line."""
         if self.level and (level not in LEVELS or LEVELS.index(level) < LEVELS.index(self.level)):
             return False
         return self.text.lower() in text.lower()
 
 
 class LogFollower:
-    """Reads a job's record from where it last read.
+    """Reads the news of a job's record, and continues where it stopped.
 
     Args:
-        record: The job's.
-        wanted: Which lines.
+        record: The job's record.
+        wanted: The filter of the lines.
     """
 
     def __init__(self, record: JobRecord, wanted: Wanted) -> None:
@@ -94,16 +94,16 @@ class LogFollower:
         self._mask = text_mask(record.read_request())
         self._seen: tuple[Any, int] | None = None
         self._skipped = 0
-        if wanted.everything:  # a search reads all of the log, the live end only that
+        if wanted.everything:  # a search reads the whole log, a live view only its end
             self._skipped = self._reader.skip(LAST_LINES)
         self.over = False
-        #: Set when nobody listens any more: a search through a long log ends.
+        #: #: Set when the client has left, which stops a search through a long log.
         self.left = False
-        #: How long to wait before the next look, in seconds.
+        #: #: How long to wait before the next poll, in seconds.
         self.pause_s = _PACE_S
 
     def look(self) -> list[tuple[str, Any]]:
-        """Return what is new: pairs of an event's name and its data."""
+        """Return the news: pairs of an event's name and its data."""
         began = time.thread_time()
         found = self._new()
         self.pause_s = min(_SELDOM_S, max(_PACE_S, _COST * (time.thread_time() - began)))
@@ -142,7 +142,7 @@ class LogFollower:
                 continue
             text = line.text
             if wanted.text and wanted.text.lower() not in text.lower():
-                continue  # most lines of a search, without the dearer part
+                continue  # skips the expensive part for most lines of a search
             text = self._mask(text)
             level = level_of(text[:LINE_LIMIT])
             if wanted.fits(text, level):
@@ -177,7 +177,7 @@ async def follow(record: JobRecord, wanted: Wanted, ending: threading.Event) -> 
 
 
 def whole_log(record: JobRecord) -> Iterator[str]:
-    """Yield all of a job's log as text, without its secrets, in portions."""
+    """Yield the whole log of a job as text, without its secrets, in portions."""
     mask = text_mask(record.read_request())
     for lines in LogReader(record).drain(final=is_terminal(record.read_status())):
         texts = (mask(line.text) for line in lines)

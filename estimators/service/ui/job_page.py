@@ -1,4 +1,4 @@
-"""One job's page: everything that its record says, as the template's values."""
+"""The page of one job: all information of its record, as values of the template."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from estimators.service.ui import files, timeline
 from estimators.service.ui.following import LEVELS
 from estimators.service.ui.text import when
 
-#: Events of the membership that are listed in words, the last ones.
+#: #: How many events of the membership are listed, the latest ones.
 _TOLD = 200
-#: Checkpoints that are listed, the newest.
+#: #: How many checkpoints are listed, the newest ones.
 _CHECKPOINTS = 50
 #: Characters of the commands that are shown; `fleetfit describe --reproduce` has all.
 _SCRIPT = 200_000
@@ -35,12 +35,12 @@ _KINDS = (*timeline.KINDS, "checkpoint", "restored", "state_lost")
 
 
 def html(record: JobRecord, *, token: str, verified: Mapping[str, str | None] | None) -> str:
-    """Return the page.
+    """Return the page of a job.
 
     Args:
-        record: The job's.
-        token: For its forms.
-        verified: Checkpoint -> what is wrong with it, or None for nothing; None where nobody has asked yet.
+        record: The job's record.
+        token: The token of the page's forms.
+        verified: Checkpoint -> its damage, or None if intact; None if not verified yet.
     """
     status = record.read_status()
     result = saving.result_of(record)
@@ -93,13 +93,13 @@ def html(record: JobRecord, *, token: str, verified: Mapping[str, str | None] | 
 
 
 def _pending(status: Mapping[str, Any]) -> str:
-    """Return what a job waits for, which has not begun."""
+    """Return what a pending job waits for; empty for other jobs."""
     steps = status.get("SecondaryStatusTransitions") or [{}]
     return str(steps[-1].get("StatusMessage") or "") if status.get("SecondaryStatus") == "Pending" else ""
 
 
 def _runs_elsewhere(record: JobRecord) -> bool:
-    """Whether a job is run by a service or another machine, so that this one cannot start it again."""
+    """Return whether a service or another machine runs the job, so that it cannot be started again from here."""
     request = record.read_request()
     kind = (request.get("ResourceConfig") or {}).get("InstanceType")
     return capabilities(kind).managed or record.read_options().get("dispatcher") is not None
@@ -129,7 +129,7 @@ def _end(exit_code: int | None, signal: int | None) -> str:
 
 
 def _told(events: Iterable[Event], created: float) -> list[tuple[str, str]]:
-    """Return what happened to the hosts, in words."""
+    """Return texts about the changes of the hosts, with their times."""
     found: list[tuple[str, str]] = []
     restores = Restores()
     for event in events:
@@ -158,11 +158,11 @@ def _seconds(data: Mapping[str, Any], name: str) -> str:
 def _checkpoints(
     events: Iterable[Event], record: JobRecord, created: float, verified: Mapping[str, str | None] | None
 ) -> list[tuple[str, str, str, str, str]]:
-    """Return the newest checkpoints: name, place in the training, size, when, whether the contents were verified."""
+    """Return the newest checkpoints: name, epoch and step, size, time, result of the verification."""
     rows: dict[str, list[str]] = {}
     folder = files.checkpoint_folder(record)
     if folder is not None and folder.is_dir():
-        with contextlib.suppress(OSError):  # not readable for us
+        with contextlib.suppress(OSError):  # not readable for this user
             names = sorted((path.name for path in folder.iterdir() if path.name[0] != "."), key=lambda n: (len(n), n))
             rows = {name: ["–", "–", "–", "not verified yet"] for name in names}
     for event in events:
@@ -186,7 +186,7 @@ def _checkpoints(
 
 
 def plan_html(record: JobRecord) -> str:
-    """Return the page of a job's plan: what runs on each host, as `fleetfit plan` shows it."""
+    """Return the page of a job's plan: the processes on each host, as in `fleetfit plan`."""
     from estimators.client.planning import plan_cluster
 
     try:
@@ -230,10 +230,10 @@ def provenance_html(record: JobRecord) -> str:
 
 
 def series(record: JobRecord, kind: str) -> dict[str, Any]:
-    """Return the curves: metric -> rank -> seconds since the job's creation, and values (None: not a finite number).
+    """Return the curves: metric -> rank -> seconds since the job's creation, and values (None if not a finite number).
 
     Args:
-        record: The job's.
+        record: The job's record.
         kind: ``script`` or ``system``.
     """
     from estimators.service.ui.curves import of_resources, of_result

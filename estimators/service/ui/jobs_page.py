@@ -1,4 +1,4 @@
-"""The list of jobs: what is known of each without reading its events, kept in memory for those that are over."""
+"""The list of jobs, read without their events; the summaries of completed jobs are cached."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from estimators.results.html import render
 from estimators.results.summary import dollars_text, number_text, seconds_text
 from estimators.service.ui.text import when
 
-#: Rows of the list on one page.
+#: #: The rows of the list per page.
 ROWS = 100
 STATUSES = ("InProgress", "Completed", "Failed", "Stopping", "Stopped")
 
 #: How the list can be sorted, the newest first among equals: by a member of the summaries, and whether downwards.
 ORDERS = {"newest": ("created", True), "name": ("name", False), "status": ("status", False), "hosts": ("hosts", True)}
 
-#: Metrics of a job that are shown.
+#: #: How many metrics of a job are shown.
 _METRICS = 3
-#: Bytes at the end of a running job's events that are looked through for its newest metrics.
+#: #: How many bytes at the end of a running job's events are searched for its newest metrics.
 _TAIL = 65536
 
 
 class JobList:
-    """All jobs of a home, each read again only when its status has changed.
+    """The summaries of all jobs of a home; a job is read again only if its status has changed.
 
     Args:
-        home: Instead of ``$FLEETFIT_HOME``.
+        home: The folder to use instead of ``$FLEETFIT_HOME``.
     """
 
     def __init__(self, home: Path | None) -> None:
@@ -48,8 +48,8 @@ class JobList:
         self._guard = threading.Lock()
 
     def summaries(self) -> tuple[list[dict[str, Any]], list[str]]:
-        """Return what :func:`estimators.results.listing.summary` says of each job, and lines about unreadable ones."""
-        with self._guard:  # several requests at once would do the same work
+        """Return :func:`estimators.results.listing.summary` of each job, and lines about unreadable ones."""
+        with self._guard:  # concurrent requests would do the same work
             folder = str(jobs_folder(self._home))
             before, self._over = self._over, {}
             found: list[dict[str, Any]] = []
@@ -65,7 +65,7 @@ class JobList:
                     except RecordError as error:
                         unreadable.append(f"{name}: {error}")
                         continue
-                # A job that is not over may lose its supervisor without a change of its status.
+                # # A running job may lose its supervisor without a change of its status, so it is not cached.
                 if mark and known[1]["ended"] is not None:
                     self._over[name] = known
                 found.append(known[1])
@@ -80,11 +80,11 @@ def _changed(path: str) -> int:
 
 
 def html(jobs: JobList, home: Path | None, query: Mapping[str, str]) -> str:
-    """Return the page.
+    """Return the page of the list.
 
     Args:
-        jobs: What is known.
-        home: Instead of ``$FLEETFIT_HOME``.
+        jobs: The summaries of the jobs.
+        home: The folder to use instead of ``$FLEETFIT_HOME``.
         query: ``q``: part of the name, ``status``, ``sort``, ``page``.
     """
     text, status = query.get("q", "").strip(), query.get("status", "")
@@ -148,7 +148,7 @@ def _row(job: dict[str, Any], now: float, home: Path | None) -> dict[str, str]:
 
 
 def _newest(name: str, home: Path | None) -> tuple[list[tuple[str, float]], float | None]:
-    """Return a job's newest metrics, and what its hosts have cost, where they were bought for it."""
+    """Return a job's newest metrics, and the cost of its hosts if they were bought for it."""
     try:
         record = JobRecord.open(name, home)
         status = record.stored_status() or {}
@@ -158,7 +158,7 @@ def _newest(name: str, home: Path | None) -> tuple[list[tuple[str, float]], floa
         paid = (status.get(statuses.OWN, {}).get("cost") or {}).get("total")
         return [(str(one["MetricName"]), float(one["Value"])) for one in final], paid
     except (JobNotFoundError, RecordError, OSError, KeyError, TypeError, ValueError):
-        return [], None  # removed meanwhile, or not readable, which the list says
+        return [], None  # removed meanwhile, or not readable, which the list reports
 
 
 def _of_events(path: Path) -> list[dict[str, Any]]:
@@ -174,5 +174,5 @@ def _of_events(path: Path) -> list[dict[str, Any]]:
             try:
                 final.add(Event.from_dict(json.loads(line)))
             except (ValueError, TypeError):
-                continue  # the first line is cut, the last one may be
+                continue  # the first line is incomplete, and the last one may be
     return final.to_list()

@@ -1,4 +1,4 @@
-"""How the pages say things."""
+"""Formats values for the pages."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import time
 
 
 def when(seconds: float | None) -> str:
-    """Return a moment in this machine's time."""
+    """Format a time in this machine's time zone; ``–`` for None."""
     return "–" if seconds is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

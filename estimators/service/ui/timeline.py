@@ -1,4 +1,4 @@
-"""When a job did what, and which hosts it had: bars on lanes, as values. Pure."""
+"""The timeline of a job's phases and hosts: bars on lanes, as values. Pure."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from container.contract.membership import natural_key
 from container.contract.wire import Event
 from estimators.records.phases import phases
 
-#: Kinds of events that lanes are made of.
+#: #: Kinds of events that the lanes use.
 KINDS = (
     "phase", "process_started", "process_ended", "resized", "host_added", "host_ready", "host_excluded", "notice",
     "interrupted", "host_left", "host_lost",
 )  # fmt: skip
 
-#: Lanes of attempts that are shown, the last ones.
+#: #: How many attempts have a lane, the latest ones.
 _ATTEMPTS = 20
-#: What each kind of event does to a host, and the member of its data that names the host.
+#: #: Kind of event -> the kind of mark, and the member of its data that names the host.
 _MARKS = {
     "host_excluded": ("excluded", "name"),
     "interrupted": ("interrupted", "target"),
@@ -29,12 +29,12 @@ _MARKS = {
 
 @dataclasses.dataclass(frozen=True)
 class Bar:
-    """A stretch of time.
+    """A period of time.
 
     Attributes:
-        kind: What it was, for its colour: a phase's name, or ``host``.
-        start_s: Its beginning, in seconds since the job's creation.
-        end_s: Its end.
+        kind: The kind, which determines the colour: a phase's name, or ``host``.
+        start_s: The beginning, in seconds since the job's creation.
+        end_s: The end, in seconds since the job's creation.
     """
 
     kind: str
@@ -44,11 +44,11 @@ class Bar:
 
 @dataclasses.dataclass(frozen=True)
 class Mark:
-    """A moment.
+    """A point in time.
 
     Attributes:
         kind: ``excluded``, ``interrupted``, ``left`` or ``lost``.
-        at_s: When, in seconds since the job's creation.
+        at_s: The time, in seconds since the job's creation.
     """
 
     kind: str
@@ -57,12 +57,12 @@ class Mark:
 
 @dataclasses.dataclass(frozen=True)
 class Lane:
-    """What is on one line.
+    """One line of the timeline.
 
     Attributes:
         name: The attempt or the host.
-        bars: Stretches of time, in order.
-        marks: Moments, in order.
+        bars: Periods of time, in order.
+        marks: Points in time, in order.
     """
 
     name: str
@@ -71,17 +71,17 @@ class Lane:
 
 
 def phase_lanes(events: Sequence[Event], created: float) -> list[Lane]:
-    """Return a lane for each attempt, with a bar for each phase that is known.
+    """Return a lane for each attempt, with a bar for each known phase.
 
     Args:
-        events: Those of kinds ``phase``, ``process_started`` and ``process_ended`` count.
+        events: The job's events; only the kinds ``phase``, ``process_started`` and ``process_ended`` count.
         created: When the job was created, in seconds since the epoch.
     """
     known = [event for event in events if event.kind in ("phase", "process_started", "process_ended")]
     if not known:
         return []
     last = max(event.attempt for event in known)
-    # The supervisor may not know which attempt it was when it writes the end.
+    # # The supervisor may not know the number of the attempt when it writes the end.
     ends = [event for event in known if event.data.get("name") == "job_ended"]
     lanes = []
     for attempt in range(max(0, last - _ATTEMPTS + 1), last + 1):
@@ -100,14 +100,15 @@ def phase_lanes(events: Sequence[Event], created: float) -> list[Lane]:
 
 
 def host_lanes(events: Iterable[Event], created: float, until: float) -> list[Lane]:
-    """Return a lane for each host: when it was there, and what befell it.
+    """Return a lane for each host: the periods in which it was present, and its marks.
 
-    A host of an elastic job is there until it has left or is lost, others as long as a process of theirs runs.
+    A host of an elastic job is present until it has left or is lost. Other hosts are present as long as one of their
+    processes runs.
 
     Args:
-        events: Those of :data:`KINDS` count.
+        events: The job's events; only :data:`KINDS` count.
         created: When the job was created, in seconds since the epoch.
-        until: Where stretches end that have not ended, in seconds since the epoch.
+        until: The end of periods that are still open, in seconds since the epoch.
     """
     lanes: dict[str, _Presence] = {}
     for event in events:
@@ -129,7 +130,7 @@ def host_lanes(events: Iterable[Event], created: float, until: float) -> list[La
 
 
 class _Presence:
-    """When one host was there."""
+    """The periods in which one host was present."""
 
     def __init__(self) -> None:
         self.bars: list[Bar] = []
@@ -156,6 +157,6 @@ class _Presence:
 
 
 def length(lanes: Iterable[Lane]) -> float:
-    """Return the seconds that lanes span, from the job's creation on; never 0."""
+    """Return the seconds from the job's creation to the end of the lanes; never 0."""
     ends = [bar.end_s for lane in lanes for bar in lane.bars] + [mark.at_s for lane in lanes for mark in lane.marks]
     return max(ends, default=0.0) or 1.0

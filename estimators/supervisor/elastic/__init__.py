@@ -1,1 +1,1 @@
-"""Elastic jobs as their supervisor runs them: who is in the cluster, by which rules, and Horovod's driver beside it."""
+"""The supervisor's part of elastic jobs: the members of the cluster, the rules for them, and Horovod's driver."""

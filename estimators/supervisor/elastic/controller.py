@@ -1,9 +1,9 @@
-"""An elastic job's membership, in its supervisor: hosts and workers (:mod:`.members`) that come and go.
+"""The membership of an elastic job in its supervisor: hosts and workers (:mod:`.members`) that join and leave.
 
-A driver is told which workers there are, and says which get a place: Horovod's (:mod:`.driver`), or that of workers
-which start again (:mod:`.restarting`). It learns of a new one only when that has imported all it needs, so that the
-others go on training until then. What is decided is in :mod:`.deciding` and
-:mod:`.policy`, without a clock; it is done in :mod:`.hosts` and :mod:`.workers`.
+A driver receives the list of workers and assigns the ranks: Horovod's (:mod:`.driver`), or the one for workers that
+restart (:mod:`.restarting`). The driver learns of a new worker only after that worker has imported its modules, so the
+others train until then. The decisions are in :mod:`.deciding` and :mod:`.policy`, without a clock; :mod:`.hosts` and
+:mod:`.workers` carry them out.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ElasticController:
         driver: type[DriverProcess] = DriverProcess,
     ) -> None:
         strategy = spec.strategy
-        assert isinstance(strategy, Elastic)  # whose driver this speaks to
+        assert isinstance(strategy, Elastic)  # other strategies have no controller
         self.loop = loop
         self.job = job
         self.backend = backend
@@ -109,13 +109,13 @@ class ElasticController:
         self.hosts = HostControl(self, Exclusion(GrowingCooldown(*strategy.cooldown), own, job), most=self._most_hosts)
         self.workers = self.hosts.workers
         self._offered: tuple[str, ...] = ()
-        self._awaited = ""  # what was last said of whom it waits for, to begin
+        self._awaited = ""  # the last message about the workers that the start waits for
         self._complete = False
         self._grown_at: float | None = None
         self._driver: DriverProcess | RestartingDriver | None = None
         self._restarts = sum(map(_is_start, backend.record.events())) if strategy.restarts else 0
-        self._cause: Failure | None = None  # of the script's own, in a membership
-        self._is_sure = False  # whether that follows from no other
+        self._cause: Failure | None = None  # the first failure of the script in this membership
+        self._is_sure = False  # whether that failure is known to be no consequence of another
         self._timers: set[Timer] = set()
         self._closing = contextlib.ExitStack()  # what ends when nothing is decided any more
         self._hanging: Hanging | None = None
@@ -180,7 +180,7 @@ class ElasticController:
     # --- the course of the job ---
 
     def start(self) -> None:
-        """Begin; the backend starts the first hosts."""
+        """Start the timers and the source of places; the backend starts the first hosts."""
         self.later(self._start_timeout, self._start_is_over)
         if self._hanging is not None:
             self._hanging.start()
@@ -200,16 +200,16 @@ class ElasticController:
             places.start()
 
     def _start_is_over(self) -> None:
-        """Who has not come by now is not waited for."""
+        """Start without the hosts that have not come up within ``start_timeout``."""
         if not self.state.has_met:
             if (late := self._wording.late(self._start_timeout)) is not None:
                 self.job.say(late)
             self.offer(all_there=False)
 
-    # --- what hosts say ---
+    # # --- events of hosts ---
 
     def host_event(self, event: Event) -> None:
-        """Take an event of a host's toolkit."""
+        """Handle an event of a host's toolkit."""
         if (told := self._telling.line(event)) is not None:
             self.job.say(told)
         host = self.roster.hosts.get(event.host)
@@ -244,13 +244,13 @@ class ElasticController:
             else:
                 if consequence:
                     self.consequences.add(worker.name)
-                # Who was told to end has left, even if its script calls that a success.
+                # A worker that was told to exit has left, even if its script exits with 0.
                 self.workers.ended(worker, code or (128 + signal.SIGTERM if worker.leaves else 0), failure)
 
     def _script_ended(self, worker: Worker, code: int, failure: Failure | None, *, consequence: bool) -> None:
-        """The script of a worker that can start again has ended by itself."""
+        """Handle a script that has ended by itself, of a worker that can restart."""
         if worker.state is WorkerState.RESTARTING:
-            return  # it was told to meanwhile
+            return  # the worker was told to restart meanwhile
         worker.ended_with = code
         if code == 0:
             self.tell_driver({"op": "done", "worker": worker.name})
@@ -265,7 +265,7 @@ class ElasticController:
     # --- the driver ---
 
     def _start_driver(self) -> None:
-        """Start the driver: with the first host there is a network to meet in."""
+        """Start the driver; it needs an address, which the first host that is up brings."""
         if isinstance(self.strategy, ElasticTorchDistributed):
             self._driver = RestartingDriver(
                 self.loop,
@@ -362,7 +362,7 @@ class ElasticController:
         self.note()
 
     def _too_few(self) -> None:
-        """The workers that are needed have not come within ``elastic_timeout``."""
+        """Handle that too few workers have come within ``elastic_timeout``: wait for another attempt, or fail."""
         if awaited := self.job.await_hosts():  # it is not the training that has failed
             self.job.say(self._wording.another_attempt(awaited))
             return
@@ -399,7 +399,7 @@ class ElasticController:
             self.fail(dataclasses.replace(failure, log_tail=log or None, hints=hints))
 
     def offer(self, *, all_there: bool = True) -> None:
-        """Tell the driver who is there, unless the first ones are still coming."""
+        """Send the current workers to the driver, unless the first ones are still starting."""
         if self.over or self._driver is None:
             return
         now = self.clock()
@@ -415,7 +415,7 @@ class ElasticController:
         )
         if decision.awaited is not None and sum(decision.awaited) < self.limits.first:
             text = self._wording.too_few_first(sum(decision.awaited), self.limits)
-            if text != self._awaited:  # once until that is another
+            if text != self._awaited:  # each message once, until it changes
                 self._awaited = text
                 self.job.say(text)
         if decision.shortage and self.state is not State.SHORT:
@@ -432,5 +432,5 @@ class ElasticController:
 
 
 def _is_start(event: Event) -> bool:
-    """Whether an event says that all workers have started."""
+    """Return whether an event reports that all workers have started."""
     return event.kind == "restarted" or (event.kind == "resized" and not event.data.get("before"))

@@ -1,4 +1,4 @@
-"""The course of an elastic training: where it stands, and what may happen there. Pure."""
+"""The states of an elastic training and the transitions between them. Pure."""
 
 from __future__ import annotations
 
@@ -8,46 +8,46 @@ from estimators.supervisor.transitions import Table
 
 
 class State(enum.Enum):
-    """Where an elastic training stands."""
+    """State of an elastic training."""
 
-    #: The first workers are coming; Horovod's driver has been told of nobody.
+    #: #: The first workers are starting; Horovod's driver knows of no worker yet.
     GATHERING = "gathering"
-    #: The driver has been told of the first workers, and they have not met.
+    #: #: The driver knows the first workers, but they have not formed a cluster yet.
     FORMING = "forming"
     #: The members train.
     TRAINING = "training"
-    #: A member was lost: the others meet anew by themselves, and must not be told to once more.
+    #: #: A member was lost: the others form a cluster again by themselves, and must not be told to do so again.
     SETTLING = "settling"
-    #: Too few are left to go on with: they wait for others.
+    #: #: Too few workers are left to train: they wait for others.
     SHORT = "short"
-    #: Nothing is decided any more: it is complete, fails, or is being stopped.
+    #: #: The membership is final: the training is complete, fails, or is being stopped.
     OVER = "over"
 
     @property
     def has_begun(self) -> bool:
-        """Whether the driver has been told of the first workers."""
+        """Return whether the driver has received the first workers."""
         return self is not State.GATHERING
 
     @property
     def has_met(self) -> bool:
-        """Whether there has been a membership."""
+        """Return whether the workers have formed a cluster at least once."""
         return self not in (State.GATHERING, State.FORMING)
 
 
 class TrainingEvent(enum.Enum):
-    """What takes an elastic training from one state to another."""
+    """Event that moves an elastic training from one state to another."""
 
-    #: The driver is told of the first workers.
+    #: #: The driver receives the first workers.
     BEGIN = "begin"
-    #: The workers have met, and know their ranks.
+    #: #: The workers have formed a cluster, and know their ranks.
     MEETING = "meeting"
     #: A member was lost.
     LOSS = "loss"
-    #: Since the last loss the others have had time to meet.
+    #: #: The others have had time to form a cluster since the last loss.
     SETTLED = "settled"
-    #: Fewer workers are there than it needs.
+    #: #: Fewer workers are available than the training needs.
     SHORTAGE = "shortage"
-    #: It is complete, fails, or is stopped.
+    #: #: The training is complete, fails, or is stopped.
     END = "end"
 
 
@@ -64,7 +64,7 @@ TRANSITIONS = Table(
         (State.SETTLING, TrainingEvent.LOSS): State.SETTLING,
         (State.SETTLING, TrainingEvent.SETTLED): State.TRAINING,
         (State.SETTLING, TrainingEvent.SHORTAGE): State.SHORT,
-        # Whoever comes is wanted at once, however short ago the last loss was.
+        # # A short cluster takes every new worker at once, however recent the last loss is.
         (State.SHORT, TrainingEvent.MEETING): State.TRAINING,
         (State.SHORT, TrainingEvent.LOSS): State.SHORT,
         (State.SHORT, TrainingEvent.SETTLED): State.SHORT,

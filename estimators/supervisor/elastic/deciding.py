@@ -1,4 +1,4 @@
-"""What an elastic training does next, decided from who there is. Pure: time is given, nothing is started or told."""
+"""The next step of an elastic training, decided from its hosts and workers. Pure: time is an argument, no effects."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from estimators.supervisor.elastic.members import ElasticHost, HostState, Roster
 from estimators.supervisor.elastic.places import Places
 from estimators.supervisor.elastic.policy import Limits, next_offer
 
-#: After how many ends a job of which no host has come up fails: of hosts that have said why, while others wait for the
-#: source to name places for them; and of any hosts.
+#: #: After how many ends of hosts a job fails if no host has ever come up: the first number counts ends with a known
+#: reason, while other hosts wait for the source to name places; the second counts all ends.
 _EXPLAINED_ENDS, _ENDS = 3, 10
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Decision:
-    """Who shall be in the cluster, and who is still waited for.
+    """Which workers the cluster should have, and for how many it still waits.
 
     Attributes:
-        workers: Of whom the driver is to be told; None: it is told nothing now.
-        again_at: When it should be decided again at the latest, since a limit holds something back until then.
-        awaited: Where the first workers are not all there: how many are, and how many are on their way.
-        shortage: Whether a training that has begun has fewer than it needs.
+        workers: The workers to send to the driver; None: send nothing now.
+        again_at: When to decide again at the latest, because a limit delays a change until then.
+        awaited: If the first workers are incomplete: how many are ready, and how many are starting.
+        shortage: Whether a training that has begun has fewer workers than it needs.
     """
 
     workers: tuple[str, ...] | None = None
@@ -48,17 +48,17 @@ def decide(
     grown_at: float | None,
     all_there: bool = True,
 ) -> Decision:
-    """Decide who shall be in the cluster.
+    """Decide which workers the cluster should have.
 
     Args:
-        state: Where the training stands.
-        roster: Who there is.
-        limits: How much may change at once.
-        offered: Of whom the driver was told last.
-        places: The places that are named, where somebody names them.
+        state: State of the training.
+        roster: The hosts and workers.
+        limits: The sizes of the cluster, and how much may change at once.
+        offered: The workers that the driver received last.
+        places: The places that a source has named; None without a source.
         now: Seconds on a clock that does not go back.
         grown_at: When the cluster last grew, on the same clock; None: never.
-        all_there: Whether those who are still coming at the beginning are waited for.
+        all_there: Whether the start waits for workers that are still starting.
     """
     alive = roster.alive
     if not state.has_begun:
@@ -71,14 +71,16 @@ def decide(
         ]
         if all_there and (coming or roster.preparing):
             return Decision(awaited=(len(roster.there), roster.preparing + sum(host.slots for host in coming)))
-        alive.sort(key=lambda worker: natural_key(worker.name))  # rank 0 is on algo-1, whoever was ready first
+        # rank 0 is on algo-1, in whatever order the workers became ready
+        alive.sort(key=lambda worker: natural_key(worker.name))
     current = [name for name in offered if roster.workers[name].state is not WorkerState.ENDED]
     if state is State.SETTLING and len(current) >= limits.least:
         return Decision()
     ready = [(worker.name, worker.host) for worker in alive]
     offer = next_offer(current, ready, roster.leaving, limits, now=now, grown_at=grown_at)
     if state.has_begun and len(offer.workers) < limits.least:
-        # Who will be taken away trains on until then: to wait for others is of no use to it.
+        # # Workers on hosts with a notice train until their host is taken away: waiting for others would gain them
+        # nothing.
         leaving = [name for name in roster.leaving if not roster.hosts[name].noticed]
         offer = next_offer(current, ready, leaving, limits, now=now, grown_at=grown_at)
     if not state.has_begun and len(offer.workers) < limits.first:
@@ -92,25 +94,25 @@ def decide(
 
 
 def stands_by(host: ElasticHost, places: Places | None) -> bool:
-    """Return whether it is not known yet for which place a host stands."""
+    """Return whether a host still waits for the source to name its place."""
     return places is not None and places.awaits(host.name)
 
 
 class WorkerEnd(enum.Enum):
-    """What the end of a worker is."""
+    """Kind of a worker's end."""
 
-    #: A member is through with the script: the others are about to end as well.
+    #: #: A member has completed the script: the others are about to end as well.
     DONE = "done"
     #: Its host was told to leave.
     LEFT = "left"
-    #: It had no place in the last membership, and left as it was told to.
+    #: #: It had no place in the last membership, and exited as instructed.
     DISPLACED = "displaced"
     #: It was lost.
     LOST = "lost"
 
 
 def end_of(worker: Worker, before: WorkerState, host: ElasticHost, members: Sequence[str]) -> WorkerEnd:
-    """Return what the end of a worker is, which was in a state before."""
+    """Return the kind of a worker's end, given the worker's state before."""
     if before.has_place and worker.name in members and worker.ended_with == 0:
         return WorkerEnd.DONE
     if host.state is HostState.LEAVING:
@@ -121,24 +123,23 @@ def end_of(worker: Worker, before: WorkerState, host: ElasticHost, members: Sequ
 
 
 def replacement_wait(roster: Roster, lost: ElasticHost, now: float) -> float | None:
-    """Return after how many seconds another host comes for one that was lost; None if none does."""
+    """Return after how many seconds a lost host is replaced; None if it is not."""
     if not lost.replace:
         return None
-    if roster.spare is not None:  # it joins, for however long the lost one is left out
+    if roster.spare is not None:  # the spare host joins at once, however long the lost host is excluded
         return 0.0
     return None if math.isinf(lost.excluded_until) else max(0.0, lost.excluded_until - now)
 
 
 def is_hopeless(roster: Roster, places: Places | None, ends: Sequence[Failure]) -> bool:
-    """Return whether a job fails because its hosts end before they come up: others would do so as well.
+    """Return whether a job fails because its hosts end before they come up: replacements would do the same.
 
-    A host that has come up shows that the job can run, and one that is still coming, and replaces none, may show it.
-    A host that is lost without a reason, such as a failed machine, is given more tries than one that says why it
-    cannot take part.
+    A host that has come up shows that the job can run. A first host that is still starting may show it. A host that is
+    lost without a reason, such as a failed machine, gets more tries than a host that reports why it cannot take part.
 
     Args:
-        roster: Who there has been.
-        places: The places that are named, where somebody names them.
+        roster: All hosts so far.
+        places: The places that a source has named; None without a source.
         ends: How hosts have ended so far.
     """
     if any(host.up for host in roster.hosts.values()):
@@ -153,27 +154,27 @@ def is_hopeless(roster: Roster, places: Places | None, ends: Sequence[Failure]) 
 
 
 def free_places(roster: Roster, places: Places | None) -> float:
-    """Return how many more hosts may be asked for, as far as places go; ``math.inf`` where nobody counts them."""
+    """Return how many more hosts there are places for; ``math.inf`` if nothing limits the places."""
     if places is None or places.supply is None:
         return math.inf
     return len(places.supply) - len(roster.running)
 
 
 def lacking_spares(roster: Roster, places: Places | None, wanted: int) -> int:
-    """Return how many spare hosts are to be started, where so many are wanted."""
+    """Return how many spare hosts to start if ``wanted`` are to be kept."""
     spares = sum(host.spare for host in roster.present_hosts)
     return int(max(0, min(wanted - spares, free_places(roster, places))))
 
 
 def refuse_more(roster: Roster, places: Places | None, count: int, *, most: int, located: bool) -> None:
-    """Refuse hosts that are asked for and cannot be.
+    """Raise an error if more hosts are requested than the job can have.
 
     Args:
-        roster: Who there is.
-        places: The places that are named.
-        count: How many more are asked for.
-        most: How many there may be.
-        located: Whether a host comes only at a place that is named for it.
+        roster: The hosts and workers.
+        places: The places that a source has named; None without a source.
+        count: How many more hosts are requested.
+        most: The most hosts that the job may have.
+        located: Whether the backend starts a host only at a named place.
 
     Raises:
         ValueError: there would be more than the job may have, or there are no places for them.
@@ -198,10 +199,10 @@ def refuse_more(roster: Roster, places: Places | None, count: int, *, most: int,
 
 
 def refuse_fewer(roster: Roster, name: str, limits: Limits, *, per_host: int, least_hosts: int) -> None:
-    """Refuse to let a host go without which too few would be left.
+    """Raise an error if too few hosts would be left without a host.
 
     Raises:
-        ValueError: says so.
+        ValueError: the job needs more hosts than would be left.
     """
     left = [other for other in roster.staying if other != name]
     if len(left) * per_host < limits.least:
@@ -215,19 +216,19 @@ def refuse_fewer(roster: Roster, name: str, limits: Limits, *, per_host: int, le
 def outcome(
     roster: Roster, failures: Mapping[str, Failure], error: str, consequences: Collection[str] = ()
 ) -> Failure | None:
-    """Return why the training has failed, whose driver says that nobody is left to wait for; None if it is complete.
+    """Return why the training has failed when its driver reports the end; None if the training is complete.
 
     Args:
-        roster: Who there was.
-        failures: Of the workers that have failed last, by their names.
-        error: What the driver says of it, if that is an error.
-        consequences: The workers whose failure follows from another one's, which is told then.
+        roster: The hosts and workers.
+        failures: The failures of workers, by the workers' names, in order.
+        error: The driver's error message, or an empty string.
+        consequences: The workers whose failure follows from another worker's failure; the other one is reported.
     """
     codes = [roster.workers[name].ended_with for name in roster.members if name in roster.workers]
     if any(code == 0 for code in codes) and not error:
         return None
     if error and not error.startswith("no worker is left"):
-        # What Horovod says of its own limits is the reason; why it came to that is the hint.
+        # # Horovod's message about its own limits is the reason; the last failure that led to it is the hint.
         return dataclasses.replace(failed(error), hints=last_failure(failures))
     of_members = [name for name in roster.members if name in failures]
     causes = [name for name in of_members if name not in consequences] or of_members
@@ -236,7 +237,7 @@ def outcome(
 
 
 def last_failure(failures: Mapping[str, Failure]) -> tuple[str, ...]:
-    """Return the hint that names it; none where no worker has failed."""
+    """Return a hint that names the last failure; nothing if no worker has failed."""
     return tuple(f"the last failure: {failure.summary()}" for failure in list(failures.values())[-1:])
 
 
@@ -246,7 +247,7 @@ def failed(message: str, cause: Cause = Cause.PROCESS) -> Failure:
 
 
 def changes(joined: Sequence[str], left: Sequence[str]) -> str:
-    """Return whose workers have joined and left, in words."""
+    """Return a text with the hosts whose workers have joined and left."""
 
     def hosts(workers: Sequence[str]) -> str:
         return ", ".join(dict.fromkeys(split_worker(name)[0] for name in workers))

@@ -1,4 +1,4 @@
-"""Horovod's elastic driver as a child of the supervisor: what is said to it, and what it says."""
+"""Horovod's elastic driver as a child process of the supervisor, and the messages to and from it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ class DriverProcess:
         self._log = bytearray()
         package = Path(next(iter(container.__path__))).resolve()
         argv = [python, str(package / "__main__.py"), "elastic", "--address", address, "--interface", interface]
-        # It is told of nobody before the first ones are there, whose number whoever asks hosts to leave may lower.
+        # # The driver learns of workers only when the first ones are ready. Their number may be lowered before, so
+        # --initial is the least.
         argv += ["--initial", str(limits.least), "--least", str(limits.least), "--most", str(limits.most)]
         argv += ["--planned", str(planned)]
         argv += ["--timeout", f"{strategy.elastic_timeout:g}"]
@@ -82,7 +83,8 @@ class DriverProcess:
         finally:
             theirs.close()
             os.close(errors_write)
-        # It ends with its connection, and its end is noticed by its process's.
+        # # The driver ends when its connection closes; the supervisor notices the end of the process, not of the
+        # connection.
         self._connection = Connection(loop, ours, controller.from_driver, lambda reason: None)
         loop.add_reader(self._errors, self._logged)
 
@@ -94,11 +96,11 @@ class DriverProcess:
         loop.on_child(self.pid, exited)
 
     def send(self, message: Message) -> None:
-        """Tell it something; one that is gone is noticed by its end."""
+        """Send a message to the driver; a driver that has ended is noticed elsewhere, by the end of its process."""
         self._connection.send(message)
 
     def close(self) -> None:
-        """Let it end."""
+        """Close the connection; the driver then exits."""
         self._told_to_end = True
         self._connection.close()
 

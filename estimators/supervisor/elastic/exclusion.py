@@ -1,4 +1,4 @@
-"""Another rule for how long a host is left out: ``exclusion="policies.py:Patient"`` of an elastic strategy."""
+"""Loads the user's rule for how long a failed host is excluded: ``exclusion="policies.py:Patient"`` of a strategy."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 
 def load_policy(text: str) -> ExclusionPolicy:
-    """Make a policy of what the user has named.
+    """Load the policy that the user has named.
 
     Args:
-        text: ``path/of/file.py:Name`` or ``package.module:Name``, of what gives the policy when it is called.
+        text: ``path/of/file.py:Name`` or ``package.module:Name`` of a callable that returns the policy.
 
     Raises:
-        ConfigurationError: it cannot be loaded, or is not one.
+        ConfigurationError: the policy cannot be loaded, or lacks the method ``failed``.
     """
     said = f"exclusion={text!r}"
     place, _, name = text.rpartition(":")
     try:
         policy = getattr(_module(place), name)()
-    except Exception as error:  # the user's code, and whatever it raises
+    except Exception as error:  # the user's code may raise anything
         raise ConfigurationError(f"{said} cannot be loaded: {type(error).__name__}: {error}") from error
     if not callable(getattr(policy, "failed", None)):
         raise ConfigurationError(f"{said} returns {policy!r}, which has no method failed(host, now).")
@@ -62,7 +62,7 @@ class Exclusion:
         self._job = job
 
     def failed(self, host: str, now: float) -> float:
-        """See :class:`estimators.supervisor.elastic.policy.ExclusionPolicy`; ``math.inf`` for ever."""
+        """Return until when a host is excluded after a failure, on the clock of ``now``; ``math.inf`` for ever."""
         usual = self._usual.failed(host, now)
         if self._own is None:
             return usual
@@ -70,7 +70,7 @@ class Exclusion:
             until = float(self._own.failed(host, now))
             if math.isnan(until):
                 raise ValueError("failed() returned NaN")
-        except Exception as error:  # noqa: BLE001 - the user's code, and whatever it raises
+        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
             self._job.say(f"exclusion=… failed, so the usual cooldown is used: {type(error).__name__}: {error}.")
             return usual
         return max(until, now)

@@ -1,4 +1,4 @@
-"""An elastic job that makes no progress: who waits, and in what."""
+"""Detects an elastic job that makes no progress, and reports where its workers wait."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Hanging(ProgressJudge):
         self._roster = controller.roster
 
     def heed(self, event: Event) -> None:
-        """Take what a host says of it."""
+        """Handle an event of a host about progress or stacks."""
         if event.kind == PROGRESS:
             self.alive()
         elif event.kind == STACKS:
@@ -47,11 +47,11 @@ class Hanging(ProgressJudge):
         return pid is not None and processes.is_stopped(pid)
 
     def ask(self, host: str) -> None:
-        """Ask a host where its workers are."""
+        """Request the stacks of a host's workers."""
         self._controller.instruct(host, "dump")
 
     def is_expected(self) -> bool:
-        """Return whether workers train, or are being prepared."""
+        """Return whether workers should make progress: they train, or are being prepared, or the driver is stopped."""
         waits = self._controller.driver_waits or not self._controller.state.has_met
         return not waits or self._is_driver_stopped() or self._roster.preparing > 0
 
@@ -67,5 +67,5 @@ class Hanging(ProgressJudge):
                 yield f"{host}, {process if rank is None else f'rank {rank}'}: {place}"
 
     def give_up(self) -> None:
-        """Fail the job, and say where each worker is."""
+        """Fail the job, and report where each worker is."""
         self._controller.fail(no_progress(self._limit, self._lines(), self.missing))

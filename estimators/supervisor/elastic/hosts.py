@@ -1,4 +1,4 @@
-"""The hosts of an elastic job: they come, stand by as spares, leave, are lost and replaced."""
+"""The hosts of an elastic job: started, kept as spares, removed, lost and replaced."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from estimators.supervisor.machine import TERMINATED
 if TYPE_CHECKING:
     from estimators.supervisor.elastic.controller import ElasticController
 
-#: How long a worker of a leaving host may take to notice that it has no place any more, in seconds, before it is ended.
+#: #: How long a worker of a leaving host may take to notice that it has no place any more, in seconds, before it is
+#: terminated.
 LEAVE_TIMEOUT = 30.0
-#: How long after a spare host has joined the next one is started, in seconds: its imports would slow that down.
+#: #: How long after a spare host has joined the next one is started, in seconds: its imports would slow down the
+#: joining.
 _SPARE_PAUSE_S = 3.0
 
 
@@ -38,13 +40,13 @@ class HostControl:
         self._roster = controller.roster
         self._most = most
         self._spares_from = 0.0  # when spare hosts may be started again, by the controller's clock
-        self._ends: tuple[Failure, ...] = ()  # of those that have ended by themselves
-        self._owed: list[ElasticHost] = []  # lost ones in whose place another one comes when there is a place for it
+        self._ends: tuple[Failure, ...] = ()  # failures of hosts that have ended by themselves
+        self._owed: list[ElasticHost] = []  # lost hosts that are replaced once a place is free
 
     # --- they come ---
 
     def add(self, count: int) -> list[str]:
-        """Start more hosts, and return their names.
+        """Start more hosts and return their names.
 
         Raises:
             ValueError: there would be more than the job may have, or there are no places for them.
@@ -55,7 +57,7 @@ class HostControl:
         return [self._add(controller.strategy.processes_per_host) for _ in range(count)]
 
     def _add(self, slots: int, place: str | None = None) -> str:
-        """A spare host takes part, or another one is started, at a place if one is named."""
+        """Add a spare host, or start another host, at a place if one is named; return its name."""
         controller, spare = self._controller, self._roster.spare
         if spare is None or slots != spare.slots:
             return self._start(slots, place=place)
@@ -63,7 +65,7 @@ class HostControl:
         controller.job.event("host_added", name=spare.name, spare=True)
         controller.job.say(f"{spare.name}, a spare host, joins")
         for worker in spare.workers.values():
-            if worker.state is WorkerState.READY:  # since long, perhaps
+            if worker.state is WorkerState.READY:  # it may have been ready for long
                 worker.state = WorkerState.PREPARING
                 self.workers.take_ready(worker)
         self._spares_from = controller.clock() + _SPARE_PAUSE_S
@@ -84,7 +86,7 @@ class HostControl:
         return name
 
     def keep_spares(self) -> None:
-        """Start as many spare hosts as there are to be, once the first ones train."""
+        """Start the missing spare hosts, once the first hosts train."""
         controller = self._controller
         if not controller.state.has_met or controller.over or controller.clock() < self._spares_from:
             return
@@ -92,14 +94,14 @@ class HostControl:
             self._start(controller.strategy.processes_per_host, spare=True)
 
     def is_up(self, host: ElasticHost) -> None:
-        """A host's toolkit has come up."""
+        """Handle that a host's toolkit has come up."""
         host.up = True
         self.begin(host)
-        self.finish_leaving(host)  # it may have been told to leave when it could not hear it
+        self.finish_leaving(host)  # the request to leave may have come before the toolkit could receive it
         self.keep_spares()
 
     def begin(self, host: ElasticHost) -> None:
-        """Have a host prepare its workers, when it is up and it is known for which place it stands."""
+        """Prepare the workers of a host that is up and whose place is known."""
         if host.state is HostState.STARTING and host.up and not deciding.stands_by(host, self._controller.places):
             host.state = HostState.READY
             for slot in range(host.slots):
@@ -108,7 +110,7 @@ class HostControl:
     # --- they are lost ---
 
     def ended(self, end: HostEnd) -> None:
-        """A host's toolkit has ended."""
+        """Handle the end of a host's toolkit."""
         controller = self._controller
         host = self._roster.hosts.get(end.host)
         if host is None or host.state is HostState.GONE:
@@ -128,7 +130,7 @@ class HostControl:
                 exit_code=end.exit_code,
             )
         )
-        if not host.up and not expected:  # it has never come: the next one waits, as after a failure
+        if not host.up and not expected:  # the host never came up: its replacement is delayed, as after a failure
             self.workers.exclude(host)
         for worker in host.workers.values():
             self.workers.ended(worker, 128 + signal.SIGKILL, None if expected else lost, of_host=True)
@@ -145,12 +147,12 @@ class HostControl:
         if wait is not None:
             controller.later(wait, lambda: self._replace(host))
         else:
-            self._settle_debts()  # its place is free
+            self._settle_debts()  # the place of the host is free
         controller.note()
         controller.offer()
 
     def _replace(self, lost: ElasticHost) -> None:
-        """Start another host in the place of one that was lost, under a name of its own."""
+        """Start a replacement for a lost host, under a new name."""
         places = self._controller.places
         if len(self._roster.staying) >= self._most or (places is not None and not places.may_replace(lost.name)):
             return
@@ -164,16 +166,16 @@ class HostControl:
             places.replaced(lost.name, name)
 
     def _settle_debts(self) -> None:
-        """Replace those for whom there was no place."""
+        """Replace lost hosts for which there was no place before."""
         owed, self._owed = self._owed, []
         for host in owed:
             self._replace(host)
 
     def lose(self, name: str) -> None:
-        """A host is lost at once, and not replaced by itself.
+        """Kill a host at once, without a replacement.
 
         Raises:
-            ValueError: there is no such host.
+            ValueError: the job has no such host.
         """
         host = self._roster.present(name)
         host.replace = False
@@ -182,10 +184,10 @@ class HostControl:
     # --- they leave ---
 
     def remove(self, name: str) -> None:
-        """Let a host leave: the others go on without it from their next commit on.
+        """Remove a host gracefully: the others continue without it from their next commit on.
 
         Raises:
-            ValueError: there is no such host, or too few would be left.
+            ValueError: the job has no such host, or too few would be left.
         """
         host = self._roster.present(name)
         if host.state is HostState.LEAVING:
@@ -202,12 +204,12 @@ class HostControl:
         self.leave(host)
 
     def interrupt(self, name: str, notice_s: float) -> None:
-        """A spot interruption: the host leaves within ``notice_s`` seconds, or is killed then.
+        """Interrupt a spot host: the host leaves within ``notice_s`` seconds, or is killed then.
 
-        If nobody trains on the others, the whole job has the notice.
+        If no worker trains on the other hosts, the whole job gets the notice.
 
         Raises:
-            ValueError: there is no such host.
+            ValueError: the job has no such host.
         """
         controller = self._controller
         host = self._roster.present(name)
@@ -227,14 +229,14 @@ class HostControl:
         controller.later(notice_s, take)
 
     def _begin_without(self, host: ElasticHost) -> None:
-        """Who asks a host to leave before the training has begun does not mean that it is to be waited for."""
+        """Lower the number of first workers if a host is told to leave before the training has begun."""
         controller = self._controller
         if not controller.state.has_begun and host.state is not HostState.LEAVING:
             first = max(controller.limits.least, controller.limits.first - host.slots)
             controller.limits = dataclasses.replace(controller.limits, first=first)
 
     def leave(self, host: ElasticHost) -> None:
-        """Let a host leave, if it is not about to."""
+        """Make a host leave, unless it already leaves."""
         controller = self._controller
         if host.state is HostState.LEAVING:
             return
@@ -249,7 +251,7 @@ class HostControl:
             controller.backend.withdraw(host.name)
 
     def stay(self, host: ElasticHost) -> bool:
-        """Keep a host that is about to leave and is wanted again, if its workers are still members."""
+        """Keep a leaving host that is wanted again, if its workers are still members; return whether it stays."""
         controller = self._controller
         inside = [worker for worker in host.workers.values() if worker.name in self._roster.members]
         if host.state is not HostState.LEAVING or not any(worker.state is WorkerState.PLACED for worker in inside):
@@ -266,13 +268,13 @@ class HostControl:
         return True
 
     def finish_leaving(self, host: ElasticHost) -> None:
-        """Let a leaving host's toolkit end when none of its workers has a place."""
+        """Finish a leaving host's toolkit once none of its workers has a place."""
         placed = any(worker.state.has_place for worker in host.workers.values())
         if host.state is HostState.LEAVING and not placed:
             self._controller.instruct(host.name, "finish")
 
     def hurry(self) -> None:
-        """There is a new membership: end the workers that have no place in it and do not notice, in a while."""
+        """Terminate, after ``LEAVE_TIMEOUT``, workers of leaving hosts that have not noticed their loss of a place."""
 
         def end(host: ElasticHost) -> None:
             for worker in host.workers.values() if host.state is HostState.LEAVING else ():
@@ -286,20 +288,20 @@ class HostControl:
     # --- what the places of a source ask for ---
 
     def start_host(self, slots: int, place: str) -> str:
-        """Start a host at a place, or have a spare one stand for it."""
+        """Start a host at a place, or assign a spare host to it, and return the host's name."""
         return self._add(slots, place)
 
     def locate(self, host: str, place: str) -> None:
-        """Tell the backend, and the user, who has named the place."""
+        """Register a host's place with the backend, and log it."""
         self._controller.backend.locate(host, place)
         self._controller.job.say(f"{host} is at {place}")
 
     def notice(self, host: str, seconds: float) -> None:
-        """As if its provider had said it."""
+        """Handle a preemption notice from the source of places, as one from the provider."""
         self._controller.job.interrupted(host, seconds)
 
     def places_known(self) -> None:
-        """Those that are up may begin, and who has been missed may be replaced."""
+        """Prepare the hosts that are up, and replace lost hosts, now that the places are known."""
         for host in self._roster.present_hosts:
             self.begin(host)
         self._settle_debts()
@@ -307,9 +309,9 @@ class HostControl:
         self._controller.offer()
 
     def say(self, text: str) -> None:
-        """Put a line into the log."""
+        """Write a line into the log."""
         self._controller.job.say(text)
 
     def no_places(self, problem: str) -> None:
-        """Fail the job."""
+        """Fail the job because its places are not known."""
         self._controller.fail_with(f"the hosts of the job are not known: {problem}", Cause.LAUNCH)

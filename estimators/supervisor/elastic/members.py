@@ -1,7 +1,7 @@
-"""Who there is in an elastic job: hosts and their workers, as the supervisor knows them.
+"""The hosts and workers of an elastic job, as the supervisor knows them.
 
-A host's life: ``starting`` (its toolkit comes up), ``ready``, ``leaving`` (it was told to), ``gone``. A worker's:
-``preparing`` (it imports), ``ready`` (it waits for its place), ``placed``, ``restarting``, ``ended``.
+The states of a host: ``starting`` (its toolkit comes up), ``ready``, ``leaving`` (as instructed), ``gone``. Of a
+worker: ``preparing`` (it imports), ``ready`` (it waits for its place), ``placed``, ``restarting``, ``ended``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from container.contract.failures import Failure
 
 
 class HostState(enum.Enum):
-    """What a host is doing."""
+    """State of a host."""
 
     STARTING = "starting"
     READY = "ready"
@@ -25,75 +25,76 @@ class HostState(enum.Enum):
 
 
 class WorkerState(enum.Enum):
-    """What a worker is doing."""
+    """State of a worker."""
 
     PREPARING = "preparing"
     READY = "ready"
     PLACED = "placed"
-    #: It was told to start again, and is a member until it has another place.
+    #: #: It was told to restart, and is a member until it has another place.
     RESTARTING = "restarting"
     ENDED = "ended"
 
     @property
     def has_place(self) -> bool:
-        """Whether it is in the cluster, as far as it has heard."""
+        """Return whether the worker is in the cluster, as far as the worker knows."""
         return self in (WorkerState.PLACED, WorkerState.RESTARTING)
 
 
 @dataclasses.dataclass
 class ElasticHost:
-    """A host, as far as the supervisor knows."""
+    """A host, as the supervisor knows it."""
 
     name: str
     state: HostState = HostState.STARTING
-    workers: dict[int, Worker] = dataclasses.field(default_factory=dict)  # the last one of each slot
+    workers: dict[int, Worker] = dataclasses.field(default_factory=dict)  # the latest worker of each slot
     counts: dict[int, int] = dataclasses.field(default_factory=dict)
     slots: int = 1
     excluded_until: float = 0.0
-    replace: bool = True  # whether another host is started if it is lost
-    up: bool = False  # whether its toolkit has come up
-    failure: Failure | None = None  # why it cannot take part, as its toolkit has said
-    origin: str = ""  # the lost host that it replaces, or that one's, while none of them has come up
-    address: str = ""  # where the others reach it, and the ports that are reserved for it, as it has said
+    replace: bool = True  # whether the host is replaced if it is lost
+    up: bool = False  # whether the host's toolkit has come up
+    failure: Failure | None = None  # why the host cannot take part, as its toolkit has reported
+    origin: str = ""  # the first host in the chain of lost hosts that this one replaces, if none of them came up
+    address: str = ""  # address and reserved ports, as the host has reported them
     ports: tuple[int, ...] = ()
-    spare: bool = False  # whether it is kept ready, without taking part
-    noticed: bool = False  # whether it leaves because it will be taken away, and not before
+    spare: bool = False  # whether the host is kept ready without taking part
+    noticed: bool = False  # whether the host leaves because of a notice: it works until it is taken away
 
     @property
     def known_as(self) -> str:
-        """The name under which its failures count: those of hosts of which none has come up count together."""
+        """Return the name under which the host's failures count; a chain of hosts that never came up counts as one."""
         return self.name if self.up else self.origin or self.name
 
 
 @dataclasses.dataclass
 class Worker:
-    """A worker, as far as the supervisor knows."""
+    """A worker, as the supervisor knows it."""
 
     name: str
     host: str
     slot: int
     state: WorkerState = WorkerState.PREPARING
     rank: int | None = None
-    ended_with: int | None = None  # its exit code; of one that has a place still, how its script has ended
-    leaves: bool = False  # whether it was told to end, as it has no place any more
+    ended_with: int | None = None  # the exit code; for a worker that still has a place, the one of its script
+    leaves: bool = False  # whether the worker was told to exit because it has no place any more
 
 
 class Roster:
-    """The hosts of a job and their workers; what is asked of them, and nothing that is decided.
+    """The hosts and workers of a job; answers queries, decides nothing.
 
-    A job may have had many more hosts than it has: what is asked costs as much as there are now. So who has gone, or
-    ended, which is for ever, is not looked at again after the next membership.
+    A job may have had many more hosts than it has now. To keep queries proportional to the present hosts, hosts that
+    are gone and workers that have ended are dropped from the search at the next membership.
 
     Args:
-        initial: The hosts that it starts with.
+        initial: The hosts that the attempt starts with.
         slots: How many workers each of them has.
-        restarts: Whether the training's state is in its checkpoints, so that no member need be left to go on.
+        restarts: Whether the training's state is in its checkpoints, so that the training can go on without any member
+            left.
 
     Attributes:
-        hosts: All that there have been, by name.
-        workers: Likewise.
+        hosts: All hosts that the attempt has had, by name.
+        workers: All workers that the attempt has had, by name.
         members: The workers of the last membership, by rank.
-        leaving: The hosts that are to leave, in that order.
+        leaving: The hosts that leave, in that order.
     """
 
     def __init__(self, initial: Iterable[str], slots: int, *, restarts: bool = False) -> None:
@@ -107,38 +108,38 @@ class Roster:
         self._working: list[Worker] = []
 
     def add(self, host: ElasticHost) -> None:
-        """There is another host, of a name that none has had."""
+        """Add a host; its name must be new."""
         self.hosts[host.name] = host
         self._present.append(host)
 
     @property
     def present_hosts(self) -> list[ElasticHost]:
-        """The hosts that have not ended, in the order in which they came."""
+        """Return the hosts that have not ended, in the order of their arrival."""
         return [host for host in self._present if host.state is not HostState.GONE]
 
     @property
     def running(self) -> list[str]:
-        """The names of the hosts that have not ended."""
+        """Return the names of the hosts that have not ended."""
         return [host.name for host in self.present_hosts]
 
     @property
     def taking_part(self) -> list[str]:
-        """Those of them that are not spare."""
+        """Return the names of the running hosts that are not spare."""
         return [host.name for host in self.present_hosts if not host.spare]
 
     @property
     def staying(self) -> list[str]:
-        """Those of these that are not about to leave."""
+        """Return the names of the running hosts that are neither spare nor leaving."""
         return [host.name for host in self.present_hosts if not host.spare and host.state is not HostState.LEAVING]
 
     @property
     def spare(self) -> ElasticHost | None:
-        """A spare host that could join at once."""
+        """Return a spare host that could join at once, or None."""
         return next((host for host in self.present_hosts if host.spare and host.state is HostState.READY), None)
 
     @property
     def alive(self) -> list[Worker]:
-        """The workers that have a place or can take one."""
+        """Return the workers that have a place or can take one."""
         hosts, preparing, ended = self.hosts, WorkerState.PREPARING, WorkerState.ENDED
         return [
             worker
@@ -148,24 +149,24 @@ class Roster:
 
     @property
     def preparing(self) -> int:
-        """How many workers import."""
+        """Return how many workers are importing their modules."""
         return sum(worker.state is WorkerState.PREPARING for worker in self._working)
 
     @property
     def there(self) -> list[Worker]:
-        """The workers that are alive, whose hosts are not about to leave."""
+        """Return the workers that are alive and whose hosts do not leave."""
         return [worker for worker in self.alive if self.hosts[worker.host].state is not HostState.LEAVING]
 
     @property
     def missing(self) -> list[ElasticHost]:
-        """The hosts that took part last, or are to begin, and have no worker there."""
+        """Return the hosts of the last membership (or the initial hosts) that have no available worker."""
         hosts = {self.workers[name].host: None for name in self.members} or self._initial
         there = {worker.host for worker in self.there}
         return [self.hosts[name] for name in hosts if name not in there]
 
     @property
     def members_left(self) -> int:
-        """How many of the members are alive."""
+        """Return how many of the members are alive."""
         hosts = self.hosts
         members = (self.workers[name] for name in self.members)
         return sum(
@@ -179,7 +180,7 @@ class Roster:
         """Return a host that has not ended.
 
         Raises:
-            ValueError: there is none of that name.
+            ValueError: the job has no such host.
         """
         host = self.hosts.get(name)
         if host is None or host.state is HostState.GONE:
@@ -187,7 +188,7 @@ class Roster:
         return host
 
     def new_worker(self, host: ElasticHost, slot: int) -> Worker:
-        """Another worker for a slot of a host."""
+        """Create another worker for a slot of a host."""
         number = host.counts.get(slot, 0)
         host.counts[slot] = number + 1
         worker = Worker(worker_name(host.name, slot, number), host.name, slot)
@@ -196,7 +197,7 @@ class Roster:
         return worker
 
     def take_places(self, members: tuple[str, ...]) -> None:
-        """There is a new membership: the workers of it, by rank."""
+        """Set a new membership: the names of its workers, by rank."""
         self._present = self.present_hosts
         self._working = [worker for worker in self._working if worker.state is not WorkerState.ENDED]
         for name in self.members:
@@ -206,7 +207,7 @@ class Roster:
             self.workers[name].rank = rank
 
     def trains_without(self, name: str) -> bool:
-        """Return whether a member is left when a host has gone, and those that are leaving."""
+        """Return whether a member trains on another host that does not leave."""
         return any(
             worker.state.has_place and worker.host != name and self.hosts[worker.host].state is not HostState.LEAVING
             for worker in (self.workers[member] for member in self.members)
@@ -218,7 +219,7 @@ class Roster:
         return worker if worker is not None and worker.state is WorkerState.PLACED else None
 
     def rank_of(self, host: str, process: str | None) -> int | None:
-        """Return the rank that a host's process has now; None for one without."""
+        """Return the current rank of a host's process; None for a process without a rank."""
         name, _, slot = (process or "").partition(" ")
         if host not in self.hosts or name != "worker" or not slot.isdecimal():
             return None
@@ -226,7 +227,7 @@ class Roster:
         return worker.rank if worker is not None else None
 
     def to_list(self) -> list[dict[str, Any]]:
-        """Return the hosts, as they are shown: name, state, ranks."""
+        """Return the hosts as they are displayed: name, state, ranks."""
         ranks: dict[str, list[int]] = {}
         for rank, name in enumerate(self.members):
             ranks.setdefault(self.workers[name].host, []).append(rank)

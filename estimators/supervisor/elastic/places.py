@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 class Places:
-    """Has a host of the job at each place; see :class:`estimators.backends.hosts.membership.MembershipListener`.
+    """Keeps a host of the job at each place; see :class:`estimators.backends.hosts.membership.MembershipListener`.
 
     Args:
-        source: What names them. If it does not decide, hosts come and go without it, and it only bounds their number.
-        hosts: The job's hosts, by name; those that it starts with stand for the first places that are named.
-        moves: Does what is decided.
-        most: How many hosts there may be.
-        slots: The workers at a place that does not say how many.
-        readers: In Pipe mode how many processes of a host read, and so how many workers it may have; else None.
+        source: The source of places. If the source does not decide, it only limits the number of hosts.
+        hosts: The job's hosts, by name; the initial hosts get the first places that are named.
+        moves: Carries out the decisions.
+        most: The most hosts that the job may have.
+        slots: The number of workers at a place without a number of its own.
+        readers: In Pipe mode, how many processes of a host read, which limits its workers; else None.
     """
 
     def __init__(
@@ -45,75 +45,75 @@ class Places:
         self._default = slots
         self._readers = readers
         self._of: dict[str, str] = {}  # place -> host
-        self._slots: dict[str, int] = {}  # place -> its slots as they were last told
-        self._before: dict[str, str] = {}  # place -> host, of those that are not named any more
-        self._noticed: set[str] = set()  # places that will be taken away
-        self._unnamed = list(hosts) if source.decides else []  # of those that the job starts with
+        self._slots: dict[str, int] = {}  # place -> its latest number of slots
+        self._before: dict[str, str] = {}  # place -> host, for places that are not named any more
+        self._noticed: set[str] = set()  # places with a preemption notice
+        self._unnamed = list(hosts) if source.decides else []  # initial hosts without a place yet
         self._known = not source.decides
-        #: The places that there are, where the source does not decide; None where it does, or has not answered.
+        #: #: The places of a source that does not decide; None for a source that decides or has not answered.
         self.supply: tuple[str, ...] | None = None
-        #: Whether there has been an answer, of places or of none.
+        #: #: Whether the source has answered, even with no places.
         self.answered = False
-        #: What the source is called.
+        #: #: The source's name in messages.
         self.title = source.title
 
     @property
     def decide(self) -> bool:
-        """Whether the job has a host at every place."""
+        """Return whether the source decides which hosts the job has."""
         return self._source.decides
 
     @property
     def known(self) -> bool:
-        """Whether any place has ever been named that is needed to begin."""
+        """Return whether the source has ever named a place; always true if the source does not decide."""
         return self._known
 
     @property
     def names(self) -> list[str]:
-        """Those that have a host now."""
+        """Return the places that have a host now."""
         return list(self._of)
 
     def start(self) -> None:
-        """Hear of them."""
+        """Start the source."""
         self._source.start(self)
 
     def close(self) -> None:
-        """Hear of them no more."""
+        """Close the source."""
         self._source.close()
 
     def awaits(self, host: str) -> bool:
-        """Return whether a host has no place yet, and is not to begin before."""
+        """Return whether a host must wait until a place is assigned to it."""
         return host in self._unnamed
 
     def place_of(self, host: str) -> str | None:
-        """Return the place that a host stands for now."""
+        """Return the place that is assigned to a host now, or None."""
         return next((place for place, of in self._of.items() if of == host), None)
 
     def last_place_of(self, host: str) -> str | None:
-        """Return the place that a host stands for, or stood for last; None if it never did."""
+        """Return the place that is, or was last, assigned to a host; None if it never had one."""
         return {of: place for place, of in {**self._before, **self._of}.items()}.get(host)
 
     def may_replace(self, host: str) -> bool:
-        """Return whether another host may come for one that was lost, as far as places go."""
+        """Return whether a lost host may be replaced, as far as its place is concerned."""
         place = self.place_of(host)
         return not self.decide or (place is not None and place not in self._noticed)
 
     def replaced(self, lost: str, by: str) -> None:
-        """Another host stands for what a lost one stood for."""
+        """Assign the place of a lost host to its replacement."""
         self._of.update({place: by for place, of in self._of.items() if of == lost})
         self._unnamed = [by if name == lost else name for name in self._unnamed]
 
     def begun(self) -> None:
-        """The training has begun: who has no place until now is not needed."""
+        """Remove the initial hosts without a place, because the training has begun without them."""
         unnamed, self._unnamed = self._unnamed, []
         first = len(unnamed) + len(self._of)
         for name in unnamed:
             self._moves.say(f"{self.title} lists {len(self._of)} of the {first} initial hosts, so {name} leaves")
             self._moves.leave(self._hosts[name])
 
-    # --- what the source tells ---
+    # # --- calls of the source ---
 
     def places(self, found: membership.Places) -> None:
-        """See :class:`estimators.backends.hosts.membership.MembershipListener`."""
+        """Apply the named places; see :class:`estimators.backends.hosts.membership.MembershipListener`."""
         self._noticed &= set(found)
         if self.decide:
             self._settle({place: self._default if slots is None else slots for place, slots in found.items()})
@@ -124,22 +124,22 @@ class Places:
         self._moves.places_known()
 
     def leaving(self, name: str, seconds: float) -> None:
-        """See :class:`estimators.backends.hosts.membership.MembershipListener`."""
+        """Forward the notice of a place; see :class:`estimators.backends.hosts.membership.MembershipListener`."""
         self._noticed.add(name)
         host = self._hosts.get(self._of.get(name, name))
         if host is not None and host.state in (HostState.STARTING, HostState.READY):
             self._moves.notice(host.name, seconds)
 
     def problem(self, text: str) -> None:
-        """See :class:`estimators.backends.hosts.membership.MembershipListener`."""
+        """Log a problem of the source; see :class:`estimators.backends.hosts.membership.MembershipListener`."""
         self._moves.say(f"{self.title}: {text}")
 
     def hopeless(self, text: str) -> None:
-        """See :class:`estimators.backends.hosts.membership.MembershipListener`."""
+        """Report that no place will be named; see :class:`estimators.backends.hosts.membership.MembershipListener`."""
         self._moves.no_places(text)
 
     def _settle(self, found: Mapping[str, int]) -> None:
-        """Let hosts go whose places have gone, and have one at each that has come."""
+        """Remove hosts whose places are gone, and get a host for each new place."""
         for place in [place for place in self._of if place not in found]:
             host = self._hosts[self._of[place]]
             self._before[place] = self._of.pop(place)
@@ -158,7 +158,7 @@ class Places:
             before = self._hosts.get(self._before.pop(place, ""))
             if before is not None and before.slots == self._usable(place, slots) and self._moves.stay(before):
                 self._of[place] = before.name
-            elif self._unnamed:  # the first ones are those that the job starts with
+            elif self._unnamed:  # the initial hosts get the first places
                 host = self._hosts[self._unnamed.pop(0)]
                 host.slots = self._usable(place, slots)
                 self._of[place] = host.name

@@ -1,4 +1,4 @@
-"""The rules of an elastic membership. Pure: time is given, nothing is started."""
+"""The rules of an elastic membership. Pure: time is an argument, nothing is started."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from typing import Protocol
 
 from estimators.job.failure_policy import pause_s
 
-#: A worker in the order in which it came, and its host.
+#: #: The names of a worker and of its host.
 Placed = tuple[str, str]
 
 
 class ExclusionPolicy(Protocol):
-    """Decides for how long a host is left out after one of its workers failed."""
+    """Decides for how long a host is excluded after one of its workers failed."""
 
     def failed(self, host: str, now: float) -> float:
-        """Return until when a host is left out after one of its workers failed.
+        """Return until when a host is excluded after one of its workers failed.
 
         Args:
             host: The host.
             now: Seconds on a clock that does not go back.
 
         Returns:
-            Until when nothing new is started there, on the same clock.
+            The time until which no new worker starts on the host, on the same clock.
         """
 
 
 @dataclasses.dataclass
 class GrowingCooldown:
-    """Leaves a host out for ``shortest`` seconds, doubled with each failure of its, up to ``longest``.
+    """Excludes a host for ``shortest`` seconds, doubled with each further failure, up to ``longest``.
 
-    Horovod's own rule leaves a host out for ever, or, with a range, for twice the shortest time at first
-    (``runner/elastic/discovery.py`` counts before it shifts). A failure beyond ``forget_after`` seconds of the last one
-    is a first one again.
+    Horovod's own rule excludes a host for ever or, with a range, at first for twice the shortest time
+    (``runner/elastic/discovery.py`` counts before it shifts). A failure more than ``forget_after`` seconds after the
+    previous one counts as the first again.
 
     Attributes:
-        shortest: In seconds.
-        longest: In seconds.
-        forget_after: In seconds.
+        shortest: The first exclusion, in seconds.
+        longest: The longest exclusion, in seconds.
+        forget_after: The time after which failures are forgotten, in seconds.
     """
 
     shortest: float = 1.0
@@ -47,7 +47,7 @@ class GrowingCooldown:
     _failures: dict[str, tuple[int, float]] = dataclasses.field(default_factory=dict)
 
     def failed(self, host: str, now: float) -> float:
-        """See :class:`ExclusionPolicy`."""
+        """Return until when a host is excluded after a failure; see :class:`ExclusionPolicy`."""
         count, last = self._failures.get(host, (0, now))
         count = 1 if now - last > self.forget_after else count + 1
         self._failures[host] = (count, now)
@@ -56,12 +56,12 @@ class GrowingCooldown:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How much a membership may change at once.
+    """The sizes of a membership, and how much it may change at once.
 
     Attributes:
-        first: Workers that it begins with.
+        first: Workers that the training begins with.
         least: Workers below which the training waits for others.
-        most: Workers above which it does not grow.
+        most: Workers above which the membership does not grow.
         max_join: Hosts that may join at once; None for any number.
         max_leave: Hosts that may leave at once; None for any number.
         grow_every: The least time between two growths, in seconds.
@@ -77,11 +77,11 @@ class Limits:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Offer:
-    """Who shall be in the cluster next.
+    """Which workers should be in the cluster next.
 
     Attributes:
         workers: Their names, oldest first.
-        again_at: When it should be asked again, since a limit holds something back until then; None: at no set time.
+        again_at: When to decide again, because a limit delays a change until then; None: no set time.
     """
 
     workers: tuple[str, ...]
@@ -97,15 +97,15 @@ def next_offer(
     now: float,
     grown_at: float | None,
 ) -> Offer:
-    """Decide who shall be in the cluster next.
+    """Decide which workers should be in the cluster next.
 
     Args:
-        current: The workers that are in it and alive, oldest first.
-        ready: Every worker that is alive and can be in it, with its host, oldest first; current ones among them.
-        leaving: Hosts that have been told to leave, in the order in which they were.
+        current: The workers that are in the cluster and alive, oldest first.
+        ready: Every worker that is alive and can join, with its host, oldest first; includes the current ones.
+        leaving: Hosts that have been told to leave, in the order of those requests.
         limits: How much may change at once.
         now: Seconds on a clock that does not go back.
-        grown_at: When it last grew, on the same clock; None: never.
+        grown_at: When the cluster last grew, on the same clock; None: never.
     """
     hosts = dict(ready)
     leaving = list(leaving)

@@ -1,5 +1,7 @@
-"""What clients may ask an elastic job's supervisor: ``hosts``, ``add_hosts``, ``remove_host``, ``interrupt``,
-``kill_rank``."""
+"""The requests of clients to an elastic job's supervisor.
+
+They are ``hosts``, ``add_hosts``, ``remove_host``, ``interrupt`` and ``kill_rank``.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,11 @@ OPERATIONS = ("hosts", "add_hosts", "remove_host", "interrupt", "kill_rank")
 
 
 def answer(controller: ElasticController, message: dict[str, Any]) -> dict[str, Any]:
-    """Do what a client asks, or say why not.
+    """Carry out a client's request, or return the error.
 
     Args:
         controller: The job's membership.
-        message: ``{"op": …}`` with ``count``, ``host`` or ``notice_s``.
+        message: ``{"op": …}`` with ``count``, ``host``, ``notice_s``, ``rank`` or ``signal``.
     """
     operation = message["op"]
     if operation == "hosts":

@@ -1,13 +1,13 @@
-"""Who has which rank where every worker starts again when one is lost or another one comes: torch_distributed.
+"""Assigns ranks for torch_distributed, where all workers restart when one is lost or another one joins.
 
-What Horovod's driver (:mod:`.driver`) is to workers that go on, and it says the same: ``start`` (a worker, its
-environment), ``end`` (a worker that has no place any more), ``membership`` (the workers in rank order), ``waiting``,
-``enough``, ``too_few`` and ``finished``; and ``restart`` (a worker is to end and to wait for another place). It is told
-``workers`` (those that shall be there, oldest first), ``ready`` (a worker has ended and waits), ``done`` (a worker's
-script is through), ``failed`` (it has failed by itself) and ``ended`` (a worker is gone).
+The driver replaces Horovod's (:mod:`.driver`) and sends the same messages: ``start`` (a worker, its environment),
+``end`` (a worker that has no place any more), ``membership`` (the workers in rank order), ``waiting``, ``enough``,
+``too_few`` and ``finished``. It also sends ``restart`` (a worker must exit and wait for another place). It receives
+``workers`` (the wanted workers, oldest first), ``ready`` (a worker has exited and waits), ``done`` (a worker's script
+has completed), ``failed`` (a worker's script has failed by itself) and ``ended`` (a worker is gone).
 
-A membership begins when every worker of the one before has ended, and all hosts have what was saved: none of them can
-meet a process of an earlier one.
+A membership begins when every worker of the previous one has ended and all hosts have the newest checkpoints. Thus no
+worker can connect to a process of an earlier membership.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from estimators.supervisor.elastic.policy import Limits
 if TYPE_CHECKING:
     from estimators.supervisor.elastic.controller import ElasticController
 
-#: How long workers may take to save and end when the others do so as well, in seconds: as torchrun's.
+#: #: How long workers may take to save and exit when the others do so as well, in seconds: the same as torchrun's.
 PLANNED_GRACE_S = 30.0
-#: How long they may take when a member was lost, so that what they do has failed.
+#: #: How long workers may take to exit when a member was lost, in seconds: their step has failed anyway.
 _LOSS_GRACE_S = 0.5
 
 
 class RestartPhase(enum.Enum):
-    """What the workers do."""
+    """Phase of a membership."""
 
-    #: There are not enough of them.
+    #: #: Too few workers are available.
     WAITING = "waiting"
-    #: Those of the last membership end.
+    #: #: The workers of the last membership exit.
     ENDING = "ending"
-    #: They have ended; every host gets what was saved.
+    #: #: They have exited; every host gets the newest checkpoints.
     SHARING = "sharing"
-    #: They train.
+    #: #: The workers train.
     RUNNING = "running"
     #: Nothing is decided any more.
     CLOSED = "closed"
@@ -89,24 +89,24 @@ class RestartingDriver:
         self._phase = RestartPhase.WAITING
         self._wanted: tuple[str, ...] = ()
         self._members: tuple[str, ...] = ()
-        self._awaited: set[str] = set()  # members that have not ended yet
-        self._told: set[str] = set()  # members that were told to end for good
+        self._awaited: set[str] = set()  # members that have not exited yet
+        self._told: set[str] = set()  # members that were told to exit for good
         self._done: set[str] = set()
         self._generation = -1
-        self._failures = 0  # of the script's, that were told apart from losses
-        self._grace = 0.0  # of those that end, in seconds
-        self._has_failed = False  # in the membership that ends
+        self._failures = 0  # failures of the script itself, as opposed to lost workers
+        self._grace = 0.0  # how long exiting workers have, in seconds
+        self._has_failed = False  # in the membership that is ending
         self._has_lost = False
         self._waits: Timer | None = None
         self._wait()
 
     @property
     def generation(self) -> int:
-        """The number of the last membership, from 0; -1 before the first."""
+        """Return the number of the last membership, from 0; -1 before the first."""
         return self._generation
 
     def send(self, message: Message) -> None:
-        """Tell it something."""
+        """Handle a message from the controller."""
         worker = str(message.get("worker"))
         match message["op"]:
             case "workers":
@@ -123,12 +123,12 @@ class RestartingDriver:
                 self._ended(worker)
 
     def close(self) -> None:
-        """Decide nothing any more."""
+        """Stop deciding and sending."""
         self._phase = RestartPhase.CLOSED
         if self._waits is not None:
             self._waits.cancel()
 
-    # --- what happens ---
+    # # --- messages from the controller ---
 
     def _changed(self) -> None:
         if self._phase is RestartPhase.WAITING:
@@ -179,7 +179,7 @@ class RestartingDriver:
     # --- from one membership to the next ---
 
     def _end(self, grace: float) -> None:
-        """Have the members end; those that stay wait for their next place."""
+        """Make the members exit; the wanted ones then wait for their next place."""
         self._phase = RestartPhase.ENDING
         self._grace = grace
         self._done.clear()
@@ -203,20 +203,20 @@ class RestartingDriver:
         self._loop.start(self._place_with_newest())
 
     async def _place_with_newest(self) -> None:
-        """Begin the next membership when all hosts have what was saved."""
+        """Begin the next membership once all hosts have the newest checkpoints."""
         await self._backend.share_checkpoints()
         if self._phase is RestartPhase.SHARING:
             self._place()
 
     def _place(self) -> None:
-        """Begin the next membership, if there are enough."""
+        """Begin the next membership if enough workers are wanted."""
         if self._has_failed and not self._has_lost:
             self._failures += 1
             if self._failures > self._strategy.max_restarts:
                 self._tell("finished", error=self._too_often, blamed=True)
                 return
         self._has_failed = self._has_lost = False
-        self._end_displaced(_LOSS_GRACE_S)  # who was told to leave when it had ended already
+        self._end_displaced(_LOSS_GRACE_S)  # workers that were told to leave after they had exited
         if len(self._wanted) < max(self._least, 1):
             self._wait()
             return
@@ -241,7 +241,7 @@ class RestartingDriver:
             self._waits = self._loop.call_later(self._strategy.elastic_timeout, lambda: self._tell("too_few"))
 
     def _begin(self) -> tuple[str, ...]:
-        """Tell each worker its place, and return them by rank."""
+        """Send each worker its environment, and return the workers by rank."""
         by_host: dict[str, list[str]] = {}
         for worker in self._wanted:
             by_host.setdefault(split_worker(worker)[0], []).append(worker)

@@ -1,4 +1,4 @@
-"""What says which hosts there are for an elastic job."""
+"""Selects the source of an elastic job's hosts."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from estimators.records.record import DISCOVERED
 
 
 def of_job(loop: AsyncioLoop, strategy: Elastic, backend: Backend) -> MembershipSource | None:
-    """Return the source of a job: the user's discovery, or else what the backend has.
+    """Return the source of a job's places: the user's discovery, or else the backend's.
 
     Returns:
-        None where there are as many hosts as are asked for.
+        None if no source limits or names the hosts.
     """
     if strategy.discovery is None:
         return backend.membership()

@@ -1,4 +1,4 @@
-"""What is said of an elastic training that waits for workers. Pure."""
+"""Texts about an elastic training that waits for workers. Pure."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from estimators.supervisor.elastic.policy import Limits
 
 
 class Wording:
-    """Says whom a training waits for, and for how long.
+    """Builds the texts that name the missing workers and the time limit.
 
     Args:
-        strategy: The job's.
-        roster: Who there is.
+        strategy: The job's strategy.
+        roster: The hosts and workers.
     """
 
     def __init__(self, strategy: Elastic, roster: Roster) -> None:
         self._strategy = strategy
         self._roster = roster
         self._first_hosts = len(roster.hosts)
-        #: The places that are named, where somebody names them.
+        #: #: The places that a source has named; None without a source.
         self.places: Places | None = None
 
     def late(self, start_timeout: float) -> str | None:
-        """Who has not come up in time; None if all have."""
+        """Return a text that names the hosts that have not come up in time; None if all have."""
         if self.places is not None and not self.places.known:
             return f"{self.places.title} has listed no host within {start_timeout:g} s. The training waits for hosts."
         late = [host.name for host in self._roster.present_hosts if host.state is HostState.STARTING and not host.up]
         return f"{', '.join(late)} did not come up within {start_timeout:g} s." if late else None
 
     def too_few_left(self, there: int, limits: Limits) -> str:
-        """A training waits for others."""
+        """Return the text for a training that has too few workers left and waits for others."""
         needed = f"{limits.least} worker{'' if limits.least == 1 else 's'}"
         return (
             f"the training needs at least {needed}, but has only {there}. It waits for more workers, up to "
@@ -44,7 +44,7 @@ class Wording:
         )
 
     def too_few_first(self, there: int, limits: Limits) -> str:
-        """The first workers are not all there, nor on their way."""
+        """Return the text for first workers that are neither ready nor starting."""
         text = (
             f"the training needs {limits.first} workers to begin ({self._first_is}), but has only {there}. It waits "
             f"for the other workers, up to {self._strategy.elastic_timeout:g} s."
@@ -55,14 +55,14 @@ class Wording:
         return f"{text} {title[0].upper()}{title[1:]} lists {', '.join(self.places.names) or 'no host'}."
 
     def another_attempt(self, awaited: list[str]) -> str:
-        """Another attempt begins when hosts are back."""
+        """Return the text for an attempt that ends, to be repeated when hosts are back."""
         return (
             f"there were too few workers for {self._strategy.elastic_timeout:g} s (elastic_timeout). Another attempt "
             f"begins when {', '.join(awaited)} {'is' if len(awaited) == 1 else 'are'} back."
         )
 
     def timed_out(self, limits: Limits, failures: Mapping[str, Failure], *, has_met: bool) -> Failure:
-        """The workers that are needed have not come within ``elastic_timeout``."""
+        """Return the failure of a job whose workers have not come within ``elastic_timeout``."""
         strategy = self._strategy
         coming = self._roster.preparing
         least_is = f"min_workers={strategy.min_workers}" if strategy.min_workers else f"min_hosts={strategy.min_hosts}"
@@ -78,13 +78,13 @@ class Wording:
 
     @property
     def _first_is(self) -> str:
-        """What has set the number of the first workers."""
+        """Return the setting that determines the number of the first workers."""
         if self._strategy.workers:
             return f"workers={self._strategy.workers}"
         return f"instance_count={self._first_hosts}"
 
     def _missing(self, text: str) -> str:
-        """Whose workers are missing, put into a text; "" if that is nobody's."""
+        """Return a text with the hosts whose workers are missing; "" if none are."""
         names = [f"{host.name}{self._place_of(host.name)}" for host in self._roster.missing]
         return text.format(", ".join(names)) if names else ""
 

@@ -1,4 +1,4 @@
-"""The workers of an elastic job: they prepare, take a place, end, and are started again after a cooldown."""
+"""The workers of an elastic job: prepared, placed, ended, and started again after a cooldown."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from estimators.supervisor.elastic.controller import ElasticController
     from estimators.supervisor.elastic.hosts import HostControl
 
-#: How long the others may take to meet after a member was lost, in seconds, until changes are told again.
+#: #: How long the others may take to form a cluster after a member was lost, in seconds, before the driver is told of
+#: further changes.
 _SETTLE_S = 2.0
-#: How often workers may end before any of them had a place, until the job fails.
+#: #: How many workers may end before any worker had a place; then the job fails.
 _HOPELESS = 3
 
 
@@ -51,7 +52,7 @@ class WorkerControl:
         self.injected: list[Any] = []
 
     def prepare(self, host: ElasticHost, slot: int) -> None:
-        """Have another worker prepared in a slot of a host."""
+        """Prepare another worker in a slot of a host."""
         controller = self._controller
         if controller.over or host.state is not HostState.READY:
             return
@@ -62,7 +63,7 @@ class WorkerControl:
             self.take_ready(worker)
 
     def take_ready(self, worker: Worker) -> None:
-        """A worker can take a place; it may be the only one left soon, so its host has to have what was saved."""
+        """Handle a worker that can take a place; copy checkpoints first if its host has no placed worker."""
         controller = self._controller
         if worker.state is WorkerState.RESTARTING:
             self._controller.tell_driver({"op": "ready", "worker": worker.name})
@@ -85,7 +86,7 @@ class WorkerControl:
             self._controller.offer()
 
     def place(self, worker: Worker, environment: dict[str, str]) -> None:
-        """The driver has a place for a worker."""
+        """Place a worker with the environment from the driver."""
         if worker.state in (WorkerState.READY, WorkerState.RESTARTING):
             worker.state = WorkerState.PLACED
             late = {variables.ELASTIC_LATE: "1"} if self.trains and not self._roster.restarts else {}
@@ -94,31 +95,31 @@ class WorkerControl:
             self._controller.instruct(worker.host, "place", worker=worker.name, environment={**environment, **late})
 
     def restart(self, worker: Worker, grace: float) -> None:
-        """Have a member start again: it ends, within a grace in seconds, and waits for another place."""
+        """Restart a member: it exits within a grace, in seconds, and waits for another place."""
         if worker.state.has_place:
             worker.state = WorkerState.RESTARTING
             worker.ended_with = None
             self._controller.instruct(worker.host, "restart", worker=worker.name, grace=grace)
 
     def end(self, worker: Worker, grace: float | None = None) -> None:
-        """Have a worker end that has no place any more, within a grace in seconds; None for the host's own."""
+        """Terminate a worker that has no place any more, within a grace in seconds; None for the host's own grace."""
         if worker.state is WorkerState.ENDED:
             return
         worker.leaves = True
-        if self._roster.restarts and worker.ended_with is not None:  # its script has ended already
+        if self._roster.restarts and worker.ended_with is not None:  # the script has ended already
             self.ended(worker, worker.ended_with or 128 + signal.SIGTERM, None)
             return
         given = {} if grace is None else {"grace": grace}
         self._controller.instruct(worker.host, "end_worker", worker=worker.name, **given)
 
     def ended(self, worker: Worker, code: int, failure: Failure | None, *, of_host: bool = False) -> None:
-        """A worker has ended.
+        """Handle the end of a worker.
 
         Args:
             worker: The worker.
-            code: Its exit code, as a shell says it.
-            failure: Why, if that is known.
-            of_host: Whether it went with its host.
+            code: Its exit code; 128 + the number of the signal that killed it.
+            failure: The failure, if known.
+            of_host: Whether the worker ended with its host.
         """
         if worker.state is WorkerState.ENDED:
             return
@@ -142,7 +143,7 @@ class WorkerControl:
     def _lost(
         self, worker: Worker, before: WorkerState, host: ElasticHost, failure: Failure | None, *, of_host: bool
     ) -> bool:
-        """Leave the host out for a while, then start another worker there; return whether the training goes on."""
+        """Exclude the host for a while, then start another worker there; return whether the training goes on."""
         controller, code = self._controller, worker.ended_with
         seconds = self.exclude(host)
         if failure is not None:
@@ -168,7 +169,7 @@ class WorkerControl:
         return True
 
     def exclude(self, host: ElasticHost) -> float:
-        """Leave a host out after a failure, for so many seconds."""
+        """Exclude a host after a failure, and return for how many seconds."""
         controller = self._controller
         now = controller.clock()
         place = controller.places.place_of(host.name) if controller.places is not None else None
@@ -176,7 +177,7 @@ class WorkerControl:
         return host.excluded_until - now
 
     def again(self, host: ElasticHost, slot: int) -> None:
-        """Start another worker in a slot when its host is not left out any more."""
+        """Start another worker in a slot when its host is not excluded any more."""
 
         def prepare() -> None:
             if host.workers[slot].state is WorkerState.ENDED:
@@ -186,7 +187,7 @@ class WorkerControl:
             self._controller.later(max(0.05, host.excluded_until - self._controller.clock()), prepare)
 
     def _settle(self) -> None:
-        """A member is lost: the others meet anew by themselves."""
+        """Wait for a while after the loss of a member, because the others form a cluster again by themselves."""
         controller = self._controller
         if controller.over:
             return
@@ -201,7 +202,7 @@ class WorkerControl:
         self._settled = controller.later(_SETTLE_S, settled)
 
     def _count_members(self) -> None:
-        """A training that waits for others ends when nobody is left that has its state."""
+        """Stop a training that waits for workers when no worker is left that has its state."""
         controller = self._controller
 
         def end() -> None:
@@ -215,7 +216,7 @@ class WorkerControl:
         """Send a signal to the worker that has a rank now.
 
         Raises:
-            ValueError: there is none.
+            ValueError: no worker has the rank.
         """
         worker = self._roster.with_rank(rank)
         if worker is None:
