@@ -16,7 +16,7 @@ from estimators.cli.doctor import installed, places, running
 from estimators.cli.doctor.findings import DoctorReport, ReportLine, Verdict
 from estimators.records.provenance import packages
 
-__all__ = ["Report", "ReportLine", "Verdict", "diagnose"]
+__all__ = ["DoctorReport", "ReportLine", "Verdict", "diagnose"]
 
 
 def diagnose(

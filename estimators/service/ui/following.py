@@ -79,7 +79,7 @@ class Wanted:
         return self.text.lower() in text.lower()
 
 
-class LogFollower:
+class PageFollower:
     """Reads the news of a job's record, and continues where it stopped.
 
     Args:
@@ -157,9 +157,9 @@ async def follow(record: JobRecord, wanted: Wanted, ending: threading.Event) -> 
         wanted: Which lines.
         ending: Set when the server ends: an open page must not hold it up.
     """
-    follower: LogFollower | None = None
+    follower: PageFollower | None = None
     try:
-        follower = await run_in_threadpool(LogFollower, record, wanted)
+        follower = await run_in_threadpool(PageFollower, record, wanted)
         looks = 0
         while not follower.over and not ending.is_set():
             for name, data in await anyio.to_thread.run_sync(follower.look, abandon_on_cancel=True):
